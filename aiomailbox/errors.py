@@ -1,0 +1,222 @@
+"""Every exception of aiomailbox, in two families.
+
+`UsageError` means the caller has to change the code; `WorldError` means something
+outside went wrong (a task, a peer, a disk) and the restart strategy decides.
+"""
+
+from __future__ import annotations
+
+
+class AioMailboxError(Exception):
+    """Base of everything that aiomailbox raises on purpose."""
+
+
+class UsageError(AioMailboxError):
+    """The call is wrong: change the code that made it."""
+
+
+class WorldError(AioMailboxError):
+    """Something outside the program's text went wrong."""
+
+
+class InvalidArgumentError(UsageError, ValueError):
+    """An argument has a value that cannot work.
+
+    Args:
+        parameter: The parameter's name as the caller wrote it.
+        problem: What was wrong with the value.
+        remedy: What would be right.
+    """
+
+    def __init__(self, parameter: str, problem: str, remedy: str = "") -> None:
+        self.parameter = parameter
+        tail = f" {remedy}" if remedy else ""
+        super().__init__(f"{parameter}: {problem}.{tail}")
+
+
+class WrongTypeError(UsageError, TypeError):
+    """An argument or a record has a type that cannot work.
+
+    Args:
+        parameter: The parameter's (or the value's) name as the caller knows it.
+        problem: What was wrong with the type.
+        remedy: What would be right.
+    """
+
+    def __init__(self, parameter: str, problem: str, remedy: str = "") -> None:
+        self.parameter = parameter
+        tail = f" {remedy}" if remedy else ""
+        super().__init__(f"{parameter}: {problem}.{tail}")
+
+
+class WrongTaskError(UsageError):
+    """An operation that belongs to one asyncio task was called from another one."""
+
+    def __init__(self, operation: str, owner: str, caller: str) -> None:
+        self.operation = operation
+        super().__init__(
+            f"{operation}() belongs to task {owner!r} but was called from {caller!r}. "
+            "Submit the work with MailboxExecutor.execute() instead."
+        )
+
+
+class IllegalStateError(UsageError):
+    """An operation was called in a state of its lifecycle that does not allow it."""
+
+
+class MailboxClosedError(IllegalStateError):
+    """Mail was put into, or taken from, a mailbox that no longer allows it."""
+
+    def __init__(self, operation: str, state: str) -> None:
+        self.operation = operation
+        self.state = state
+        super().__init__(
+            f"cannot {operation}: the mailbox is {state}. "
+            "Stop submitting once the task is draining."
+        )
+
+
+class RejectedMailError(MailboxClosedError):
+    """A mailbox executor could not hand its mail to a mailbox that has closed."""
+
+
+class YieldDepthError(UsageError):
+    """Mails yielded to mails which yielded to mails, deeper than the limit."""
+
+
+class StopTask(AioMailboxError):  # noqa: N818 -- a signal, not a failure
+    """Raised by a user function or a default action to end its task as cancelled.
+
+    Concept:
+        Flink, ``CancelTaskException``.
+    """
+
+
+class PoolDestroyedError(IllegalStateError):
+    """A buffer pool was used after it had been destroyed."""
+
+
+class InsufficientBuffersError(WorldError):
+    """A buffer pool cannot get the buffers it must have."""
+
+
+class BufferTimeoutError(InsufficientBuffersError):
+    """Waiting for buffers took longer than the pool's request timeout."""
+
+
+class OverdraftCeilingError(WorldError):
+    """One record emitted more than the overdraft ceiling allows."""
+
+
+class BufferRecycledError(IllegalStateError):
+    """A buffer was used after its last reference had been recycled."""
+
+
+class PartitionNotFoundError(WorldError):
+    """A channel asked for a partition that does not exist."""
+
+
+class GateClosedError(IllegalStateError):
+    """An input gate was polled after it had been closed."""
+
+
+class CorruptStreamError(WorldError):
+    """Bytes or elements arrived that the protocol does not allow here."""
+
+
+class KeyTypeError(WrongTypeError):
+    """A key has a type that a keyed stream cannot place."""
+
+
+class RecordTypeError(WrongTypeError):
+    """A record is of another type than the one its stream was declared with."""
+
+
+class TimestampError(UsageError):
+    """A record has no event time, or one that is not an int or an aware datetime."""
+
+
+class StateError(UsageError):
+    """Keyed state was used outside a keyed context, or described in two ways."""
+
+
+class UserFunctionError(WorldError):
+    """A user's function raised; says which operator, and on which line.
+
+    The function's own exception is the ``__cause__``.
+
+    Attributes:
+        operator: The operator's name.
+        uid: The operator's uid, or None when none was given.
+        location: ``file:line`` of the innermost line of the user's code.
+    """
+
+    def __init__(
+        self, operator: str, uid: str | None, location: str, cause: BaseException
+    ) -> None:
+        self.operator = operator
+        self.uid = uid
+        self.location = location
+        super().__init__(
+            f"operator {operator!r} (uid {uid!r}) failed at {location}: "
+            f"{type(cause).__name__}: {cause}"
+        )
+
+
+class AsyncTimeoutError(WorldError, TimeoutError):
+    """One attempt of an asynchronous call took longer than its ``timeout``."""
+
+
+class DeadlineExceededError(WorldError, TimeoutError):
+    """All attempts of an asynchronous call took longer than its ``deadline``."""
+
+
+class TaskFailedError(WorldError):
+    """A task of a job failed; the ``__cause__`` says why."""
+
+    def __init__(self, task: str, cause: BaseException) -> None:
+        self.task = task
+        super().__init__(f"task {task!r} failed: {cause}")
+
+
+class JobFailedError(WorldError):
+    """A job failed; the ``__cause__`` is the first error, later ones are notes."""
+
+    def __init__(self, job: str, cause: BaseException) -> None:
+        self.job = job
+        super().__init__(f"job {job!r} failed: {cause}")
+
+
+class JobCancelledError(AioMailboxError):
+    """The result of a job was asked for after the job had been cancelled."""
+
+
+class SparkJobError(WorldError):
+    """A Spark job that feeds or drains a pipeline failed on Spark's side."""
+
+
+class UnsupportedColumnError(UsageError):
+    """A DataFrame has a column whose type cannot be carried; names the column."""
+
+
+class SinkError(WorldError):
+    """A sink's target cannot be written."""
+
+
+class TargetExistsError(UsageError, FileExistsError):
+    """A sink's target is already there, and nothing said it may be replaced."""
+
+
+class JavaNotFoundError(WorldError):
+    """No Java runtime of the needed version was found; says what to install."""
+
+
+class MissingExtraError(UsageError, ImportError):
+    """A feature needs an optional dependency that is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(
+            f"{feature} needs an optional dependency: "
+            f"pip install 'aiomailbox[{extra}]'"
+        )

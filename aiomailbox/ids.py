@@ -1,0 +1,42 @@
+"""Names of things, as types that cannot be mixed up."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType
+
+JobName = NewType("JobName", str)
+OperatorUid = NewType("OperatorUid", str)
+VertexId = NewType("VertexId", int)
+SplitId = NewType("SplitId", str)
+
+
+class TaskId(NamedTuple):
+    """One attempt of one subtask of one vertex of the job graph."""
+
+    vertex: VertexId
+    subtask_index: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.vertex}.{self.subtask_index}#{self.attempt}"
+
+
+class PartitionId(NamedTuple):
+    """One attempt's output towards one edge of the job graph."""
+
+    producer: TaskId
+    edge_index: int
+
+    def __str__(self) -> str:
+        return f"{self.producer}>{self.edge_index}"
+
+
+class ChannelId(NamedTuple):
+    """One subpartition of a partition, as one attempt of a consumer reads it."""
+
+    partition: PartitionId
+    subpartition_index: int
+    consumer: TaskId
+
+    def __str__(self) -> str:
+        return f"{self.partition}[{self.subpartition_index}]>{self.consumer}"
