@@ -1,0 +1,85 @@
+"""Runs: consecutive records that travel and are processed together."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+RUN_LENGTH_MAX: Final = 1024
+
+
+class Run(Protocol):
+    """Consecutive records between two control elements.
+
+    A run is immutable once emitted: nobody changes its lists, so they may be shared.
+
+    Attributes:
+        values: The records' values, shape ``(n,)``; a form that is not a list of
+            rows (Arrow) makes them when asked.
+        timestamps: Event times in milliseconds, shape ``(n,)``, or None when no
+            record of the run has one. Within a list `MIN_TIMESTAMP` means "none".
+    """
+
+    @property
+    def values(self) -> list[Any]:
+        """The values, one a record."""
+        ...
+
+    @property
+    def timestamps(self) -> list[int] | None:
+        """The event times, one a record, or None."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def slice(self, start: int, stop: int) -> Run:
+        """Return records ``start`` to ``stop - 1`` as a run."""
+        ...
+
+    def with_timestamps(self, timestamps: list[int] | None) -> Run:
+        """Return the same values with other event times."""
+        ...
+
+    def size_bytes(self) -> int:
+        """Return an estimate of the memory that the run keeps alive."""
+        ...
+
+
+class ListRun:
+    """The row form of a run: a list of values and, in parallel, their timestamps.
+
+    Example:
+        >>> run = ListRun(["a", "b", "c"], [1, 2, 3])
+        >>> len(run), run.slice(1, 3).values
+        (3, ['b', 'c'])
+    """
+
+    __slots__ = ("timestamps", "values")
+
+    # An average measured for small tuples; only a bound in bytes depends on it.
+    RECORD_BYTES_ESTIMATE: Final = 128
+
+    def __init__(self, values: list[Any], timestamps: list[int] | None = None) -> None:
+        self.values = values
+        self.timestamps = timestamps
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        return f"ListRun({self.values!r}, {self.timestamps!r})"
+
+    def slice(self, start: int, stop: int) -> ListRun:
+        """Return records ``start`` to ``stop - 1`` as a run."""
+        timestamps = self.timestamps
+        return ListRun(
+            self.values[start:stop],
+            None if timestamps is None else timestamps[start:stop],
+        )
+
+    def with_timestamps(self, timestamps: list[int] | None) -> ListRun:
+        """Return the same values with other event times."""
+        return ListRun(self.values, timestamps)
+
+    def size_bytes(self) -> int:
+        """Return an estimate of the memory that the run keeps alive."""
+        return len(self.values) * self.RECORD_BYTES_ESTIMATE
