@@ -1,0 +1,113 @@
+"""What a task gives its operators: the only door to everything outside them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from aiomailbox.clock import Clock
+from aiomailbox.eventtime import InternalTimerService, ProcessingTimeService, Triggerable
+from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.mailbox import MailboxExecutor
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.policies import RateLimit
+from aiomailbox.state import KeyedStateStore
+
+
+class Limiter(Protocol):
+    """A job-wide rate limit, shared by all who name it.
+
+    Concept:
+        A token bucket whose leases are granted in the order asked for.
+    """
+
+    async def lease(self, weight: float = 1.0) -> None:
+        """Wait until ``weight`` more units may be used; cancelling takes none."""
+        ...
+
+    def pause(self, delay_s: float) -> None:
+        """Grant nothing for ``delay_s`` seconds (a server's Retry-After)."""
+        ...
+
+
+class Journal(Protocol):
+    """A job-wide memory of calls that were paid for, by operator and call key."""
+
+    def lookup(self, operator: str, key: str) -> tuple[bool, Any]:
+        """Return whether a result is recorded, and the result."""
+        ...
+
+    def record(self, operator: str, key: str, result: Any) -> None:
+        """Record the result of a call."""
+        ...
+
+
+class Committables(Protocol):
+    """Collects what sink writers prepared, until the job commits it."""
+
+    def add(self, sink: str, committables: list[Any]) -> None:
+        """Hand over what ``prepare_commit`` of a writer returned."""
+        ...
+
+
+class RuntimeContext(Protocol):
+    """What an operator may use of its task and job.
+
+    Attributes:
+        job_name: The job's name.
+        task_name: The task's name, with subtask.
+        operator_name: The operator's name.
+        uid: The operator's uid as the user gave it, or None.
+        subtask_index: From 0.
+        parallelism: Subtasks of this operator.
+        max_parallelism: Key groups of the job.
+        attempt: From 0; grows with every restart.
+        key_group_range: The key groups of this subtask.
+        clock: The job's clock.
+        random: A random source seeded per operator and subtask.
+        log: A structlog logger with job, task and operator bound.
+        metrics: The operator's metrics.
+        mailbox: The mailbox, at the operator's priority.
+        processing_time: Processing-time timers as mail of this operator.
+        keyed_state: The keyed state of this operator; on an operator without keys
+            every access raises `StateError`.
+    """
+
+    job_name: str
+    task_name: str
+    operator_name: str
+    uid: str | None
+    subtask_index: int
+    parallelism: int
+    max_parallelism: int
+    attempt: int
+    key_group_range: KeyGroupRange
+    clock: Clock
+    random: random.Random
+    log: Any
+    metrics: MetricGroup
+    mailbox: MailboxExecutor
+    processing_time: ProcessingTimeService
+    keyed_state: KeyedStateStore
+    committables: Committables
+    journal: Journal
+
+    def limiter(self, limit: RateLimit) -> Limiter:
+        """Return the job-wide limiter that this limit names."""
+        ...
+
+    def timer_service(self, name: str, target: Triggerable) -> InternalTimerService:
+        """Return a timer service of this operator, part of the operator's snapshot.
+
+        `StatefulOperator` advances it with the watermark.
+        """
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        """Start a coroutine that belongs to this task.
+
+        It is cancelled and awaited when the task ends; if it fails the task fails.
+        """
+        ...

@@ -1,0 +1,83 @@
+"""What happens to a record whose function raised: fail, skip, or dead letter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from aiomailbox.errors import WrongTypeError
+from aiomailbox.records import OutputTag
+
+
+class ErrorAction(Enum):
+    """The three ends of a record that cannot be processed."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    DEAD_LETTER = "dead_letter"
+
+
+@dataclass(frozen=True, slots=True)
+class OnError:
+    """What an operator does with a record whose function raised.
+
+    Use the constants `fail` and `skip` or the function `dead_letter`.
+    """
+
+    action: ErrorAction
+    tag: OutputTag | None = None
+
+
+fail: Final = OnError(ErrorAction.FAIL)
+skip: Final = OnError(ErrorAction.SKIP)
+
+
+def dead_letter(tag: OutputTag) -> OnError:
+    """Send records that cannot be processed to a side output, as `DeadLetter`.
+
+    Example:
+        >>> dead_letter(OutputTag("failed")).tag.id
+        'failed'
+    """
+    if not isinstance(tag, OutputTag):
+        raise WrongTypeError(
+            "tag", f"{tag!r} is not an OutputTag", "Write am.OutputTag('failed')."
+        )
+    return OnError(ErrorAction.DEAD_LETTER, tag)
+
+
+def check_on_error(on_error: object) -> OnError:
+    """Return ``on_error`` if it is an `OnError`, else raise with what would be."""
+    if isinstance(on_error, OnError):
+        return on_error
+    raise WrongTypeError(
+        "on_error",
+        f"{on_error!r} is not an error policy",
+        "Use am.fail, am.skip or am.dead_letter(tag).",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that could not be processed, and why.
+
+    Attributes:
+        record: The original value.
+        timestamp: Its event time in milliseconds, or None.
+        operator: The operator's name.
+        uid: The operator's uid, or None.
+        attempts: How often it was tried.
+        error_type: The exception's class name.
+        error: The exception's message.
+        traceback: The exception's traceback, as text.
+    """
+
+    record: Any
+    timestamp: int | None
+    operator: str
+    uid: str | None
+    attempts: int
+    error_type: str
+    error: str
+    traceback: str

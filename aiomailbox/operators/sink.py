@@ -1,0 +1,75 @@
+"""Sinks: writers in the tasks, one committer per job.
+
+Concept:
+    Flink, SinkV2 (FLIP-143): ``Sink``, ``SinkWriter``, ``Committer``. Ours commits at
+    the job: when a checkpoint completed, or when a job without checkpoints succeeded.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from aiomailbox.operators.context import RuntimeContext
+from aiomailbox.operators.contract import Pending
+from aiomailbox.records import Run
+
+
+class SinkWriter(Protocol):
+    """Writes records; one per subtask, called from its mailbox only."""
+
+    def write_run(self, run: Run) -> Pending:
+        """Write records."""
+        ...
+
+    def flush(self, *, end_of_input: bool) -> Pending:
+        """Write out what is buffered; before a barrier, and at the end of input."""
+        ...
+
+    def prepare_commit(self) -> list[Any]:
+        """Return what the committer has to make visible since the last call."""
+        ...
+
+    def snapshot(self) -> object:
+        """Return what a new writer needs to go on; None if there is nothing."""
+        ...
+
+    def restore(self, state: object) -> None:
+        """Take over what `snapshot` returned."""
+        ...
+
+    def close(self) -> Pending:
+        """Release resources; what is not committed stays invisible."""
+        ...
+
+
+class Committer(Protocol):
+    """Makes results visible; one per sink and job, called by the job."""
+
+    def begin(self) -> Pending:
+        """Check the target, before any task starts.
+
+        Raises:
+            TargetExistsError: If the target is already there.
+            SinkError: If the target cannot be written.
+        """
+        ...
+
+    def commit(self, committables: list[Any]) -> Pending:
+        """Make visible what writers prepared; may be called again with the same."""
+        ...
+
+    def end(self, *, succeeded: bool) -> Pending:
+        """Clean up; after a failure nothing uncommitted stays behind."""
+        ...
+
+
+class Sink(Protocol):
+    """A description of where results go; picklable, nothing live in it."""
+
+    def create_writer(self, context: RuntimeContext) -> SinkWriter:
+        """Create the writer of one subtask."""
+        ...
+
+    def create_committer(self) -> Committer | None:
+        """Create the committer, or None if writing is all there is."""
+        ...
