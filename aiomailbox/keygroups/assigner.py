@@ -1,0 +1,225 @@
+"""A task's bounded memory of where its keys live.
+
+Theory of operation: ``1``, ``1.0`` and ``True`` are one key of a dict but three keys
+of a stream, so a cache by key is right only while all keys have one type. The first
+key fixes that type (of a tuple: the type at each position), and a run is checked by
+the set of its types, once per run and not per key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiomailbox.errors import InvalidArgumentError, KeyTypeError
+from aiomailbox.keygroups.assignment import (
+    check_parallelism,
+    key_group,
+    operator_index,
+)
+from aiomailbox.keygroups.hashing import hash_code
+
+__all__ = ["CACHE_ENTRIES_MAX", "KeyGroupAssigner"]
+
+CACHE_ENTRIES_MAX = 65_536
+
+# The type of a key: a type, or for a tuple the shapes of its elements.
+_Shape = type | tuple[Any, ...]
+
+
+class _Cache(dict[Any, int]):
+    """A dict that computes what it misses and starts afresh when it is full."""
+
+    __slots__ = ("_compute", "_entries_max")
+
+    def __init__(self, compute: Callable[[Any], int], entries_max: int) -> None:
+        super().__init__()
+        self._compute = compute
+        self._entries_max = entries_max
+
+    def __missing__(self, key: Any) -> int:
+        value = self._compute(key)
+        # Forgetting everything costs one recomputation per live key and no
+        # bookkeeping on a hit, which an eviction order would need.
+        if len(self) >= self._entries_max:
+            self.clear()
+        self[key] = value
+        return value
+
+
+class KeyGroupAssigner:
+    """Places the keys of one keyed stream, as seen by one task.
+
+    The first key fixes the stream's key type. ``-0.0`` is placed like ``0.0`` here,
+    since Python cannot tell them apart as keys of state; NaN is refused, since it
+    would never be found again.
+
+    Args:
+        parallelism: Number of subtasks that the keys are spread over.
+        max_parallelism: Number of key groups.
+        cache_entries_max: Keys remembered at most.
+
+    Raises:
+        InvalidArgumentError: If the parallelisms do not fit, or the cache has no room.
+
+    Invariants:
+        Each cache holds at most ``cache_entries_max`` entries.
+
+    Concept:
+        Flink, ``KeyGroupStreamPartitioner``.
+
+    Example:
+        >>> assigner = KeyGroupAssigner(parallelism=4, max_parallelism=128)
+        >>> assigner.channels(["a", "key1", "a"])
+        [2, 1, 2]
+        >>> assigner.key_group_of("a")
+        81
+    """
+
+    __slots__ = (
+        "_channels",
+        "_groups",
+        "_shape",
+        "_type",
+        "max_parallelism",
+        "parallelism",
+    )
+
+    def __init__(
+        self,
+        parallelism: int,
+        max_parallelism: int,
+        *,
+        cache_entries_max: int = CACHE_ENTRIES_MAX,
+    ) -> None:
+        check_parallelism(parallelism, max_parallelism)
+        if cache_entries_max < 1:
+            raise InvalidArgumentError(
+                "cache_entries_max", f"{cache_entries_max} is less than 1"
+            )
+        self.parallelism = parallelism
+        self.max_parallelism = max_parallelism
+        self._groups = _Cache(self._compute_group, cache_entries_max)
+        self._channels = _Cache(self._compute_channel, cache_entries_max)
+        self._type: type | None = None
+        self._shape: _Shape | None = None
+
+    @property
+    def key_type(self) -> str | None:
+        """The stream's key type as text, or None before the first key."""
+        return None if self._shape is None else _shape_name(self._shape)
+
+    def key_group_of(self, key: Any) -> int:
+        """Return the key group of a key.
+
+        Raises:
+            KeyTypeError: If the key has another type than the stream's first key, or
+                one that cannot be placed.
+        """
+        if type(key) is not self._type or self._type is tuple:
+            self._check(key)
+        return self._groups[key]
+
+    def channel_of(self, key: Any) -> int:
+        """Return the subtask that owns a key: 0 to ``parallelism - 1``.
+
+        Raises:
+            KeyTypeError: If the key has another type than the stream's first key, or
+                one that cannot be placed.
+        """
+        if type(key) is not self._type or self._type is tuple:
+            self._check(key)
+        return self._channels[key]
+
+    def channels(self, keys: list[Any]) -> list[int]:
+        """Return the owning subtask of each key of a run.
+
+        Args:
+            keys: Shape ``(n,)``; may be empty.
+
+        Returns:
+            Shape ``(n,)``, in the order of the keys.
+
+        Raises:
+            KeyTypeError: If a key has another type than the stream's first key, or
+                one that cannot be placed.
+
+        Cost:
+            One type lookup and one dict lookup per key that is remembered.
+        """
+        self._check_run(keys)
+        return list(map(self._channels.__getitem__, keys))
+
+    def key_groups(self, keys: list[Any]) -> list[int]:
+        """Return the key group of each key of a run; like `channels` otherwise."""
+        self._check_run(keys)
+        return list(map(self._groups.__getitem__, keys))
+
+    def _check_run(self, keys: list[Any]) -> None:
+        if not keys:
+            return
+        if self._shape is None:
+            self._check(keys[0])
+        fits = set(map(type, keys)) == {self._type}
+        if fits and self._type is tuple:
+            fits = _columns_fit(keys, self._shape)
+        if not fits:
+            for key in keys:
+                self._check(key)
+
+    def _check(self, key: Any) -> None:
+        """Fix the stream's key type by its first key, or compare with it."""
+        if self._shape is None:
+            hash_code(key)
+            self._shape = _shape_of(key)
+            self._type = type(key)
+        elif _shape_of(key) != self._shape:
+            raise KeyTypeError(
+                "key",
+                f"{key!r} is of type {_shape_name(_shape_of(key))}, but the first key "
+                f"of this stream was of type {_shape_name(self._shape)}",
+                "Convert in the key function, so that all keys have one type.",
+            )
+
+    def _compute_group(self, key: Any) -> int:
+        return key_group(_normalized(key), self.max_parallelism)
+
+    def _compute_channel(self, key: Any) -> int:
+        group = self._compute_group(key)
+        return operator_index(group, self.parallelism, self.max_parallelism)
+
+
+def _shape_of(key: Any) -> _Shape:
+    return tuple(map(_shape_of, key)) if type(key) is tuple else type(key)
+
+
+def _shape_name(shape: Any) -> str:
+    if isinstance(shape, tuple):
+        return f"tuple[{', '.join(map(_shape_name, shape)) or '()'}]"
+    return str(shape.__qualname__)
+
+
+def _columns_fit(keys: list[Any], shape: Any) -> bool:
+    """Say whether tuples of one length have the expected type at each position."""
+    if set(map(len, keys)) != {len(shape)}:
+        return False
+    for column, expected in zip(zip(*keys, strict=True), shape, strict=True):
+        nested = isinstance(expected, tuple)
+        if set(map(type, column)) != {tuple if nested else expected}:
+            return False
+        if nested and not _columns_fit(list(column), expected):
+            return False
+    return True
+
+
+def _normalized(key: Any) -> Any:
+    """Map keys that Python holds equal to one key, and refuse the one it does not."""
+    if type(key) is float:
+        if key != key:
+            raise KeyTypeError(
+                "key",
+                "NaN is not equal to itself, so its state could not be found again",
+                "Filter it out, or key by a string.",
+            )
+        return key + 0.0
+    return tuple(map(_normalized, key)) if type(key) is tuple else key
