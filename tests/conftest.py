@@ -12,6 +12,15 @@ from aiomailbox.testing import virtual_time_loop_factory
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the conformance cases come from another directory."""
+    parser.addoption(
+        "--vectors",
+        metavar="DIR",
+        help="run tests/conformance on the recorded files of DIR",
+    )
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, LoopFactory]:
