@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -28,3 +29,15 @@ def pytest_asyncio_loop_factories(
     if item.get_closest_marker("real_time") or item.get_closest_marker("spark"):
         return {"real": asyncio.SelectorEventLoop}
     return {"virtual": virtual_time_loop_factory()}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """Give the suite's one Spark session, for tests marked ``spark``."""
+    from aiomailbox.connectors.spark import local_session
+
+    session = local_session("aiomailbox tests", cores=2)
+    # A cancelled job is expected here, and Spark tells about it at length.
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
