@@ -1,0 +1,33 @@
+"""Bytes and permits: segments, and the pools that bound how many are out."""
+
+from __future__ import annotations
+
+from aiomailbox.memory.local_pool import (
+    DEFAULT_OVERDRAFT_CEILING,
+    LocalBufferPool,
+    LocalPoolOptions,
+    PoolStatistics,
+)
+from aiomailbox.memory.network_pool import NetworkBufferPool, PoolLeak
+from aiomailbox.memory.redistribution import Demand, redistribute
+from aiomailbox.memory.segment import (
+    DEFAULT_SEGMENT_SIZE_BYTES,
+    MemoryArena,
+    MemorySegment,
+)
+from aiomailbox.memory.waiting import BufferListener
+
+__all__ = [
+    "DEFAULT_OVERDRAFT_CEILING",
+    "DEFAULT_SEGMENT_SIZE_BYTES",
+    "BufferListener",
+    "Demand",
+    "LocalBufferPool",
+    "LocalPoolOptions",
+    "MemoryArena",
+    "MemorySegment",
+    "NetworkBufferPool",
+    "PoolLeak",
+    "PoolStatistics",
+    "redistribute",
+]

@@ -1,0 +1,487 @@
+"""The permits of one task's output (or of one gate), taken from the global pool.
+
+Theory of operation: the pool keeps one idle segment ahead, so that "available" can be
+answered by looking at a flag. It is available exactly while a segment is idle, no
+channel is at its quota, and no more segments are out than the pool's size. A record
+that is being emitted cannot wait: `LocalBufferPool.request_elastic` always answers,
+counts what goes beyond the pool, and the pool stays unavailable until it has drained.
+
+Everything here runs on one loop and never suspends in the middle of a change: state
+is changed first, listeners and availability callbacks are called afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import (
+    BufferRecycledError,
+    BufferTimeoutError,
+    InvalidArgumentError,
+    OverdraftCeilingError,
+    PoolDestroyedError,
+)
+from aiomailbox.memory.segment import MemorySegment
+from aiomailbox.memory.waiting import BufferListener, SegmentWaiter
+
+__all__ = [
+    "DEFAULT_OVERDRAFT_CEILING",
+    "LocalBufferPool",
+    "LocalPoolOptions",
+    "PoolStatistics",
+    "SegmentSource",
+]
+
+# Far above what one record emits, far below what would exhaust a process.
+DEFAULT_OVERDRAFT_CEILING = 1_000
+
+
+class SegmentSource(Protocol):
+    """What a local pool needs of the pool it takes its segments from."""
+
+    availability: Availability
+    request_timeout_s: float
+
+    def try_take(self) -> MemorySegment | None:
+        """Take a free segment, or None."""
+        ...
+
+    def give_back(self, segment: MemorySegment) -> None:
+        """Return a segment that `try_take` gave."""
+        ...
+
+    def extra_segment(self) -> MemorySegment:
+        """Make a segment beyond the total, for an elastic request."""
+        ...
+
+    def destroy_local_pool(self, pool: LocalBufferPool) -> None:
+        """Forget a pool that was destroyed, and share out what it required."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPoolOptions:
+    """How one local pool behaves; `NetworkBufferPool.create_local_pool` explains."""
+
+    required_segments: int
+    segments_max: int | None = None
+    owner: str = ""
+    subpartitions: int = 0
+    per_channel_max: int | None = None
+    overdraft_max: int = 0
+    overdraft_ceiling: int = DEFAULT_OVERDRAFT_CEILING
+
+    def __post_init__(self) -> None:
+        if self.required_segments < 1:
+            raise InvalidArgumentError(
+                "required_segments", f"{self.required_segments} is less than 1"
+            )
+        if self.segments_max is not None and self.segments_max < self.required_segments:
+            raise InvalidArgumentError(
+                "segments_max",
+                f"{self.segments_max} is less than the {self.required_segments} "
+                "required segments",
+            )
+        for name in ("subpartitions", "overdraft_max", "overdraft_ceiling"):
+            if getattr(self, name) < 0:
+                raise InvalidArgumentError(name, f"{getattr(self, name)} is negative")
+        if self.per_channel_max is not None and self.per_channel_max < 1:
+            raise InvalidArgumentError(
+                "per_channel_max", f"{self.per_channel_max} is less than 1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """A snapshot of a local pool, all in segments.
+
+    ``used`` counts what is lent out of the pool's own; ``overdraft`` is how many of
+    those exceed its size; ``elastic`` is lent out beyond all of them.
+    """
+
+    owner: str
+    size: int
+    requested: int
+    idle: int
+    used: int
+    overdraft: int
+    elastic: int
+    waiting: int
+    available: bool
+    used_by_channel: tuple[int, ...]
+
+
+class LocalBufferPool:
+    """A share of the global pool, with overdraft, a per-channel quota and waiters.
+
+    Made by `NetworkBufferPool.create_local_pool`. Loop-local: all methods belong to
+    the loop's thread.
+
+    Invariants:
+        ``idle + lent == requested``; requested is what the global pool counts as
+        taken by this one. Elastic segments are counted apart.
+
+    Concept:
+        Flink, ``LocalBufferPool``.
+    """
+
+    __slots__ = (
+        "_awaiting_source",
+        "_destroyed",
+        "_elastic",
+        "_idle",
+        "_listeners",
+        "_recyclers",
+        "_requested",
+        "_source",
+        "_unavailable_channels",
+        "_used_by_channel",
+        "availability",
+        "options",
+        "overdraft_max",
+        "size",
+    )
+
+    def __init__(self, source: SegmentSource, options: LocalPoolOptions) -> None:
+        self.options = options
+        self.size = options.required_segments
+        self.overdraft_max = options.overdraft_max
+        self.availability = Availability()
+        self._source = source
+        self._idle: list[MemorySegment] = []
+        self._requested = 0
+        self._elastic = 0
+        self._used_by_channel = [0] * options.subpartitions
+        # A quota that no count reaches stands for "no quota".
+        self._unavailable_channels = 0
+        self._listeners: deque[BufferListener] = deque()
+        self._recyclers: dict[int | None, Callable[[MemorySegment], None]] = {}
+        self._awaiting_source = False
+        self._destroyed = False
+        self._settle()
+
+    @property
+    def available(self) -> bool:
+        """Whether a request would be granted within size and quotas."""
+        return self.availability.available
+
+    @property
+    def owner(self) -> str:
+        """Whose pool this is, for messages."""
+        return self.options.owner
+
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether `lazy_destroy` was called."""
+        return self._destroyed
+
+    @property
+    def outstanding(self) -> int:
+        """Segments that are lent out, elastic ones included."""
+        return self._requested - len(self._idle) + self._elastic
+
+    def try_request(self, channel: int | None = None) -> MemorySegment | None:
+        """Return a segment if the pool, or its overdraft, has one now.
+
+        The quota of a channel decides about availability only: a channel over its
+        quota is still granted a segment.
+
+        Args:
+            channel: Subpartition to count the segment for, None for none.
+
+        Returns:
+            The segment, or None if the caller must wait.
+
+        Raises:
+            PoolDestroyedError: If the pool was destroyed.
+
+        Cost:
+            No allocation.
+        """
+        if self._destroyed:
+            raise PoolDestroyedError(f"the buffer pool of {self.owner!r} was destroyed")
+        idle = self._idle
+        if self._elastic and self.outstanding >= self.size:
+            return None
+        if idle:
+            segment = idle.pop()
+        else:
+            if not 0 <= self._requested - self.size < self.overdraft_max:
+                return None
+            taken = self._source.try_take()
+            if taken is None:
+                return None
+            self._requested += 1
+            segment = taken
+        segment.lender = self
+        if channel is not None:
+            self._count_up(channel)
+        if not idle or self._unavailable_channels or self._elastic:
+            self._refresh()
+        return segment
+
+    def request_elastic(self, channel: int | None = None) -> MemorySegment:
+        """Return a segment in any case: ordinary, overdraft, or beyond the pool.
+
+        For a record that is being emitted, whose operator cannot wait. Before the
+        next record, whoever emits waits for `availability`.
+
+        Args:
+            channel: Subpartition to count the segment for, None for none.
+
+        Raises:
+            OverdraftCeilingError: If as many segments as the ceiling allows are out
+                beyond the pool.
+            PoolDestroyedError: If the pool was destroyed.
+        """
+        segment = self.try_request(channel)
+        if segment is not None:
+            return segment
+        if self._idle:
+            segment = self._idle.pop()
+        elif self._elastic < self.options.overdraft_ceiling:
+            segment = self._source.extra_segment()
+            self._elastic += 1
+        else:
+            raise OverdraftCeilingError(
+                f"the buffer pool of {self.owner!r} has lent "
+                f"{self._elastic} segments beyond its size of {self.size}, which is "
+                "its overdraft ceiling. Emit less per record (a generator flat_map is "
+                "paused between its items) or raise overdraft_ceiling."
+            )
+        segment.lender = self
+        if channel is not None:
+            self._count_up(channel)
+        self._refresh()
+        return segment
+
+    async def request(self, channel: int | None = None) -> MemorySegment:
+        """Wait for a segment, in the order of asking.
+
+        Raises:
+            PoolDestroyedError: If the pool is destroyed, before or while waiting.
+        """
+        segment = self.try_request(channel)
+        if segment is not None:
+            return segment
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[MemorySegment] = loop.create_future()
+        waiter = SegmentWaiter(
+            future, functools.partial(self._count_up, channel), self.owner
+        )
+        self._listeners.append(waiter)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and not future.exception():
+                # Granted and cancelled in one turn of the loop: hand it on.
+                self.recycle(future.result(), channel)
+            elif waiter in self._listeners:
+                self._listeners.remove(waiter)
+            raise
+
+    def recycle(self, segment: MemorySegment, channel: int | None = None) -> None:
+        """Take a segment back, for whoever is next.
+
+        Args:
+            segment: A segment that this pool lent out.
+            channel: The channel it was requested for.
+
+        Raises:
+            BufferRecycledError: If this pool has not lent the segment out, or has it
+                back already.
+        """
+        if segment.lender is not self:
+            raise BufferRecycledError(
+                f"segment {segment.index} is not lent out by the pool of "
+                f"{self.owner!r}; was it recycled twice?"
+            )
+        segment.lender = None
+        if channel is not None:
+            count = self._used_by_channel[channel]
+            self._used_by_channel[channel] = count - 1
+            if count == self.options.per_channel_max:
+                self._unavailable_channels -= 1
+        if segment.elastic:
+            self._elastic -= 1
+            segment.free()
+        elif self._destroyed or self._requested > self.size:
+            self._return(segment)
+            return
+        else:
+            self._idle.append(segment)
+        if self._listeners or not self.availability.available:
+            self._settle()
+
+    def recycler(self, channel: int | None = None) -> Callable[[MemorySegment], None]:
+        """Return ``recycle`` bound to a channel; always the same object per channel."""
+        recycler = self._recyclers.get(channel)
+        if recycler is None:
+            recycler = functools.partial(self.recycle, channel=channel)
+            self._recyclers[channel] = recycler
+        return recycler
+
+    def add_listener(self, listener: BufferListener) -> bool:
+        """Queue for the next idle segment, whatever makes it idle; one-shot.
+
+        Returns:
+            False if a segment is idle (request it instead) or the pool is destroyed.
+        """
+        if self._destroyed or self._may_lend_idle():
+            return False
+        self._listeners.append(listener)
+        return True
+
+    def resize(self, segments: int) -> None:
+        """Set the pool's size; what is out beyond it drains as it is recycled.
+
+        Args:
+            segments: The new size, capped at the pool's maximum.
+
+        Raises:
+            InvalidArgumentError: If it is less than the pool requires.
+        """
+        required, maximum = self.options.required_segments, self.options.segments_max
+        if segments < required:
+            raise InvalidArgumentError(
+                "segments", f"{segments} is less than the required {required}"
+            )
+        self.size = segments if maximum is None else min(segments, maximum)
+        while self._idle and self._requested > self.size:
+            self._return(self._idle.pop())
+        if not self._destroyed:
+            self._settle()
+
+    async def reserve(self, segments: int) -> None:
+        """Wait until the pool holds a number of segments, idle or lent out.
+
+        Args:
+            segments: At most what the pool requires.
+
+        Raises:
+            InvalidArgumentError: If it is more than the pool requires.
+            BufferTimeoutError: If the global pool does not free enough in time.
+            PoolDestroyedError: If the pool is destroyed meanwhile.
+        """
+        if segments > self.options.required_segments:
+            raise InvalidArgumentError(
+                "segments",
+                f"{segments} is more than the {self.options.required_segments} "
+                "segments that the pool requires",
+            )
+        try:
+            async with asyncio.timeout(self._source.request_timeout_s):
+                while not self._reserve_now(segments):
+                    await self._source.availability.wait()
+        except TimeoutError as error:
+            raise BufferTimeoutError(
+                f"timeout: the buffer pool of {self.owner!r} could not reserve "
+                f"{segments} segments in {self._source.request_timeout_s} s"
+            ) from error
+
+    def lazy_destroy(self) -> None:
+        """Stop lending; what is out returns to the global pool when recycled.
+
+        Whoever waits is failed, and availability turns true so that whoever sleeps
+        on it wakes up and learns the same. Idempotent.
+        """
+        if self._destroyed:
+            return
+        self._destroyed = True
+        while self._idle:
+            self._return(self._idle.pop())
+        listeners, self._listeners = self._listeners, deque()
+        for listener in listeners:
+            listener.on_pool_destroyed()
+        self.availability.set_available()
+        self._source.destroy_local_pool(self)
+
+    def statistics(self) -> PoolStatistics:
+        """Return a snapshot for metrics and for messages."""
+        idle = len(self._idle)
+        return PoolStatistics(
+            owner=self.owner,
+            size=self.size,
+            requested=self._requested,
+            idle=idle,
+            used=self._requested - idle,
+            overdraft=max(0, self._requested - self.size),
+            elastic=self._elastic,
+            waiting=len(self._listeners),
+            available=self.availability.available,
+            used_by_channel=tuple(self._used_by_channel),
+        )
+
+    def _may_lend_idle(self) -> bool:
+        within = not self._elastic or self.outstanding < self.size
+        return bool(self._idle) and within
+
+    def _count_up(self, channel: int | None) -> None:
+        if channel is not None:
+            count = self._used_by_channel[channel] + 1
+            self._used_by_channel[channel] = count
+            if count == self.options.per_channel_max:
+                self._unavailable_channels += 1
+
+    def _return(self, segment: MemorySegment) -> None:
+        self._requested -= 1
+        self._source.give_back(segment)
+
+    def _prefetch(self) -> bool:
+        segment = self._source.try_take()
+        if segment is None:
+            return False
+        self._requested += 1
+        self._idle.append(segment)
+        return True
+
+    def _reserve_now(self, segments: int) -> bool:
+        if self._destroyed:
+            raise PoolDestroyedError(f"the buffer pool of {self.owner!r} was destroyed")
+        while self._requested < segments and self._prefetch():
+            pass
+        self._settle()
+        return self._requested >= segments
+
+    def _refill(self) -> None:
+        """Keep one segment idle while the pool is below its size."""
+        if self._idle or self.outstanding >= self.size or self._requested >= self.size:
+            return
+        if not self._prefetch() and not self._awaiting_source:
+            self._awaiting_source = True
+            self._source.availability.on_available(self._on_source_available)
+
+    def _on_source_available(self) -> None:
+        self._awaiting_source = False
+        if not self._destroyed:
+            self._settle()
+
+    def _refresh(self) -> None:
+        """Prefetch if nothing is idle, then make the availability flag true to it."""
+        self._refill()
+        available = self._may_lend_idle() and not self._unavailable_channels
+        if available != self.availability.available:
+            if available:
+                self.availability.set_available()
+            else:
+                self.availability.reset()
+
+    def _settle(self) -> None:
+        """Serve those who wait, oldest first, then refresh the availability."""
+        self._refill()
+        while self._listeners and self._may_lend_idle():
+            listener = self._listeners.popleft()
+            segment = self._idle.pop()
+            segment.lender = self
+            if not listener.on_buffer_available(segment):
+                segment.lender = None
+                self._idle.append(segment)
+            self._refill()
+        if not self._destroyed:
+            self._refresh()

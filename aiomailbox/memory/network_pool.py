@@ -1,0 +1,383 @@
+"""The process-wide pool of segments that all local pools share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import (
+    BufferRecycledError,
+    BufferTimeoutError,
+    IllegalStateError,
+    InsufficientBuffersError,
+    InvalidArgumentError,
+    PoolDestroyedError,
+)
+from aiomailbox.memory.local_pool import (
+    DEFAULT_OVERDRAFT_CEILING,
+    LocalBufferPool,
+    LocalPoolOptions,
+)
+from aiomailbox.memory.redistribution import Demand, redistribute
+from aiomailbox.memory.segment import (
+    DEFAULT_SEGMENT_SIZE_BYTES,
+    MemoryArena,
+    MemorySegment,
+)
+
+__all__ = ["NetworkBufferPool", "PoolLeak"]
+
+
+class PoolLeak(NamedTuple):
+    """Segments that a destroyed pool has not got back."""
+
+    owner: str
+    segments: int
+    by_channel: tuple[int, ...]
+
+
+class NetworkBufferPool:
+    """A fixed number of segments, shared out to local pools.
+
+    Loop-local: all methods belong to the loop's thread. No memory is mapped until a
+    segment is asked for its bytes.
+
+    Args:
+        total_segments: Number of segments, at least 1.
+        segment_size_bytes: Size of each segment.
+        request_timeout_s: How long waiting requests wait, in seconds.
+
+    Raises:
+        InvalidArgumentError: If a number is not positive.
+
+    Invariants:
+        ``free + requested by local pools + unpooled == total_segments``.
+
+    Concept:
+        Flink, ``NetworkBufferPool``.
+
+    Example:
+        >>> network = NetworkBufferPool(total_segments=10)
+        >>> output = network.create_local_pool(2, owner="map", overdraft_max=1)
+        >>> segment = output.try_request()
+        >>> output.recycle(segment)
+        >>> output.available, output.size
+        (True, 10)
+    """
+
+    def __init__(
+        self,
+        total_segments: int,
+        segment_size_bytes: int = DEFAULT_SEGMENT_SIZE_BYTES,
+        request_timeout_s: float = 30.0,
+    ) -> None:
+        for name, value in (
+            ("total_segments", total_segments),
+            ("segment_size_bytes", segment_size_bytes),
+            ("request_timeout_s", request_timeout_s),
+        ):
+            if value <= 0:
+                raise InvalidArgumentError(name, f"{value} is not positive")
+        self.segment_size_bytes = segment_size_bytes
+        self.request_timeout_s = request_timeout_s
+        self.availability = Availability(available=True)
+        self.arena = MemoryArena(total_segments, segment_size_bytes)
+        self._total = total_segments
+        # Last in, first out: byte buffers keep to the pages that are already backed.
+        self._free = [
+            MemorySegment(segment_size_bytes, self.arena, index)
+            for index in reversed(range(total_segments))
+        ]
+        self._required = 0
+        # Dicts as sets that remember the order of creation.
+        self._pools: dict[LocalBufferPool, None] = {}
+        self._draining: dict[LocalBufferPool, None] = {}
+        self._unpooled_waiters: dict[asyncio.Future[None], None] = {}
+        self._destroyed = False
+
+    @property
+    def total_segments(self) -> int:
+        """Segments of this pool; 0 once it is destroyed."""
+        return 0 if self._destroyed else self._total
+
+    @property
+    def available_segments(self) -> int:
+        """Segments that nobody holds."""
+        return 0 if self._destroyed else len(self._free)
+
+    @property
+    def used_segments(self) -> int:
+        """Segments that a local pool or an unpooled request holds."""
+        return self.total_segments - self.available_segments
+
+    @property
+    def local_pools(self) -> list[LocalBufferPool]:
+        """The live local pools in order of creation."""
+        return list(self._pools)
+
+    def create_local_pool(
+        self,
+        required_segments: int,
+        segments_max: int | None = None,
+        *,
+        owner: str = "",
+        subpartitions: int = 0,
+        per_channel_max: int | None = None,
+        overdraft_max: int = 0,
+        overdraft_ceiling: int | None = None,
+    ) -> LocalBufferPool:
+        """Create a share of this pool.
+
+        Args:
+            required_segments: What the share always has, at least 1.
+            segments_max: What it may grow to; None for no limit.
+            owner: Whose it is, for messages and leak reports.
+            subpartitions: Number of channels that are counted.
+            per_channel_max: Quota: a channel that holds this many makes the pool
+                unavailable; None for no quota.
+            overdraft_max: Segments that may be requested beyond the size.
+            overdraft_ceiling: Segments that one record may take beyond everything
+                else; None for the default of 1,000.
+
+        Raises:
+            InsufficientBuffersError: If fewer segments than required are not yet
+                promised to others.
+            PoolDestroyedError: If this pool was destroyed.
+        """
+        self._check_alive()
+        ceiling = overdraft_ceiling
+        options = LocalPoolOptions(
+            required_segments=required_segments,
+            segments_max=segments_max,
+            owner=owner,
+            subpartitions=subpartitions,
+            per_channel_max=per_channel_max,
+            overdraft_max=overdraft_max,
+            overdraft_ceiling=DEFAULT_OVERDRAFT_CEILING if ceiling is None else ceiling,
+        )
+        self._charge(required_segments)
+        pool = LocalBufferPool(self, options)
+        self._pools[pool] = None
+        self._redistribute()
+        return pool
+
+    def destroy_local_pool(self, pool: LocalBufferPool) -> None:
+        """Destroy a local pool and share out what it required. Idempotent."""
+        if pool not in self._pools:
+            return
+        del self._pools[pool]
+        self._draining[pool] = None
+        self._required -= pool.options.required_segments
+        pool.lazy_destroy()
+        self._redistribute()
+
+    def destroy_all_local_pools(self) -> None:
+        """Destroy every local pool; this pool stays usable."""
+        for pool in self.local_pools:
+            pool.lazy_destroy()
+
+    def leaks(self) -> list[PoolLeak]:
+        """Return which destroyed pools have not got all their segments back."""
+        self._draining = {pool: None for pool in self._draining if pool.outstanding}
+        return [
+            PoolLeak(pool.owner, pool.outstanding, pool.statistics().used_by_channel)
+            for pool in self._draining
+        ]
+
+    def check_leaks(self) -> None:
+        """Check that every destroyed pool has its segments back.
+
+        Raises:
+            IllegalStateError: If one has not; names the owners.
+        """
+        leaks = self.leaks()
+        if leaks:
+            owners = ", ".join(f"{leak.owner!r}: {leak.segments}" for leak in leaks)
+            raise IllegalStateError(
+                f"segments were not recycled by their owners ({owners}). "
+                "Recycle every buffer that was requested."
+            )
+
+    def destroy(self) -> None:
+        """Free all idle segments and refuse new pools. Idempotent."""
+        if self._destroyed:
+            return
+        self._destroyed = True
+        for segment in self._free:
+            segment.free()
+        self._free.clear()
+        self.availability.reset()
+        for waiter in list(self._unpooled_waiters):
+            if not waiter.done():
+                waiter.set_exception(self._destroyed_error())
+
+    def try_take(self) -> MemorySegment | None:
+        """Take a free segment for a local pool, or None."""
+        free = self._free
+        if not free:
+            return None
+        segment = free.pop()
+        if not free:
+            self.availability.reset()
+        return segment
+
+    def give_back(self, segment: MemorySegment) -> None:
+        """Return a segment of a local pool and wake whoever waits for one."""
+        self._free.append(segment)
+        if not self.availability.available:
+            self.availability.set_available()
+
+    def extra_segment(self) -> MemorySegment:
+        """Make a segment beyond the total, with memory of its own."""
+        segment = MemorySegment(self.segment_size_bytes)
+        segment.elastic = True
+        return segment
+
+    def try_request_unpooled(self, count: int) -> list[MemorySegment] | None:
+        """Take segments out of all sharing, all at once or none.
+
+        Args:
+            count: Number of segments, at least 0.
+
+        Returns:
+            Shape ``(count,)``, or None if so many are not free now.
+
+        Raises:
+            InvalidArgumentError: If ``count`` is negative.
+            InsufficientBuffersError: If fewer are not yet promised to others.
+            PoolDestroyedError: If this pool was destroyed.
+        """
+        self._charge_unpooled(count)
+        if len(self._free) >= count:
+            taken: list[MemorySegment] = []
+            self._gather(taken, count)
+            return taken
+        self._uncharge(count)
+        return None
+
+    async def request_unpooled(self, count: int) -> list[MemorySegment]:
+        """Take segments out of all sharing, waiting for local pools to shrink.
+
+        Nothing is kept if the wait fails or is cancelled.
+
+        Args:
+            count: Number of segments, at least 0.
+
+        Returns:
+            Shape ``(count,)``.
+
+        Raises:
+            InvalidArgumentError: If ``count`` is negative.
+            InsufficientBuffersError: If fewer are not yet promised to others.
+            BufferTimeoutError: If they do not become free in time.
+            PoolDestroyedError: If this pool is destroyed, before or meanwhile.
+        """
+        self._charge_unpooled(count)
+        taken: list[MemorySegment] = []
+        try:
+            if not self._gather(taken, count):
+                await self._gather_waiting(taken, count)
+        except BaseException:
+            self._put_back(taken)
+            self._uncharge(count)
+            raise
+        return taken
+
+    def recycle_unpooled(self, segments: list[MemorySegment]) -> None:
+        """Return segments that an unpooled request gave.
+
+        Raises:
+            BufferRecycledError: If one of them is not out.
+        """
+        for segment in segments:
+            if segment.lender is not self:
+                raise BufferRecycledError(
+                    f"segment {segment.index} is not an unpooled segment that is out"
+                )
+        self._put_back(segments)
+        self._uncharge(len(segments))
+
+    async def _gather_waiting(self, taken: list[MemorySegment], count: int) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def resume() -> None:
+            if done.done():
+                return
+            if self._gather(taken, count):
+                done.set_result(None)
+            else:
+                self.availability.on_available(resume)
+
+        self._unpooled_waiters[done] = None
+        self.availability.on_available(resume)
+        try:
+            async with asyncio.timeout(self.request_timeout_s):
+                await done
+        except TimeoutError as error:
+            raise BufferTimeoutError(
+                f"timeout: {len(taken)} of {count} segments became free in "
+                f"{self.request_timeout_s} s. Give the pool more segments, or raise "
+                "request_timeout_s."
+            ) from error
+        finally:
+            self.availability.discard(resume)
+            del self._unpooled_waiters[done]
+
+    def _gather(self, taken: list[MemorySegment], count: int) -> bool:
+        while len(taken) < count:
+            segment = self.try_take()
+            if segment is None:
+                return False
+            segment.lender = self
+            taken.append(segment)
+        return True
+
+    def _put_back(self, segments: list[MemorySegment]) -> None:
+        for segment in segments:
+            segment.lender = None
+        self._free.extend(segments)
+        if segments and not self.availability.available:
+            self.availability.set_available()
+
+    def _charge_unpooled(self, count: int) -> None:
+        if count < 0:
+            raise InvalidArgumentError("count", f"{count} is negative")
+        self._check_alive()
+        self._charge(count)
+        self._redistribute()
+
+    def _charge(self, count: int) -> None:
+        unpromised = self._total - self._required
+        if count > unpromised:
+            raise InsufficientBuffersError(
+                f"Insufficient number of network buffers: required {count}, but only "
+                f"{unpromised} available. The total number of network buffers is "
+                f"currently set to {self._total} of {self.segment_size_bytes} bytes "
+                "each. Raise total_segments, or run fewer tasks in this process."
+            )
+        self._required += count
+
+    def _uncharge(self, count: int) -> None:
+        self._required -= count
+        self._redistribute()
+
+    def _redistribute(self) -> None:
+        """Resize every pool that can be: to its share, in order of creation."""
+        pools, demands = [], []
+        for pool in self._pools:
+            options = pool.options
+            demand = Demand(options.required_segments, options.segments_max)
+            if demand.is_resizable:
+                pools.append(pool)
+                demands.append(demand)
+        sizes = redistribute(self._total - self._required, demands)
+        for pool, size in zip(pools, sizes, strict=True):
+            pool.resize(size)
+
+    def _check_alive(self) -> None:
+        if self._destroyed:
+            raise self._destroyed_error()
+
+    def _destroyed_error(self) -> PoolDestroyedError:
+        return PoolDestroyedError("the network buffer pool was destroyed")
