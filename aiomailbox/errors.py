@@ -220,3 +220,16 @@ class MissingExtraError(UsageError, ImportError):
             f"{feature} needs an optional dependency: "
             f"pip install 'aiomailbox[{extra}]'"
         )
+
+
+class MailFailedError(WorldError):
+    """A mail ended in a way that cannot cross an await as it is.
+
+    Either it raised ``StopIteration``, or something it awaited was cancelled by
+    somebody else: that is a failure, not a clean cancel of the task. The original is
+    the ``__cause__``.
+    """
+
+    def __init__(self, mail: str, cause: BaseException) -> None:
+        self.mail = mail
+        super().__init__(f"mail {mail!r} ended with {type(cause).__name__}: {cause}")

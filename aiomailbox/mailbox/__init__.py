@@ -1,0 +1,37 @@
+"""The mailbox model: one task, its mail, and a default action between mails."""
+
+from __future__ import annotations
+
+from aiomailbox.mailbox.default_action import (
+    MailboxController,
+    MailboxDefaultAction,
+    PeriodTimer,
+    Suspension,
+)
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.mailbox.lifecycle import MailboxState
+from aiomailbox.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from aiomailbox.mailbox.metrics import LatencyProbe, MailboxMetrics, PeriodMeter
+from aiomailbox.mailbox.processor import MailboxProcessor
+from aiomailbox.mailbox.submission import MailFuture
+from aiomailbox.mailbox.task_mailbox import MailboxStatistics, TaskMailbox
+
+__all__ = [
+    "MAX_PRIORITY",
+    "MIN_PRIORITY",
+    "LatencyProbe",
+    "Mail",
+    "MailFuture",
+    "MailOptions",
+    "MailboxController",
+    "MailboxDefaultAction",
+    "MailboxExecutor",
+    "MailboxMetrics",
+    "MailboxProcessor",
+    "MailboxState",
+    "MailboxStatistics",
+    "PeriodMeter",
+    "PeriodTimer",
+    "Suspension",
+    "TaskMailbox",
+]

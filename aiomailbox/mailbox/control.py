@@ -1,0 +1,143 @@
+"""What steers a mailbox loop: its flags, its control mail, its first failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aiomailbox.errors import MailboxClosedError, StopTask
+from aiomailbox.mailbox.mail import MAX_PRIORITY, Mail, MailOptions
+from aiomailbox.mailbox.ownership import current_task_or_none
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
+
+__all__ = ["LoopControl", "attach_later_error", "control_mail"]
+
+_log = logging.getLogger(__name__)
+
+
+def control_mail(function: Callable[..., object], *args: object, what: str) -> Mail:
+    """Return mail that overtakes everything and is visible in every yield."""
+    return Mail(
+        function,
+        *args,
+        priority=MAX_PRIORITY,
+        options=MailOptions.URGENT,
+        description=what,
+    )
+
+
+def attach_later_error(first: BaseException, later: BaseException) -> BaseException:
+    """Return ``first`` with a note about ``later``: the first error wins."""
+    if later is not first:
+        first.add_note(f"afterwards also failed: {type(later).__name__}: {later}")
+    return first
+
+
+class LoopControl:
+    """The flags of one mailbox loop, changed by mail so that the loop looks only there.
+
+    Attributes:
+        leave: The current run of the loop ends before its next step.
+        running: False once all actions are completed: no run will start again.
+        cancelled: Yields raise instead of waiting.
+        failure: The first failure of a mail that ran inside a yield, in case the code
+            around the yield swallowed it.
+    """
+
+    __slots__ = ("_mailbox", "cancelled", "failure", "leave", "running")
+
+    def __init__(self, mailbox: TaskMailbox) -> None:
+        self._mailbox = mailbox
+        self.leave = False
+        self.running = True
+        self.cancelled = False
+        self.failure: BaseException | None = None
+
+    def suspend(self) -> None:
+        """End the current run of the loop; dropped if the mailbox is not open."""
+        self._put_if_open(control_mail(self._on_suspend, what="suspend the loop"))
+
+    def all_actions_completed(self) -> None:
+        """End the loop for good; dropped if the mailbox is not open."""
+        self._put_if_open(control_mail(self._on_completed, what="complete the loop"))
+
+    def cancel(self) -> None:
+        """End the loop for good, and make whoever yields raise; from any thread."""
+        self.cancelled = True
+        if not self._put_if_open(
+            control_mail(self._on_completed, what="cancel the loop")
+        ):
+            # No mail can carry it any more; plain flags, seen at the next step.
+            self._on_completed()
+        self._mailbox.wake()
+
+    def report_throwable(self, error: BaseException) -> None:
+        """Make the loop raise ``error``; logged and dropped if the mailbox is not open.
+
+        Args:
+            error: Raised as it is, not wrapped.
+        """
+        mail = control_mail(_raise, error, what=f"raise {type(error).__name__}")
+        try:
+            self._mailbox.put(mail)
+        except MailboxClosedError:
+            _log.warning(
+                "%r came after its mailbox had closed and is dropped",
+                error,
+                exc_info=error,
+            )
+
+    def record_failure(self, error: BaseException) -> None:
+        """Keep the first failure of a nested mail and end the run of the loop."""
+        if self.failure is None:
+            self.failure = error
+        elif self.failure is not error:
+            attach_later_error(self.failure, error)
+        self.leave = True
+
+    def first_failure(self, error: BaseException) -> BaseException:
+        """Return what has to surface, now that ``error`` ends the loop."""
+        if self.failure is None:
+            return error
+        return attach_later_error(self.failure, error)
+
+    def raise_if_cancelled(self) -> None:
+        """Raise if the task was cancelled.
+
+        Raises:
+            StopTask: If it was.
+        """
+        if self.cancelled:
+            raise StopTask("the task was cancelled; its mailbox runs nothing more")
+
+    def is_cancelling(self) -> bool:
+        """Whether a CancelledError here is meant for this task and not foreign."""
+        if self.cancelled:
+            return True
+        task: asyncio.Task[object] | None = current_task_or_none()
+        return task is not None and task.cancelling() > 0
+
+    def _put_if_open(self, mail: Mail) -> bool:
+        def put() -> bool:
+            if not self._mailbox.is_open:
+                return False
+            self._mailbox.put(mail)
+            return True
+
+        try:
+            return self._mailbox.run_exclusively(put)
+        except MailboxClosedError:
+            # The owner's event loop is closed: nothing runs there that could end.
+            return False
+
+    def _on_suspend(self) -> None:
+        self.leave = True
+
+    def _on_completed(self) -> None:
+        self.running = False
+        self.leave = True
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -1,0 +1,193 @@
+"""What a mailbox loop measures about itself, as plain numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from aiomailbox.clock import Clock
+from aiomailbox.errors import (
+    IllegalStateError,
+    InvalidArgumentError,
+    MailboxClosedError,
+)
+from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
+
+__all__ = ["LatencyProbe", "MailboxMetrics", "PeriodMeter"]
+
+# Flink's DescriptiveStatisticsHistogram for mailbox latency has this window.
+_SAMPLES_MAX: Final = 60
+
+
+class PeriodMeter:
+    """Adds up the time between marks; a `PeriodTimer`.
+
+    Args:
+        clock: Read at the marks only.
+
+    Example:
+        >>> from aiomailbox.clock import SystemClock
+        >>> meter = PeriodMeter(SystemClock())
+        >>> meter.mark_start()
+        >>> meter.total_ms() >= 0
+        True
+    """
+
+    __slots__ = ("_clock", "_since", "_total_s")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: float | None = None
+        self._total_s = 0.0
+
+    def mark_start(self) -> None:
+        """Start measuring; again is a no-op."""
+        if self._since is None:
+            self._since = self._clock.monotonic()
+
+    def mark_end(self) -> None:
+        """Stop measuring; again is a no-op."""
+        if self._since is not None:
+            self._total_s += self._clock.monotonic() - self._since
+            self._since = None
+
+    def total_ms(self) -> float:
+        """Return the milliseconds measured so far, the current piece included."""
+        running = 0.0 if self._since is None else self._clock.monotonic() - self._since
+        return (self._total_s + running) * 1000
+
+
+class LatencyProbe:
+    """Measures how long ordinary mail waits, by sending itself one now and then.
+
+    Started by the first mail of somebody else: even one periodic mail would cost a
+    task that otherwise has none. A sample is due ``interval_ms`` after the one before
+    was *taken*, so a slow mailbox is not measured more than it can bear.
+
+    Concept:
+        Flink, ``MailboxMetricsController``.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_handle",
+        "_interval_s",
+        "_mailbox",
+        "samples_ms",
+        "started",
+    )
+
+    def __init__(self, mailbox: TaskMailbox, clock: Clock, interval_ms: float) -> None:
+        if interval_ms <= 0:
+            raise InvalidArgumentError(
+                "interval_ms", f"{interval_ms} is not positive", "Use milliseconds > 0."
+            )
+        self._mailbox = mailbox
+        self._clock = clock
+        self._interval_s = interval_ms / 1000
+        self._handle: asyncio.TimerHandle | None = None
+        self.started = False
+        self.samples_ms: deque[float] = deque(maxlen=_SAMPLES_MAX)
+
+    def start(self) -> None:
+        """Send the first probe.
+
+        Raises:
+            IllegalStateError: If it has been started.
+        """
+        if self.started:
+            raise IllegalStateError("latency measurement has been started already")
+        self.started = True
+        self._send()
+
+    def stop(self) -> None:
+        """Send no more."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _send(self) -> None:
+        mail = Mail(
+            self._take_sample,
+            self._clock.monotonic(),
+            priority=MIN_PRIORITY,
+            description="measure mailbox latency",
+        )
+        try:
+            self._mailbox.put(mail)
+        except MailboxClosedError:
+            self._handle = None
+
+    def _take_sample(self, sent_at: float) -> None:
+        self.samples_ms.append((self._clock.monotonic() - sent_at) * 1000)
+        loop = asyncio.get_running_loop()
+        self._handle = loop.call_later(self._interval_s, self._send)
+
+
+class MailboxMetrics:
+    """The numbers of one mailbox loop.
+
+    Attributes:
+        mails_processed: Mails run, those run inside yields included.
+        idle: Time without input, for the task's suspensions to use as their timer.
+        backpressured: Time without room in the outputs, likewise.
+        latency: The probe, or None until `set_up_latency`.
+
+    Concept:
+        Flink, ``MailboxMetricsController`` and ``TaskIOMetricGroup``.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_mailbox",
+        "backpressured",
+        "idle",
+        "latency",
+        "mails_processed",
+    )
+
+    def __init__(self, mailbox: TaskMailbox, clock: Clock) -> None:
+        self._mailbox = mailbox
+        self._clock = clock
+        self.mails_processed = 0
+        self.idle = PeriodMeter(clock)
+        self.backpressured = PeriodMeter(clock)
+        self.latency: LatencyProbe | None = None
+
+    @property
+    def queue_size(self) -> int:
+        """How many mails wait; racy from other threads."""
+        return self._mailbox.size()
+
+    def set_up_latency(self, interval_ms: float) -> None:
+        """Arm the probe; the first mail that is run starts it.
+
+        Raises:
+            IllegalStateError: If it was set up before.
+        """
+        if self.latency is not None:
+            raise IllegalStateError("latency measurement has been set up already")
+        self.latency = LatencyProbe(self._mailbox, self._clock, interval_ms)
+
+    def start_latency(self) -> None:
+        """Start the probe now.
+
+        Raises:
+            IllegalStateError: If it was not set up, or has been started.
+        """
+        if self.latency is None:
+            raise IllegalStateError("set up latency measurement before starting it")
+        self.latency.start()
+
+    def on_mail_run(self, *, last: bool) -> None:
+        """Start the probe if this was the first mail and not the last one."""
+        latency = self.latency
+        if latency is not None and not latency.started and not last:
+            latency.start()
+
+    def stop(self) -> None:
+        """Let no timer of the metrics outlive the loop."""
+        if self.latency is not None:
+            self.latency.stop()

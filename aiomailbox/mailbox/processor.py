@@ -1,0 +1,374 @@
+"""The loop of a task: mail first, else one step of the default action.
+
+Theory of operation: per turn the loop tests one bool, runs what mail there was when it
+looked, and then does one step of the default action, so that mail which sends itself
+again cannot starve the input. While the default action is suspended the loop runs mail
+one by one and sleeps in between. Nothing else is tested: every change of a flag comes
+with a mail. After a slice of about a millisecond the loop lets the event loop run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from typing import TypeVar
+
+from aiomailbox.clock import Clock
+from aiomailbox.errors import InvalidArgumentError, MailFailedError
+from aiomailbox.mailbox.budget import LoopClock, SliceBudget
+from aiomailbox.mailbox.control import LoopControl, attach_later_error
+from aiomailbox.mailbox.default_action import (
+    ActionGate,
+    MailboxController,
+    MailboxDefaultAction,
+)
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
+from aiomailbox.mailbox.metrics import MailboxMetrics
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
+from aiomailbox.mailbox.yielding import YIELD_DEPTH_MAX, MailYielder
+
+__all__ = ["MailboxProcessor"]
+
+ResultT = TypeVar("ResultT")
+
+
+class MailboxProcessor:
+    """Runs a mailbox and a default action in one asyncio task.
+
+    Made anywhere; belongs to the task that first runs it. No event loop is touched
+    before that.
+
+    Args:
+        default_action: One short step of work; see `MailboxDefaultAction`.
+        mailbox: The mailbox to run; None for a new one.
+        name: For people.
+        clock: For the slice, latencies and idle times; None for the event loop's.
+        slice_ms: How long the loop may keep the event loop, in milliseconds.
+        max_yield_depth: How deep mails may yield to mails.
+
+    Raises:
+        InvalidArgumentError: If ``slice_ms`` or ``max_yield_depth`` is not positive.
+
+    Attributes:
+        mailbox: The mailbox.
+        metrics: What the loop measures.
+        main_executor: Sends mail of `MIN_PRIORITY`, which only the main loop sees.
+
+    Concept:
+        Flink, ``MailboxProcessor``.
+
+    Example:
+        >>> import asyncio
+        >>> steps = []
+        >>> def action(controller: MailboxController) -> None:
+        ...     steps.append("step")
+        ...     if len(steps) == 2:
+        ...         controller.all_actions_completed()
+        >>> asyncio.run(MailboxProcessor(action).run_mailbox_loop())
+        >>> steps
+        ['step', 'step']
+    """
+
+    __slots__ = (
+        "_action",
+        "_budget",
+        "_control",
+        "_controller",
+        "_gate",
+        "_yielder",
+        "mailbox",
+        "main_executor",
+        "metrics",
+        "name",
+    )
+
+    def __init__(
+        self,
+        default_action: MailboxDefaultAction,
+        *,
+        mailbox: TaskMailbox | None = None,
+        name: str = "task",
+        clock: Clock | None = None,
+        slice_ms: float = 1.0,
+        max_yield_depth: int = YIELD_DEPTH_MAX,
+    ) -> None:
+        _check_positive("slice_ms", slice_ms)
+        _check_positive("max_yield_depth", max_yield_depth)
+        found_clock = LoopClock(clock)
+        self.name = name
+        self.mailbox = TaskMailbox(name=name) if mailbox is None else mailbox
+        self.metrics = MailboxMetrics(self.mailbox, found_clock)
+        self._action = default_action
+        self._budget = SliceBudget(found_clock, slice_ms)
+        self._control = LoopControl(self.mailbox)
+        self._gate = ActionGate(self.mailbox)
+        self._controller = MailboxController(self._gate, self._control)
+        self._yielder = MailYielder(
+            self._gate,
+            self._control,
+            self.metrics,
+            self._budget,
+            depth_max=max_yield_depth,
+        )
+        self.main_executor = self.executor(MIN_PRIORITY)
+
+    async def run_mailbox_loop(self) -> None:
+        """Run until suspended or completed; again continues where it stopped.
+
+        Raises:
+            MailboxClosedError: If the mailbox is not open.
+            WrongTaskError: If another task runs this processor.
+            MailFailedError: If a mail or the action awaited what others cancelled.
+        """
+        self._begin("run the mailbox loop")
+        await self._surfacing(self._loop())
+
+    async def run_mailbox_step(self) -> bool:
+        """Run one mail, or else one default action; waits for nothing.
+
+        For tests: it does not show what a batch does.
+
+        Returns:
+            Whether there was something to run.
+        """
+        self._begin("run a mailbox step")
+        return await self._surfacing(self._step())
+
+    async def run_single_mailbox_loop(self) -> bool:
+        """Run at most one mail, then one default action if it is available.
+
+        For tests: it does not show what a batch does.
+
+        Returns:
+            Whether the loop could go on.
+        """
+        self._begin("run a single mailbox loop")
+        return await self._surfacing(self._single_loop())
+
+    def suspend(self) -> None:
+        """End the current run of the loop; from anywhere, any number of times."""
+        self._control.suspend()
+
+    def all_actions_completed(self) -> None:
+        """End the loop for good; from anywhere, any number of times."""
+        self._control.all_actions_completed()
+
+    def cancel(self) -> None:
+        """End the loop for good and make yields raise `StopTask`; from anywhere.
+
+        It does not interrupt code that awaits something else: cancel the asyncio task
+        for that, after this.
+        """
+        self._control.cancel()
+
+    def report_throwable(self, error: BaseException) -> None:
+        """Make the loop raise ``error``; from anywhere.
+
+        Dropped with a log entry if the mailbox takes no more mail.
+        """
+        self._control.report_throwable(error)
+
+    async def drain(self) -> None:
+        """Run the mail that is inside now; what it sends meanwhile stays there.
+
+        Raises whatever a mail raises; the mails behind it are cancelled then.
+        """
+        mails = self.mailbox.drain()
+        for index, mail in enumerate(mails):
+            try:
+                await self._surfacing(self._run_mail(mail))
+            except BaseException as error:
+                failure = _cancel_all(mails[index + 1 :])
+                if failure is not None:
+                    attach_later_error(error, failure)
+                raise
+
+    def prepare_close(self) -> None:
+        """Refuse new mail from now on."""
+        self.mailbox.quiesce()
+
+    def close(self) -> None:
+        """Close the mailbox and cancel what was left in it; again is a no-op.
+
+        Raises the first error of a cancellation, the later ones as notes.
+        """
+        self.metrics.stop()
+        failure = _cancel_all(self.mailbox.close())
+        if failure is not None:
+            raise failure
+
+    def executor(self, priority: int) -> MailboxExecutor:
+        """Return an executor whose mail has ``priority``.
+
+        Raises:
+            InvalidArgumentError: If the priority is out of range.
+        """
+        return MailboxExecutor(self._yielder, priority)
+
+    def set_up_latency_measurement(self, interval_ms: float = 1000.0) -> None:
+        """Measure how long mail waits, from the first mail on.
+
+        Raises:
+            IllegalStateError: If it was set up before.
+        """
+        self.metrics.set_up_latency(interval_ms)
+
+    @property
+    def controller(self) -> MailboxController:
+        """What the default action is given."""
+        return self._controller
+
+    @property
+    def is_default_action_available(self) -> bool:
+        """Whether the default action is not suspended."""
+        return self._gate.suspension is None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the loop has not been completed for good."""
+        return self._control.running
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._control.cancelled
+
+    def __repr__(self) -> str:
+        action = "available" if self.is_default_action_available else "suspended"
+        state = "running" if self.is_running else "completed"
+        return f"<MailboxProcessor {self.name!r} {state}, action {action}, {self.mailbox!r}>"
+
+    def _begin(self, operation: str) -> None:
+        self.mailbox.bind_owner()
+        self.mailbox.require_open(operation)
+        control = self._control
+        control.leave = not control.running or control.failure is not None
+        self._budget.restart()
+
+    async def _surfacing(self, work: Coroutine[object, object, ResultT]) -> ResultT:
+        control = self._control
+        try:
+            result = await work
+        except asyncio.CancelledError as error:
+            if control.is_cancelling():
+                raise
+            raise control.first_failure(MailFailedError(self.name, error)) from error
+        except Exception as error:
+            first = control.first_failure(error)
+            if first is error:
+                raise
+            raise first from None
+        if control.failure is not None:
+            raise control.failure
+        return result
+
+    async def _loop(self) -> None:
+        box, control, gate, budget = (
+            self.mailbox,
+            self._control,
+            self._gate,
+            self._budget,
+        )
+        action, controller = self._action, self._controller
+        left = budget.stride
+        try:
+            while not control.leave:
+                if box.signal or gate.suspension is not None:
+                    await self._process_mail()
+                    if control.leave:
+                        break
+                pending = action(controller)
+                if pending is not None:
+                    await pending
+                left -= 1
+                if left <= 0:
+                    if budget.is_over(budget.stride):
+                        await budget.let_go()
+                    left = budget.stride
+        except StopIteration as error:
+            raise MailFailedError(f"default action of {self.name}", error) from error
+
+    async def _process_mail(self) -> None:
+        box, control, gate = self.mailbox, self._control, self._gate
+        if box.create_batch():
+            paused = gate.pause_timer()
+            while not control.leave:
+                mail = box.try_take_from_batch()
+                if mail is None:
+                    break
+                await self._run_mail_and_let_go(mail)
+            gate.continue_timer(paused)
+        while gate.suspension is not None and not control.leave:
+            mail = box.try_take(MIN_PRIORITY)
+            if mail is None:
+                await box.wait_for_mail(MIN_PRIORITY)
+                self._budget.restart()
+                continue
+            paused = gate.pause_timer()
+            await self._run_mail_and_let_go(mail)
+            gate.continue_timer(paused)
+
+    async def _run_mail_and_let_go(self, mail: Mail) -> None:
+        await self._run_mail(mail)
+        if self._budget.is_over():
+            await self._budget.let_go()
+
+    async def _run_mail(self, mail: Mail) -> None:
+        self.metrics.mails_processed += 1
+        pending = mail.run()
+        if pending is not None:
+            await self._finish(mail, pending)
+        self.metrics.on_mail_run(last=self._control.leave)
+
+    async def _finish(self, mail: Mail, pending: Awaitable[object]) -> None:
+        try:
+            await pending
+        except asyncio.CancelledError as error:
+            if self._control.is_cancelling():
+                raise
+            raise MailFailedError(mail.description, error) from error
+
+    async def _step(self) -> bool:
+        if await self._run_one_mail():
+            return True
+        return await self._run_action()
+
+    async def _single_loop(self) -> bool:
+        await self._run_one_mail()
+        await self._run_action()
+        return not self._control.leave
+
+    async def _run_one_mail(self) -> bool:
+        if not self._control.running or not self.mailbox.create_batch():
+            return False
+        mail = self.mailbox.try_take_from_batch()
+        assert mail is not None, "create_batch said there was mail"
+        paused = self._gate.pause_timer()
+        await self._run_mail(mail)
+        self._gate.continue_timer(paused)
+        return True
+
+    async def _run_action(self) -> bool:
+        if self._control.leave or self._gate.suspension is not None:
+            return False
+        pending = self._action(self._controller)
+        if pending is not None:
+            await pending
+        return True
+
+
+def _check_positive(parameter: str, value: float) -> None:
+    if value <= 0:
+        raise InvalidArgumentError(parameter, f"{value} is not positive", "Use > 0.")
+
+
+def _cancel_all(mails: list[Mail]) -> BaseException | None:
+    """Cancel every mail; return the first error, with the later ones as notes."""
+    first: BaseException | None = None
+    for mail in mails:
+        try:
+            mail.cancel()
+        except Exception as error:  # noqa: BLE001 -- every mail is attempted
+            first = error if first is None else attach_later_error(first, error)
+    return first

@@ -1,0 +1,213 @@
+"""Running mail from inside mail: the explicit yield with the priority rule.
+
+Theory of operation: a mail runs to completion, its awaits included, before the next.
+A yield is the one place where other mail may run on top. A plain function runs inline.
+A coroutine runs in a child task that holds the mailbox's token, because timeouts,
+cancel scopes and context variables of the suspended mail belong to its task and must
+not hit an unrelated mail. The outer waits until the child is done, even when it is
+interrupted, and only then lets the interruption through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable
+from typing import Final
+
+from aiomailbox.errors import MailFailedError, YieldDepthError
+from aiomailbox.mailbox.budget import SliceBudget
+from aiomailbox.mailbox.control import LoopControl, attach_later_error
+from aiomailbox.mailbox.default_action import ActionGate
+from aiomailbox.mailbox.mail import Mail
+from aiomailbox.mailbox.metrics import MailboxMetrics
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
+
+__all__ = ["YIELD_DEPTH_MAX", "MailYielder"]
+
+_log = logging.getLogger(__name__)
+
+YIELD_DEPTH_MAX: Final = 128
+"""How deep mails may yield to mails by default."""
+
+# Flink has no such warning: it overflows its stack.
+_DEPTH_TO_WARN_AT: Final = 32
+
+
+class MailYielder:
+    """Takes and runs mail on behalf of a mail or an action that is suspended."""
+
+    __slots__ = (
+        "_budget",
+        "_control",
+        "_depth",
+        "_depth_max",
+        "_gate",
+        "_mailbox",
+        "_metrics",
+    )
+
+    def __init__(
+        self,
+        gate: ActionGate,
+        control: LoopControl,
+        metrics: MailboxMetrics,
+        budget: SliceBudget,
+        *,
+        depth_max: int = YIELD_DEPTH_MAX,
+    ) -> None:
+        self._mailbox = gate.mailbox
+        self._gate = gate
+        self._control = control
+        self._metrics = metrics
+        self._budget = budget
+        self._depth = 0
+        self._depth_max = depth_max
+
+    @property
+    def mailbox(self) -> TaskMailbox:
+        """The mailbox that is yielded to."""
+        return self._mailbox
+
+    @property
+    def control(self) -> LoopControl:
+        """What steers the loop around."""
+        return self._control
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the default action is suspended."""
+        return self._gate.suspension is not None
+
+    async def yield_once(self, priority: int) -> None:
+        """Run one eligible mail; waits for it."""
+        control, mailbox = self._control, self._mailbox
+        self._check_depth()
+        control.raise_if_cancelled()
+        while (mail := mailbox.try_take(priority)) is None:
+            mailbox.require_more("yield")
+            await self._wait(priority)
+            control.raise_if_cancelled()
+        await self._run(mail)
+
+    async def try_yield(self, priority: int, *, ignore_deferrable: bool) -> bool:
+        """Run one eligible mail if there is one; say whether."""
+        self._check_depth()
+        mail = self._try_take(priority, ignore_deferrable)
+        if mail is None:
+            return False
+        await self._run(mail)
+        return True
+
+    async def yield_until(
+        self, future: asyncio.Future[object], priority: int, *, ignore_deferrable: bool
+    ) -> None:
+        """Run eligible mail as it comes, until ``future`` is done."""
+        self._mailbox.ownership.check("yield_until")
+        self._check_depth()
+        self._control.raise_if_cancelled()
+        while not future.done():
+            mail = self._try_take(priority, ignore_deferrable)
+            if mail is not None:
+                await self._run(mail)
+            else:
+                await self._wait(
+                    priority, ignore_deferrable=ignore_deferrable, until=future
+                )
+            self._control.raise_if_cancelled()
+
+    def _try_take(self, priority: int, ignore_deferrable: bool) -> Mail | None:
+        if ignore_deferrable:
+            return self._mailbox.try_take_ignoring_deferrable(priority)
+        return self._mailbox.try_take(priority)
+
+    async def _wait(
+        self,
+        priority: int,
+        *,
+        ignore_deferrable: bool = False,
+        until: asyncio.Future[object] | None = None,
+    ) -> None:
+        await self._mailbox.wait_for_mail(
+            priority, ignore_deferrable=ignore_deferrable, until=until
+        )
+        self._budget.restart()
+
+    def _check_depth(self) -> None:
+        # Before a mail is taken: one that cannot be run must stay where it is.
+        if self._depth >= self._depth_max:
+            raise YieldDepthError(
+                f"mails yield to mails {self._depth} deep, the limit is "
+                f"{self._depth_max}: a mail that yields must not need another one "
+                "that yields for the same reason"
+            )
+
+    async def _run(self, mail: Mail) -> None:
+        self._depth += 1
+        if self._depth == _DEPTH_TO_WARN_AT:
+            _log.warning("mails yield to mails %d deep, now %s", self._depth, mail)
+        paused = self._gate.pause_timer()
+        self._metrics.mails_processed += 1
+        try:
+            pending = mail.run()
+            if pending is not None:
+                await self._run_in_child(mail, pending)
+        except asyncio.CancelledError as error:
+            if self._control.is_cancelling():
+                raise
+            failure = MailFailedError(mail.description, error)
+            self._control.record_failure(failure)
+            raise failure from error
+        except BaseException as error:
+            # Recorded before it is raised: the code around the yield may swallow it.
+            self._control.record_failure(error)
+            raise
+        finally:
+            self._depth -= 1
+            self._gate.continue_timer(paused)
+        if self._budget.is_over():
+            await self._budget.let_go()
+
+    async def _run_in_child(self, mail: Mail, pending: Awaitable[object]) -> None:
+        loop = asyncio.get_running_loop()
+        child = loop.create_task(self._hold_token(pending), name=f"mail {mail}")
+        interrupt: asyncio.CancelledError | None = None
+        try:
+            while not child.done():
+                try:
+                    await asyncio.wait((child,))
+                except asyncio.CancelledError as error:
+                    # A first one may be the timeout of the mail that waits here; a
+                    # second one, or one after cancel(), is meant for everything.
+                    if interrupt is not None or self._control.cancelled:
+                        child.cancel()
+                    interrupt = error
+        finally:
+            if inspect.iscoroutine(pending):
+                # A child that was cancelled before its first step never started it.
+                pending.close()
+        if interrupt is None:
+            child.result()
+            return
+        self._keep_failure_of(child, interrupt)
+        raise interrupt
+
+    def _keep_failure_of(
+        self, child: asyncio.Task[None], interrupt: asyncio.CancelledError
+    ) -> None:
+        if child.cancelled():
+            return
+        failure = child.exception()
+        if failure is not None:
+            self._control.record_failure(failure)
+            attach_later_error(interrupt, failure)
+
+    async def _hold_token(self, pending: Awaitable[object]) -> None:
+        # Taken by the child itself, so that it holds also if it is started eagerly.
+        ownership = self._mailbox.ownership
+        previous = ownership.lend_to_current()
+        try:
+            await pending
+        finally:
+            ownership.hand_back(previous)
