@@ -1,0 +1,60 @@
+"""State of operators: how it is described, kept, cut, restored and rescaled."""
+
+from __future__ import annotations
+
+from aiomailbox.state.descriptors import (
+    VOID,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    StateTtlConfig,
+    StateVisibility,
+    TtlUpdate,
+    ValueStateDescriptor,
+    Void,
+)
+from aiomailbox.state.functions import AggregateFunction, ReduceFunction
+from aiomailbox.state.heap import HeapStateStore
+from aiomailbox.state.no_keys import NoKeysStateStore
+from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta, copy_content
+from aiomailbox.state.store import (
+    AggregatingState,
+    KeyedStateStore,
+    ListState,
+    MapState,
+    NamespacedTable,
+    ReducingState,
+    StateTable,
+    ValueState,
+)
+
+__all__ = [
+    "VOID",
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
+    "HeapStateStore",
+    "KeyedStateSnapshot",
+    "KeyedStateStore",
+    "ListState",
+    "ListStateDescriptor",
+    "MapState",
+    "MapStateDescriptor",
+    "NamespacedTable",
+    "NoKeysStateStore",
+    "ReduceFunction",
+    "ReducingState",
+    "ReducingStateDescriptor",
+    "StateDescriptor",
+    "StateMeta",
+    "StateTable",
+    "StateTtlConfig",
+    "StateVisibility",
+    "TtlUpdate",
+    "ValueState",
+    "ValueStateDescriptor",
+    "Void",
+    "copy_content",
+]

@@ -1,0 +1,204 @@
+"""How a user names and describes the state of an operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from typing import Any, ClassVar
+
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.state.functions import AggregateFunction, ReduceFunction
+
+__all__ = [
+    "VOID",
+    "AggregatingStateDescriptor",
+    "ListStateDescriptor",
+    "MapStateDescriptor",
+    "ReducingStateDescriptor",
+    "StateDescriptor",
+    "StateTtlConfig",
+    "StateVisibility",
+    "TtlUpdate",
+    "ValueStateDescriptor",
+    "Void",
+]
+
+
+class Void(Enum):
+    """The namespace of state that has none; its only member is `VOID`."""
+
+    VOID = "void"
+
+
+VOID = Void.VOID
+
+
+class TtlUpdate(Enum):
+    """What counts as touching state with a time to live."""
+
+    ON_CREATE_AND_WRITE = "on_create_and_write"
+    ON_READ_AND_WRITE = "on_read_and_write"
+
+
+class StateVisibility(Enum):
+    """Whether a value that has expired may still be read."""
+
+    NEVER_RETURN_EXPIRED = "never_return_expired"
+    RETURN_EXPIRED_IF_NOT_CLEANED_UP = "return_expired_if_not_cleaned_up"
+
+
+@dataclass(frozen=True)
+class StateTtlConfig:
+    """How long state lives after it was touched, in processing time.
+
+    Args:
+        ttl: A timedelta or a number of seconds, more than zero.
+        update: What counts as touching.
+        visibility: Whether an expired value may be read; if so, it is read once.
+
+    Raises:
+        InvalidArgumentError: If ``ttl`` is zero or negative.
+
+    Concept:
+        Flink, ``StateTtlConfig``.
+
+    Example:
+        >>> StateTtlConfig(ttl=60).ttl_ms
+        60000
+    """
+
+    ttl: timedelta | float
+    update: TtlUpdate = TtlUpdate.ON_CREATE_AND_WRITE
+    visibility: StateVisibility = StateVisibility.NEVER_RETURN_EXPIRED
+    ttl_ms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ttl_ms = duration_ms(self.ttl, "ttl")
+        if ttl_ms == 0:
+            raise InvalidArgumentError(
+                "ttl", "state cannot expire at once", "Use a millisecond or more."
+            )
+        object.__setattr__(self, "ttl_ms", ttl_ms)
+
+
+@dataclass(frozen=True)
+class StateDescriptor:
+    """The base of all descriptors: a name, and maybe a time to live."""
+
+    kind: ClassVar[str]
+
+    name: str
+
+    def __post_init__(self) -> None:
+        name: Any = self.name
+        if not isinstance(name, str) or not name:
+            raise InvalidArgumentError(
+                "name",
+                f"state cannot be called {self.name!r}",
+                "Give it a non-empty string, unique within its operator.",
+            )
+
+    @property
+    def ttl_config(self) -> StateTtlConfig | None:
+        """The time to live, or None when the state never expires."""
+        return getattr(self, "ttl", None)
+
+
+@dataclass(frozen=True)
+class ValueStateDescriptor(StateDescriptor):
+    """Describes one value per key.
+
+    Args:
+        name: The state's name, unique within its operator.
+        type_: The value's type, for serializers; None when it follows from the values.
+        default: What `ValueState.value` returns when there is none.
+        ttl: How long a value lives; None for ever.
+
+    Example:
+        >>> ValueStateDescriptor("count", int, default=0).default
+        0
+    """
+
+    kind: ClassVar[str] = "value"
+
+    type_: Any = None
+    default: Any = None
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class ListStateDescriptor(StateDescriptor):
+    """Describes a list of values per key."""
+
+    kind: ClassVar[str] = "list"
+
+    type_: Any = None
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class MapStateDescriptor(StateDescriptor):
+    """Describes a map per key."""
+
+    kind: ClassVar[str] = "map"
+
+    key_type: Any = None
+    value_type: Any = None
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class ReducingStateDescriptor(StateDescriptor):
+    """Describes one value per key that every added value is folded into.
+
+    Args:
+        name: The state's name, unique within its operator.
+        reduce_function: ``(old, added) -> new``; must be associative.
+        type_: The value's type, for serializers.
+        ttl: How long the value lives; None for ever.
+    """
+
+    kind: ClassVar[str] = "reducing"
+
+    reduce_function: ReduceFunction
+    type_: Any = None
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.reduce_function):
+            raise WrongTypeError(
+                "reduce_function",
+                f"{self.reduce_function!r} cannot be called",
+                "Give it a function (old, added) -> new.",
+            )
+
+
+@dataclass(frozen=True)
+class AggregatingStateDescriptor(StateDescriptor):
+    """Describes one accumulator per key.
+
+    Args:
+        name: The state's name, unique within its operator.
+        aggregate_function: Makes, fills, reads and merges accumulators.
+        type_: The accumulator's type, for serializers.
+        ttl: How long the accumulator lives; None for ever.
+    """
+
+    kind: ClassVar[str] = "aggregating"
+
+    aggregate_function: AggregateFunction
+    type_: Any = None
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for method in ("create_accumulator", "add", "get_result", "merge"):
+            if not callable(getattr(self.aggregate_function, method, None)):
+                raise WrongTypeError(
+                    "aggregate_function",
+                    f"{self.aggregate_function!r} has no method {method}",
+                    "See AggregateFunction for the four it needs.",
+                )

@@ -1,0 +1,56 @@
+"""What a user gives to reducing and aggregating state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+__all__ = ["AggregateFunction", "ReduceFunction"]
+
+ReduceFunction = Callable[[Any, Any], Any]
+
+
+class AggregateFunction(Protocol):
+    """Folds values into an accumulator and reads a result from it.
+
+    `add` and `merge` may change and return the accumulator they were given, or return
+    another one; only what they return is kept.
+
+    Concept:
+        Flink, ``AggregateFunction``.
+
+    Example:
+        >>> class Mean:
+        ...     def create_accumulator(self):
+        ...         return (0, 0.0)
+        ...
+        ...     def add(self, value, accumulator):
+        ...         count, total = accumulator
+        ...         return (count + 1, total + value)
+        ...
+        ...     def get_result(self, accumulator):
+        ...         count, total = accumulator
+        ...         return total / count
+        ...
+        ...     def merge(self, first, second):
+        ...         return (first[0] + second[0], first[1] + second[1])
+        >>> mean = Mean()
+        >>> mean.get_result(mean.add(4, mean.add(2, mean.create_accumulator())))
+        3.0
+    """
+
+    def create_accumulator(self) -> Any:
+        """Return an accumulator that holds nothing yet."""
+        ...
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """Return the accumulator with ``value`` in it."""
+        ...
+
+    def get_result(self, accumulator: Any) -> Any:
+        """Return the result; the accumulator stays as it is."""
+        ...
+
+    def merge(self, first: Any, second: Any) -> Any:
+        """Return one accumulator with the contents of both."""
+        ...

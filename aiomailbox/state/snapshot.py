@@ -1,0 +1,122 @@
+"""What a cut of keyed state is, and how contents are copied for it.
+
+Theory of operation: a cut must not change when the operator goes on, and neither may
+two restored operators share anything that one of them could change. Immutable
+contents are shared, containers are copied, and of everything else a deep copy is
+made. Elements of list and map state are records or values that are replaced and never
+changed, so there only the container is copied.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import decimal
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["KeyedStateSnapshot", "StateMeta", "copier", "copy_content"]
+
+_IMMUTABLE = frozenset(
+    {
+        bool,
+        bytes,
+        complex,
+        dt.date,
+        dt.datetime,
+        dt.time,
+        dt.timedelta,
+        decimal.Decimal,
+        float,
+        int,
+        str,
+        type(None),
+        uuid.UUID,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StateMeta:
+    """What a snapshot knows of one state besides its contents.
+
+    Attributes:
+        name: The state's name.
+        kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``.
+        namespaced: Whether the contents belong to a key and a namespace.
+        ttl: Whether the contents carry the time they were last touched.
+    """
+
+    name: str
+    kind: str
+    namespaced: bool
+    ttl: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStateSnapshot:
+    """A cut of keyed state: plain values, grouped by key group.
+
+    Attributes:
+        max_parallelism: The number of key groups that the keys were placed in.
+        states: One entry per state.
+        key_groups: Per key group that has state, and per position in ``states``, the
+            entries: ``(key, content)``, or ``(key, namespace, content)``.
+    """
+
+    max_parallelism: int
+    states: list[StateMeta] = field(default_factory=list)
+    key_groups: dict[int, dict[int, list[tuple[Any, ...]]]] = field(
+        default_factory=dict
+    )
+
+
+def copier(kind: str, *, ttl: bool) -> Callable[[Iterable[Any]], list[Any]]:
+    """Return the function that copies the contents of a state of this kind.
+
+    It takes the contents of all keys and returns copies in the same order.
+    """
+    if kind in {"list", "map"}:
+        return _copy_containers
+    return _copy_timed if ttl else _copy_all
+
+
+def copy_content(content: Any) -> Any:
+    """Return a copy that shares nothing that could change with the original.
+
+    Example:
+        >>> original = {"counts": [1, 2]}
+        >>> copied = copy_content(original)
+        >>> original["counts"].append(3)
+        >>> copied
+        {'counts': [1, 2]}
+    """
+    kind = type(content)
+    if kind in _IMMUTABLE:
+        return content
+    if kind is list:
+        if _IMMUTABLE.issuperset(map(type, content)):
+            return content.copy()
+        return [copy_content(element) for element in content]
+    if kind is dict:
+        return {key: copy_content(value) for key, value in content.items()}
+    if isinstance(content, tuple) and _IMMUTABLE.issuperset(map(type, content)):
+        return content
+    return copy.deepcopy(content)
+
+
+def _copy_all(contents: Iterable[Any]) -> list[Any]:
+    listed = list(contents)
+    if _IMMUTABLE.issuperset(map(type, listed)):
+        return listed
+    return [copy_content(content) for content in listed]
+
+
+def _copy_containers(contents: Iterable[Any]) -> list[Any]:
+    return [content.copy() for content in contents]
+
+
+def _copy_timed(cells: Iterable[tuple[Any, int]]) -> list[Any]:
+    return [(copy_content(content), touched) for content, touched in cells]

@@ -1,0 +1,319 @@
+"""The contract of keyed state: what an operator may ask of any store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from aiomailbox.state.descriptors import (
+    VOID,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from aiomailbox.state.snapshot import KeyedStateSnapshot
+
+__all__ = [
+    "AggregatingState",
+    "KeyedStateStore",
+    "ListState",
+    "MapState",
+    "NamespacedTable",
+    "ReducingState",
+    "StateTable",
+    "ValueState",
+]
+
+
+class ValueState(Protocol):
+    """One value of the current key.
+
+    Concept:
+        Flink, ``ValueState``.
+    """
+
+    def value(self) -> Any:
+        """Return the value, or the descriptor's default."""
+        ...
+
+    def update(self, value: Any) -> None:
+        """Replace the value; None clears it."""
+        ...
+
+    def clear(self) -> None:
+        """Forget the value."""
+        ...
+
+
+class ListState(Protocol):
+    """A list of the current key.
+
+    The elements are shared with whoever reads them: replace them, do not change them.
+
+    Concept:
+        Flink, ``ListState``.
+    """
+
+    def get(self) -> list[Any]:
+        """Return the elements as a new list; empty when there are none."""
+        ...
+
+    def add(self, value: Any) -> None:
+        """Append an element."""
+        ...
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append elements."""
+        ...
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace all elements."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all elements."""
+        ...
+
+
+class MapState(Protocol):
+    """A map of the current key.
+
+    The values are shared with whoever reads them: replace them, do not change them.
+    ``items``, ``keys`` and ``values`` return new lists, so the map may be changed
+    while they are walked.
+
+    Concept:
+        Flink, ``MapState``.
+    """
+
+    def get(self, map_key: Any, default: Any = None) -> Any:
+        """Return the value of ``map_key``, or ``default``."""
+        ...
+
+    def put(self, map_key: Any, value: Any) -> None:
+        """Set the value of ``map_key``."""
+        ...
+
+    def put_all(self, entries: dict[Any, Any]) -> None:
+        """Set several values."""
+        ...
+
+    def remove(self, map_key: Any) -> None:
+        """Forget ``map_key``; a no-op if it is not there."""
+        ...
+
+    def contains(self, map_key: Any) -> bool:
+        """Say whether ``map_key`` is there."""
+        ...
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Return all entries."""
+        ...
+
+    def keys(self) -> list[Any]:
+        """Return all keys of the map."""
+        ...
+
+    def values(self) -> list[Any]:
+        """Return all values of the map."""
+        ...
+
+    def is_empty(self) -> bool:
+        """Say whether the map has no entry."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        ...
+
+
+class ReducingState(Protocol):
+    """One value of the current key that others are folded into.
+
+    Concept:
+        Flink, ``ReducingState``.
+    """
+
+    def get(self) -> Any:
+        """Return the value, or None when nothing was added."""
+        ...
+
+    def add(self, value: Any) -> None:
+        """Fold ``value`` in."""
+        ...
+
+    def clear(self) -> None:
+        """Forget the value."""
+        ...
+
+
+class AggregatingState(Protocol):
+    """One accumulator of the current key.
+
+    Concept:
+        Flink, ``AggregatingState``.
+    """
+
+    def get(self) -> Any:
+        """Return the accumulator's result, or None when nothing was added."""
+        ...
+
+    def add(self, value: Any) -> None:
+        """Add ``value`` to the accumulator."""
+        ...
+
+    def clear(self) -> None:
+        """Forget the accumulator."""
+        ...
+
+
+class StateTable(Protocol):
+    """One state of all keys, for operators that work on whole runs.
+
+    The caller names the key; the store's current key plays no part. What is kept is
+    the raw content: the value, the list, the dict, the accumulator.
+
+    Attributes:
+        get: ``get(key, default=None)`` returns the content.
+        put: ``put(key, content)`` sets it.
+    """
+
+    get: Callable[..., Any]
+    put: Callable[[Any, Any], None]
+
+    def remove(self, key: Any) -> None:
+        """Forget the content of ``key``; a no-op if there is none."""
+        ...
+
+    def items(self) -> Iterable[tuple[Any, Any]]:
+        """Return all keys with their contents, live: change nothing meanwhile."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class NamespacedTable(Protocol):
+    """One state of all keys and namespaces (windows), like `StateTable` otherwise."""
+
+    def get(self, key: Any, namespace: Any, default: Any = None) -> Any:
+        """Return the content of ``key`` in ``namespace``."""
+        ...
+
+    def put(self, key: Any, namespace: Any, content: Any) -> None:
+        """Set the content of ``key`` in ``namespace``."""
+        ...
+
+    def remove(self, key: Any, namespace: Any) -> None:
+        """Forget the content of ``key`` in ``namespace``; a no-op if there is none."""
+        ...
+
+    def namespaces(self, key: Any) -> list[Any]:
+        """Return the namespaces in which ``key`` has content, as a new list."""
+        ...
+
+    def items(self) -> Iterable[tuple[Any, Any, Any]]:
+        """Return all ``(key, namespace, content)``, live: change nothing meanwhile."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class KeyedStateStore(Protocol):
+    """The keyed state of one operator in one subtask.
+
+    State objects are cheap and read the store's current key on each access, so they
+    are made once and kept.
+
+    Concept:
+        Flink, ``KeyedStateBackend`` and ``KeyedStateStore``.
+    """
+
+    @property
+    def current_key(self) -> Any:
+        """The key that state objects refer to.
+
+        Raises:
+            StateError: If no key is set.
+        """
+        ...
+
+    def set_current_key(self, key: Any) -> None:
+        """Make ``key`` the key that state objects refer to; None for no key."""
+        ...
+
+    def get_value(
+        self, descriptor: ValueStateDescriptor, namespace: Any = VOID
+    ) -> ValueState:
+        """Return the value state that ``descriptor`` names.
+
+        Raises:
+            StateError: If the name is in use for another kind of state.
+        """
+        ...
+
+    def get_list(
+        self, descriptor: ListStateDescriptor, namespace: Any = VOID
+    ) -> ListState:
+        """Return a list state; raises as `get_value` does."""
+        ...
+
+    def get_map(
+        self, descriptor: MapStateDescriptor, namespace: Any = VOID
+    ) -> MapState:
+        """Return a map state; raises as `get_value` does."""
+        ...
+
+    def get_reducing(
+        self, descriptor: ReducingStateDescriptor, namespace: Any = VOID
+    ) -> ReducingState:
+        """Return a reducing state; raises as `get_value` does."""
+        ...
+
+    def get_aggregating(
+        self, descriptor: AggregatingStateDescriptor, namespace: Any = VOID
+    ) -> AggregatingState:
+        """Return an aggregating state; raises as `get_value` does."""
+        ...
+
+    def merge_namespaces(
+        self, descriptor: StateDescriptor, target: Any, sources: Iterable[Any]
+    ) -> None:
+        """Move the current key's contents of ``sources`` into ``target``.
+
+        Lists are joined, reducing and aggregating state is merged.
+
+        Raises:
+            StateError: If the state is of a kind that cannot be merged.
+        """
+        ...
+
+    def table(self, descriptor: StateDescriptor) -> StateTable:
+        """Return the state of all keys, without namespaces."""
+        ...
+
+    def namespaced(self, descriptor: StateDescriptor) -> NamespacedTable:
+        """Return the state of all keys and namespaces."""
+        ...
+
+    def keys(self, descriptor: StateDescriptor) -> list[Any]:
+        """Return the keys that have content in any namespace, as a new list."""
+        ...
+
+    def key_count(self) -> int:
+        """Return how many keys have state; costs a walk over all keys."""
+        ...
+
+    def snapshot(self) -> KeyedStateSnapshot:
+        """Return a cut of all state that later changes do not touch."""
+        ...
+
+    def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:
+        """Replace all state by what the snapshots hold for this store's key groups.
+
+        Raises:
+            StateError: If a snapshot was made with another number of key groups.
+        """
+        ...
