@@ -1,0 +1,145 @@
+"""Durations and event times as users write them, and as the runtime counts them."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
+
+__all__ = [
+    "days",
+    "duration_ms",
+    "duration_s",
+    "event_time_ms",
+    "hours",
+    "millis",
+    "minutes",
+    "seconds",
+]
+
+_SECONDS_MAX = 86_400
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def millis(n: float) -> timedelta:
+    """Return ``n`` milliseconds."""
+    return timedelta(milliseconds=n)
+
+
+def seconds(n: float) -> timedelta:
+    """Return ``n`` seconds."""
+    return timedelta(seconds=n)
+
+
+def minutes(n: float) -> timedelta:
+    """Return ``n`` minutes."""
+    return timedelta(minutes=n)
+
+
+def hours(n: float) -> timedelta:
+    """Return ``n`` hours.
+
+    Example:
+        >>> hours(1) == minutes(60)
+        True
+    """
+    return timedelta(hours=n)
+
+
+def days(n: float) -> timedelta:
+    """Return ``n`` days of 24 hours."""
+    return timedelta(days=n)
+
+
+def duration_ms(value: timedelta | float, parameter: str) -> int:
+    """Return a duration in whole milliseconds, rounded to the nearest.
+
+    Args:
+        value: A `timedelta`, or a number of seconds.
+        parameter: The argument's name as the caller wrote it, for the message.
+
+    Raises:
+        InvalidArgumentError: If the duration is negative or not finite, or is an int
+            above 86,400: nobody writes more than a day in seconds, but many write
+            milliseconds.
+        WrongTypeError: If it is neither a timedelta nor a number.
+
+    Example:
+        >>> duration_ms(1.5, "timeout"), duration_ms(minutes(2), "timeout")
+        (1500, 120000)
+    """
+    if isinstance(value, timedelta):
+        _refuse_negative(value < timedelta(), value, parameter)
+        return round(value / _MILLISECOND)
+    _check_seconds(value, parameter)
+    return round(value * 1000)
+
+
+def duration_s(value: timedelta | float, parameter: str) -> float:
+    """Return a duration in seconds; accepts and refuses what `duration_ms` does.
+
+    Example:
+        >>> duration_s(millis(250), "timeout")
+        0.25
+    """
+    if isinstance(value, timedelta):
+        _refuse_negative(value < timedelta(), value, parameter)
+        return value.total_seconds()
+    _check_seconds(value, parameter)
+    return float(value)
+
+
+def event_time_ms(value: Any) -> int:
+    """Return an event time in milliseconds since the epoch, rounded down.
+
+    Args:
+        value: Integer milliseconds, or an aware `datetime`.
+
+    Raises:
+        TimestampError: For anything else: a naive datetime, a float, a bool, None.
+
+    Example:
+        >>> event_time_ms(datetime(1970, 1, 2, tzinfo=UTC))
+        86400000
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        return (value - _EPOCH) // _MILLISECOND
+    if isinstance(value, datetime):
+        remedy = "It has no time zone: use value.replace(tzinfo=...) with the right one"
+    else:
+        remedy = "Use int milliseconds since the epoch, or an aware datetime"
+    raise TimestampError(
+        f"an event time cannot be {value!r} of type {type(value).__name__}. {remedy}."
+    )
+
+
+def _check_seconds(value: Any, parameter: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongTypeError(
+            parameter,
+            f"{value!r} is not a duration",
+            "Use a timedelta, e.g. aiomailbox.minutes(5), or a number of seconds.",
+        )
+    if not math.isfinite(value):
+        raise InvalidArgumentError(
+            parameter, f"{value!r} is not a duration", "Use a finite number of seconds."
+        )
+    _refuse_negative(value < 0, value, parameter)
+    if isinstance(value, int) and value > _SECONDS_MAX:
+        raise InvalidArgumentError(
+            parameter,
+            f"{value} seconds are more than a day. Were milliseconds meant?",
+            f"Write aiomailbox.millis({value}), or aiomailbox.seconds({value}).",
+        )
+
+
+def _refuse_negative(negative: bool, value: Any, parameter: str) -> None:
+    if negative:
+        raise InvalidArgumentError(
+            parameter, f"{value} is negative", "Use a duration of zero or more."
+        )
