@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from aiomailbox.memory.local_pool import (
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.memory.network_pool import NetworkBufferPool, PoolLeak
+from aiomailbox.memory.options import (
     DEFAULT_OVERDRAFT_CEILING,
-    LocalBufferPool,
     LocalPoolOptions,
     PoolStatistics,
 )
-from aiomailbox.memory.network_pool import NetworkBufferPool, PoolLeak
 from aiomailbox.memory.redistribution import Demand, redistribute
 from aiomailbox.memory.segment import (
     DEFAULT_SEGMENT_SIZE_BYTES,

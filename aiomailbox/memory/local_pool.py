@@ -16,105 +16,21 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import (
     BufferRecycledError,
-    BufferTimeoutError,
     InvalidArgumentError,
     OverdraftCeilingError,
     PoolDestroyedError,
 )
+from aiomailbox.memory.options import LocalPoolOptions, PoolStatistics
+from aiomailbox.memory.quota import ChannelQuota
 from aiomailbox.memory.segment import MemorySegment
-from aiomailbox.memory.waiting import BufferListener, SegmentWaiter
+from aiomailbox.memory.source import SegmentSource
+from aiomailbox.memory.waiting import BufferListener, GatherQueue, SegmentWaiter
 
-__all__ = [
-    "DEFAULT_OVERDRAFT_CEILING",
-    "LocalBufferPool",
-    "LocalPoolOptions",
-    "PoolStatistics",
-    "SegmentSource",
-]
-
-# Far above what one record emits, far below what would exhaust a process.
-DEFAULT_OVERDRAFT_CEILING = 1_000
-
-
-class SegmentSource(Protocol):
-    """What a local pool needs of the pool it takes its segments from."""
-
-    availability: Availability
-    request_timeout_s: float
-
-    def try_take(self) -> MemorySegment | None:
-        """Take a free segment, or None."""
-        ...
-
-    def give_back(self, segment: MemorySegment) -> None:
-        """Return a segment that `try_take` gave."""
-        ...
-
-    def extra_segment(self) -> MemorySegment:
-        """Make a segment beyond the total, for an elastic request."""
-        ...
-
-    def destroy_local_pool(self, pool: LocalBufferPool) -> None:
-        """Forget a pool that was destroyed, and share out what it required."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class LocalPoolOptions:
-    """How one local pool behaves; `NetworkBufferPool.create_local_pool` explains."""
-
-    required_segments: int
-    segments_max: int | None = None
-    owner: str = ""
-    subpartitions: int = 0
-    per_channel_max: int | None = None
-    overdraft_max: int = 0
-    overdraft_ceiling: int = DEFAULT_OVERDRAFT_CEILING
-
-    def __post_init__(self) -> None:
-        if self.required_segments < 1:
-            raise InvalidArgumentError(
-                "required_segments", f"{self.required_segments} is less than 1"
-            )
-        if self.segments_max is not None and self.segments_max < self.required_segments:
-            raise InvalidArgumentError(
-                "segments_max",
-                f"{self.segments_max} is less than the {self.required_segments} "
-                "required segments",
-            )
-        for name in ("subpartitions", "overdraft_max", "overdraft_ceiling"):
-            if getattr(self, name) < 0:
-                raise InvalidArgumentError(name, f"{getattr(self, name)} is negative")
-        if self.per_channel_max is not None and self.per_channel_max < 1:
-            raise InvalidArgumentError(
-                "per_channel_max", f"{self.per_channel_max} is less than 1"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
-    """A snapshot of a local pool, all in segments.
-
-    ``used`` counts what is lent out of the pool's own; ``overdraft`` is how many of
-    those exceed its size; ``elastic`` is lent out beyond all of them.
-    """
-
-    owner: str
-    size: int
-    requested: int
-    idle: int
-    used: int
-    overdraft: int
-    elastic: int
-    waiting: int
-    available: bool
-    used_by_channel: tuple[int, ...]
+__all__ = ["LocalBufferPool"]
 
 
 class LocalBufferPool:
@@ -137,31 +53,37 @@ class LocalBufferPool:
         "_elastic",
         "_idle",
         "_listeners",
+        "_on_destroyed",
+        "_quota",
         "_recyclers",
         "_requested",
+        "_reservations",
         "_source",
-        "_unavailable_channels",
-        "_used_by_channel",
         "availability",
         "options",
         "overdraft_max",
         "size",
     )
 
-    def __init__(self, source: SegmentSource, options: LocalPoolOptions) -> None:
+    def __init__(
+        self,
+        source: SegmentSource,
+        options: LocalPoolOptions,
+        on_destroyed: Callable[[LocalBufferPool], None],
+    ) -> None:
         self.options = options
         self.size = options.required_segments
         self.overdraft_max = options.overdraft_max
         self.availability = Availability()
         self._source = source
+        self._on_destroyed = on_destroyed
         self._idle: list[MemorySegment] = []
         self._requested = 0
         self._elastic = 0
-        self._used_by_channel = [0] * options.subpartitions
-        # A quota that no count reaches stands for "no quota".
-        self._unavailable_channels = 0
+        self._quota = ChannelQuota(options.subpartitions, options.per_channel_max)
         self._listeners: deque[BufferListener] = deque()
         self._recyclers: dict[int | None, Callable[[MemorySegment], None]] = {}
+        self._reservations = GatherQueue(source.availability)
         self._awaiting_source = False
         self._destroyed = False
         self._settle()
@@ -205,7 +127,7 @@ class LocalBufferPool:
             No allocation.
         """
         if self._destroyed:
-            raise PoolDestroyedError(f"the buffer pool of {self.owner!r} was destroyed")
+            raise self._destroyed_error()
         idle = self._idle
         if self._elastic and self.outstanding >= self.size:
             return None
@@ -221,8 +143,8 @@ class LocalBufferPool:
             segment = taken
         segment.lender = self
         if channel is not None:
-            self._count_up(channel)
-        if not idle or self._unavailable_channels or self._elastic:
+            self._quota.count_up(channel)
+        if not idle or self._quota.at_quota or self._elastic:
             self._refresh()
         return segment
 
@@ -256,8 +178,7 @@ class LocalBufferPool:
                 "paused between its items) or raise overdraft_ceiling."
             )
         segment.lender = self
-        if channel is not None:
-            self._count_up(channel)
+        self._quota.count_up(channel)
         self._refresh()
         return segment
 
@@ -273,7 +194,7 @@ class LocalBufferPool:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[MemorySegment] = loop.create_future()
         waiter = SegmentWaiter(
-            future, functools.partial(self._count_up, channel), self.owner
+            future, functools.partial(self._quota.count_up, channel), self.owner
         )
         self._listeners.append(waiter)
         try:
@@ -304,10 +225,7 @@ class LocalBufferPool:
             )
         segment.lender = None
         if channel is not None:
-            count = self._used_by_channel[channel]
-            self._used_by_channel[channel] = count - 1
-            if count == self.options.per_channel_max:
-                self._unavailable_channels -= 1
+            self._quota.count_down(channel)
         if segment.elastic:
             self._elastic -= 1
             segment.free()
@@ -375,15 +293,15 @@ class LocalBufferPool:
                 f"{segments} is more than the {self.options.required_segments} "
                 "segments that the pool requires",
             )
-        try:
-            async with asyncio.timeout(self._source.request_timeout_s):
-                while not self._reserve_now(segments):
-                    await self._source.availability.wait()
-        except TimeoutError as error:
-            raise BufferTimeoutError(
-                f"timeout: the buffer pool of {self.owner!r} could not reserve "
-                f"{segments} segments in {self._source.request_timeout_s} s"
-            ) from error
+        if self._destroyed:
+            raise self._destroyed_error()
+        gather = functools.partial(self._reserve_now, segments)
+        if not gather():
+            await self._reservations.wait(
+                gather,
+                self._source.request_timeout_s,
+                f"the pool of {self.owner!r} could not reserve {segments} segments",
+            )
 
     def lazy_destroy(self) -> None:
         """Stop lending; what is out returns to the global pool when recycled.
@@ -399,8 +317,9 @@ class LocalBufferPool:
         listeners, self._listeners = self._listeners, deque()
         for listener in listeners:
             listener.on_pool_destroyed()
+        self._reservations.fail(self._destroyed_error())
         self.availability.set_available()
-        self._source.destroy_local_pool(self)
+        self._on_destroyed(self)
 
     def statistics(self) -> PoolStatistics:
         """Return a snapshot for metrics and for messages."""
@@ -415,19 +334,12 @@ class LocalBufferPool:
             elastic=self._elastic,
             waiting=len(self._listeners),
             available=self.availability.available,
-            used_by_channel=tuple(self._used_by_channel),
+            used_by_channel=tuple(self._quota.used),
         )
 
     def _may_lend_idle(self) -> bool:
         within = not self._elastic or self.outstanding < self.size
         return bool(self._idle) and within
-
-    def _count_up(self, channel: int | None) -> None:
-        if channel is not None:
-            count = self._used_by_channel[channel] + 1
-            self._used_by_channel[channel] = count
-            if count == self.options.per_channel_max:
-                self._unavailable_channels += 1
 
     def _return(self, segment: MemorySegment) -> None:
         self._requested -= 1
@@ -442,8 +354,6 @@ class LocalBufferPool:
         return True
 
     def _reserve_now(self, segments: int) -> bool:
-        if self._destroyed:
-            raise PoolDestroyedError(f"the buffer pool of {self.owner!r} was destroyed")
         while self._requested < segments and self._prefetch():
             pass
         self._settle()
@@ -465,7 +375,7 @@ class LocalBufferPool:
     def _refresh(self) -> None:
         """Prefetch if nothing is idle, then make the availability flag true to it."""
         self._refill()
-        available = self._may_lend_idle() and not self._unavailable_channels
+        available = self._may_lend_idle() and not self._quota.at_quota
         if available != self.availability.available:
             if available:
                 self.availability.set_available()
@@ -485,3 +395,6 @@ class LocalBufferPool:
             self._refill()
         if not self._destroyed:
             self._refresh()
+
+    def _destroyed_error(self) -> PoolDestroyedError:
+        return PoolDestroyedError(f"the buffer pool of {self.owner!r} was destroyed")

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 from typing import NamedTuple
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import (
     BufferRecycledError,
-    BufferTimeoutError,
     IllegalStateError,
     InsufficientBuffersError,
     InvalidArgumentError,
     PoolDestroyedError,
 )
-from aiomailbox.memory.local_pool import (
-    DEFAULT_OVERDRAFT_CEILING,
-    LocalBufferPool,
-    LocalPoolOptions,
-)
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.memory.options import DEFAULT_OVERDRAFT_CEILING, LocalPoolOptions
 from aiomailbox.memory.redistribution import Demand, redistribute
 from aiomailbox.memory.segment import (
     DEFAULT_SEGMENT_SIZE_BYTES,
     MemoryArena,
     MemorySegment,
 )
+from aiomailbox.memory.waiting import GatherQueue
 
 __all__ = ["NetworkBufferPool", "PoolLeak"]
 
@@ -93,7 +90,7 @@ class NetworkBufferPool:
         # Dicts as sets that remember the order of creation.
         self._pools: dict[LocalBufferPool, None] = {}
         self._draining: dict[LocalBufferPool, None] = {}
-        self._unpooled_waiters: dict[asyncio.Future[None], None] = {}
+        self._unpooled_requests = GatherQueue(self.availability)
         self._destroyed = False
 
     @property
@@ -157,7 +154,7 @@ class NetworkBufferPool:
             overdraft_ceiling=DEFAULT_OVERDRAFT_CEILING if ceiling is None else ceiling,
         )
         self._charge(required_segments)
-        pool = LocalBufferPool(self, options)
+        pool = LocalBufferPool(self, options, self.destroy_local_pool)
         self._pools[pool] = None
         self._redistribute()
         return pool
@@ -167,9 +164,10 @@ class NetworkBufferPool:
         if pool not in self._pools:
             return
         del self._pools[pool]
-        self._draining[pool] = None
         self._required -= pool.options.required_segments
         pool.lazy_destroy()
+        self._draining[pool] = None
+        self._draining = {pool: None for pool in self._draining if pool.outstanding}
         self._redistribute()
 
     def destroy_all_local_pools(self) -> None:
@@ -179,10 +177,10 @@ class NetworkBufferPool:
 
     def leaks(self) -> list[PoolLeak]:
         """Return which destroyed pools have not got all their segments back."""
-        self._draining = {pool: None for pool in self._draining if pool.outstanding}
         return [
             PoolLeak(pool.owner, pool.outstanding, pool.statistics().used_by_channel)
             for pool in self._draining
+            if pool.outstanding
         ]
 
     def check_leaks(self) -> None:
@@ -208,9 +206,7 @@ class NetworkBufferPool:
             segment.free()
         self._free.clear()
         self.availability.reset()
-        for waiter in list(self._unpooled_waiters):
-            if not waiter.done():
-                waiter.set_exception(self._destroyed_error())
+        self._unpooled_requests.fail(self._destroyed_error())
 
     def try_take(self) -> MemorySegment | None:
         """Take a free segment for a local pool, or None."""
@@ -224,6 +220,9 @@ class NetworkBufferPool:
 
     def give_back(self, segment: MemorySegment) -> None:
         """Return a segment of a local pool and wake whoever waits for one."""
+        if self._destroyed:
+            segment.free()
+            return
         self._free.append(segment)
         if not self.availability.available:
             self.availability.set_available()
@@ -277,7 +276,11 @@ class NetworkBufferPool:
         taken: list[MemorySegment] = []
         try:
             if not self._gather(taken, count):
-                await self._gather_waiting(taken, count)
+                await self._unpooled_requests.wait(
+                    functools.partial(self._gather, taken, count),
+                    self.request_timeout_s,
+                    f"{count} unpooled segments did not become free",
+                )
         except BaseException:
             self._put_back(taken)
             self._uncharge(count)
@@ -298,32 +301,6 @@ class NetworkBufferPool:
         self._put_back(segments)
         self._uncharge(len(segments))
 
-    async def _gather_waiting(self, taken: list[MemorySegment], count: int) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def resume() -> None:
-            if done.done():
-                return
-            if self._gather(taken, count):
-                done.set_result(None)
-            else:
-                self.availability.on_available(resume)
-
-        self._unpooled_waiters[done] = None
-        self.availability.on_available(resume)
-        try:
-            async with asyncio.timeout(self.request_timeout_s):
-                await done
-        except TimeoutError as error:
-            raise BufferTimeoutError(
-                f"timeout: {len(taken)} of {count} segments became free in "
-                f"{self.request_timeout_s} s. Give the pool more segments, or raise "
-                "request_timeout_s."
-            ) from error
-        finally:
-            self.availability.discard(resume)
-            del self._unpooled_waiters[done]
-
     def _gather(self, taken: list[MemorySegment], count: int) -> bool:
         while len(taken) < count:
             segment = self.try_take()
@@ -336,6 +313,8 @@ class NetworkBufferPool:
     def _put_back(self, segments: list[MemorySegment]) -> None:
         for segment in segments:
             segment.lender = None
+        if self._destroyed:
+            return
         self._free.extend(segments)
         if segments and not self.availability.available:
             self.availability.set_available()

@@ -110,11 +110,10 @@ class MemorySegment:
         if view is None:
             if self.is_freed:
                 raise IllegalStateError("the segment was freed; do not keep it")
-            arena = self._arena
-            view = memoryview(bytearray(self.size_bytes)) if arena is None else None
-            if view is None and arena is not None:
-                view = arena.cut(self.index)
-            assert view is not None
+            if self._arena is None:
+                view = memoryview(bytearray(self.size_bytes))
+            else:
+                view = self._arena.cut(self.index)
             self._view = view
         return view
 

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from aiomailbox.errors import PoolDestroyedError
+from aiomailbox.availability import Availability
+from aiomailbox.errors import BufferTimeoutError, PoolDestroyedError
 from aiomailbox.memory.segment import MemorySegment
 
-__all__ = ["BufferListener", "SegmentWaiter"]
+__all__ = ["BufferListener", "GatherQueue", "SegmentWaiter"]
 
 
 class BufferListener(Protocol):
@@ -63,3 +64,65 @@ class SegmentWaiter:
             self.future.set_exception(
                 PoolDestroyedError(f"the buffer pool of {self._owner!r} was destroyed")
             )
+
+
+class GatherQueue:
+    """Tasks that gather several segments while others give them back.
+
+    Each gathers synchronously at the moment of availability, oldest first, so that
+    nobody who asks later overtakes it in between.
+
+    Args:
+        availability: Turns true when there may be something to gather.
+    """
+
+    __slots__ = ("_availability", "_futures")
+
+    def __init__(self, availability: Availability) -> None:
+        self._availability = availability
+        # A dict as a set that remembers the order of waiting.
+        self._futures: dict[asyncio.Future[None], None] = {}
+
+    async def wait(
+        self, gather: Callable[[], bool], timeout_s: float, problem: str
+    ) -> None:
+        """Call ``gather`` whenever available, until it returns True.
+
+        Args:
+            gather: Takes what there is and says whether that is enough.
+            timeout_s: How long to wait, in seconds.
+            problem: What to say if that was too short.
+
+        Raises:
+            BufferTimeoutError: If the time is over.
+            PoolDestroyedError: If `fail` is called with it.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def resume() -> None:
+            if done.done():
+                return
+            if gather():
+                done.set_result(None)
+            else:
+                self._availability.on_available(resume)
+
+        self._futures[done] = None
+        self._availability.on_available(resume)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await done
+        except TimeoutError as error:
+            raise BufferTimeoutError(
+                f"timeout: {problem} in {timeout_s} s. Give the network buffer pool "
+                "more segments, or raise request_timeout_s."
+            ) from error
+        finally:
+            self._availability.discard(resume)
+            del self._futures[done]
+
+    def fail(self, error: PoolDestroyedError) -> None:
+        """Fail everyone who waits."""
+        for future in self._futures:
+            if not future.done():
+                future.set_exception(error)
