@@ -1,9 +1,10 @@
-"""Virtual time for every async test, unless it asks for the real one."""
+"""Virtual time for every async test, one Spark session, and no Spark test left out."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -41,3 +42,51 @@ def spark() -> Iterator[Any]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+class SparkTests:
+    """Counts the tests that need Spark; where ``CI`` is set, none may be left out."""
+
+    def __init__(self) -> None:
+        self.selected: set[str] = set()
+        self.deselected: set[str] = set()
+        self.skipped: set[str] = set()
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.deselected |= {item.nodeid for item in items if _needs_spark(item)}
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        # A module that skips itself may have held anything.
+        if report.skipped:
+            self.skipped.add(report.nodeid)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.selected = {item.nodeid for item in session.items if _needs_spark(item)}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and report.nodeid in self.selected:
+            self.skipped.add(report.nodeid)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        left_out = self.skipped or self.deselected
+        if left_out and os.environ.get("CI") == "true" and exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter
+    ) -> None:
+        if self.selected or self.skipped or self.deselected:
+            run = len(self.selected - self.skipped)
+            terminalreporter.write_line(
+                f"spark tests: {run} run, {len(self.skipped)} skipped, "
+                f"{len(self.deselected)} deselected"
+            )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count the tests that need Spark."""
+    config.pluginmanager.register(SparkTests())
+
+
+def _needs_spark(item: pytest.Item) -> bool:
+    return item.get_closest_marker("spark") is not None

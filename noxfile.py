@@ -1,0 +1,100 @@
+"""One command per question that a reviewer asks."""
+
+from __future__ import annotations
+
+import nox
+
+nox.needs_version = ">=2026.4"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_external_run = True
+nox.options.sessions = ["lint", "types", "layers", "tests"]
+
+# Spark listens to this machine only.
+ENV = {"SPARK_LOCAL_IP": "127.0.0.1"}
+PEERS = ["bytewax", "streamz"]
+LOOK_FOR_JAVA = """
+from aiomailbox.connectors.spark.java import find_java
+from aiomailbox.errors import JavaNotFoundError
+try:
+    java = find_java()
+    print(f"found: Java {java.version} in {java.path}")
+except JavaNotFoundError as error:
+    print(error)
+"""
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Is it formatted and free of known mistakes?"""
+    session.install("--group", "lint")
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Do the types hold?"""
+    session.install("-e", ".", "--group", "types")
+    session.run("mypy")
+
+
+@nox.session
+def layers(session: nox.Session) -> None:
+    """Do imports still point downward?"""
+    session.install("--group", "layers")
+    session.run("lint-imports", "--no-logo")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Does it work? (Arguments after -- go to pytest.)"""
+    prepare(session, "test")
+    session.run("pytest", *session.posargs, env=ENV)
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Does every example run?"""
+    prepare(session, "test")
+    session.run("pytest", "tests/examples", *session.posargs, env=ENV)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """What is it for? (Flight delays from Spark, in at most 90 seconds.)"""
+    prepare(session, "examples")
+    session.run("python", "examples/flight_delays.py", *session.posargs, env=ENV)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """How fast is it, beside a plain loop and its peers? (-- --json FILE)"""
+    prepare(session, "test")
+    for peer in PEERS:
+        # A peer that cannot be installed here is left out of the table.
+        session.install(peer, success_codes=[0, 1, 2])
+    session.run("python", "-m", "tests.benchmarks", *session.posargs, env=ENV)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Do the docs build without a warning?"""
+    session.install("-e", ".", "--group", "docs")
+    session.run("sphinx-build", "-W", "--keep-going", "docs", "docs/_build/html")
+
+
+def prepare(session: nox.Session, group: str) -> None:
+    """Install the package, Spark, a dependency group and, if there is none, a Java."""
+    session.install("-e", ".[spark]", "--group", group)
+    if not has_java(session):
+        session.install("-e", ".[java]")
+        if not has_java(session):
+            session.error("Spark needs Java 17 or newer; see above.")
+
+
+def has_java(session: nox.Session) -> bool:
+    """Say whether Spark can be started, and with which Java."""
+    answer = session.run("python", "-c", LOOK_FOR_JAVA, silent=True, env=ENV)
+    session.log(str(answer).strip())
+    return str(answer).startswith("found")
