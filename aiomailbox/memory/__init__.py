@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from aiomailbox.memory.buffer import Buffer, NetworkBuffer, ReadOnlySlice
+from aiomailbox.memory.builder import BufferBuilder, BufferConsumer
+from aiomailbox.memory.data_type import DataType
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool, PoolLeak
 from aiomailbox.memory.options import (
@@ -20,14 +23,20 @@ from aiomailbox.memory.waiting import BufferListener
 __all__ = [
     "DEFAULT_OVERDRAFT_CEILING",
     "DEFAULT_SEGMENT_SIZE_BYTES",
+    "Buffer",
+    "BufferBuilder",
+    "BufferConsumer",
     "BufferListener",
+    "DataType",
     "Demand",
     "LocalBufferPool",
     "LocalPoolOptions",
     "MemoryArena",
     "MemorySegment",
+    "NetworkBuffer",
     "NetworkBufferPool",
     "PoolLeak",
     "PoolStatistics",
+    "ReadOnlySlice",
     "redistribute",
 ]
