@@ -13,8 +13,9 @@ from aiomailbox.mailbox.lifecycle import MailboxState
 from aiomailbox.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from aiomailbox.mailbox.metrics import LatencyProbe, MailboxMetrics, PeriodMeter
 from aiomailbox.mailbox.processor import MailboxProcessor
+from aiomailbox.mailbox.statistics import MailboxStatistics
 from aiomailbox.mailbox.submission import MailFuture
-from aiomailbox.mailbox.task_mailbox import MailboxStatistics, TaskMailbox
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
 
 __all__ = [
     "MAX_PRIORITY",

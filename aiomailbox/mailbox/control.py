@@ -43,9 +43,17 @@ class LoopControl:
         cancelled: Yields raise instead of waiting.
         failure: The first failure of a mail that ran inside a yield, in case the code
             around the yield swallowed it.
+        suspended_mails: The coroutine mails that await something, outermost first.
     """
 
-    __slots__ = ("_mailbox", "cancelled", "failure", "leave", "running")
+    __slots__ = (
+        "_mailbox",
+        "cancelled",
+        "failure",
+        "leave",
+        "running",
+        "suspended_mails",
+    )
 
     def __init__(self, mailbox: TaskMailbox) -> None:
         self._mailbox = mailbox
@@ -53,6 +61,7 @@ class LoopControl:
         self.running = True
         self.cancelled = False
         self.failure: BaseException | None = None
+        self.suspended_mails: list[Mail] = []
 
     def suspend(self) -> None:
         """End the current run of the loop; dropped if the mailbox is not open."""

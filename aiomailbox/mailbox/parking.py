@@ -39,12 +39,13 @@ class Waiter:
         Args:
             _done: Ignored; lets this be a future's done callback.
         """
-        if threading.get_ident() == self._thread:
-            self._complete()
-            return True
         try:
-            self._loop.call_soon_threadsafe(self._complete)
+            if threading.get_ident() == self._thread:
+                self._complete()
+            else:
+                self._loop.call_soon_threadsafe(self._complete)
         except RuntimeError:
+            # What asyncio raises for a closed event loop.
             return False
         return True
 

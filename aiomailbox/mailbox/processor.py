@@ -1,36 +1,23 @@
-"""The loop of a task: mail first, else one step of the default action.
-
-Theory of operation: per turn the loop tests one bool, runs what mail there was when it
-looked, and then does one step of the default action, so that mail which sends itself
-again cannot starve the input. While the default action is suspended the loop runs mail
-one by one and sleeps in between. Nothing else is tested: every change of a flag comes
-with a mail. After a slice of about a millisecond the loop lets the event loop run.
-"""
+"""The processor of a task: its mailbox, its default action and the loop over both."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Coroutine
-from typing import TypeVar
-
 from aiomailbox.clock import Clock
-from aiomailbox.errors import InvalidArgumentError, MailFailedError
+from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.mailbox.budget import LoopClock, SliceBudget
 from aiomailbox.mailbox.control import LoopControl, attach_later_error
 from aiomailbox.mailbox.default_action import (
     ActionGate,
-    MailboxController,
     MailboxDefaultAction,
 )
 from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.mailbox.loop import MailboxLoop
 from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
 from aiomailbox.mailbox.metrics import MailboxMetrics
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
 from aiomailbox.mailbox.yielding import YIELD_DEPTH_MAX, MailYielder
 
 __all__ = ["MailboxProcessor"]
-
-ResultT = TypeVar("ResultT")
 
 
 class MailboxProcessor:
@@ -60,6 +47,7 @@ class MailboxProcessor:
 
     Example:
         >>> import asyncio
+        >>> from aiomailbox.mailbox import MailboxController
         >>> steps = []
         >>> def action(controller: MailboxController) -> None:
         ...     steps.append("step")
@@ -71,11 +59,10 @@ class MailboxProcessor:
     """
 
     __slots__ = (
-        "_action",
         "_budget",
         "_control",
-        "_controller",
         "_gate",
+        "_loop",
         "_yielder",
         "mailbox",
         "main_executor",
@@ -99,11 +86,12 @@ class MailboxProcessor:
         self.name = name
         self.mailbox = TaskMailbox(name=name) if mailbox is None else mailbox
         self.metrics = MailboxMetrics(self.mailbox, found_clock)
-        self._action = default_action
         self._budget = SliceBudget(found_clock, slice_ms)
         self._control = LoopControl(self.mailbox)
         self._gate = ActionGate(self.mailbox)
-        self._controller = MailboxController(self._gate, self._control)
+        self._loop = MailboxLoop(
+            name, default_action, self._gate, self._control, self.metrics, self._budget
+        )
         self._yielder = MailYielder(
             self._gate,
             self._control,
@@ -122,7 +110,7 @@ class MailboxProcessor:
             MailFailedError: If a mail or the action awaited what others cancelled.
         """
         self._begin("run the mailbox loop")
-        await self._surfacing(self._loop())
+        await self._loop.surfacing(self._loop.run())
 
     async def run_mailbox_step(self) -> bool:
         """Run one mail, or else one default action; waits for nothing.
@@ -133,7 +121,7 @@ class MailboxProcessor:
             Whether there was something to run.
         """
         self._begin("run a mailbox step")
-        return await self._surfacing(self._step())
+        return await self._loop.surfacing(self._loop.step())
 
     async def run_single_mailbox_loop(self) -> bool:
         """Run at most one mail, then one default action if it is available.
@@ -144,7 +132,7 @@ class MailboxProcessor:
             Whether the loop could go on.
         """
         self._begin("run a single mailbox loop")
-        return await self._surfacing(self._single_loop())
+        return await self._loop.surfacing(self._loop.single_turn())
 
     def suspend(self) -> None:
         """End the current run of the loop; from anywhere, any number of times."""
@@ -177,7 +165,7 @@ class MailboxProcessor:
         mails = self.mailbox.drain()
         for index, mail in enumerate(mails):
             try:
-                await self._surfacing(self._run_mail(mail))
+                await self._loop.surfacing(self._loop.run_mail(mail))
             except BaseException as error:
                 failure = _cancel_all(mails[index + 1 :])
                 if failure is not None:
@@ -215,11 +203,6 @@ class MailboxProcessor:
         self.metrics.set_up_latency(interval_ms)
 
     @property
-    def controller(self) -> MailboxController:
-        """What the default action is given."""
-        return self._controller
-
-    @property
     def is_default_action_available(self) -> bool:
         """Whether the default action is not suspended."""
         return self._gate.suspension is None
@@ -228,6 +211,11 @@ class MailboxProcessor:
     def is_running(self) -> bool:
         """Whether the loop has not been completed for good."""
         return self._control.running
+
+    @property
+    def suspended_mails(self) -> tuple[Mail, ...]:
+        """The mails that await something now, outermost first: what blocks the rest."""
+        return tuple(self._control.suspended_mails)
 
     @property
     def is_cancelled(self) -> bool:
@@ -245,117 +233,6 @@ class MailboxProcessor:
         control = self._control
         control.leave = not control.running or control.failure is not None
         self._budget.restart()
-
-    async def _surfacing(self, work: Coroutine[object, object, ResultT]) -> ResultT:
-        control = self._control
-        try:
-            result = await work
-        except asyncio.CancelledError as error:
-            if control.is_cancelling():
-                raise
-            raise control.first_failure(MailFailedError(self.name, error)) from error
-        except Exception as error:
-            first = control.first_failure(error)
-            if first is error:
-                raise
-            raise first from None
-        if control.failure is not None:
-            raise control.failure
-        return result
-
-    async def _loop(self) -> None:
-        box, control, gate, budget = (
-            self.mailbox,
-            self._control,
-            self._gate,
-            self._budget,
-        )
-        action, controller = self._action, self._controller
-        left = budget.stride
-        try:
-            while not control.leave:
-                if box.signal or gate.suspension is not None:
-                    await self._process_mail()
-                    if control.leave:
-                        break
-                pending = action(controller)
-                if pending is not None:
-                    await pending
-                left -= 1
-                if left <= 0:
-                    if budget.is_over(budget.stride):
-                        await budget.let_go()
-                    left = budget.stride
-        except StopIteration as error:
-            raise MailFailedError(f"default action of {self.name}", error) from error
-
-    async def _process_mail(self) -> None:
-        box, control, gate = self.mailbox, self._control, self._gate
-        if box.create_batch():
-            paused = gate.pause_timer()
-            while not control.leave:
-                mail = box.try_take_from_batch()
-                if mail is None:
-                    break
-                await self._run_mail_and_let_go(mail)
-            gate.continue_timer(paused)
-        while gate.suspension is not None and not control.leave:
-            mail = box.try_take(MIN_PRIORITY)
-            if mail is None:
-                await box.wait_for_mail(MIN_PRIORITY)
-                self._budget.restart()
-                continue
-            paused = gate.pause_timer()
-            await self._run_mail_and_let_go(mail)
-            gate.continue_timer(paused)
-
-    async def _run_mail_and_let_go(self, mail: Mail) -> None:
-        await self._run_mail(mail)
-        if self._budget.is_over():
-            await self._budget.let_go()
-
-    async def _run_mail(self, mail: Mail) -> None:
-        self.metrics.mails_processed += 1
-        pending = mail.run()
-        if pending is not None:
-            await self._finish(mail, pending)
-        self.metrics.on_mail_run(last=self._control.leave)
-
-    async def _finish(self, mail: Mail, pending: Awaitable[object]) -> None:
-        try:
-            await pending
-        except asyncio.CancelledError as error:
-            if self._control.is_cancelling():
-                raise
-            raise MailFailedError(mail.description, error) from error
-
-    async def _step(self) -> bool:
-        if await self._run_one_mail():
-            return True
-        return await self._run_action()
-
-    async def _single_loop(self) -> bool:
-        await self._run_one_mail()
-        await self._run_action()
-        return not self._control.leave
-
-    async def _run_one_mail(self) -> bool:
-        if not self._control.running or not self.mailbox.create_batch():
-            return False
-        mail = self.mailbox.try_take_from_batch()
-        assert mail is not None, "create_batch said there was mail"
-        paused = self._gate.pause_timer()
-        await self._run_mail(mail)
-        self._gate.continue_timer(paused)
-        return True
-
-    async def _run_action(self) -> bool:
-        if self._control.leave or self._gate.suspension is not None:
-            return False
-        pending = self._action(self._controller)
-        if pending is not None:
-            await pending
-        return True
 
 
 def _check_positive(parameter: str, value: float) -> None:

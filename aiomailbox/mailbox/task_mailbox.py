@@ -1,10 +1,10 @@
 """The mailbox of a task: put from anywhere, taken by its owner alone.
 
-Theory of operation: mail arrives in ``queue`` under a lock. The owner moves it to
-``batch``, which no other thread touches, so that one turn of the main loop runs a
-bounded amount of mail. Urgent mail is pulled to the head of the batch before every
-take. Priority filters what a take may see and never reorders. This is Flink 2.3's
-rule to the letter, drain order included; see docs/flink-map.md#mailbox.
+Theory of operation: mail arrives in a queue under a lock. The owner moves it to its
+batch, which no other thread touches, so that one turn of the main loop runs a bounded
+amount of mail. Urgent mail is pulled to the head of the batch before every take.
+Priority filters what a take may see and never reorders. The order is Flink 2.3's to
+the letter (`MailStorage`), that of `TaskMailbox.drain` included.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from aiomailbox.errors import IllegalStateError, MailboxClosedError, WrongTypeError
@@ -22,29 +20,12 @@ from aiomailbox.mailbox.lifecycle import MailboxLifecycle, MailboxState
 from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
 from aiomailbox.mailbox.ownership import Ownership, current_task_or_none
 from aiomailbox.mailbox.parking import Waiter
+from aiomailbox.mailbox.statistics import MailboxStatistics
+from aiomailbox.mailbox.storage import MailStorage
 
-__all__ = ["MailboxStatistics", "TaskMailbox"]
+__all__ = ["TaskMailbox"]
 
 ResultT = TypeVar("ResultT")
-
-
-@dataclass(frozen=True, slots=True)
-class MailboxStatistics:
-    """One look at a mailbox; racy when taken from another thread.
-
-    Attributes:
-        name: The mailbox's name.
-        state: Where it is in its life.
-        queued: Mails that the owner has not moved to its batch.
-        batched: Mails in the owner's batch.
-        parked: Whether the owner sleeps until mail comes.
-    """
-
-    name: str
-    state: MailboxState
-    queued: int
-    batched: int
-    parked: bool
 
 
 class TaskMailbox:
@@ -61,8 +42,8 @@ class TaskMailbox:
         signal: True if there may be mail: what a hot loop tests before anything else.
 
     Invariants:
-        ``signal`` is True whenever the queue or the batch holds mail. Urgent mail is a
-        prefix of the queue, newest first, and a prefix of the batch.
+        ``signal`` is True whenever there is mail, and the mailbox's lock is held by
+        whoever makes it so; the owner alone turns it False.
 
     Concept:
         Flink, ``TaskMailboxImpl``.
@@ -78,12 +59,11 @@ class TaskMailbox:
     """
 
     __slots__ = (
-        "_batch",
         "_lifecycle",
         "_lock",
-        "_queue",
-        "_urgent_queued",
+        "_mails",
         "_waiter",
+        "_woken",
         "name",
         "ownership",
         "signal",
@@ -98,11 +78,10 @@ class TaskMailbox:
         self._lifecycle = MailboxLifecycle()
         # Reentrant: what runs exclusively may put.
         self._lock = threading.RLock()
-        self._queue: deque[Mail] = deque()
-        self._batch: deque[Mail] = deque()
-        # Invariant: it is whether the head of the queue is urgent.
-        self._urgent_queued = False
+        self._mails = MailStorage()
         self._waiter: Waiter | None = None
+        # A wake that found nobody asleep; the next sleep is cut short.
+        self._woken = False
         if owner is not None:
             self.ownership.bind(owner)
 
@@ -128,12 +107,8 @@ class TaskMailbox:
         if mail.urgent and self._put_urgent_into_batch(mail):
             return
         with self._lock:
-            self._require_accepting()
-            if mail.urgent:
-                self._queue.appendleft(mail)
-                self._urgent_queued = True
-            else:
-                self._queue.append(mail)
+            self.require_open("put")
+            self._mails.enqueue(mail)
             self.signal = True
             waiter = self._waiter
             if waiter is None or not waiter.wants(mail):
@@ -149,7 +124,7 @@ class TaskMailbox:
             MailboxClosedError: If the mailbox is closed.
             WrongTaskError: If the caller is not the owner.
         """
-        return self._take_first("take", priority, ignore_deferrable=False)
+        return self._take_first(priority, ignore_deferrable=False)
 
     def try_take_ignoring_deferrable(self, priority: int) -> Mail | None:
         """Do as `try_take` by declared priority: deferrable mail is not hidden.
@@ -160,7 +135,7 @@ class TaskMailbox:
             MailboxClosedError: If the mailbox is closed.
             WrongTaskError: If the caller is not the owner.
         """
-        return self._take_first("take", priority, ignore_deferrable=True)
+        return self._take_first(priority, ignore_deferrable=True)
 
     async def take(self, priority: int = MIN_PRIORITY) -> Mail:
         """Take the first mail of at least ``priority``; waits for it.
@@ -171,7 +146,7 @@ class TaskMailbox:
             WrongTaskError: If the caller is not the owner.
         """
         while (mail := self.try_take(priority)) is None:
-            self.require_more("take")
+            self.require_open("wait for more mail")
             await self.wait_for_mail(priority)
         return mail
 
@@ -191,8 +166,8 @@ class TaskMailbox:
             WrongTaskError: If the caller is not the owner.
         """
         self.ownership.check("wait_for_mail")
-        waiter = self._park(priority, ignore_deferrable=ignore_deferrable)
-        if waiter is None:
+        waiter = Waiter(priority, ignore_deferrable=ignore_deferrable)
+        if not self._park(waiter):
             return
         if until is not None:
             until.add_done_callback(waiter.wake)
@@ -207,6 +182,7 @@ class TaskMailbox:
         """Wake the owner if it sleeps, so that it looks around; from anywhere."""
         with self._lock:
             waiter, self._waiter = self._waiter, None
+            self._woken = waiter is None
         if waiter is not None:
             waiter.wake()
 
@@ -221,7 +197,7 @@ class TaskMailbox:
         """
         self.ownership.check("create_batch")
         self._pull(everything=True)
-        return bool(self._batch)
+        return bool(self._mails.batch)
 
     def try_take_from_batch(self) -> Mail | None:
         """Take the head of the batch whatever its priority, urgent arrivals first.
@@ -230,11 +206,12 @@ class TaskMailbox:
             MailboxClosedError: If the mailbox is closed.
             WrongTaskError: If the caller is not the owner.
         """
-        self._require_giving("take", "try_take_from_batch")
+        self._require_giving("try_take_from_batch")
         self._pull(everything=False)
-        if not self._batch:
+        batch = self._mails.batch
+        if not batch:
             return None
-        mail = self._batch.popleft()
+        mail = batch.popleft()
         self._refresh_signal()
         return mail
 
@@ -246,13 +223,12 @@ class TaskMailbox:
             WrongTaskError: If the caller is not the owner.
         """
         self.ownership.check("has_mail")
-        return bool(self._batch) or bool(self._queue)
+        return len(self._mails) > 0
 
     @property
     def has_urgent_mail(self) -> bool:
         """Whether urgent mail waits; a hint."""
-        batch = self._batch
-        return self._urgent_queued or (bool(batch) and batch[0].urgent)
+        return self._mails.has_urgent
 
     @property
     def state(self) -> MailboxState:
@@ -261,7 +237,7 @@ class TaskMailbox:
 
     def size(self) -> int:
         """Return the number of mails; racy from other threads."""
-        return len(self._queue) + len(self._batch)
+        return len(self._mails)
 
     def drain(self) -> list[Mail]:
         """Remove and return all mail, batch before queue, as stored.
@@ -273,12 +249,8 @@ class TaskMailbox:
         """
         self.ownership.check("drain")
         with self._lock:
-            mails = [*self._batch, *self._queue]
-            self._batch.clear()
-            self._queue.clear()
-            self._urgent_queued = False
             self.signal = False
-        return mails
+            return self._mails.clear()
 
     def quiesce(self) -> None:
         """Refuse new mail from now on; what is inside stays takeable.
@@ -341,105 +313,69 @@ class TaskMailbox:
         if not self._lifecycle.accepts_mail:
             raise MailboxClosedError(operation, self._lifecycle.state.value)
 
-    def require_more(self, operation: str) -> None:
-        """Raise if no mail can come any more, so that waiting for it would never end.
-
-        Raises:
-            MailboxClosedError: If the mailbox is quiesced or closed.
-        """
-        if not self._lifecycle.accepts_mail:
-            state = f"{self._lifecycle.state.value}, and no such mail is inside"
-            raise MailboxClosedError(operation, state)
-
     def statistics(self) -> MailboxStatistics:
         """Return one look at the mailbox."""
         return MailboxStatistics(
             name=self.name,
             state=self._lifecycle.state,
-            queued=len(self._queue),
-            batched=len(self._batch),
+            queued=len(self._mails.queue),
+            batched=len(self._mails.batch),
             parked=self._waiter is not None,
         )
 
     def __repr__(self) -> str:
-        look = self.statistics()
-        name = f" {look.name!r}" if look.name else ""
-        parked = ", parked" if look.parked else ""
-        return (
-            f"<TaskMailbox{name} {look.state.value}: {look.queued} queued, "
-            f"{look.batched} batched{parked}>"
-        )
+        return f"<TaskMailbox {self.statistics()}>"
 
-    def _require_accepting(self) -> None:
-        if not self._lifecycle.accepts_mail:
-            raise MailboxClosedError("put", self._lifecycle.state.value)
-
-    def _require_giving(self, verb: str, operation: str) -> None:
+    def _require_giving(self, operation: str) -> None:
         self.ownership.check(operation)
         if not self._lifecycle.gives_mail:
-            raise MailboxClosedError(verb, self._lifecycle.state.value)
+            raise MailboxClosedError("take", self._lifecycle.state.value)
 
     def _put_urgent_into_batch(self, mail: Mail) -> bool:
+        mails = self._mails
         # Only the owner may touch the batch; current_task() is paid by urgent mail only.
-        batch = self._batch
-        if not batch or not self.ownership.is_held_here():
+        if not mails.urgent_belongs_in_batch or not self.ownership.is_held_here():
             return False
-        if batch[0].urgent or self._urgent_queued:
-            return False
-        self._require_accepting()
-        batch.appendleft(mail)
-        self.signal = True
+        self.require_open("put")
+        mails.batch.appendleft(mail)
         return True
 
-    def _take_first(
-        self, verb: str, priority: int, *, ignore_deferrable: bool
-    ) -> Mail | None:
-        self._require_giving(verb, "try_take")
+    def _take_first(self, priority: int, *, ignore_deferrable: bool) -> Mail | None:
+        self._require_giving("try_take")
         self._pull(everything=False)
-        mail = _pop_first(self._batch, priority, ignore_deferrable)
-        if mail is None and self._queue:
+        mails = self._mails
+        mail = mails.pop_batched(priority, ignore_deferrable=ignore_deferrable)
+        if mail is None and mails.queue:
             with self._lock:
-                queue = self._queue
-                mail = _pop_first(queue, priority, ignore_deferrable)
-                self._urgent_queued = bool(queue) and queue[0].urgent
+                mail = mails.pop_queued(priority, ignore_deferrable=ignore_deferrable)
         if mail is not None:
             self._refresh_signal()
         return mail
 
     def _pull(self, *, everything: bool) -> None:
-        batch = self._batch
-        if batch:
-            # A batch whose head is urgent is left alone: urgents stay in order.
-            if batch[0].urgent or not self._urgent_queued:
-                return
-        elif not (self._queue if everything else self._urgent_queued):
-            return
-        with self._lock:
-            queue = self._queue
-            # The queue holds urgents newest first: one by one to the head turns them.
-            while queue and queue[0].urgent:
-                batch.appendleft(queue.popleft())
-            self._urgent_queued = False
-            if everything:
-                batch.extend(queue)
-                queue.clear()
+        if self._mails.needs_pull(everything=everything):
+            with self._lock:
+                self._mails.pull(everything=everything)
 
     def _refresh_signal(self) -> None:
-        if not self._batch:
+        if not self._mails.batch:
             with self._lock:
-                self.signal = bool(self._queue)
+                self.signal = bool(self._mails.queue)
 
-    def _park(self, priority: int, *, ignore_deferrable: bool) -> Waiter | None:
-        waiter = Waiter(priority, ignore_deferrable=ignore_deferrable)
+    def _park(self, waiter: Waiter) -> bool:
+        mails = self._mails
         with self._lock:
-            if any(map(waiter.wants, self._batch)) or any(
-                map(waiter.wants, self._queue)
+            if self._woken:
+                self._woken = False
+                return False
+            if any(map(waiter.wants, mails.batch)) or any(
+                map(waiter.wants, mails.queue)
             ):
-                return None
+                return False
             # Only the innermost frame can wait, so one place is enough.
             assert self._waiter is None, "two frames wait for mail at once"
             self._waiter = waiter
-        return waiter
+        return True
 
     def _unpark(self, waiter: Waiter) -> None:
         with self._lock:
@@ -448,17 +384,5 @@ class TaskMailbox:
 
     def _withdraw(self, mail: Mail) -> None:
         with self._lock:
-            if mail in self._queue:
-                self._queue.remove(mail)
+            self._mails.discard(mail)
         raise MailboxClosedError("put", "left behind: the owner's event loop is closed")
-
-
-def _pop_first(
-    mails: deque[Mail], priority: int, ignore_deferrable: bool
-) -> Mail | None:
-    for index, mail in enumerate(mails):
-        own = mail.declared_priority if ignore_deferrable else mail.priority
-        if own >= priority:
-            del mails[index]
-            return mail
-    return None

@@ -86,7 +86,7 @@ class MailYielder:
         self._check_depth()
         control.raise_if_cancelled()
         while (mail := mailbox.try_take(priority)) is None:
-            mailbox.require_more("yield")
+            mailbox.require_open("wait for more mail")
             await self._wait(priority)
             control.raise_if_cancelled()
         await self._run(mail)
@@ -173,6 +173,7 @@ class MailYielder:
         loop = asyncio.get_running_loop()
         child = loop.create_task(self._hold_token(pending), name=f"mail {mail}")
         interrupt: asyncio.CancelledError | None = None
+        self._control.suspended_mails.append(mail)
         try:
             while not child.done():
                 try:
@@ -184,6 +185,7 @@ class MailYielder:
                         child.cancel()
                     interrupt = error
         finally:
+            self._control.suspended_mails.pop()
             if inspect.iscoroutine(pending):
                 # A child that was cancelled before its first step never started it.
                 pending.close()
