@@ -1,0 +1,140 @@
+"""The source obeys its own rules."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+MODULE_LINES_MAX = 400
+HEAVY = {"pandas", "pyarrow", "pyspark", "uvloop"}
+MAY_IMPORT_HEAVY = ("aiomailbox/columnar/", "aiomailbox/connectors/")
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError")
+BANNER = re.compile(r"^\s*#\s*[-=#*]{4,}", re.MULTILINE)
+BARE_SUPPRESSION = re.compile(r"#\s*(noqa|type:\s*ignore)(?![\[:])")
+
+
+def module_name(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imported_roots(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0]
+
+
+def test_every_name_in_an_all_exists(trees: dict[str, ast.Module]) -> None:
+    missing = []
+    for path in trees:
+        module = importlib.import_module(module_name(path))
+        names = getattr(module, "__all__", [])
+        missing += [f"{path}: {name}" for name in names if not hasattr(module, name)]
+        assert len(names) == len(set(names)), f"{path}: a name is in __all__ twice"
+    assert missing == []
+
+
+def test_every_package_says_what_is_public(trees: dict[str, ast.Module]) -> None:
+    without = [
+        path
+        for path, tree in trees.items()
+        if path.endswith("/__init__.py") and len(tree.body) > 1 and not _has_all(tree)
+    ]
+    assert without == []
+
+
+def _has_all(tree: ast.Module) -> bool:
+    return any(
+        isinstance(target, ast.Name) and target.id == "__all__"
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    )
+
+
+def test_modules_stay_small(package: Path) -> None:
+    long = {
+        str(path.relative_to(package)): lines
+        for path in package.rglob("*.py")
+        if (lines := len(path.read_text(encoding="utf-8").splitlines()))
+        > MODULE_LINES_MAX
+    }
+    assert long == {}
+
+
+def test_only_connectors_and_columns_know_spark_and_arrow(
+    trees: dict[str, ast.Module],
+) -> None:
+    leaks = {
+        path: sorted(HEAVY & set(imported_roots(tree)))
+        for path, tree in trees.items()
+        if not path.startswith(MAY_IMPORT_HEAVY) and HEAVY & set(imported_roots(tree))
+    }
+    assert leaks == {}
+
+
+def test_aiostream_is_imported_by_its_adapter_only(
+    trees: dict[str, ast.Module],
+) -> None:
+    users = [
+        path for path, tree in trees.items() if "aiostream" in imported_roots(tree)
+    ]
+    assert all(path.startswith("aiomailbox/connectors/aiostream") for path in users)
+
+
+def test_every_module_postpones_its_annotations(trees: dict[str, ast.Module]) -> None:
+    without = [
+        path
+        for path, tree in trees.items()
+        if _defines_anything(tree) and "__future__" not in imported_roots(tree)
+    ]
+    assert without == []
+
+
+def _defines_anything(tree: ast.Module) -> bool:
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return any(isinstance(node, definitions) for node in tree.body)
+
+
+def test_nothing_unfinished_is_shipped(package: Path) -> None:
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for pattern in (UNFINISHED, BANNER, BARE_SUPPRESSION):
+            found += [
+                f"{path.name}: {match.group()}" for match in pattern.finditer(text)
+            ]
+    assert found == []
+
+
+def test_importing_a_package_touches_no_event_loop(
+    trees: dict[str, ast.Module],
+) -> None:
+    names = [module_name(path) for path in trees if "/connectors/" not in path]
+    script = f"""
+import asyncio, importlib, sys
+def refuse(*args):
+    raise AssertionError("an event loop was made or asked for at import time")
+asyncio.new_event_loop = asyncio.get_event_loop = refuse
+asyncio.BaseEventLoop.__init__ = refuse
+for name in {names!r}:
+    importlib.import_module(name)
+print(*sys.modules)
+"""
+    done: Any = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        cwd=Path(__file__).parents[2],
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    if "aiomailbox.columnar" not in loaded:
+        assert loaded & HEAVY == set()

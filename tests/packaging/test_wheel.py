@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Imports every public module, and from each every name in its __all__, except what
+# lives behind an extra.
+IMPORT_EVERYTHING = """
+import importlib, pkgutil, sys
+import aiomailbox
+
+BEHIND_AN_EXTRA = ("aiomailbox.columnar", "aiomailbox.connectors")
+
+def modules(package):
+    yield package.__name__
+    for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        if found.name.startswith(BEHIND_AN_EXTRA):
+            continue
+        module = importlib.import_module(found.name)
+        if found.ispkg:
+            yield from modules(module)
+        else:
+            yield found.name
+
+count = 0
+for name in modules(aiomailbox):
+    for public in getattr(sys.modules[name], "__all__", ()):
+        getattr(sys.modules[name], public)
+        count += 1
+exec("from aiomailbox import *")
+print(aiomailbox.__file__)
+print(count)
+"""
+
+ASK_FOR_SPARK = """
+import aiomailbox
+try:
+    aiomailbox.SparkSource
+except aiomailbox.UsageError as error:
+    print(error)
+"""
+
+HEAVY = ["fsspec", "matplotlib", "numpy", "pandas", "pyarrow", "pyspark", "uvloop"]
+
+
+def run(*command: object, **options: object) -> str:
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return str(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    run(
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "-t",
+        "wheel",
+        "-d",
+        folder,
+        cwd=ROOT,
+    )
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the interpreter of an empty environment with the wheel and no extra."""
+    environment = tmp_path_factory.mktemp("bare") / "venv"
+    run(sys.executable, "-m", "venv", "--without-pip", environment)
+    python = environment / "bin" / "python"
+    run(sys.executable, "-m", "uv", "pip", "install", "-q", "--python", python, wheel)
+    return python
+
+
+def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "aiomailbox/py.typed" in names
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"aiomailbox"}
+
+
+@pytest.mark.timeout(180)
+def test_every_public_name_is_there_without_any_extra(
+    bare_python: Path, tmp_path: Path
+) -> None:
+    shown = run(bare_python, "-c", IMPORT_EVERYTHING, cwd=tmp_path).split()
+    assert Path(shown[0]).is_relative_to(bare_python.parents[1])
+    assert int(shown[1]) > 50
+
+
+@pytest.mark.timeout(180)
+def test_a_name_behind_an_extra_says_how_to_install_it(
+    bare_python: Path, tmp_path: Path
+) -> None:
+    shown = run(bare_python, "-c", ASK_FOR_SPARK, cwd=tmp_path)
+    assert "SparkSource needs" in shown
+    assert "aiomailbox[spark]" in shown
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    script = "import sys, aiomailbox; print(*sys.modules)"
+    loaded = run(sys.executable, "-c", script, cwd=ROOT).split()
+    assert "aiomailbox" in loaded
+    assert [name for name in HEAVY if name in loaded] == []
