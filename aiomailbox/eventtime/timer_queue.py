@@ -1,0 +1,143 @@
+"""A set of timers that knows its earliest.
+
+Theory of operation: timers of one timestamp share a bucket, and the heap holds each
+timestamp about once. Windows end at the same time for all keys, so the heap stays
+small where there are many timers. A bucket of one timer is that timer's
+``(key, namespace)`` itself, of more a dict of them, which keeps the order. The heap
+may hold timestamps whose bucket has gone; they are dropped when they come up, and all
+at once when they are the majority.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+__all__ = ["Timer", "TimerQueue"]
+
+_STALE_MIN = 64
+
+
+class Timer(NamedTuple):
+    """A point in time at which a key wants to be called, in a namespace."""
+
+    timestamp: int
+    key: Any
+    namespace: Any
+
+
+_Entry = tuple[Any, Any]
+
+
+class TimerQueue:
+    """Timers without repetition, taken earliest first; equal times in any order.
+
+    Invariants:
+        Every timestamp with a bucket is in the heap. No bucket is empty.
+
+    Example:
+        >>> queue = TimerQueue()
+        >>> queue.add(20, "k", None), queue.add(10, "k", None), queue.add(10, "k", None)
+        (True, True, False)
+        >>> queue.head, queue.pop_due(15), queue.pop_due(15)
+        (10, Timer(timestamp=10, key='k', namespace=None), None)
+    """
+
+    __slots__ = ("_buckets", "_draining", "_heap", "_size")
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, _Entry | dict[_Entry, None]] = {}
+        self._heap: list[int] = []
+        self._size = 0
+        self._draining: int | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Timer]:
+        """Iterate over all timers, in no particular order."""
+        for timestamp, bucket in self._buckets.items():
+            for key, namespace in [bucket] if type(bucket) is tuple else bucket:
+                yield Timer(timestamp, key, namespace)
+
+    @property
+    def head(self) -> int | None:
+        """The earliest timestamp, or None when there is no timer."""
+        heap = self._heap
+        while heap and heap[0] not in self._buckets:
+            heapq.heappop(heap)
+        return heap[0] if heap else None
+
+    def add(self, timestamp: int, key: Any, namespace: Any) -> bool:
+        """Add a timer; says whether it was not there yet."""
+        entry = (key, namespace)
+        bucket = self._buckets.setdefault(timestamp, entry)
+        if bucket is entry:
+            heapq.heappush(self._heap, timestamp)
+        elif type(bucket) is tuple:
+            if bucket == entry:
+                return False
+            self._buckets[timestamp] = {bucket: None, entry: None}
+        else:
+            size = len(bucket)
+            bucket[entry] = None  # type: ignore[index]
+            if len(bucket) == size:
+                return False
+        self._size += 1
+        return True
+
+    def discard(self, timestamp: int, key: Any, namespace: Any) -> bool:
+        """Remove a timer; says whether it was there."""
+        bucket = self._buckets.get(timestamp)
+        entry = (key, namespace)
+        if bucket is None:
+            return False
+        if isinstance(bucket, dict):
+            if entry not in bucket:
+                return False
+            del bucket[entry]
+        elif bucket != entry:
+            return False
+        if isinstance(bucket, tuple) or not bucket:
+            del self._buckets[timestamp]
+            self._drop_stale()
+        self._size -= 1
+        return True
+
+    def pop_due(self, limit: int) -> Timer | None:
+        """Remove and return the earliest timer if it is not after ``limit``."""
+        heap = self._heap
+        while heap and heap[0] <= limit:
+            timestamp = heap[0]
+            bucket = self._buckets.get(timestamp)
+            if bucket is None:
+                heapq.heappop(heap)
+                continue
+            self._size -= 1
+            if isinstance(bucket, tuple):
+                del self._buckets[timestamp]
+                heapq.heappop(heap)
+                return Timer(timestamp, *bucket)
+            key, namespace = self._pop_from(timestamp, bucket)
+            return Timer(timestamp, key, namespace)
+        return None
+
+    def _pop_from(self, timestamp: int, bucket: dict[_Entry, None]) -> _Entry:
+        if self._draining != timestamp:
+            # Turned around once, so that taking from the end, the only cheap end of
+            # a dict, gives the timers in the order in which they were added.
+            self._draining = timestamp
+            bucket = dict.fromkeys(reversed(bucket))
+            self._buckets[timestamp] = bucket
+        entry, _ = bucket.popitem()
+        if not bucket:
+            self._draining = None
+            del self._buckets[timestamp]
+            heapq.heappop(self._heap)
+        return entry
+
+    def _drop_stale(self) -> None:
+        if len(self._heap) > 2 * len(self._buckets) + _STALE_MIN:
+            self._heap = list(self._buckets)
+            heapq.heapify(self._heap)

@@ -1,0 +1,352 @@
+"""Timers of keys, in event time and in processing time.
+
+Theory of operation: a firing sets the key, removes the timer and calls the operator,
+and the earliest timer is looked up afresh each time, so that what a callback registers
+or deletes counts at once. A callback that must be awaited turns the rest of the
+firings into an awaitable. Of all processing-time timers only the earliest is armed
+with the processing-time service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from aiomailbox.errors import StateError
+from aiomailbox.eventtime.processing_time import (
+    Pending,
+    ProcessingTimeService,
+    TimerHandle,
+)
+from aiomailbox.eventtime.timer_queue import Timer, TimerQueue
+from aiomailbox.keygroups import KeyGroupAssigner, KeyGroupRange
+from aiomailbox.records import MIN_TIMESTAMP
+
+__all__ = ["InternalTimerService", "KeyContext", "TimerSnapshot", "Triggerable"]
+
+_Rows = list[tuple[int, Any, Any]]
+
+
+class KeyContext(Protocol):
+    """Whoever must know which key is being worked for: a keyed state store."""
+
+    def set_current_key(self, key: Any) -> None:
+        """Make ``key`` the current key."""
+        ...
+
+
+class Triggerable(Protocol):
+    """Whoever is called when timers are due; the key is set by then.
+
+    Concept:
+        Flink, ``Triggerable``.
+    """
+
+    def on_event_time(self, timer: Timer) -> Pending:
+        """Take note that the watermark has reached the timer."""
+        ...
+
+    def on_processing_time(self, timer: Timer) -> Pending:
+        """Take note that wall-clock time has passed the timer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSnapshot:
+    """All timers of a service: plain values, grouped by key group.
+
+    The watermark is not part of it.
+
+    Attributes:
+        max_parallelism: The number of key groups that the keys were placed in.
+        event: Per key group the event-time timers, ``(timestamp, key, namespace)``.
+        processing: Per key group the processing-time timers.
+    """
+
+    max_parallelism: int
+    event: dict[int, _Rows] = field(default_factory=dict)
+    processing: dict[int, _Rows] = field(default_factory=dict)
+
+
+class InternalTimerService:
+    """The timers of one operator in one subtask.
+
+    A timer is a timestamp, a key and a namespace; registering an equal one again
+    changes nothing. Timers of equal timestamps fire in no promised order. One that is
+    registered at or before the current watermark fires with the next watermark.
+
+    Args:
+        target: Called when timers are due.
+        keys: Told the key before each call, normally the keyed state store.
+        processing_time: Arms one timer, the earliest in processing time.
+        max_parallelism: Number of key groups of the job.
+        key_group_range: The key groups of this subtask.
+
+    Attributes:
+        current_watermark: The last watermark, `MIN_TIMESTAMP` before the first.
+
+    Concept:
+        Flink, ``InternalTimerServiceImpl``.
+
+    Example:
+        >>> from aiomailbox.eventtime import ManualProcessingTimeService
+        >>> class Printer:
+        ...     def set_current_key(self, key): ...
+        ...     def on_event_time(self, timer):
+        ...         print(timer.key, timer.timestamp)
+        >>> printer = Printer()
+        >>> timers = InternalTimerService(
+        ...     printer,
+        ...     printer,
+        ...     ManualProcessingTimeService(),
+        ...     128,
+        ...     KeyGroupRange(0, 127),
+        ... )
+        >>> timers.register_event_time_timer("k", None, 10)
+        >>> timers.advance_watermark(10)
+        k 10
+    """
+
+    __slots__ = (
+        "_armed",
+        "_event",
+        "_key_group_range",
+        "_keys",
+        "_max_parallelism",
+        "_processing",
+        "_processing_time",
+        "_target",
+        "current_watermark",
+    )
+
+    def __init__(
+        self,
+        target: Triggerable,
+        keys: KeyContext,
+        processing_time: ProcessingTimeService,
+        max_parallelism: int,
+        key_group_range: KeyGroupRange,
+    ) -> None:
+        self.current_watermark = MIN_TIMESTAMP
+        self._target = target
+        self._keys = keys
+        self._processing_time = processing_time
+        self._max_parallelism = max_parallelism
+        self._key_group_range = key_group_range
+        self._event = TimerQueue()
+        self._processing = TimerQueue()
+        self._armed: TimerHandle | None = None
+
+    @property
+    def event_time_timer_count(self) -> int:
+        """How many event-time timers there are."""
+        return len(self._event)
+
+    @property
+    def processing_time_timer_count(self) -> int:
+        """How many processing-time timers there are."""
+        return len(self._processing)
+
+    def current_processing_time(self) -> int:
+        """Return wall-clock time, integer milliseconds since the epoch."""
+        return self._processing_time.current_processing_time()
+
+    def register_event_time_timer(
+        self, key: Any, namespace: Any, timestamp_ms: int
+    ) -> None:
+        """Call the target when the watermark reaches ``timestamp_ms``."""
+        self._event.add(timestamp_ms, key, namespace)
+
+    def delete_event_time_timer(
+        self, key: Any, namespace: Any, timestamp_ms: int
+    ) -> None:
+        """Forget that timer; a no-op if there is none."""
+        self._event.discard(timestamp_ms, key, namespace)
+
+    def register_processing_time_timer(
+        self, key: Any, namespace: Any, timestamp_ms: int
+    ) -> None:
+        """Call the target when wall-clock time has passed ``timestamp_ms``."""
+        head = self._processing.head
+        if self._processing.add(timestamp_ms, key, namespace) and (
+            head is None or timestamp_ms < head
+        ):
+            self._arm(timestamp_ms)
+
+    def delete_processing_time_timer(
+        self, key: Any, namespace: Any, timestamp_ms: int
+    ) -> None:
+        """Forget that timer; a no-op if there is none."""
+        # What is armed stays armed: a wake-up for nothing is cheaper than re-arming.
+        self._processing.discard(timestamp_ms, key, namespace)
+
+    def event_time_timers(self) -> Iterable[Timer]:
+        """Return all event-time timers, live: change nothing meanwhile."""
+        return self._event
+
+    def processing_time_timers(self) -> Iterable[Timer]:
+        """Return all processing-time timers, live: change nothing meanwhile."""
+        return self._processing
+
+    def advance_watermark(self, timestamp_ms: int) -> Pending:
+        """Set the watermark and fire all event-time timers that it has reached.
+
+        Pass the watermark on only after that, so that what timers emit goes first.
+
+        Returns:
+            None when everything has fired, else an awaitable that fires the rest.
+        """
+        self.current_watermark = timestamp_ms
+        return self._fire(self._event, timestamp_ms, self._target.on_event_time)
+
+    def try_advance(
+        self, timestamp_ms: int, should_stop: Callable[[], bool]
+    ) -> bool | Awaitable[bool]:
+        """Set the watermark and fire timers until ``should_stop`` says so.
+
+        At least one timer fires, so that repeating the call comes to an end.
+
+        Args:
+            timestamp_ms: The watermark.
+            should_stop: Asked after each firing.
+
+        Returns:
+            Whether all timers that the watermark has reached have fired; an awaitable
+            of that if a callback must be awaited.
+        """
+        self.current_watermark = timestamp_ms
+        pop_due, fire = self._event.pop_due, self._target.on_event_time
+        while (timer := pop_due(timestamp_ms)) is not None:
+            self._keys.set_current_key(timer.key)
+            pending = fire(timer)
+            if pending is not None:
+                return self._try_advance_after(pending, timestamp_ms, should_stop)
+            if should_stop():
+                return self._is_done(timestamp_ms)
+        return True
+
+    def snapshot(self) -> TimerSnapshot:
+        """Return all timers as they are now."""
+        groups = KeyGroupAssigner(1, self._max_parallelism)
+        return TimerSnapshot(
+            self._max_parallelism,
+            _by_key_group(self._event, groups),
+            _by_key_group(self._processing, groups),
+        )
+
+    def restore(self, snapshots: Sequence[TimerSnapshot]) -> None:
+        """Add the timers of the snapshots whose keys belong to this subtask.
+
+        The watermark stays `MIN_TIMESTAMP` until the first one arrives.
+
+        Raises:
+            StateError: If a snapshot was made with another number of key groups.
+        """
+        for snapshot in snapshots:
+            if snapshot.max_parallelism != self._max_parallelism:
+                raise StateError(
+                    f"the timers were written with max_parallelism "
+                    f"{snapshot.max_parallelism} and cannot be read with "
+                    f"{self._max_parallelism}. "
+                    f"Set max_parallelism to {snapshot.max_parallelism}."
+                )
+            self._load(self._event, snapshot.event)
+            self._load(self._processing, snapshot.processing)
+        self._arm_head()
+
+    def close(self) -> None:
+        """Disarm: no processing-time timer fires any more."""
+        if self._armed is not None:
+            self._armed.cancel()
+            self._armed = None
+
+    def _load(self, queue: TimerQueue, groups: dict[int, _Rows]) -> None:
+        owned = self._key_group_range.key_groups
+        for group, rows in groups.items():
+            if group in owned:
+                for timestamp, key, namespace in rows:
+                    queue.add(timestamp, key, namespace)
+
+    def _fire(
+        self, queue: TimerQueue, limit: int, fire: Callable[[Timer], Pending]
+    ) -> Pending:
+        pop_due, set_current_key = queue.pop_due, self._keys.set_current_key
+        while (timer := pop_due(limit)) is not None:
+            set_current_key(timer.key)
+            pending = fire(timer)
+            if pending is not None:
+                return self._fire_after(pending, queue, limit, fire)
+        return None
+
+    async def _fire_after(
+        self,
+        pending: Awaitable[None],
+        queue: TimerQueue,
+        limit: int,
+        fire: Callable[[Timer], Pending],
+    ) -> None:
+        following: Pending = pending
+        while following is not None:
+            await following
+            timer = queue.pop_due(limit)
+            if timer is None:
+                return
+            self._keys.set_current_key(timer.key)
+            following = fire(timer)
+            while following is None:
+                timer = queue.pop_due(limit)
+                if timer is None:
+                    return
+                self._keys.set_current_key(timer.key)
+                following = fire(timer)
+
+    async def _try_advance_after(
+        self,
+        pending: Awaitable[None],
+        timestamp_ms: int,
+        should_stop: Callable[[], bool],
+    ) -> bool:
+        await pending
+        if should_stop():
+            return self._is_done(timestamp_ms)
+        done = self.try_advance(timestamp_ms, should_stop)
+        return done if isinstance(done, bool) else await done
+
+    def _is_done(self, timestamp_ms: int) -> bool:
+        head = self._event.head
+        return head is None or head > timestamp_ms
+
+    def _arm(self, timestamp_ms: int) -> None:
+        if self._armed is not None:
+            self._armed.cancel()
+        self._armed = self._processing_time.register_timer(
+            timestamp_ms, self._on_processing_time
+        )
+
+    def _arm_head(self) -> None:
+        head = self._processing.head
+        if head is not None and self._armed is None:
+            self._arm(head)
+
+    def _on_processing_time(self, timestamp_ms: int) -> Pending:
+        self._armed = None
+        fire = self._target.on_processing_time
+        pending = self._fire(self._processing, timestamp_ms, fire)
+        if pending is not None:
+            return self._arm_head_after(pending)
+        self._arm_head()
+        return None
+
+    async def _arm_head_after(self, pending: Awaitable[None]) -> None:
+        await pending
+        self._arm_head()
+
+
+def _by_key_group(queue: TimerQueue, groups: KeyGroupAssigner) -> dict[int, _Rows]:
+    timers = list(queue)
+    placed = groups.key_groups([timer.key for timer in timers])
+    result: dict[int, _Rows] = {}
+    for group, timer in zip(placed, timers, strict=True):
+        result.setdefault(group, []).append(tuple(timer))
+    return result

@@ -1,0 +1,161 @@
+"""The watermark and status of a task input, out of those of its channels.
+
+Theory of operation: the output is the minimum over the aligned channels. A channel is
+aligned while it is active and not behind the output; one that wakes up behind it is
+left out until it has caught up, so that it cannot hold the others back. Waking up by
+itself never advances the output (Flink 2.3.0); the next watermark does. A channel that
+carries several subpartitions counts as several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
+
+__all__ = ["StatusWatermarkValve", "ValveOutput"]
+
+ValveOutput = Watermark | WatermarkStatus
+
+_NOTHING: tuple[ValveOutput, ...] = ()
+
+
+class _Slot:
+    """What is known of one subpartition of one channel."""
+
+    __slots__ = ("active", "aligned", "watermark")
+
+    def __init__(self) -> None:
+        self.watermark = MIN_TIMESTAMP
+        self.active = True
+        self.aligned = True
+
+
+_watermark_of = attrgetter("watermark")
+
+
+class StatusWatermarkValve:
+    """Joins the watermarks and statuses of channels into those of one input.
+
+    Each method returns what is to be passed on, in order; mostly nothing.
+
+    Args:
+        channels: How many channels; each carries one subpartition, 0.
+
+    Raises:
+        InvalidArgumentError: If there is no channel.
+
+    Attributes:
+        last_watermark: The last watermark passed on.
+        status: The last status passed on, at first active.
+
+    Invariants:
+        The watermarks passed on only grow. While the output is idle none is passed on.
+
+    Concept:
+        Flink, ``StatusWatermarkValve``.
+
+    Example:
+        >>> valve = StatusWatermarkValve(2)
+        >>> valve.input_watermark(5, 0)
+        ()
+        >>> valve.input_watermark(3, 1)
+        (Watermark(timestamp_ms=3),)
+    """
+
+    __slots__ = ("_holder", "_slots", "_slots_of", "last_watermark", "status")
+
+    def __init__(self, channels: int) -> None:
+        if channels < 1:
+            raise InvalidArgumentError(
+                "channels", f"{channels} channels have no watermark", "Use 1 or more."
+            )
+        self._connect([[0]] * channels)
+
+    @classmethod
+    def shared(cls, subpartitions: Sequence[Iterable[int]]) -> StatusWatermarkValve:
+        """Return a valve for channels that carry several subpartitions.
+
+        Args:
+            subpartitions: Per channel the indices of the subpartitions it carries.
+        """
+        valve = cls(len(subpartitions))
+        valve._connect(subpartitions)
+        return valve
+
+    def _connect(self, subpartitions: Sequence[Iterable[int]]) -> None:
+        self._slots_of = [
+            {index: _Slot() for index in indices} for indices in subpartitions
+        ]
+        self._slots = [slot for slots in self._slots_of for slot in slots.values()]
+        self._holder = self._slots[0]
+        self.last_watermark = MIN_TIMESTAMP
+        self.status = WatermarkStatus.ACTIVE
+
+    def input_watermark(
+        self, timestamp_ms: int, channel: int, subpartition: int = 0
+    ) -> Sequence[ValveOutput]:
+        """Take a watermark from a channel."""
+        slot = self._slots_of[channel][subpartition]
+        if (
+            not slot.active
+            or timestamp_ms <= slot.watermark
+            or self.status is WatermarkStatus.IDLE
+        ):
+            return _NOTHING
+        slot.watermark = timestamp_ms
+        if timestamp_ms >= self.last_watermark:
+            slot.aligned = True
+        holder = self._holder
+        if holder.watermark == self.last_watermark and holder.aligned:
+            return _NOTHING  # the one that holds the output back is another one
+        return self._minimum()
+
+    def input_status(
+        self, status: WatermarkStatus, channel: int
+    ) -> Sequence[ValveOutput]:
+        """Take a status from a channel."""
+        outputs: list[ValveOutput] = []
+        for slot in self._slots_of[channel].values():
+            if status is WatermarkStatus.IDLE and slot.active:
+                outputs += self._mark_idle(slot)
+            elif status is WatermarkStatus.ACTIVE and not slot.active:
+                outputs += self._mark_active(slot)
+        return outputs
+
+    def _mark_idle(self, slot: _Slot) -> Sequence[ValveOutput]:
+        slot.active = slot.aligned = False
+        if any(other.active for other in self._slots):
+            if slot.watermark == self.last_watermark:
+                return self._minimum()
+            return _NOTHING
+        outputs: list[ValveOutput] = []
+        highest = max(other.watermark for other in self._slots)
+        if highest > self.last_watermark:
+            self.last_watermark = highest
+            outputs.append(Watermark(highest))
+        self.status = WatermarkStatus.IDLE
+        outputs.append(WatermarkStatus.IDLE)
+        return outputs
+
+    def _mark_active(self, slot: _Slot) -> Sequence[ValveOutput]:
+        slot.active = True
+        slot.aligned = slot.watermark >= self.last_watermark
+        if self.status is WatermarkStatus.ACTIVE:
+            return _NOTHING
+        self.status = WatermarkStatus.ACTIVE
+        return (WatermarkStatus.ACTIVE,)
+
+    def _minimum(self) -> Sequence[ValveOutput]:
+        """Advance the output to the minimum of the aligned channels."""
+        aligned = [slot for slot in self._slots if slot.aligned]
+        if not aligned:
+            return _NOTHING
+        self._holder = min(aligned, key=_watermark_of)
+        lowest = self._holder.watermark
+        if lowest <= self.last_watermark:
+            return _NOTHING
+        self.last_watermark = lowest
+        return (Watermark(lowest),)
