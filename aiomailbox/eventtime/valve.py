@@ -127,15 +127,12 @@ class StatusWatermarkValve:
 
     def _mark_idle(self, slot: _Slot) -> Sequence[ValveOutput]:
         slot.active = slot.aligned = False
+        held_back = slot.watermark == self.last_watermark
         if any(other.active for other in self._slots):
-            if slot.watermark == self.last_watermark:
-                return self._minimum()
-            return _NOTHING
+            return self._minimum() if held_back else _NOTHING
         outputs: list[ValveOutput] = []
-        highest = max(other.watermark for other in self._slots)
-        if highest > self.last_watermark:
-            self.last_watermark = highest
-            outputs.append(Watermark(highest))
+        if held_back:
+            outputs += self._flush()
         self.status = WatermarkStatus.IDLE
         outputs.append(WatermarkStatus.IDLE)
         return outputs
@@ -147,6 +144,14 @@ class StatusWatermarkValve:
             return _NOTHING
         self.status = WatermarkStatus.ACTIVE
         return (WatermarkStatus.ACTIVE,)
+
+    def _flush(self) -> Sequence[ValveOutput]:
+        """Advance the output to the maximum of all: nobody will be late any more."""
+        highest = max(slot.watermark for slot in self._slots)
+        if highest <= self.last_watermark:
+            return _NOTHING
+        self.last_watermark = highest
+        return (Watermark(highest),)
 
     def _minimum(self) -> Sequence[ValveOutput]:
         """Advance the output to the minimum of the aligned channels."""
