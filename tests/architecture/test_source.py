@@ -15,6 +15,7 @@ MODULE_LINES_MAX = 400
 HEAVY = {"pandas", "pyarrow", "pyspark", "uvloop"}
 MAY_IMPORT_HEAVY = ("aiomailbox/columnar/", "aiomailbox/connectors/")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError")
+FURNITURE = re.compile(r"^_?Abstract|(Impl|Helper|Manager|Utils?)$")
 BANNER = re.compile(r"^\s*#\s*[-=#*]{4,}", re.MULTILINE)
 BARE_SUPPRESSION = re.compile(r"#\s*(noqa|type:\s*ignore)(?![\[:])")
 
@@ -101,6 +102,16 @@ def test_every_module_postpones_its_annotations(trees: dict[str, ast.Module]) ->
 def _defines_anything(tree: ast.Module) -> bool:
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return any(isinstance(node, definitions) for node in tree.body)
+
+
+def test_classes_carry_no_java_furniture(trees: dict[str, ast.Module]) -> None:
+    named = [
+        f"{path}: {node.name}"
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and FURNITURE.search(node.name)
+    ]
+    assert named == []
 
 
 def test_nothing_unfinished_is_shipped(package: Path) -> None:
