@@ -1,0 +1,170 @@
+"""Where keys live: pinned values, and the laws of ranges and rescaling."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+import pytest
+from hypothesis import given, strategies as st
+
+from aiomailbox.errors import InvalidArgumentError, KeyTypeError
+from aiomailbox.keygroups import (
+    KeyGroupRange,
+    default_max_parallelism,
+    hash_code,
+    int32_hash_code,
+    key_group,
+    key_group_range,
+    murmur_hash,
+    operator_index,
+    rescale_key_groups,
+)
+
+
+class Color(IntEnum):
+    RED = 1
+
+
+def _folded(terms: list[int], seed: int) -> int:
+    total = seed
+    for term in terms:
+        total = (31 * total + term) & 0xFFFFFFFF
+    return total - 2**32 if total >= 2**31 else total
+
+
+def test_murmur_hash_and_key_groups_have_flinks_values() -> None:
+    codes = [0, 1, 2, 42, -1, 2**31]
+    expected = [593689054, 68075478, 1085422463, 1134849565, 1982413648, 1718298732]
+    assert [murmur_hash(code) for code in codes] == expected
+    assert [code % 128 for code in expected] == [94, 86, 127, 29, 80, 108]
+
+
+def test_strings_are_in_flinks_key_groups() -> None:
+    keys = ["a", "b", "key1", "key2", "hello", ""]
+    assert [key_group(key, 128) for key in keys] == [81, 22, 41, 27, 35, 94]
+
+
+@given(st.text(st.characters(exclude_categories=[]), max_size=200))
+def test_a_string_hashes_over_its_utf_16_code_units(key: str) -> None:
+    raw = key.encode("utf-16-be", "surrogatepass")
+    units = list(struct.unpack(f">{len(raw) // 2}H", raw))
+    assert hash_code(key) == _folded(units, 0)
+
+
+@given(st.binary(max_size=200))
+def test_bytes_hash_as_signed_bytes_from_one(key: bytes) -> None:
+    assert hash_code(key) == _folded([b - 256 if b > 127 else b for b in key], 1)
+
+
+@given(st.tuples(st.text(), st.integers(-(2**63), 2**63 - 1), st.booleans()))
+def test_a_tuple_hashes_like_a_flink_tuple_of_its_elements(
+    key: tuple[str, int, bool],
+) -> None:
+    assert hash_code(key) == _folded([hash_code(element) for element in key], 0)
+
+
+def test_equal_values_of_different_types_have_hashes_of_their_own() -> None:
+    assert (hash_code(1), hash_code(1.0), hash_code(True)) == (1, 1072693248, 1231)
+    assert hash_code(False) == 1237
+
+
+def test_every_nan_hashes_like_javas_canonical_one() -> None:
+    odd = struct.unpack(">d", bytes.fromhex("fff8000000000123"))[0]
+    assert hash_code(float("nan")) == hash_code(odd) == 2146959360
+
+
+def test_a_negative_int_is_a_long_and_an_integer_only_on_request() -> None:
+    assert hash_code(-1) == 0
+    assert int32_hash_code(-1) == -1
+    with pytest.raises(KeyTypeError, match="32 bits"):
+        int32_hash_code(2**31)
+
+
+@pytest.mark.parametrize("key", [2**63, -(2**63) - 1, (1, 2**64)])
+def test_an_int_beyond_64_bits_is_refused(key: object) -> None:
+    with pytest.raises(KeyTypeError, match="beyond 64 bits"):
+        hash_code(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        (None, "Filter it out"),
+        ([1], r"tuple\(key\)"),
+        (bytearray(b"x"), r"bytes\(key\)"),
+        ({"a": 1}, "str, int, float, bool, bytes"),
+        (Color.RED, r"int\(key\)"),
+        (("a", None), "Filter it out"),
+    ],
+)
+def test_a_key_that_has_no_place_is_refused_with_advice(
+    key: object, advice: str
+) -> None:
+    with pytest.raises(KeyTypeError, match=advice):
+        key_group(key, 128)
+
+
+@given(st.integers(1, 300), st.data())
+def test_ranges_partition_the_key_groups_and_agree_with_owners(
+    max_parallelism: int, data: st.DataObject
+) -> None:
+    parallelism = data.draw(st.integers(1, max_parallelism))
+    owners = []
+    for index in range(parallelism):
+        owned = key_group_range(max_parallelism, parallelism, index).key_groups
+        owners += [index] * len(owned)
+    groups = range(max_parallelism)
+    assert owners == [operator_index(g, parallelism, max_parallelism) for g in groups]
+
+
+def test_ranges_have_flinks_values() -> None:
+    assert key_group_range(10, 4, 2) == KeyGroupRange(5, 7)
+    assert key_group_range(32768, 5, 4) == KeyGroupRange(26215, 32767)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameter"),
+    [
+        ((128, 0, 0), "parallelism"),
+        ((128, 129, 0), "parallelism"),
+        ((32769, 2, 0), "max_parallelism"),
+        ((128, 2, -1), "index"),
+    ],
+)
+def test_a_range_of_impossible_arguments_is_refused(
+    arguments: tuple[int, int, int], parameter: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        key_group_range(*arguments)
+    assert caught.value.parameter == parameter
+
+
+def test_the_default_max_parallelism_leaves_room_to_grow() -> None:
+    wishes = [1, 85, 86, 100, 170, 171, 30000]
+    expected = [128, 128, 256, 256, 256, 256, 32768]
+    assert [default_max_parallelism(wish) for wish in wishes] == expected
+    with pytest.raises(InvalidArgumentError, match="parallelism"):
+        default_max_parallelism(32769)
+
+
+@given(st.integers(1, 200), st.data())
+def test_rescaling_moves_every_key_group_from_its_old_owner_to_its_new_one(
+    max_parallelism: int, data: st.DataObject
+) -> None:
+    old = data.draw(st.integers(1, max_parallelism))
+    new = data.draw(st.integers(1, max_parallelism))
+    moved = [
+        (group, piece.old_subtask, index)
+        for index, subtask in enumerate(rescale_key_groups(max_parallelism, old, new))
+        for piece in subtask.pieces
+        for group in range(piece.start, piece.end + 1)
+    ]
+    assert moved == [
+        (
+            group,
+            operator_index(group, old, max_parallelism),
+            operator_index(group, new, max_parallelism),
+        )
+        for group in range(max_parallelism)
+    ]
