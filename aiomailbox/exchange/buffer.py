@@ -1,0 +1,209 @@
+"""What crosses a channel inside one loop: a few runs at a time, or one event.
+
+Theory of operation: records do not cross channels, buffers do. A buffer of data holds
+one permit of its producer's pool from the moment it is opened until whoever consumed
+it recycles it: that is what bounds a channel. The producer appends until the buffer is
+sealed; the consumer may seal it earlier by taking it, and gets the very lists.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final
+
+from aiomailbox.errors import BufferRecycledError
+from aiomailbox.memory import LocalBufferPool, MemorySegment
+from aiomailbox.records import (
+    RUN_LENGTH_MAX,
+    Control,
+    Element,
+    ListRun,
+    Run,
+    RuntimeEvent,
+)
+
+__all__ = ["BUFFER_SIZE_BYTES", "CONTROL_BYTES_ESTIMATE", "ObjectBuffer"]
+
+# A full run of rows of average size fills one buffer.
+BUFFER_SIZE_BYTES: Final = RUN_LENGTH_MAX * ListRun.RECORD_BYTES_ESTIMATE
+
+# A watermark and its place in a list; only the bound in bytes depends on it.
+CONTROL_BYTES_ESTIMATE: Final = 64
+
+# Below this, copying two runs into one is cheaper than processing two.
+_MERGE_LENGTH_MAX: Final = 256
+
+
+class ObjectBuffer:
+    """Runs and control elements in order, or one event.
+
+    Made by a `ResultPartition`; `for_event` makes the form without a permit.
+
+    Attributes:
+        elements: Runs and control elements, in order; empty in an event's buffer.
+            Nobody changes them once the buffer is sealed.
+        event: The event, or None in a buffer of data.
+        is_sealed: Nothing is appended any more.
+        record_count: Records in all runs together.
+        size_bytes: Estimate of the memory that the elements keep alive.
+
+    Invariants:
+        A permit is given back exactly once, by `recycle`.
+
+    Concept:
+        Flink, ``NetworkBuffer``, ``BufferBuilder`` and ``BufferConsumer`` in one: in
+        one loop nobody needs to tell them apart.
+
+    Example:
+        >>> from aiomailbox.records import EndOfPartition
+        >>> with ObjectBuffer.for_event(EndOfPartition()) as buffer:
+        ...     buffer.event
+        EndOfPartition()
+        >>> buffer.is_recycled
+        True
+    """
+
+    __slots__ = (
+        "_channel",
+        "_owns_last_run",
+        "_pool",
+        "_segment",
+        "elements",
+        "event",
+        "is_recycled",
+        "is_sealed",
+        "record_count",
+        "size_bytes",
+    )
+
+    def __init__(
+        self, pool: LocalBufferPool, segment: MemorySegment, channel: int | None
+    ) -> None:
+        self.elements: list[Element] = []
+        self.event: RuntimeEvent | None = None
+        self.is_sealed = False
+        self.is_recycled = False
+        self.record_count = 0
+        self.size_bytes = 0
+        self._pool: LocalBufferPool | None = pool
+        self._segment: MemorySegment | None = segment
+        self._channel = channel
+        # The last element's lists are this buffer's own, so they may be extended.
+        self._owns_last_run = False
+
+    @classmethod
+    def for_event(cls, event: RuntimeEvent) -> ObjectBuffer:
+        """Return a sealed buffer that carries an event and holds no permit."""
+        buffer = cls.__new__(cls)
+        buffer.elements = []
+        buffer.event = event
+        buffer.is_sealed = True
+        buffer.is_recycled = False
+        buffer.record_count = 0
+        buffer.size_bytes = CONTROL_BYTES_ESTIMATE
+        buffer._pool = None
+        buffer._segment = None
+        buffer._channel = None
+        buffer._owns_last_run = False
+        return buffer
+
+    def __repr__(self) -> str:
+        if self.event is not None:
+            return f"ObjectBuffer({self.event!r})"
+        state = "sealed" if self.is_sealed else "unfinished"
+        return (
+            f"<ObjectBuffer {state}: {self.record_count} records, "
+            f"{len(self.elements)} elements>"
+        )
+
+    @property
+    def is_event(self) -> bool:
+        """Whether the buffer carries an event instead of data."""
+        return self.event is not None
+
+    @property
+    def blocks_upstream(self) -> bool:
+        """Whether the subpartition stops after handing this buffer out."""
+        return self.event is not None and self.event.blocks_upstream
+
+    @property
+    def is_priority(self) -> bool:
+        """Whether the buffer overtakes others."""
+        return self.event is not None and self.event.is_priority
+
+    def append_run(self, run: Run, record_count: int, size_bytes: int) -> None:
+        """Append a run; runs that are short become one.
+
+        Args:
+            run: The run; it is not changed.
+            record_count: Its length.
+            size_bytes: Its estimated size.
+        """
+        elements = self.elements
+        self.record_count += record_count
+        self.size_bytes += size_bytes
+        if elements and record_count <= _MERGE_LENGTH_MAX and self._merge(run):
+            return
+        elements.append(run)
+        self._owns_last_run = False
+
+    def append_control(self, element: Control) -> None:
+        """Append a watermark, a status or a latency marker."""
+        self.elements.append(element)
+        self.size_bytes += CONTROL_BYTES_ESTIMATE
+
+    def seal(self) -> None:
+        """Allow no more appending. Idempotent."""
+        self.is_sealed = True
+
+    def recycle(self) -> None:
+        """Give the permit back; whoever waits for one goes on.
+
+        Raises:
+            BufferRecycledError: If it was given back before.
+        """
+        if self.is_recycled:
+            raise BufferRecycledError(
+                f"{self!r} was recycled twice; recycle where it was consumed, once"
+            )
+        self.is_recycled = True
+        pool, segment = self._pool, self._segment
+        if pool is not None and segment is not None:
+            self._pool = self._segment = None
+            pool.recycle(segment, self._channel)
+
+    def __enter__(self) -> ObjectBuffer:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.recycle()
+
+    def _merge(self, run: Run) -> bool:
+        """Extend the last run if both are lists with (or both without) times."""
+        last = self.elements[-1]
+        if type(run) is not ListRun or type(last) is not ListRun:
+            return False
+        if (run.timestamps is None) is not (last.timestamps is None):
+            return False
+        if not self._owns_last_run:
+            if len(last.values) > _MERGE_LENGTH_MAX:
+                return False
+            last = self._own(last)
+        last.values.extend(run.values)
+        if run.timestamps is not None and last.timestamps is not None:
+            last.timestamps.extend(run.timestamps)
+        return True
+
+    def _own(self, last: ListRun) -> ListRun:
+        timestamps = last.timestamps
+        own = ListRun(
+            last.values.copy(), None if timestamps is None else timestamps.copy()
+        )
+        self.elements[-1] = own
+        self._owns_last_run = True
+        return own

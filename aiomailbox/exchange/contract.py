@@ -1,0 +1,49 @@
+"""What the two ends of a subpartition agree on."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+from aiomailbox.exchange.buffer import ObjectBuffer
+
+__all__ = ["SEQUENCE_MODULUS", "DataListener", "PolledBuffer"]
+
+# Sequence numbers are unsigned 32-bit integers, here as on the wire.
+SEQUENCE_MODULUS: Final = 2**32
+
+
+class PolledBuffer(NamedTuple):
+    """What a poll took.
+
+    Attributes:
+        buffer: The buffer; whoever consumes it recycles it.
+        backlog: Data buffers that could be taken after this one.
+        more_available: Whether another one can be taken now.
+        next_is_priority: Whether that one overtook others.
+        sequence_number: Number of this buffer on its channel, modulo 2**32.
+
+    Concept:
+        Flink, ``ResultSubpartition.BufferAndBacklog``.
+    """
+
+    buffer: ObjectBuffer
+    backlog: int
+    more_available: bool
+    next_is_priority: bool
+    sequence_number: int
+
+
+class DataListener(Protocol):
+    """Who is told that a subpartition has something to take.
+
+    Concept:
+        Flink, ``BufferAvailabilityListener``.
+    """
+
+    def on_data_available(self) -> None:
+        """Take note that a poll would give something."""
+        ...
+
+    def on_priority_event(self, sequence_number: int) -> None:
+        """Take note that the next poll, of that number, gives a priority event."""
+        ...

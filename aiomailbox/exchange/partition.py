@@ -1,0 +1,346 @@
+"""A task's output towards one edge of the job graph: one subpartition per consumer.
+
+Theory of operation: each subpartition has at most one unfinished buffer, its last.
+Short runs and control elements go into it until it is full; long runs are cut into
+buffers of their own. Filling a buffer up seals it, and sealing tells the consumer. An
+event seals first and rides in a buffer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.exchange.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
+from aiomailbox.exchange.contract import DataListener
+from aiomailbox.exchange.subpartition import PipelinedSubpartition
+from aiomailbox.exchange.view import SubpartitionView
+from aiomailbox.ids import PartitionId
+from aiomailbox.memory import LocalBufferPool
+from aiomailbox.records import (
+    RUN_LENGTH_MAX,
+    Control,
+    EndOfData,
+    EndOfPartition,
+    Run,
+    RuntimeEvent,
+    StopMode,
+)
+
+__all__ = ["ResultPartition"]
+
+
+class ResultPartition:
+    """The subpartitions of one output, and the pool that bounds them together.
+
+    Everything is synchronous. Emitting always succeeds up to the pool's ceiling;
+    between two buffers of input the task looks at `availability`.
+
+    Args:
+        partition_id: Whose output, and towards which edge.
+        pool: Where buffers get their permits; the partition owns it and destroys it.
+        subpartition_count: Number of consumers, at least 1.
+        buffer_size_bytes: Estimated size at which a buffer is sealed.
+
+    Attributes:
+        subpartitions: Shape ``(subpartition_count,)``.
+        availability: True while another buffer fits: the pool's own latch.
+        all_data_processed: Turns true when each consumer has acknowledged the end of
+            data.
+
+    Concept:
+        Flink, ``PipelinedResultPartition``.
+
+    Example:
+        >>> from aiomailbox.ids import PartitionId, TaskId, VertexId
+        >>> from aiomailbox.memory import NetworkBufferPool
+        >>> from aiomailbox.records import ListRun
+        >>> pool = NetworkBufferPool(8).create_local_pool(2, subpartitions=1)
+        >>> partition_id = PartitionId(TaskId(VertexId(0), 0, 0), 0)
+        >>> partition = ResultPartition(partition_id, pool, 1)
+        >>> partition.emit_run(ListRun([1, 2, 3]), 0)  # left in an unfinished buffer
+        True
+        >>> partition.subpartitions[0].queued_records
+        3
+    """
+
+    __slots__ = (
+        "_acknowledged",
+        "_buffer_size_bytes",
+        "_builders",
+        "_end_of_data",
+        "_is_closed",
+        "_on_consumed",
+        "_pool",
+        "_users",
+        "all_data_processed",
+        "availability",
+        "is_released",
+        "partition_id",
+        "subpartitions",
+    )
+
+    def __init__(
+        self,
+        partition_id: PartitionId,
+        pool: LocalBufferPool,
+        subpartition_count: int,
+        *,
+        buffer_size_bytes: int = BUFFER_SIZE_BYTES,
+    ) -> None:
+        if subpartition_count < 1:
+            raise InvalidArgumentError(
+                "subpartition_count", f"{subpartition_count} is less than 1"
+            )
+        if buffer_size_bytes < 1:
+            raise InvalidArgumentError(
+                "buffer_size_bytes", f"{buffer_size_bytes} is less than 1"
+            )
+        if pool.options.subpartitions not in {0, subpartition_count}:
+            raise InvalidArgumentError(
+                "pool",
+                f"it counts {pool.options.subpartitions} subpartitions, the partition "
+                f"has {subpartition_count}",
+                f"Create it with subpartitions={subpartition_count}.",
+            )
+        self.partition_id = partition_id
+        self.availability: Availability = pool.availability
+        self.subpartitions = [
+            PipelinedSubpartition(index, pool.availability)
+            for index in range(subpartition_count)
+        ]
+        self.all_data_processed = Availability()
+        self.is_released = False
+        self._pool = pool
+        self._buffer_size_bytes = buffer_size_bytes
+        self._builders: list[ObjectBuffer | None] = [None] * subpartition_count
+        # The producer and each consumer; the last one to leave drops the partition.
+        self._users = subpartition_count + 1
+        self._is_closed = False
+        self._end_of_data = False
+        self._acknowledged: set[int] = set()
+        self._on_consumed: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<ResultPartition {self.partition_id}: {self.subpartitions!r}>"
+
+    @property
+    def subpartition_count(self) -> int:
+        """Number of consumers."""
+        return len(self.subpartitions)
+
+    @property
+    def queued_buffers(self) -> int:
+        """Buffers queued in all subpartitions, events included."""
+        return sum(each.queued_buffers for each in self.subpartitions)
+
+    def emit_run(self, run: Run, channel: int) -> bool:
+        """Queue records for one consumer; an empty run is ignored.
+
+        Returns:
+            Whether something is left in an unfinished buffer, which only a flush, or
+            more records, let the consumer take.
+
+        Raises:
+            OverdraftCeilingError: If more buffers would be out than the pool's
+                ceiling allows; the pieces before that are queued.
+
+        Cost:
+            Per run, not per record. A run of at most `RUN_LENGTH_MAX` records and
+            average size is not copied.
+        """
+        count = len(run)
+        if not count:
+            return False
+        size_bytes = run.size_bytes()
+        if count <= RUN_LENGTH_MAX and size_bytes <= self._buffer_size_bytes:
+            return self._append_run(run, count, size_bytes, channel)
+        unfinished = False
+        for piece in _cut(run, count, size_bytes, self._buffer_size_bytes):
+            unfinished = self._append_run(
+                piece, len(piece), piece.size_bytes(), channel
+            )
+        return unfinished
+
+    def emit_control(self, element: Control, channel: int) -> bool:
+        """Queue a control element for one consumer, in order with the records.
+
+        Returns:
+            As `emit_run`.
+        """
+        buffer = self._unfinished(channel)
+        if buffer is not None:
+            buffer.append_control(element)
+            if buffer.size_bytes >= self._buffer_size_bytes:
+                self._seal(channel)
+        else:
+            buffer = self._open(channel)
+            buffer.append_control(element)
+            self._queue(buffer, channel)
+        return not buffer.is_sealed
+
+    def broadcast_control(self, element: Control) -> bool:
+        """Queue a control element for every consumer; returns as `emit_run`."""
+        unfinished = False
+        for channel in range(len(self.subpartitions)):
+            unfinished = self.emit_control(element, channel) or unfinished
+        return unfinished
+
+    def broadcast_event(self, event: RuntimeEvent) -> None:
+        """Queue an event for every consumer, in a buffer of its own."""
+        for channel, subpartition in enumerate(self.subpartitions):
+            self._seal(channel)
+            subpartition.add(ObjectBuffer.for_event(event))
+
+    def flush(self, channel: int) -> None:
+        """Let one consumer take what is queued, the unfinished buffer included."""
+        self.subpartitions[channel].flush()
+
+    def flush_all(self) -> None:
+        """Let every consumer take what is queued."""
+        for subpartition in self.subpartitions:
+            subpartition.flush()
+
+    @property
+    def has_unflushed_data(self) -> bool:
+        """Whether anything is queued that its consumer cannot take yet."""
+        return any(each.has_unflushed_data for each in self.subpartitions)
+
+    def notify_end_of_data(self, mode: StopMode) -> None:
+        """Tell every consumer that no more records follow. Idempotent."""
+        if not self._end_of_data:
+            self._end_of_data = True
+            self.broadcast_event(EndOfData(mode))
+
+    def acknowledge_all_data_processed(self, channel: int) -> None:
+        """Take note that a consumer has processed all records; repeats are ignored."""
+        self._acknowledged.add(channel)
+        if len(self._acknowledged) == len(self.subpartitions):
+            self.all_data_processed.set_available()
+
+    def finish(self) -> None:
+        """Tell every consumer that nothing at all follows. Idempotent."""
+        for channel, subpartition in enumerate(self.subpartitions):
+            self._builders[channel] = None
+            subpartition.finish(EndOfPartition())
+
+    def create_view(
+        self, subpartition_index: int, listener: DataListener
+    ) -> SubpartitionView:
+        """Return the one view of a subpartition.
+
+        Raises:
+            InvalidArgumentError: If there is no such subpartition.
+            IllegalStateError: If it has a view already, or was released.
+        """
+        if not 0 <= subpartition_index < len(self.subpartitions):
+            raise InvalidArgumentError(
+                "subpartition_index",
+                f"{subpartition_index} is not among the {len(self.subpartitions)} of "
+                f"partition {self.partition_id}",
+            )
+        return SubpartitionView(
+            self.subpartitions[subpartition_index], listener, self._drop_user
+        )
+
+    def on_consumed(self, callback: Callable[[], None]) -> None:
+        """Call back once, when the producer and every consumer have let go."""
+        self._on_consumed = callback
+
+    def close(self) -> None:
+        """End the producer's part; what is queued stays for the consumers. Idempotent.
+
+        The pool lends nothing more; permits return as buffers are recycled.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._pool.lazy_destroy()
+        self._drop_user()
+
+    def release(self, failure: BaseException | None = None) -> None:
+        """Recycle everything that is queued, and end what reads it. Idempotent.
+
+        Args:
+            failure: Why, when the producer failed: consumers chain it to their error.
+        """
+        if self.is_released:
+            return
+        self.is_released = True
+        self._builders = [None] * len(self.subpartitions)
+        for subpartition in self.subpartitions:
+            subpartition.release(failure)
+        self.close()
+
+    def _drop_user(self) -> None:
+        self._users -= 1
+        if self._users < 0:
+            raise IllegalStateError(
+                f"partition {self.partition_id} was let go more often than it was used"
+            )
+        if self._users == 0:
+            self.is_released = True
+            if self._on_consumed is not None:
+                self._on_consumed()
+
+    def _append_run(self, run: Run, count: int, size_bytes: int, channel: int) -> bool:
+        buffer = self._unfinished(channel)
+        if buffer is not None:
+            if (
+                buffer.record_count + count <= RUN_LENGTH_MAX
+                and buffer.size_bytes + size_bytes <= self._buffer_size_bytes
+            ):
+                buffer.append_run(run, count, size_bytes)
+                if self._is_full(buffer):
+                    self._seal(channel)
+                return not buffer.is_sealed
+            # Sealed early rather than filled up: whole runs move without copies.
+            self._seal(channel)
+        buffer = self._open(channel)
+        buffer.append_run(run, count, size_bytes)
+        self._queue(buffer, channel)
+        return not buffer.is_sealed
+
+    def _unfinished(self, channel: int) -> ObjectBuffer | None:
+        """Return the buffer that can be appended to; a consumer may have sealed it."""
+        buffer = self._builders[channel]
+        if buffer is not None and buffer.is_sealed:
+            self._builders[channel] = buffer = None
+        return buffer
+
+    def _open(self, channel: int) -> ObjectBuffer:
+        if self.is_released or self._is_closed:
+            raise IllegalStateError(
+                f"partition {self.partition_id} is closed; nothing can be emitted"
+            )
+        # A pool without subpartitions of its own counts no channels.
+        charged = channel if self._pool.options.subpartitions else None
+        return ObjectBuffer(self._pool, self._pool.request_elastic(charged), charged)
+
+    def _queue(self, buffer: ObjectBuffer, channel: int) -> None:
+        """Queue a new buffer that holds its first element, so one notice is enough."""
+        if self._is_full(buffer):
+            buffer.is_sealed = True
+        else:
+            self._builders[channel] = buffer
+        self.subpartitions[channel].add(buffer)
+
+    def _is_full(self, buffer: ObjectBuffer) -> bool:
+        return (
+            buffer.record_count >= RUN_LENGTH_MAX
+            or buffer.size_bytes >= self._buffer_size_bytes
+        )
+
+    def _seal(self, channel: int) -> None:
+        if self._builders[channel] is not None:
+            self._builders[channel] = None
+            self.subpartitions[channel].seal_last()
+
+
+def _cut(run: Run, count: int, size_bytes: int, limit_bytes: int) -> Iterator[Run]:
+    """Cut a run into pieces that fit a buffer by count and, on average, by size."""
+    by_size = limit_bytes * count // size_bytes if size_bytes else count
+    length = max(1, min(RUN_LENGTH_MAX, by_size))
+    for start in range(0, count, length):
+        yield run.slice(start, min(start + length, count))

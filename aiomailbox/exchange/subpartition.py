@@ -1,0 +1,354 @@
+"""One channel's queue on the producer's side, and the view a consumer has of it.
+
+Theory of operation: the consumer is told when "there is something to take" turns from
+false to true, and at no other time: whoever was told takes until `poll` says that
+nothing more is ready. An unfinished buffer is nothing to take unless a flush was asked
+for. After an event that blocks upstream nothing can be taken until consumption is
+resumed; the flush request survives that.
+"""
+
+from __future__ import annotations
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import IllegalStateError
+from aiomailbox.exchange.buffer import ObjectBuffer
+from aiomailbox.exchange.contract import (
+    SEQUENCE_MODULUS,
+    DataListener,
+    PolledBuffer,
+)
+from aiomailbox.exchange.priority_deque import PrioritizedDeque
+from aiomailbox.records import Alignment, CheckpointBarrier, RuntimeEvent
+
+__all__ = ["PipelinedSubpartition"]
+
+
+class PipelinedSubpartition:
+    """A queue of buffers from one producer to one consumer.
+
+    Loop-local: every method is synchronous and belongs to the loop's thread.
+
+    Args:
+        index: Its place in the partition, from 0.
+        writable: True while another buffer fits; usually the pool's availability.
+
+    Attributes:
+        buffers_total: Buffers taken so far, events included.
+        records_total: Records taken so far.
+        bytes_total: Estimated bytes taken so far.
+
+    Invariants:
+        Only the last buffer may be unfinished; an event is never unfinished.
+
+    Concept:
+        Flink, ``PipelinedSubpartition``.
+    """
+
+    __slots__ = (
+        "_buffers",
+        "_data_count",
+        "_flush_requested",
+        "_has_view",
+        "_is_blocked",
+        "_listener",
+        "_sequence_number",
+        "_writable",
+        "buffers_total",
+        "bytes_total",
+        "failure",
+        "index",
+        "is_finished",
+        "is_released",
+        "records_total",
+    )
+
+    def __init__(self, index: int, writable: Availability) -> None:
+        self.index = index
+        self.is_finished = False
+        self.is_released = False
+        self.failure: BaseException | None = None
+        self.buffers_total = 0
+        self.records_total = 0
+        self.bytes_total = 0
+        self._writable = writable
+        self._buffers: PrioritizedDeque[ObjectBuffer] = PrioritizedDeque()
+        self._data_count = 0
+        self._flush_requested = False
+        self._is_blocked = False
+        self._sequence_number = 0
+        self._listener: DataListener | None = None
+        self._has_view = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<PipelinedSubpartition {self.index}: {len(self._buffers)} queued"
+            f"{', blocked' if self._is_blocked else ''}"
+            f"{', finished' if self.is_finished else ''}"
+            f"{', released' if self.is_released else ''}>"
+        )
+
+    async def writable(self) -> None:
+        """Suspend until another buffer fits; returns at once if one does."""
+        await self._writable.wait()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether an event that was handed out waits for `resume_consumption`."""
+        return self._is_blocked
+
+    @property
+    def queued_buffers(self) -> int:
+        """Buffers that are queued, events included."""
+        return len(self._buffers)
+
+    @property
+    def queued_records(self) -> int:
+        """Records that are queued."""
+        return sum(buffer.record_count for buffer in self._buffers)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Estimated bytes that are queued."""
+        return sum(buffer.size_bytes for buffer in self._buffers)
+
+    @property
+    def backlog(self) -> int:
+        """Data buffers that can be taken: the unfinished one only if it is flushed."""
+        last = self._buffers.peek_last()
+        if self._is_blocked or last is None:
+            return 0
+        if self._flush_requested or self.is_finished or last.is_sealed:
+            return self._data_count
+        return self._data_count - 1
+
+    @property
+    def has_unflushed_data(self) -> bool:
+        """Whether an unfinished buffer holds something that nobody can take yet."""
+        last = self._buffers.peek_last()
+        return (
+            last is not None
+            and not last.is_sealed
+            and not self._flush_requested
+            and bool(last.elements)
+        )
+
+    def add(self, buffer: ObjectBuffer) -> bool:
+        """Queue a buffer; a priority event goes before the data.
+
+        The previous buffer must be sealed. If nobody can consume any more, the buffer
+        is recycled.
+
+        Returns:
+            Whether the buffer was queued.
+        """
+        if self.is_finished or self.is_released:
+            buffer.recycle()
+            return False
+        if buffer.is_priority:
+            self._add_priority(buffer)
+            return True
+        last = self._buffers.peek_last()
+        if last is not None and not last.is_sealed:
+            raise IllegalStateError(
+                "the last buffer of the subpartition is unfinished; seal it first"
+            )
+        was_available = self._is_available()
+        self._buffers.append(buffer)
+        if buffer.event is None:
+            self._data_count += 1
+        self._notify_unless(was_available)
+        return True
+
+    def seal_last(self) -> None:
+        """Seal the unfinished buffer, if there is one, so that it can be taken."""
+        last = self._buffers.peek_last()
+        if last is None or last.is_sealed:
+            return
+        was_available = self._is_available()
+        last.seal()
+        self._notify_unless(was_available)
+
+    def flush(self) -> None:
+        """Let the unfinished buffer be taken, if it holds anything."""
+        last = self._buffers.peek_last()
+        if last is None or self._flush_requested:
+            return
+        if len(self._buffers) == 1 and not last.is_sealed and not last.elements:
+            return
+        was_available = self._is_available()
+        self._flush_requested = True
+        self._notify_unless(was_available)
+
+    def finish(self, event: RuntimeEvent) -> None:
+        """Queue the last event; nothing is added after it. Tells the consumer."""
+        if self.is_finished or self.is_released:
+            return
+        last = self._buffers.peek_last()
+        if last is not None:
+            last.seal()
+        self._buffers.append(ObjectBuffer.for_event(event))
+        self.is_finished = True
+        if self._listener is not None:
+            self._listener.on_data_available()
+
+    def attach(self, listener: DataListener) -> None:
+        """Tell a consumer from now on; it is not told about what is queued.
+
+        Raises:
+            IllegalStateError: If there is, or was, a consumer, or all was released.
+        """
+        if self.is_released:
+            raise IllegalStateError(f"{self!r} has been released")
+        if self._has_view:
+            raise IllegalStateError(
+                f"{self!r} has a view already; one consumer reads a subpartition"
+            )
+        self._has_view = True
+        self._listener = listener
+
+    def detach(self) -> None:
+        """Tell the consumer nothing more: it is going away itself."""
+        self._listener = None
+
+    def is_available(self, *, has_credit: bool = True) -> bool:
+        """Say whether something can be taken; without credit only an event can."""
+        if has_credit:
+            return self._is_available()
+        head = self._buffers.peek()
+        return not self._is_blocked and head is not None and head.is_event
+
+    def poll(self) -> PolledBuffer | None:
+        """Take the next buffer; an unfinished one is sealed by that.
+
+        Returns:
+            What was taken, or None if nothing can be taken now.
+        """
+        if self._is_blocked:
+            return None
+        emptied: list[ObjectBuffer] = []
+        buffer = self._take(emptied)
+        polled = None if buffer is None else self._describe(buffer)
+        for empty in emptied:
+            empty.recycle()
+        return polled
+
+    def resume_consumption(self) -> None:
+        """Lift the block of an event; the caller looks again and tells the gate.
+
+        Raises:
+            IllegalStateError: If nothing blocks.
+        """
+        if not self._is_blocked:
+            raise IllegalStateError(
+                f"{self!r} is not blocked; resume once per event that blocks upstream"
+            )
+        self._is_blocked = False
+
+    def in_flight_buffers(self) -> list[ObjectBuffer]:
+        """Return the queued data buffers, in order, without taking them."""
+        return [buffer for buffer in self._buffers if buffer.event is None]
+
+    def time_out_barrier(self, checkpoint_id: int) -> list[ObjectBuffer] | None:
+        """Turn a queued aligned barrier into an unaligned one, at the head.
+
+        Returns:
+            The data buffers that it overtakes, still queued, in order; None if the
+            barrier is not queued any more.
+        """
+        overtaken: list[ObjectBuffer] = []
+        for buffer in self._buffers:
+            event = buffer.event
+            if event is None:
+                overtaken.append(buffer)
+            elif (
+                isinstance(event, CheckpointBarrier)
+                and event.checkpoint_id == checkpoint_id
+                and not event.is_priority
+            ):
+                self._buffers.remove(buffer)
+                unaligned = CheckpointBarrier(
+                    checkpoint_id, event.timestamp_ms, Alignment.UNALIGNED
+                )
+                self._add_priority(ObjectBuffer.for_event(unaligned))
+                return overtaken
+        return None
+
+    def release(self, failure: BaseException | None = None) -> None:
+        """Recycle what is queued and tell a consumer that nothing will come.
+
+        Args:
+            failure: Why, when the producer failed. Idempotent.
+        """
+        if self.is_released:
+            return
+        self.is_released = True
+        self.failure = failure
+        listener, self._listener = self._listener, None
+        buffers = self._buffers.clear()
+        self._data_count = 0
+        self._flush_requested = False
+        for buffer in buffers:
+            buffer.seal()
+        for buffer in buffers:
+            buffer.recycle()
+        if listener is not None:
+            listener.on_data_available()
+
+    def _is_available(self) -> bool:
+        if self._is_blocked:
+            return False
+        last = self._buffers.peek_last()
+        if last is None:
+            return False
+        return self._flush_requested or last.is_sealed or len(self._buffers) > 1
+
+    def _notify_unless(self, was_available: bool) -> None:
+        if not was_available and self._listener is not None and self._is_available():
+            self._listener.on_data_available()
+
+    def _add_priority(self, buffer: ObjectBuffer) -> None:
+        self._buffers.append_priority(buffer)
+        if (
+            self._buffers.priority_count == 1
+            and not self._is_blocked
+            and self._listener is not None
+        ):
+            self._listener.on_priority_event(self._sequence_number)
+
+    def _take(self, emptied: list[ObjectBuffer]) -> ObjectBuffer | None:
+        """Remove the first buffer that holds something; collect empty sealed ones."""
+        buffers = self._buffers
+        while (buffer := buffers.peek()) is not None:
+            if buffer.event is None and not buffer.elements:
+                if not buffer.is_sealed:
+                    break
+                buffers.popleft()
+                self._data_count -= 1
+                emptied.append(buffer)
+                continue
+            buffers.popleft()
+            buffer.is_sealed = True
+            if buffer.event is None:
+                self._data_count -= 1
+            elif buffer.event.blocks_upstream:
+                self._is_blocked = True
+            if not buffers:
+                self._flush_requested = False
+            return buffer
+        if len(buffers) <= 1:
+            self._flush_requested = False
+        return None
+
+    def _describe(self, buffer: ObjectBuffer) -> PolledBuffer:
+        sequence_number = self._sequence_number
+        self._sequence_number = (sequence_number + 1) % SEQUENCE_MODULUS
+        self.buffers_total += 1
+        self.records_total += buffer.record_count
+        self.bytes_total += buffer.size_bytes
+        return PolledBuffer(
+            buffer,
+            self.backlog,
+            self._is_available(),
+            self._buffers.priority_count > 0 and not self._is_blocked,
+            sequence_number,
+        )
