@@ -1,0 +1,244 @@
+"""The global pool: promises, unpooled requests, sizes of the shares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from aiomailbox.errors import (
+    BufferRecycledError,
+    BufferTimeoutError,
+    IllegalStateError,
+    InsufficientBuffersError,
+    InvalidArgumentError,
+    PoolDestroyedError,
+)
+from aiomailbox.memory import LocalBufferPool, MemorySegment, NetworkBufferPool
+
+Drain = Callable[[LocalBufferPool], list[MemorySegment]]
+
+
+def _sizes(network: NetworkBufferPool) -> list[int]:
+    return [pool.size for pool in network.local_pools]
+
+
+def test_a_fresh_pool_has_everything_and_a_destroyed_one_nothing() -> None:
+    network = NetworkBufferPool(10, 128)
+    totals = network.total_segments, network.available_segments, network.used_segments
+    assert totals == (10, 10, 0)
+    assert network.try_request_unpooled(1) is not None
+    assert (network.available_segments, network.used_segments) == (9, 1)
+    network.destroy()
+    totals = network.total_segments, network.available_segments, network.used_segments
+    assert totals == (0, 0, 0)
+
+
+def test_a_destroyed_pool_makes_no_shares() -> None:
+    network = NetworkBufferPool(10)
+    network.destroy()
+    network.destroy()
+    with pytest.raises(PoolDestroyedError):
+        network.create_local_pool(1)
+    with pytest.raises(PoolDestroyedError):
+        network.try_request_unpooled(1)
+
+
+def test_draining_all_shares_gives_exactly_the_total(drain: Drain) -> None:
+    network = NetworkBufferPool(10)
+    pools = [network.create_local_pool(2, 2), network.create_local_pool(1, 1)]
+    pools.append(network.create_local_pool(5))
+    taken = [drain(pool) for pool in pools]
+    assert sum(map(len, taken)) == 10
+    network.destroy_all_local_pools()
+    for pool, segments in zip(pools, taken, strict=True):
+        with pytest.raises(PoolDestroyedError):
+            pool.try_request()
+        for segment in segments:
+            pool.recycle(segment)
+    assert network.available_segments == 10
+    assert network.create_local_pool(10).size == 10
+
+
+def test_more_than_is_unpromised_is_refused_and_nothing_is_lost() -> None:
+    network = NetworkBufferPool(10)
+    with pytest.raises(InsufficientBuffersError, match="required 11, but only 10"):
+        network.try_request_unpooled(11)
+    first = network.create_local_pool(6)
+    with pytest.raises(InsufficientBuffersError, match="required 6, but only 4"):
+        network.create_local_pool(6)
+    assert first.size == 10
+    with pytest.raises(InvalidArgumentError, match="count"):
+        network.try_request_unpooled(-1)
+    assert network.try_request_unpooled(0) == []
+
+
+def test_sizes_follow_pools_and_unpooled_segments_as_they_come_and_go() -> None:
+    network = NetworkBufferPool(10)
+    first = network.create_local_pool(1)
+    taken = [network.try_request_unpooled(2)]
+    sizes = [_sizes(network)]
+    network.create_local_pool(1)
+    sizes.append(_sizes(network))
+    for _ in range(2):
+        taken.append(network.try_request_unpooled(2))
+        sizes.append(_sizes(network))
+    for segments in taken:
+        assert segments is not None
+        network.recycle_unpooled(segments)
+        sizes.append(_sizes(network))
+    first.lazy_destroy()
+    sizes.append(_sizes(network))
+    expected = [[8], [4, 4], [3, 3], [2, 2], [3, 3], [4, 4], [5, 5], [10]]
+    assert sizes == expected
+
+
+def test_shares_that_took_too_much_fall_back_and_their_excess_moves_on(
+    drain: Drain,
+) -> None:
+    network = NetworkBufferPool(10)
+    greedy = network.create_local_pool(5)
+    held = drain(greedy)
+    needy = network.create_local_pool(5)
+    assert (greedy.size, needy.size, needy.available) == (5, 5, False)
+    assert greedy.try_request() is None
+    greedy.recycle(held.pop())
+    assert needy.available
+
+
+async def test_an_unpooled_request_waits_until_shares_have_shrunk(
+    drain: Drain,
+) -> None:
+    network = NetworkBufferPool(10)
+    greedy = network.create_local_pool(5)
+    held = drain(greedy)
+    request = asyncio.ensure_future(network.request_unpooled(5))
+    await asyncio.sleep(0)
+    assert not request.done()
+    for segment in held[:5]:
+        greedy.recycle(segment)
+    assert len(await request) == 5
+    assert network.available_segments == 0
+
+
+async def test_an_unpooled_request_that_times_out_keeps_nothing(drain: Drain) -> None:
+    network = NetworkBufferPool(2, request_timeout_s=0.05)
+    pool = network.create_local_pool(1)
+    held = drain(pool)
+    with pytest.raises(BufferTimeoutError, match="timeout"):
+        await network.request_unpooled(1)
+    assert pool.size == 2
+    pool.recycle(held.pop())
+    assert pool.available
+
+
+async def test_a_cancelled_unpooled_request_gives_back_what_it_had(
+    drain: Drain,
+) -> None:
+    network = NetworkBufferPool(10)
+    greedy = network.create_local_pool(1)
+    held = drain(greedy)
+    request = asyncio.ensure_future(network.request_unpooled(8))
+    await asyncio.sleep(0)
+    for segment in held[:3]:
+        greedy.recycle(segment)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    greedy.lazy_destroy()
+    for segment in held[3:]:
+        greedy.recycle(segment)
+    assert network.available_segments == 10
+    assert network.create_local_pool(10, 10).size == 10
+
+
+async def test_destroying_the_pool_fails_a_waiting_unpooled_request(
+    drain: Drain,
+) -> None:
+    network = NetworkBufferPool(4)
+    drain(network.create_local_pool(1))
+    request = asyncio.ensure_future(network.request_unpooled(2))
+    await asyncio.sleep(0)
+    network.destroy()
+    with pytest.raises(PoolDestroyedError):
+        await request
+
+
+async def test_unpooled_requests_are_served_in_the_order_of_waiting(
+    drain: Drain,
+) -> None:
+    network = NetworkBufferPool(10)
+    greedy = network.create_local_pool(1)
+    held = drain(greedy)
+    waiting = [asyncio.ensure_future(network.request_unpooled(4)) for _ in range(2)]
+    await asyncio.sleep(0)
+    for segment in held[:4]:
+        greedy.recycle(segment)
+    await asyncio.sleep(0)
+    assert [request.done() for request in waiting] == [True, False]
+    for segment in held[4:8]:
+        greedy.recycle(segment)
+    assert len(await waiting[1]) == 4
+    assert not network.availability.available
+
+
+def test_availability_follows_the_last_free_segment() -> None:
+    network = NetworkBufferPool(2)
+    woken: list[str] = []
+    first = network.try_request_unpooled(1)
+    assert network.availability.available
+    second = network.try_request_unpooled(1)
+    assert not network.availability.available
+    network.availability.on_available(lambda: woken.append("woken"))
+    assert first is not None
+    assert second is not None
+    network.recycle_unpooled(first)
+    assert woken == ["woken"]
+
+
+def test_an_unpooled_segment_cannot_be_returned_twice() -> None:
+    network = NetworkBufferPool(2)
+    segments = network.try_request_unpooled(1)
+    assert segments is not None
+    network.recycle_unpooled(segments)
+    with pytest.raises(BufferRecycledError):
+        network.recycle_unpooled(segments)
+    assert network.available_segments == 2
+
+
+def test_a_leak_names_the_owner_until_the_segment_is_back() -> None:
+    network = NetworkBufferPool(4)
+    pool = network.create_local_pool(1, owner="map (2/4)", subpartitions=2)
+    segment = pool.try_request(1)
+    assert segment is not None
+    assert network.leaks() == []
+    pool.lazy_destroy()
+    assert network.leaks() == [("map (2/4)", 1, (0, 1))]
+    with pytest.raises(IllegalStateError, match=r"map \(2/4\).*1"):
+        network.check_leaks()
+    pool.recycle(segment, 1)
+    network.check_leaks()
+    assert network.available_segments == 4
+
+
+def test_a_segment_recycled_after_the_pool_was_destroyed_is_freed() -> None:
+    network = NetworkBufferPool(2)
+    pool = network.create_local_pool(1)
+    segment = pool.try_request()
+    assert segment is not None
+    network.destroy()
+    pool.lazy_destroy()
+    pool.recycle(segment)
+    assert segment.is_freed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameter"),
+    [((0,), "total_segments"), ((1, 0), "segment_size"), ((1, 1, 0), "timeout")],
+)
+def test_a_pool_of_nothing_is_refused(
+    arguments: tuple[int, ...], parameter: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=parameter):
+        NetworkBufferPool(*arguments)
