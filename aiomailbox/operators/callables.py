@@ -1,0 +1,138 @@
+"""Looks at the users' functions: sync or async, how many arguments, from which line."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from aiomailbox.errors import WrongTypeError
+
+
+class CallableKind(Enum):
+    """What calling a function gives."""
+
+    SYNC = "a value"
+    ASYNC = "a coroutine"
+    ASYNC_GENERATOR = "an asynchronous generator"
+
+
+def callable_kind(function: Callable[..., Any]) -> CallableKind:
+    """Return what calling ``function`` gives, without calling it.
+
+    Functions, methods, ``functools.partial`` and objects with a ``__call__`` are
+    understood; a function that returns somebody else's coroutine looks like a sync one.
+
+    Example:
+        >>> async def look_up(key): ...
+        >>> callable_kind(look_up)
+        <CallableKind.ASYNC: 'a coroutine'>
+    """
+    target = _without_partials(function)
+    for candidate in (target, getattr(target, "__call__", None)):  # noqa: B004 -- the method itself is looked at
+        if inspect.isclass(target):
+            break
+        if inspect.iscoroutinefunction(candidate):
+            return CallableKind.ASYNC
+        if inspect.isasyncgenfunction(candidate):
+            return CallableKind.ASYNC_GENERATOR
+    return CallableKind.SYNC
+
+
+def is_async_callable(function: Callable[..., Any]) -> bool:
+    """Return whether the result of ``function`` has to be awaited or iterated async."""
+    return callable_kind(function) is not CallableKind.SYNC
+
+
+def check_function(
+    function: object, parameter: str, *, arity: int | None = None
+) -> Callable[..., Any]:
+    """Return ``function`` if it can be called with ``arity`` arguments.
+
+    Args:
+        function: What the user gave.
+        parameter: The name of the parameter it was given for.
+        arity: How many positional arguments it will get; None skips the check, and so
+            does a function whose signature nobody knows (some built-in ones).
+
+    Raises:
+        WrongTypeError: If it is not callable, or not with so many arguments.
+    """
+    if not callable(function):
+        raise WrongTypeError(
+            parameter, f"{function!r} is not a function", "Give a function or method."
+        )
+    if arity is not None and not _accepts(function, arity):
+        raise WrongTypeError(
+            parameter,
+            f"{describe(function)} cannot be called with {arity} positional argument"
+            f"{'' if arity == 1 else 's'}",
+            f"Its signature is {inspect.signature(function)}.",
+        )
+    return function
+
+
+def check_sync_function(
+    function: object, parameter: str, *, arity: int | None = None
+) -> Callable[..., Any]:
+    """Return ``function`` if it can be called and gives its result at once.
+
+    Raises:
+        WrongTypeError: Also if it is an ``async def`` function.
+    """
+    checked = check_function(function, parameter, arity=arity)
+    if is_async_callable(checked):
+        raise WrongTypeError(
+            parameter,
+            f"{describe(checked)} gives {callable_kind(checked).value}",
+            "A plain function is needed here: do the awaiting in map_async before.",
+        )
+    return checked
+
+
+def describe(function: Callable[..., Any]) -> str:
+    """Return the function's name and where it is written.
+
+    Example:
+        >>> describe(len)
+        'len'
+    """
+    target = _without_partials(function)
+    name = _name(target)
+    if target is not function:
+        name = f"partial of {name}"
+    code = getattr(inspect.unwrap(target), "__code__", None)
+    if code is None:
+        call = getattr(type(target), "__call__", None)  # noqa: B004 -- for its line
+        code = getattr(call, "__code__", None)
+    if code is None:
+        return name
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _name(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        return f"{type(function).__qualname__} object"
+    last = str(name).rpartition("<locals>.")[2]
+    return "lambda" if last == "<lambda>" else last
+
+
+def _accepts(function: Callable[..., Any], arity: int) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*range(arity))
+    except TypeError:
+        return False
+    return True

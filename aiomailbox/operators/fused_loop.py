@@ -1,0 +1,181 @@
+"""Runs a chain of stateless functions over runs, in one compiled loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from types import CoroutineType
+from typing import Any, Final, NoReturn, Protocol
+
+from aiomailbox.errors import RecordTypeError
+from aiomailbox.operators.callables import describe
+from aiomailbox.operators.context import RuntimeContext
+from aiomailbox.operators.contract import Output, Pending, then
+from aiomailbox.operators.fused_source import LoopShape, StageKind, compile_loop
+from aiomailbox.operators.on_error import ErrorAction, OnError
+from aiomailbox.operators.record_failures import RecordFailures, report_all
+from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
+
+# About a millisecond of emitting: then the event loop gets its turn.
+_PIECES_PER_TURN: Final = 4
+
+_ASYNC_REMEDY: Final = (
+    "An async def function: pass the function itself instead of calling it in a "
+    "lambda, or use map_async."
+)
+
+_Piece = tuple[list[Any], list[int] | None]
+
+
+class Stage(Protocol):
+    """One function of the chain, with what is done when it raises."""
+
+    kind: StageKind
+    function: Callable[..., Any]
+    on_error: OnError
+    context: RuntimeContext
+
+    def failures(self) -> RecordFailures:
+        """Return a collector of the stage's failed records."""
+        ...
+
+
+class FusedLoop:
+    """A chain of synchronous map, filter and flat_map functions as one loop.
+
+    Args:
+        stages: The chain, at least one.
+        output: Where the last stage's results go.
+
+    Cost:
+        Per record only the calls of the functions and one ``list.append``.
+    """
+
+    def __init__(self, stages: Sequence[Stage], output: Output) -> None:
+        self._stages = list(stages)
+        self._kinds = tuple(stage.kind for stage in stages)
+        self._failures = [stage.failures() for stage in stages]
+        self._output = output
+        self._expands = StageKind.FLAT_MAP in self._kinds
+        # Timestamps of a chain that neither drops nor adds records stay as they are.
+        self._keeps_all = all(
+            stage.kind is StageKind.MAP and stage.on_error.action is ErrorAction.FAIL
+            for stage in stages
+        )
+        self._fatal: BaseException | None = None
+        self._waiting = False
+        self._checked = False
+        self._plain_loop: Callable[..., Any] | None = None
+        self._timed_loop: Callable[..., Any] | None = None
+
+    def process(self, run: Run) -> Pending:
+        """Process a run and emit what became of it."""
+        timestamps = run.timestamps
+        if timestamps is None or self._keeps_all:
+            loop = self._plain_loop or self._loop(timed=False)
+        else:
+            loop = self._timed_loop or self._loop(timed=True)
+        if self._expands:
+            return self._emit_pieces(loop(run.values, timestamps))
+        values, timestamps = loop(run.values, timestamps)
+        return self._emit(values, timestamps)
+
+    def _loop(self, *, timed: bool) -> Callable[..., Any]:
+        # Only a loop of the first run is checked, and it is not kept.
+        checked = not self._checked
+        self._checked = True
+        factory = compile_loop(LoopShape(self._kinds, timed, checked))
+        functions = [stage.function for stage in self._stages]
+        loop = factory(self._failed, self._wrong, self._iterable, functions)
+        if checked:
+            return loop
+        if timed:
+            self._timed_loop = loop
+        else:
+            self._plain_loop = loop
+        return loop
+
+    def _emit(self, values: list[Any], timestamps: list[int] | None) -> Pending:
+        pending: Pending = None
+        if self._waiting:
+            self._waiting = False
+            pending = report_all(self._failures)
+        if not values:
+            return pending
+        run = ListRun(values, timestamps)
+        if pending is None:
+            return self._output.emit_run(run)
+        return then(pending, self._output.emit_run, run)
+
+    def _emit_pieces(self, pieces: Generator[_Piece]) -> Pending:
+        availability = self._output.availability
+        pending: Pending = None
+        for _ in range(_PIECES_PER_TURN):
+            values, timestamps = next(pieces)
+            pending = self._emit(values, timestamps)
+            if len(values) < RUN_LENGTH_MAX:
+                return pending
+            if pending is not None or not availability.available:
+                break
+        return self._emit_later(pieces, pending)
+
+    async def _emit_later(self, pieces: Generator[_Piece], pending: Pending) -> None:
+        with contextlib.closing(pieces):
+            is_last = False
+            while not is_last:
+                if pending is not None:
+                    await pending
+                await asyncio.sleep(0)
+                await self._output.availability.wait()
+                values, timestamps = next(pieces)
+                pending = self._emit(values, timestamps)
+                is_last = len(values) < RUN_LENGTH_MAX
+            if pending is not None:
+                await pending
+
+    def _failed(
+        self, stage: int, record: Any, timestamp: int | None, error: Exception
+    ) -> None:
+        if error is self._fatal:
+            # Raised for a later stage, inside the results of this one.
+            raise error
+        if type(record) is CoroutineType:
+            self._wrong(self._maker_of(stage), record, [])
+        try:
+            self._failures[stage].take(record, timestamp, error)
+        except Exception as fatal:
+            self._fatal = fatal
+            raise
+        self._waiting = True
+
+    def _wrong(self, stage: int, value: Any, out: list[Any]) -> None:
+        for coroutine in (value, *out):
+            if type(coroutine) is CoroutineType:
+                coroutine.close()
+        problem = "a record is a coroutine, which can be awaited only once"
+        if stage >= 0:
+            function = describe(self._stages[stage].function)
+            problem = f"{function} returned a coroutine where a value is expected"
+        self._raise_record_type(max(stage, 0), problem, _ASYNC_REMEDY)
+
+    def _iterable(self, stage: int, results: Any) -> Any:
+        if type(results) is CoroutineType:
+            self._wrong(stage, results, [])
+        if not hasattr(results, "__iter__") and not hasattr(results, "__getitem__"):
+            function = describe(self._stages[stage].function)
+            self._raise_record_type(
+                stage,
+                f"{function} returned {results!r}, which is not iterable",
+                "Return a list (an empty one for no records) or write a generator.",
+            )
+        return results
+
+    def _raise_record_type(self, stage: int, problem: str, remedy: str) -> NoReturn:
+        name = self._stages[stage].context.operator_name
+        self._fatal = RecordTypeError(f"operator {name!r}", problem, remedy)
+        raise self._fatal
+
+    def _maker_of(self, stage: int) -> int:
+        made = [k for k in range(stage) if self._kinds[k] is not StageKind.FILTER]
+        return made[-1] if made else -1

@@ -1,0 +1,234 @@
+"""Writes the source of one loop that applies a chain of functions to a run.
+
+Theory of operation: the functions become ``f0``, ``f1``, … and the value after stage
+``k`` is ``v{k+1}``. Each call has a ``try`` of its own, which costs nothing until
+something is raised (CPython 3.11 and later): the stage that failed and what it was
+called with are known exactly, and the loop simply goes on with the next record.
+A chain with a flat_map becomes a generator of bounded pieces, so that it can be paused
+in the middle of a record.
+
+With ``checked`` every result is looked at, which is done for the first run; afterwards
+the last value of a run speaks for all.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from aiomailbox.records import RUN_LENGTH_MAX
+
+_INDENT: Final = "    "
+
+
+class StageKind(Enum):
+    """What is done with the result of a stage's function."""
+
+    MAP = "map"
+    FILTER = "filter"
+    FLAT_MAP = "flat_map"
+
+
+@dataclass(frozen=True, slots=True)
+class LoopShape:
+    """What a loop depends on besides the functions themselves.
+
+    Attributes:
+        kinds: The stages, in order.
+        timed: The loop carries the timestamps along.
+        checked: The result of each call is looked at.
+    """
+
+    kinds: tuple[StageKind, ...]
+    timed: bool
+    checked: bool
+
+    @property
+    def expands(self) -> bool:
+        """Whether one record may become many."""
+        return StageKind.FLAT_MAP in self.kinds
+
+
+LoopFactory = Callable[..., Callable[..., Any]]
+
+
+def loop_source(shape: LoopShape) -> str:
+    """Return the source of ``make(failed, wrong, iterable, f0, …)``.
+
+    ``make`` returns ``loop(values, timestamps)``. Without a flat_map that returns the
+    new values and timestamps; with one it is a generator of such pairs.
+
+    Example:
+        >>> print(loop_source(LoopShape((StageKind.MAP,), False, False)))
+        def make(failed, wrong, iterable, coroutine, f0):
+            def loop(values, timestamps):
+                v1 = None
+                out = []
+                append = out.append
+                for v0 in values:
+                    try:
+                        v1 = f0(v0)
+                    except Exception as error:
+                        failed(0, v0, None, error)
+                        continue
+                    append(v1)
+                if type(v1) is coroutine:
+                    wrong(0, v1, out)
+                return out, timestamps
+            return loop
+    """
+    return _Writer(shape).source()
+
+
+@functools.lru_cache(maxsize=256)
+def compile_loop(shape: LoopShape) -> LoopFactory:
+    """Return ``make`` of `loop_source`, compiled; its lines appear in tracebacks."""
+    source = loop_source(shape)
+    flags = f"{'t' if shape.timed else ''}{'c' if shape.checked else ''}"
+    filename = f"<aiomailbox fused {' '.join(k.value for k in shape.kinds)} {flags}>"
+    # Entries without a time stamp are never thrown out by linecache.checkcache.
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    namespace: dict[str, Any] = {}
+    exec(compile(source, filename, "exec"), namespace)
+    make: LoopFactory = namespace["make"]
+    return functools.partial(_make, make)
+
+
+def _make(
+    make: LoopFactory,
+    failed: Callable[..., None],
+    wrong: Callable[..., None],
+    iterable: Callable[..., Any],
+    functions: list[Callable[..., Any]],
+) -> Callable[..., Any]:
+    return make(failed, wrong, iterable, types.CoroutineType, *functions)
+
+
+class _Writer:
+    """Writes one loop, line by line."""
+
+    def __init__(self, shape: LoopShape) -> None:
+        self._shape = shape
+        self._lines: list[str] = []
+        self._depth = 0
+        self._results: list[tuple[int, str]] = []
+
+    def source(self) -> str:
+        kinds = self._shape.kinds
+        parameters = ["failed", "wrong", "iterable", "coroutine"]
+        parameters += [f"f{stage}" for stage in range(len(kinds))]
+        self._write(f"def make({', '.join(parameters)}):")
+        self._depth = 1
+        self._write("def loop(values, timestamps):")
+        self._depth = 2
+        body_start = len(self._lines)
+        self._fresh_lists()
+        self._record_loop()
+        self._depth = 2
+        self._ending()
+        names = " = ".join(name for _, name in self._results)
+        self._lines.insert(body_start, f"{_INDENT * 2}{names} = None")
+        self._depth = 1
+        self._write("return loop")
+        return "\n".join(self._lines)
+
+    def _write(self, line: str) -> None:
+        self._lines.append(f"{_INDENT * self._depth}{line}")
+
+    def _fresh_lists(self) -> None:
+        self._write("out = []")
+        self._write("append = out.append")
+        if self._shape.timed:
+            self._write("times = []")
+            self._write("append_time = times.append")
+
+    def _record_loop(self) -> None:
+        if self._shape.timed:
+            self._write("for v0, t in zip(values, timestamps):")
+        else:
+            self._write("for v0 in values:")
+        self._depth += 1
+        self._stage(0, "v0")
+
+    def _stage(self, stage: int, value: str) -> None:
+        kinds = self._shape.kinds
+        if stage == len(kinds):
+            self._append(value)
+        elif kinds[stage] is StageKind.MAP:
+            self._map(stage, value)
+        elif kinds[stage] is StageKind.FILTER:
+            self._filter(stage, value)
+        else:
+            self._flat_map(stage, value)
+
+    def _map(self, stage: int, value: str) -> None:
+        result = f"v{stage + 1}"
+        self._write("try:")
+        self._write(f"{_INDENT}{result} = f{stage}({value})")
+        self._failure(stage, value)
+        self._check(stage, result)
+        self._stage(stage + 1, result)
+
+    def _filter(self, stage: int, value: str) -> None:
+        verdict = f"c{stage + 1}"
+        self._write("try:")
+        self._write(f"{_INDENT}{verdict} = f{stage}({value})")
+        self._write(f"{_INDENT}if not {verdict}:")
+        self._write(f"{_INDENT * 2}continue")
+        self._failure(stage, value)
+        self._check(stage, verdict)
+        self._stage(stage + 1, value)
+
+    def _flat_map(self, stage: int, value: str) -> None:
+        results = f"f{stage}({value})"
+        if self._shape.checked:
+            results = f"iterable({stage}, {results})"
+        self._write("try:")
+        self._depth += 1
+        result = f"v{stage + 1}"
+        self._write(f"for {result} in {results}:")
+        self._depth += 1
+        self._check(stage, result)
+        self._stage(stage + 1, result)
+        self._depth -= 2
+        self._failure(stage, value)
+
+    def _failure(self, stage: int, value: str) -> None:
+        time = "t" if self._shape.timed else "None"
+        self._write("except Exception as error:")
+        self._write(f"{_INDENT}failed({stage}, {value}, {time}, error)")
+        self._write(f"{_INDENT}continue")
+
+    def _check(self, stage: int, result: str) -> None:
+        self._results.append((stage, result))
+        if self._shape.checked:
+            self._write(f"if type({result}) is coroutine:")
+            self._write(f"{_INDENT}wrong({stage}, {result}, out)")
+
+    def _append(self, value: str) -> None:
+        self._write(f"append({value})")
+        if self._shape.timed:
+            self._write("append_time(t)")
+        if self._shape.expands:
+            self._write(f"if len(out) == {RUN_LENGTH_MAX}:")
+            self._depth += 1
+            self._write(f"yield {self._produced()}")
+            self._fresh_lists()
+            self._depth -= 1
+
+    def _ending(self) -> None:
+        for stage, result in self._results:
+            self._write(f"if type({result}) is coroutine:")
+            self._write(f"{_INDENT}wrong({stage}, {result}, out)")
+        keyword = "yield" if self._shape.expands else "return"
+        self._write(f"{keyword} {self._produced()}")
+
+    def _produced(self) -> str:
+        if self._shape.timed:
+            return "out, times"
+        return "out, None" if self._shape.expands else "out, timestamps"

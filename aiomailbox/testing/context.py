@@ -1,0 +1,129 @@
+"""A runtime context without a task."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from aiomailbox.eventtime import (
+    InternalTimerService,
+    ManualProcessingTimeService,
+    Triggerable,
+)
+from aiomailbox.keygroups import key_group_range
+from aiomailbox.mailbox import MailboxExecutor
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.policies import RateLimit
+from aiomailbox.state import HeapStateStore, KeyedStateStore, NoKeysStateStore
+from aiomailbox.testing.clock import ManualClock
+from aiomailbox.testing.mailbox import HarnessMailbox
+from aiomailbox.testing.services import (
+    FreeLimiter,
+    MemoryCommittables,
+    MemoryHandover,
+    MemoryJournal,
+    RecordingLog,
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TestRuntimeContext:
+    """A `RuntimeContext` made of fakes, for operators that are driven by hand.
+
+    Wall-clock time starts at the epoch, 0 ms, and moves only by
+    `set_processing_time`; keyed state is on the heap; the random source is seeded.
+
+    Args:
+        operator_name: The operator's name.
+        uid: The operator's uid.
+        keyed: Whether the operator has keyed state.
+        max_parallelism: Key groups of the job.
+        parallelism: Subtasks of the operator.
+        subtask_index: Which of them this is, from 0.
+        attempt: How often the job was restarted.
+        seed: Of the random source.
+
+    Attributes:
+        run_mail: The same mailbox as ``mailbox``, as the fake that it is.
+        manual_time: The same service as ``processing_time``, as the fake that it is.
+        tasks: What was spawned.
+
+    Example:
+        >>> context = TestRuntimeContext("enrich", keyed=True)
+        >>> context.clock.now_ms(), context.key_group_range
+        (0, KeyGroupRange(start=0, end=127))
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        operator_name: str = "operator",
+        *,
+        uid: str | None = None,
+        keyed: bool = False,
+        max_parallelism: int = 128,
+        parallelism: int = 1,
+        subtask_index: int = 0,
+        attempt: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.job_name = "test"
+        self.task_name = f"{operator_name} ({subtask_index + 1}/{parallelism})"
+        self.operator_name = operator_name
+        self.uid = uid
+        self.subtask_index = subtask_index
+        self.parallelism = parallelism
+        self.max_parallelism = max_parallelism
+        self.attempt = attempt
+        self.key_group_range = key_group_range(
+            max_parallelism, parallelism, subtask_index
+        )
+        self.clock = ManualClock(_EPOCH)
+        self.random = random.Random(seed)
+        self.log = RecordingLog()
+        self.metrics = MetricGroup(operator_name)
+        self.run_mail = HarnessMailbox()
+        self.mailbox = cast("MailboxExecutor", self.run_mail)
+        self.manual_time = ManualProcessingTimeService()
+        self.processing_time = self.manual_time
+        self.keyed_state: KeyedStateStore = (
+            HeapStateStore(max_parallelism, self.key_group_range, self.clock)
+            if keyed
+            else NoKeysStateStore(operator_name)
+        )
+        self.committables = MemoryCommittables()
+        self.journal = MemoryJournal()
+        self.tasks: list[asyncio.Task[None]] = []
+        self._limiters: dict[RateLimit, FreeLimiter] = {}
+        self._handovers: dict[str, MemoryHandover] = {}
+
+    def limiter(self, limit: RateLimit) -> FreeLimiter:
+        """Return the limiter of this limit, which only counts."""
+        return self._limiters.setdefault(limit, FreeLimiter())
+
+    def handover(self, name: str) -> MemoryHandover:
+        """Return the hand-over of this name, with room for one run."""
+        return self._handovers.setdefault(name, MemoryHandover())
+
+    def timer_service(self, name: str, target: Triggerable) -> InternalTimerService:
+        """Return a timer service of the operator."""
+        return InternalTimerService(
+            target,
+            self.keyed_state,
+            self.processing_time,
+            self.max_parallelism,
+            self.key_group_range,
+        )
+
+    def spawn(
+        self, work: Coroutine[Any, Any, None], *, name: str
+    ) -> asyncio.Task[None]:
+        """Start a coroutine on the running loop; see `tasks`."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self.tasks.append(task)
+        return task

@@ -1,0 +1,383 @@
+"""Drives one operator by hand, without a task.
+
+Theory of operation: a method of a harness gives something to the operator and returns
+when it has been processed. Where the operator must wait for something, the method is
+run by `OperatorHarness.run` instead, which is awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from inspect import iscoroutine
+from types import TracebackType
+from typing import Any, Self
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import IllegalStateError
+from aiomailbox.operators import Input, Operator, Pending, then
+from aiomailbox.records import (
+    MIN_TIMESTAMP,
+    LatencyMarker,
+    ListRun,
+    OutputTag,
+    Run,
+    StreamRecord,
+    Watermark,
+    WatermarkStatus,
+)
+from aiomailbox.testing.context import TestRuntimeContext
+
+Emitted = StreamRecord | Watermark | WatermarkStatus | LatencyMarker
+
+
+class RecordingOutput:
+    """An `Output` that keeps what it is given, element by element.
+
+    Attributes:
+        availability: Always available, unless a test resets it.
+        elements: What was emitted, in order.
+        runs: The runs that were emitted, in order.
+        sides: The records of the side outputs, in order.
+    """
+
+    def __init__(self) -> None:
+        self.availability = Availability(available=True)
+        self.elements: list[Emitted] = []
+        self.runs: list[Run] = []
+        self.sides: dict[OutputTag, list[StreamRecord]] = {}
+
+    def emit_run(self, run: Run) -> Pending:
+        """Keep the run's records."""
+        if len(run):
+            self.runs.append(run)
+            self.elements += stream_records(run)
+        return None
+
+    def emit_watermark(self, timestamp_ms: int) -> Pending:
+        """Keep the watermark."""
+        self.elements.append(Watermark(timestamp_ms))
+        return None
+
+    def emit_status(self, status: WatermarkStatus) -> Pending:
+        """Keep the status."""
+        self.elements.append(status)
+        return None
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
+        """Keep the marker."""
+        self.elements.append(marker)
+        return None
+
+    def emit_side(self, tag: OutputTag, run: Run) -> Pending:
+        """Keep the run's records under their tag."""
+        self.sides.setdefault(tag, []).extend(stream_records(run))
+        return None
+
+
+class HarnessInput:
+    """One input of an operator that is driven by hand.
+
+    Args:
+        harness: The harness of the operator.
+        index: Which input, from 0.
+    """
+
+    def __init__(self, harness: OperatorHarness, index: int) -> None:
+        self._harness = harness
+        self._index = index
+
+    @property
+    def _input(self) -> Input:
+        return self._harness.operator.inputs[self._index]
+
+    def process_element(self, value: Any, timestamp: int | None = None) -> None:
+        """Process one record.
+
+        Args:
+            value: The record.
+            timestamp: Its event time in milliseconds.
+        """
+        self.process_run([value], None if timestamp is None else [timestamp])
+
+    def process_run(
+        self, values: Run | Iterable[Any], timestamps: Iterable[int] | None = None
+    ) -> None:
+        """Process several records at once.
+
+        Args:
+            values: The records, or a run.
+            timestamps: Their event times in milliseconds, unless ``values`` is a run.
+        """
+        if hasattr(values, "with_timestamps"):
+            run: Run = values
+        else:
+            stamps = None if timestamps is None else list(timestamps)
+            run = ListRun(list(values), stamps)
+        self._harness.do(self._input.process_run, run)
+
+    def process_watermark(self, timestamp_ms: int) -> None:
+        """Advance event time."""
+        self._harness.do(self._input.process_watermark, timestamp_ms)
+
+    def process_status(self, status: WatermarkStatus) -> None:
+        """Make the input idle or active."""
+        self._harness.do(self._input.process_status, status)
+
+    def process_latency_marker(self, marker: LatencyMarker) -> None:
+        """Let a latency marker through."""
+        self._harness.do(self._input.process_latency_marker, marker)
+
+    def end_input(self) -> None:
+        """End the input."""
+        self._harness.do(self._input.end_input)
+
+
+class OperatorHarness:
+    """Drives an operator with any number of inputs; a context manager that opens it.
+
+    Args:
+        operator: The operator, or a function that makes it. Not set up yet.
+        context: The context to set it up with; made from ``settings`` if left out.
+        **settings: Arguments of `TestRuntimeContext`, as ``keyed=True``.
+
+    Attributes:
+        operator: The operator.
+        context: Its context.
+        recorded: Its output.
+        inputs: Its inputs.
+    """
+
+    def __init__(
+        self,
+        operator: Operator | Callable[[], Operator],
+        *,
+        context: TestRuntimeContext | None = None,
+        **settings: Any,
+    ) -> None:
+        self.operator = operator if isinstance(operator, Operator) else operator()
+        self.context = context or TestRuntimeContext(**settings)
+        self.recorded = RecordingOutput()
+        self.operator.setup(self.context, self.recorded)
+        self.inputs = [
+            HarnessInput(self, index) for index in range(len(self.operator.inputs))
+        ]
+        self._is_open = False
+        self._awaiting = False
+        self._pending: Pending = None
+
+    def __enter__(self) -> Self:
+        if not self._is_open:
+            self.open()
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        if not self._is_open:
+            await self.run(self.open)
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.run(self.close)
+
+    @property
+    def output(self) -> list[Emitted]:
+        """What was emitted, in order."""
+        return self.recorded.elements
+
+    @property
+    def values(self) -> list[Any]:
+        """The values of the records that were emitted, in order."""
+        return [e.value for e in self.output if isinstance(e, StreamRecord)]
+
+    def side_output(self, tag: OutputTag) -> list[StreamRecord]:
+        """Return the records of a side output, in order."""
+        return self.recorded.sides.get(tag, [])
+
+    def take_output(self) -> list[Emitted]:
+        """Return what was emitted since the last time, and forget it."""
+        taken, self.recorded.elements = self.recorded.elements, []
+        return taken
+
+    def restore(self, state: object) -> None:
+        """Give a new operator what `snapshot` of an earlier one returned."""
+        if self._is_open:
+            raise IllegalStateError("restore() comes before open()")
+        self.operator.restore(state)
+
+    def open(self) -> None:
+        """Open the operator."""
+        self._is_open = True
+        self.do(self.operator.open)
+
+    def finish(self) -> None:
+        """Let the operator emit what it holds back, after all inputs ended."""
+        self.do(self.operator.finish)
+
+    def prepare_snapshot(self) -> None:
+        """Let the operator emit what must precede a barrier."""
+        self.do(self.operator.prepare_snapshot_pre_barrier)
+
+    def snapshot(self) -> object:
+        """Return what a new operator needs to go on; call `prepare_snapshot` first."""
+        return self.operator.snapshot()
+
+    def close(self) -> None:
+        """Close the operator."""
+        self.do(self.operator.close)
+
+    def set_processing_time(self, now_ms: int) -> None:
+        """Advance wall-clock time and fire the timers that are due.
+
+        Args:
+            now_ms: Milliseconds; a harness starts at 0.
+        """
+        self.context.clock.advance_to(now_ms)
+        if self._awaiting:
+            self.do(self.context.manual_time.advance_to, now_ms)
+        else:
+            self.context.manual_time.set_current_time(now_ms)
+
+    def do(self, action: Callable[..., Pending], *args: Any) -> None:
+        """Call something that may have to wait; what all other methods go through.
+
+        Raises:
+            IllegalStateError: If it has to wait and is not run by `run`.
+        """
+        if self._awaiting:
+            self._pending = then(self._pending, action, *args)
+            return
+        pending = action(*args)
+        if pending is None:
+            return
+        if iscoroutine(pending):
+            pending.close()
+        raise IllegalStateError(
+            "the operator has to wait here: write `await harness.run(harness.method, …)`"
+        )
+
+    async def run(self, method: Callable[..., None], *args: Any, **named: Any) -> None:
+        """Run a method of the harness, or of one of its inputs, and wait for its end.
+
+        Example: ``await harness.run(harness.process_element, "a", 1)``.
+        """
+        self._awaiting = True
+        try:
+            method(*args, **named)
+        finally:
+            self._awaiting = False
+            pending, self._pending = self._pending, None
+        if pending is not None:
+            await pending
+
+    def run_mail(self) -> None:
+        """Run the mail that the operator has sent to itself."""
+        if self._awaiting:
+            self.do(self.context.run_mail.run_all)
+            return
+        while self.context.run_mail.try_run():
+            pass
+
+    async def settle(self) -> None:
+        """Run mail until there is none and nothing spawned is running any more.
+
+        Raises whatever spawned work raised.
+        """
+        mailbox = self.context.run_mail
+        while True:
+            await mailbox.run_all()
+            running = [task for task in self.context.tasks if not task.done()]
+            if not running:
+                break
+            await mailbox.yield_until_any(running)
+        for task in self.context.tasks:
+            if not task.cancelled():
+                task.result()
+
+
+class OneInputHarness(OperatorHarness):
+    """Drives an operator with one input; see `OperatorHarness` for the rest.
+
+    Example:
+        >>> from aiomailbox.operators import MapOperator
+        >>> with OneInputHarness(MapOperator(str.upper)) as harness:
+        ...     harness.process_element("a", 5)
+        ...     harness.process_watermark(5)
+        ...     harness.output
+        [StreamRecord(value='A', timestamp=5), Watermark(timestamp_ms=5)]
+    """
+
+    def process_element(self, value: Any, timestamp: int | None = None) -> None:
+        """Process one record."""
+        self.inputs[0].process_element(value, timestamp)
+
+    def process_run(
+        self, values: Run | Iterable[Any], timestamps: Iterable[int] | None = None
+    ) -> None:
+        """Process several records at once."""
+        self.inputs[0].process_run(values, timestamps)
+
+    def process_watermark(self, timestamp_ms: int) -> None:
+        """Advance event time."""
+        self.inputs[0].process_watermark(timestamp_ms)
+
+    def process_status(self, status: WatermarkStatus) -> None:
+        """Make the input idle or active."""
+        self.inputs[0].process_status(status)
+
+    def process_latency_marker(self, marker: LatencyMarker) -> None:
+        """Let a latency marker through."""
+        self.inputs[0].process_latency_marker(marker)
+
+    def end_input(self) -> None:
+        """End the input."""
+        self.inputs[0].end_input()
+
+
+class TwoInputHarness(OperatorHarness):
+    """Drives an operator with two inputs; see `OperatorHarness` for the rest.
+
+    Example:
+        >>> from aiomailbox.operators import CoMapOperator
+        >>> with TwoInputHarness(CoMapOperator(str.upper, str.lower)) as harness:
+        ...     harness.first.process_element("a")
+        ...     harness.second.process_element("B")
+        ...     harness.values
+        ['A', 'b']
+    """
+
+    @property
+    def first(self) -> HarnessInput:
+        """The first input."""
+        return self.inputs[0]
+
+    @property
+    def second(self) -> HarnessInput:
+        """The second input."""
+        return self.inputs[1]
+
+
+def stream_records(run: Run) -> list[StreamRecord]:
+    """Return a run's records one by one.
+
+    Example:
+        >>> stream_records(ListRun(["a"], [1]))
+        [StreamRecord(value='a', timestamp=1)]
+    """
+    if run.timestamps is None:
+        return [StreamRecord(value) for value in run.values]
+    return [
+        StreamRecord(value, None if timestamp == MIN_TIMESTAMP else timestamp)
+        for value, timestamp in zip(run.values, run.timestamps, strict=True)
+    ]
