@@ -49,6 +49,7 @@ class SparkTests:
 
     def __init__(self) -> None:
         self.selected: set[str] = set()
+        self.run: set[str] = set()
         self.deselected: set[str] = set()
         self.skipped: set[str] = set()
 
@@ -64,8 +65,8 @@ class SparkTests:
         self.selected = {item.nodeid for item in session.items if _needs_spark(item)}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.skipped and report.nodeid in self.selected:
-            self.skipped.add(report.nodeid)
+        if report.nodeid in self.selected:
+            (self.skipped if report.skipped else self.run).add(report.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         left_out = self.skipped or self.deselected
@@ -76,7 +77,7 @@ class SparkTests:
         self, terminalreporter: pytest.TerminalReporter
     ) -> None:
         if self.selected or self.skipped or self.deselected:
-            run = len(self.selected - self.skipped)
+            run = len(self.run - self.skipped)
             terminalreporter.write_line(
                 f"spark tests: {run} run, {len(self.skipped)} skipped, "
                 f"{len(self.deselected)} deselected"

@@ -88,7 +88,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: *_Ts,
     ) -> asyncio.Future[Any]:
         """Run a function in an executor; virtual time stands still meanwhile."""
-        call: Callable[..., Any] = func
+        call = func
         if executor is None or isinstance(
             executor, concurrent.futures.ThreadPoolExecutor
         ):
@@ -101,9 +101,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _executor_call_done(self, _: asyncio.Future[Any]) -> None:
         self._executor_calls -= 1
 
-    def _remembering_thread(self, func: Callable[..., Any]) -> Callable[..., Any]:
+    def _remembering_thread(self, func: Callable[[*_Ts], Any]) -> Callable[[*_Ts], Any]:
         # An executor's thread lives on, idle, after its work; it is not waited for.
-        def call(*args: Any) -> Any:
+        def call(*args: *_Ts) -> Any:
             self._executor_threads.add(threading.current_thread())
             return func(*args)
 
