@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from aiomailbox.eventtime.assigner import AssignerSpec, TimestampAssigner
+from aiomailbox.eventtime.combined import (
+    CombinedWatermark,
+    InputWatermarks,
+    PartialWatermark,
+)
+from aiomailbox.eventtime.generators import (
+    BoundedOutOfOrderness,
+    NoWatermarks,
+    WatermarkGenerator,
+)
+from aiomailbox.eventtime.idleness import RelativeClock, WithIdleness
 from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
+from aiomailbox.eventtime.multiplexer import WatermarkOutputMultiplexer
+from aiomailbox.eventtime.output import OutputGuard, WatermarkOutput
 from aiomailbox.eventtime.processing_time import (
     Pending,
     ProcessingTimeCallback,
     ProcessingTimeService,
     TimerHandle,
 )
+from aiomailbox.eventtime.strategy import AlignmentConfig, WatermarkStrategy
 from aiomailbox.eventtime.timer_queue import Timer, TimerQueue
 from aiomailbox.eventtime.timers import (
     InternalTimerService,
@@ -19,17 +34,32 @@ from aiomailbox.eventtime.timers import (
 from aiomailbox.eventtime.valve import StatusWatermarkValve, ValveOutput
 
 __all__ = [
+    "AlignmentConfig",
+    "AssignerSpec",
+    "BoundedOutOfOrderness",
+    "CombinedWatermark",
+    "InputWatermarks",
     "InternalTimerService",
     "KeyContext",
     "ManualProcessingTimeService",
+    "NoWatermarks",
+    "OutputGuard",
+    "PartialWatermark",
     "Pending",
     "ProcessingTimeCallback",
     "ProcessingTimeService",
+    "RelativeClock",
     "StatusWatermarkValve",
     "Timer",
     "TimerHandle",
     "TimerQueue",
     "TimerSnapshot",
+    "TimestampAssigner",
     "Triggerable",
     "ValveOutput",
+    "WatermarkGenerator",
+    "WatermarkOutput",
+    "WatermarkOutputMultiplexer",
+    "WatermarkStrategy",
+    "WithIdleness",
 ]

@@ -1,0 +1,143 @@
+"""From records to their event times."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from aiomailbox.durations import event_time_ms
+from aiomailbox.errors import TimestampError, WrongTypeError
+from aiomailbox.records import MIN_TIMESTAMP, Run
+
+__all__ = ["AssignerSpec", "TimestampAssigner"]
+
+# A field's name, ``fn(value)`` or ``fn(value, previous)``.
+AssignerSpec = str | Callable[..., Any]
+
+_INT = {int}
+
+
+class TimestampAssigner:
+    """Finds the event time of each record of a run.
+
+    Args:
+        spec: The name of a field (of a named tuple, dataclass, mapping or Row), or a
+            function of the value, or of the value and its previous event time in
+            milliseconds (None when it has none). The result is int milliseconds or an
+            aware datetime.
+
+    Raises:
+        WrongTypeError: If ``spec`` is neither, or is an ``async def`` function.
+
+    Attributes:
+        field: The field's name, or None for a function; for columns.
+
+    Example:
+        >>> from aiomailbox.records import ListRun
+        >>> TimestampAssigner("ts").assign(ListRun([{"ts": 1}, {"ts": 5}]))
+        [1, 5]
+    """
+
+    __slots__ = ("_function", "_takes_previous", "field")
+
+    def __init__(self, spec: AssignerSpec) -> None:
+        self.field = spec if isinstance(spec, str) else None
+        self._function: Callable[..., Any] | None = None
+        self._takes_previous = False
+        if not isinstance(spec, str):
+            _check_function(spec)
+            self._function = spec
+            self._takes_previous = _takes_two(spec)
+
+    def assign(self, run: Run) -> list[int]:
+        """Return the event times of a run, milliseconds, shape ``(n,)``.
+
+        Raises:
+            TimestampError: If a result is neither an int nor an aware datetime, or a
+                record has no such field. Names the record.
+        """
+        values = run.values
+        if not values:
+            return []
+        found = self._find(run, values)
+        if set(map(type, found)) == _INT:
+            return found
+        return _converted(found, values)
+
+    def _find(self, run: Run, values: list[Any]) -> list[Any]:
+        if self._function is None:
+            assert self.field is not None
+            return _field_of_all(self.field, values)
+        if self._takes_previous:
+            return list(map(self._function, values, _previous(run)))
+        return list(map(self._function, values))
+
+
+def _field_of_all(name: str, values: list[Any]) -> list[Any]:
+    getter: Callable[[Any], Any] = attrgetter(name)
+    if isinstance(values[0], Mapping):
+        getter = itemgetter(name)
+    try:
+        return list(map(getter, values))
+    except (AttributeError, KeyError, TypeError):
+        return [_field(name, value) for value in values]
+
+
+def _field(name: str, value: Any) -> Any:
+    """Read the field of one record, where its run holds records of several types."""
+    try:
+        return value[name] if isinstance(value, Mapping) else getattr(value, name)
+    except (AttributeError, KeyError) as error:
+        raise TimestampError(
+            f"the record {value!r} of type {type(value).__name__} has no field "
+            f"{name!r} to take its event time from."
+        ) from error
+
+
+def _previous(run: Run) -> Iterable[int | None]:
+    timestamps = run.timestamps
+    if timestamps is None:
+        return [None] * len(run)
+    return [None if time == MIN_TIMESTAMP else time for time in timestamps]
+
+
+def _converted(found: list[Any], values: list[Any]) -> list[int]:
+    timestamps = []
+    for time, value in zip(found, values, strict=True):
+        try:
+            timestamps.append(event_time_ms(time))
+        except TimestampError as error:
+            raise TimestampError(f"record {value!r}: {error}") from None
+    return timestamps
+
+
+def _check_function(spec: Any) -> None:
+    if not callable(spec):
+        raise WrongTypeError(
+            "timestamp_assigner",
+            f"{spec!r} is neither a field's name nor a function",
+            "Give it e.g. 'ts', or lambda value: value.ts.",
+        )
+    if inspect.iscoroutinefunction(spec):
+        raise WrongTypeError(
+            "timestamp_assigner",
+            f"{spec!r} is an async function",
+            "Use a plain function; look things up with map_async before.",
+        )
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False  # a built-in without a signature takes the value
+    required = [
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind
+        in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+    ]
+    return len(required) == 2

@@ -1,0 +1,89 @@
+"""From the event times of records to watermarks."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.eventtime.output import WatermarkOutput
+from aiomailbox.records import MIN_TIMESTAMP
+
+__all__ = ["BoundedOutOfOrderness", "NoWatermarks", "WatermarkGenerator"]
+
+
+class WatermarkGenerator(Protocol):
+    """Follows the event times of one stream, or of one split of it.
+
+    Concept:
+        Flink, ``WatermarkGenerator``.
+    """
+
+    def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:
+        """Take note of the event times of a run, milliseconds, shape ``(n,)``."""
+        ...
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Emit what is known; called by a periodic timer, and at the end of a run."""
+        ...
+
+
+class BoundedOutOfOrderness:
+    """Records come at most a bound after a record with a later event time.
+
+    The watermark is the highest event time minus the bound, minus one: it promises
+    that no record at it or before it follows.
+
+    Args:
+        bound_ms: Milliseconds, zero or more; zero means in order.
+
+    Raises:
+        InvalidArgumentError: If the bound is negative.
+
+    Concept:
+        Flink, ``BoundedOutOfOrdernessWatermarks``.
+
+    Example:
+        >>> from aiomailbox.eventtime import OutputGuard
+        >>> generator, guard = BoundedOutOfOrderness(7), OutputGuard()
+        >>> generator.on_run([100, 90, 120], guard)
+        >>> generator.on_periodic_emit(guard)
+        >>> guard.watermark
+        112
+    """
+
+    __slots__ = ("_behind", "_highest")
+
+    def __init__(self, bound_ms: int) -> None:
+        if bound_ms < 0:
+            raise InvalidArgumentError(
+                "bound_ms", f"{bound_ms} is negative", "Use zero or more milliseconds."
+            )
+        self._behind = bound_ms + 1
+        self._highest = MIN_TIMESTAMP + self._behind
+
+    def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:
+        """Remember the highest event time."""
+        if timestamps:
+            highest = max(timestamps)
+            if highest > self._highest:
+                self._highest = highest
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Emit the watermark; nothing that counts before the first record."""
+        output.emit_watermark(self._highest - self._behind)
+
+
+class NoWatermarks:
+    """Event time never moves until the stream ends.
+
+    Concept:
+        Flink, ``NoWatermarksGenerator``.
+    """
+
+    __slots__ = ()
+
+    def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:
+        """Ignore the run."""
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Emit nothing."""
