@@ -95,6 +95,6 @@ def prepare(session: nox.Session, group: str) -> None:
 
 def has_java(session: nox.Session) -> bool:
     """Say whether Spark can be started, and with which Java."""
-    answer = session.run("python", "-c", LOOK_FOR_JAVA, silent=True, env=ENV)
+    answer = session.run("python", "-c", LOOK_FOR_JAVA, silent=True, log=False, env=ENV)
     session.log(str(answer).strip())
     return str(answer).startswith("found")
