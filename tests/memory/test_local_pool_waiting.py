@@ -128,6 +128,17 @@ async def test_a_cancelled_request_leaves_the_segment_to_the_next(
     assert pool.statistics().waiting == 0
 
 
+async def test_a_cancelled_request_leaves_the_queue_at_once(drain: Drain) -> None:
+    pool = NetworkBufferPool(1).create_local_pool(1)
+    drain(pool)
+    request = asyncio.ensure_future(pool.request())
+    await asyncio.sleep(0)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    assert pool.statistics().waiting == 0
+
+
 async def test_a_request_cancelled_after_its_grant_gives_the_segment_back(
     drain: Drain,
 ) -> None:
