@@ -63,6 +63,11 @@ class LoopControl:
         self.failure: BaseException | None = None
         self.suspended_mails: list[Mail] = []
 
+    @property
+    def may_run(self) -> bool:
+        """Whether a run of the loop may begin."""
+        return self.running and not self.cancelled
+
     def suspend(self) -> None:
         """End the current run of the loop; dropped if the mailbox is not open."""
         self._put_if_open(control_mail(self._on_suspend, what="suspend the loop"))

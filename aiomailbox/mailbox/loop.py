@@ -171,7 +171,7 @@ class MailboxLoop:
         return not self._control.leave
 
     async def _run_one_mail(self) -> bool:
-        if not self._control.running or not self._mailbox.create_batch():
+        if not self._control.may_run or not self._mailbox.create_batch():
             return False
         mail = self._mailbox.try_take_from_batch()
         assert mail is not None, "create_batch said there was mail"

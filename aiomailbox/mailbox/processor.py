@@ -209,8 +209,8 @@ class MailboxProcessor:
 
     @property
     def is_running(self) -> bool:
-        """Whether the loop has not been completed for good."""
-        return self._control.running
+        """Whether the loop has not been completed for good, or cancelled."""
+        return self._control.may_run
 
     @property
     def suspended_mails(self) -> tuple[Mail, ...]:
@@ -231,7 +231,7 @@ class MailboxProcessor:
         self.mailbox.bind_owner()
         self.mailbox.require_open(operation)
         control = self._control
-        control.leave = not control.running or control.failure is not None
+        control.leave = not control.may_run or control.failure is not None
         self._budget.restart()
 
 

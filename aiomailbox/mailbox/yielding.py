@@ -11,7 +11,6 @@ interrupted, and only then lets the interruption through.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable
 from typing import Final
@@ -186,9 +185,6 @@ class MailYielder:
                     interrupt = error
         finally:
             self._control.suspended_mails.pop()
-            if inspect.iscoroutine(pending):
-                # A child that was cancelled before its first step never started it.
-                pending.close()
         if interrupt is None:
             child.result()
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 from collections.abc import Awaitable, Callable
@@ -574,9 +575,7 @@ class TestFairness:
             for name in "ab":
                 processor = MailboxProcessor(action_of(name, 10_000), name=name)
                 group.create_task(processor.run_mailbox_loop())
-        turns = sum(
-            before != after for before, after in zip(order, order[1:], strict=False)
-        )
+        turns = sum(before != after for before, after in itertools.pairwise(order))
         assert turns >= 10
 
     async def test_a_slice_ends_by_time(self, clock: Any) -> None:
@@ -598,7 +597,7 @@ class TestFairness:
         task = asyncio.create_task(watch())
         await MailboxProcessor(action, clock=clock).run_mailbox_loop()
         await task
-        gaps = [after - before for before, after in zip(seen, seen[1:], strict=False)]
+        gaps = [after - before for before, after in itertools.pairwise(seen)]
         # Three steps of 0.4 ms fill a slice of 1 ms.
         assert max(gaps) <= 3
 
