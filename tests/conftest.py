@@ -8,10 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from aiomailbox.testing import virtual_time_loop_factory
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+# A busy machine is no reason to fail, and where CI is set every run is the same.
+settings.register_profile(
+    "aiomailbox",
+    deadline=None,
+    derandomize=os.environ.get("CI") == "true",
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("aiomailbox")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -41,13 +41,13 @@ class ManualClock:
             raise InvalidArgumentError(
                 "start", "is a naive datetime", "Give one with a time zone, as UTC."
             )
-        self._start_ms = start.timestamp() * 1000
+        self._start_ms = round(start.timestamp() * 1000)
         self._monotonic = 0.0
 
     def now_ms(self) -> int:
         """Return wall-clock time, integer milliseconds since the epoch."""
         elapsed_ms = self._monotonic * 1000
-        return math.floor(self._start_ms + elapsed_ms + _ROUNDING_MS)
+        return self._start_ms + math.floor(elapsed_ms + _ROUNDING_MS)
 
     def monotonic(self) -> float:
         """Return the seconds advanced since the clock was made."""

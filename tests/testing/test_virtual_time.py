@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -177,3 +178,15 @@ async def test_bytes_on_a_socket_arrive_before_time_jumps() -> None:
         writer.close()
         await writer.wait_closed()
     assert now() == 0.0
+
+
+async def test_bytes_from_another_process_are_waited_for() -> None:
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    with theirs:
+        slow = ["sh", "-c", "sleep 0.2; printf mail"]
+        child = subprocess.Popen(slow, stdout=theirs.fileno())
+    assert await reader.readexactly(4) == b"mail"
+    writer.close()
+    await writer.wait_closed()
+    assert (await asyncio.to_thread(child.wait), now()) == (0, 0.0)

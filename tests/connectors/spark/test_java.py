@@ -123,6 +123,14 @@ def test_many_processes_may_make_the_launcher_at_once(
     assert [path.name for path in home.parent.iterdir()] == [home.name]
 
 
+def test_a_process_that_comes_second_takes_what_is_there(tmp_path: Path) -> None:
+    home, target = fake_java(tmp_path / "a", "21"), tmp_path / "launcher"
+    java_module._build_launcher_home(target, home, "first")
+    java_module._build_launcher_home(target, home, "second")
+    assert (target / "bin" / "java").read_text() == "first"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "launcher"]
+
+
 def test_a_launcher_that_others_can_write_is_not_used(
     bare_environ: dict[str, str],
 ) -> None:
