@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 from aiomailbox.availability import Availability
@@ -21,6 +22,7 @@ from aiomailbox.memory.segment import (
     MemoryArena,
     MemorySegment,
 )
+from aiomailbox.memory.usage import UsageWatch, usage_percent
 from aiomailbox.memory.waiting import GatherQueue
 
 __all__ = ["NetworkBufferPool", "PoolLeak"]
@@ -44,6 +46,8 @@ class NetworkBufferPool:
         total_segments: Number of segments, at least 1.
         segment_size_bytes: Size of each segment.
         request_timeout_s: How long waiting requests wait, in seconds.
+        on_usage: Called with a message when the shares could want more than there is,
+            and when that is over.
 
     Raises:
         InvalidArgumentError: If a number is not positive.
@@ -68,6 +72,8 @@ class NetworkBufferPool:
         total_segments: int,
         segment_size_bytes: int = DEFAULT_SEGMENT_SIZE_BYTES,
         request_timeout_s: float = 30.0,
+        *,
+        on_usage: Callable[[str], None] | None = None,
     ) -> None:
         for name, value in (
             ("total_segments", total_segments),
@@ -91,6 +97,8 @@ class NetworkBufferPool:
         self._pools: dict[LocalBufferPool, None] = {}
         self._draining: dict[LocalBufferPool, None] = {}
         self._unpooled_requests = GatherQueue(self.availability)
+        self._usage_watch = UsageWatch()
+        self._on_usage = on_usage
         self._destroyed = False
 
     @property
@@ -107,6 +115,11 @@ class NetworkBufferPool:
     def used_segments(self) -> int:
         """Segments that a local pool or an unpooled request holds."""
         return self.total_segments - self.available_segments
+
+    @property
+    def usage_percent(self) -> int:
+        """Estimated usage if every share were busy, in percent; may exceed 100."""
+        return usage_percent(self._total, map(_demand, self._pools))
 
     @property
     def local_pools(self) -> list[LocalBufferPool]:
@@ -157,6 +170,7 @@ class NetworkBufferPool:
         pool = LocalBufferPool(self, options, self.destroy_local_pool)
         self._pools[pool] = None
         self._redistribute()
+        self._report_usage()
         return pool
 
     def destroy_local_pool(self, pool: LocalBufferPool) -> None:
@@ -169,6 +183,7 @@ class NetworkBufferPool:
         self._draining[pool] = None
         self._draining = {pool: None for pool in self._draining if pool.outstanding}
         self._redistribute()
+        self._report_usage()
 
     def destroy_all_local_pools(self) -> None:
         """Destroy every local pool; this pool stays usable."""
@@ -343,16 +358,16 @@ class NetworkBufferPool:
 
     def _redistribute(self) -> None:
         """Resize every pool that can be: to its share, in order of creation."""
-        pools, demands = [], []
-        for pool in self._pools:
-            options = pool.options
-            demand = Demand(options.required_segments, options.segments_max)
-            if demand.is_resizable:
-                pools.append(pool)
-                demands.append(demand)
+        pools = [pool for pool in self._pools if _demand(pool).is_resizable]
+        demands = [_demand(pool) for pool in pools]
         sizes = redistribute(self._total - self._required, demands)
         for pool, size in zip(pools, sizes, strict=True):
             pool.resize(size)
+
+    def _report_usage(self) -> None:
+        message = self._usage_watch.observe(self.usage_percent)
+        if message is not None and self._on_usage is not None:
+            self._on_usage(message)
 
     def _check_alive(self) -> None:
         if self._destroyed:
@@ -360,3 +375,7 @@ class NetworkBufferPool:
 
     def _destroyed_error(self) -> PoolDestroyedError:
         return PoolDestroyedError("the network buffer pool was destroyed")
+
+
+def _demand(pool: LocalBufferPool) -> Demand:
+    return Demand(pool.options.required_segments, pool.options.segments_max)
