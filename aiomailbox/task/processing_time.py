@@ -1,0 +1,363 @@
+"""Processing time on the running loop, and as mail of an operator.
+
+Theory of operation: one service per task keeps the loop's timers. It thinks in
+wall-clock milliseconds, the loop in monotonic seconds, so every point in time is turned
+into a delay when it is scheduled. Operators get a service of their own on top of it,
+which turns each firing into mail of the operator's priority; the callback itself runs
+between the operator's other work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+from aiomailbox.clock import Clock
+from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.eventtime import ProcessingTimeCallback
+from aiomailbox.mailbox import MailboxExecutor
+from aiomailbox.task.mailbox_timer import FixedDelayTimer, FixedRateTimer, MailboxTimer
+
+__all__ = [
+    "MailboxProcessingTimeService",
+    "ServiceState",
+    "SystemProcessingTimeService",
+    "SystemTimer",
+]
+
+
+class ServiceState(Enum):
+    """What a processing-time service allows.
+
+    Attributes:
+        ALIVE: Timers are registered and fire.
+        QUIESCED: Registrations are accepted and never fire.
+        SHUTDOWN: Registrations are refused.
+    """
+
+    ALIVE = "alive"
+    QUIESCED = "quiesced"
+    SHUTDOWN = "shutdown"
+
+
+_NEXT: Final = {
+    ServiceState.ALIVE: frozenset({ServiceState.QUIESCED, ServiceState.SHUTDOWN}),
+    ServiceState.QUIESCED: frozenset({ServiceState.SHUTDOWN}),
+    ServiceState.SHUTDOWN: frozenset[ServiceState](),
+}
+
+
+class SystemTimer:
+    """A registration with a `SystemProcessingTimeService`."""
+
+    __slots__ = (
+        "_loop_handle",
+        "_service",
+        "callback",
+        "cancelled",
+        "done",
+        "due_s",
+        "fixed_delay",
+        "period_ms",
+        "timestamp_ms",
+    )
+
+    def __init__(
+        self,
+        service: SystemProcessingTimeService,
+        callback: Callable[[int], object],
+        timestamp_ms: int,
+        *,
+        period_ms: int = 0,
+        fixed_delay: bool = False,
+    ) -> None:
+        self._service = service
+        self._loop_handle: asyncio.TimerHandle | None = None
+        self.callback = callback
+        self.timestamp_ms = timestamp_ms
+        self.due_s = 0.0
+        self.period_ms = period_ms
+        self.fixed_delay = fixed_delay
+        self.done = False
+        self.cancelled = False
+
+    def cancel(self) -> bool:
+        """Make sure that the callback does not start (again)."""
+        if self.done:
+            return False
+        self.done = self.cancelled = True
+        if self._loop_handle is not None:
+            self._loop_handle.cancel()
+        self._service.forget(self)
+        return True
+
+    def schedule(self, due_s: float, fire: Callable[[SystemTimer], None]) -> None:
+        """Ask the running loop to call ``fire`` at a time of its own clock."""
+        self.due_s = due_s
+        loop = asyncio.get_running_loop()
+        self._loop_handle = loop.call_at(due_s, fire, self)
+
+
+class SystemProcessingTimeService:
+    """Timers of a task on the running loop.
+
+    Bound to the loop that runs when the first timer is registered; all methods belong
+    to that loop. Callbacks are plain functions that the loop calls.
+
+    A timer for a millisecond fires when that millisecond has passed, so that nothing
+    that happens within it comes too late.
+
+    Args:
+        clock: Wall-clock time, and the loop's own time.
+        on_error: Told what a callback raised; by default the loop's handler is. The
+            schedule goes on either way.
+
+    Concept:
+        Flink, ``SystemProcessingTimeService``.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        on_error: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._on_error = on_error or _tell_loop
+        self._timers: set[SystemTimer] = set()
+        self._running = 0
+        self._quiet: asyncio.Future[None] | None = None
+        self.state = ServiceState.ALIVE
+
+    @property
+    def timer_count(self) -> int:
+        """How many timers are scheduled."""
+        return len(self._timers)
+
+    def current_processing_time(self) -> int:
+        """Return wall-clock time, integer milliseconds since the epoch."""
+        return self._clock.now_ms()
+
+    def register_timer(
+        self, timestamp_ms: int, callback: Callable[[int], object]
+    ) -> SystemTimer:
+        """Call ``callback(timestamp_ms)`` once that millisecond has passed.
+
+        Raises:
+            IllegalStateError: After `shutdown`.
+        """
+        now_ms = self._clock.now_ms()
+        delay_ms = timestamp_ms - now_ms + 1 if timestamp_ms >= now_ms else 0
+        return self._start(SystemTimer(self, callback, timestamp_ms), delay_ms)
+
+    def schedule_at_fixed_rate(
+        self, callback: Callable[[int], object], initial_delay_ms: int, period_ms: int
+    ) -> SystemTimer:
+        """Call ``callback`` with nominal times that are ``period_ms`` apart.
+
+        Raises:
+            IllegalStateError: After `shutdown`.
+            InvalidArgumentError: If the period is not positive.
+        """
+        return self._start_periodic(
+            callback, initial_delay_ms, period_ms, fixed_delay=False
+        )
+
+    def schedule_with_fixed_delay(
+        self, callback: Callable[[int], object], initial_delay_ms: int, delay_ms: int
+    ) -> SystemTimer:
+        """Call ``callback`` ``delay_ms`` after each time it has ended.
+
+        Raises:
+            IllegalStateError: After `shutdown`.
+            InvalidArgumentError: If the delay is not positive.
+        """
+        return self._start_periodic(
+            callback, initial_delay_ms, delay_ms, fixed_delay=True
+        )
+
+    def quiesce(self) -> asyncio.Future[None]:
+        """Cancel what is scheduled and start nothing more, at once.
+
+        Returns:
+            A future, the same for all callers, that is done when no callback runs.
+        """
+        self._advance(ServiceState.QUIESCED)
+        if self._quiet is None:
+            self._quiet = asyncio.get_running_loop().create_future()
+            if not self._running:
+                self._quiet.set_result(None)
+        return self._quiet
+
+    def shutdown(self) -> None:
+        """Cancel what is scheduled and refuse everything from now on; idempotent."""
+        self._advance(ServiceState.SHUTDOWN)
+
+    def forget(self, timer: SystemTimer) -> None:
+        """Drop a timer that was cancelled."""
+        self._timers.discard(timer)
+
+    def _advance(self, target: ServiceState) -> None:
+        if target in _NEXT[self.state]:
+            self.state = target
+        for timer in list(self._timers):
+            timer.cancel()
+
+    def _start_periodic(
+        self,
+        callback: Callable[[int], object],
+        initial_delay_ms: int,
+        period_ms: int,
+        *,
+        fixed_delay: bool,
+    ) -> SystemTimer:
+        check_period(period_ms)
+        timer = SystemTimer(
+            self,
+            callback,
+            self._clock.now_ms() + initial_delay_ms,
+            period_ms=period_ms,
+            fixed_delay=fixed_delay,
+        )
+        return self._start(timer, initial_delay_ms)
+
+    def _start(self, timer: SystemTimer, delay_ms: int) -> SystemTimer:
+        if self.state is ServiceState.SHUTDOWN:
+            raise IllegalStateError(
+                "the processing-time service is shut down: its task has ended. "
+                "Register timers while the task runs."
+            )
+        if self.state is ServiceState.ALIVE:
+            self._timers.add(timer)
+            timer.schedule(self._clock.monotonic() + delay_ms / 1000, self._fire)
+        return timer
+
+    def _fire(self, timer: SystemTimer) -> None:
+        if not timer.period_ms:
+            timer.done = True
+            self._timers.discard(timer)
+        self._running += 1
+        try:
+            timer.callback(timer.timestamp_ms)
+        except Exception as error:  # noqa: BLE001 -- handed to whoever is responsible
+            self._on_error(error)
+        finally:
+            self._running -= 1
+            if self._quiet is not None and not self._quiet.done() and not self._running:
+                self._quiet.set_result(None)
+        if not timer.done:
+            self._schedule_next(timer)
+
+    def _schedule_next(self, timer: SystemTimer) -> None:
+        period_ms = timer.period_ms
+        if timer.fixed_delay:
+            timer.timestamp_ms = self._clock.now_ms() + period_ms
+            due_s = self._clock.monotonic() + period_ms / 1000
+        else:
+            timer.timestamp_ms += period_ms
+            due_s = timer.due_s + period_ms / 1000
+        timer.schedule(due_s, self._fire)
+
+
+class MailboxProcessingTimeService:
+    """The processing time of one operator: timers that fire as its mail.
+
+    Callbacks may return an awaitable; the task awaits it before its next mail. A
+    periodic callback has at most one mail in the mailbox, however far it is behind.
+
+    Args:
+        system: The task's service.
+        mailbox: The mailbox at the operator's priority.
+        on_error: Told what a callback raised; the schedule goes on.
+
+    Concept:
+        Flink, ``ProcessingTimeServiceImpl``.
+    """
+
+    def __init__(
+        self,
+        system: SystemProcessingTimeService,
+        mailbox: MailboxExecutor,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self._system = system
+        self.mailbox = mailbox
+        self.on_error = on_error
+        self.is_quiesced = False
+
+    def current_processing_time(self) -> int:
+        """Return wall-clock time, integer milliseconds since the epoch."""
+        return self._system.current_processing_time()
+
+    def register_timer(
+        self, timestamp_ms: int, callback: ProcessingTimeCallback
+    ) -> MailboxTimer:
+        """Call ``callback(timestamp_ms)`` as mail once that millisecond has passed.
+
+        Raises:
+            IllegalStateError: If the task has ended without `quiesce`.
+        """
+        timer = MailboxTimer(self, callback)
+        if not self.is_quiesced:
+            timer.trigger = self._system.register_timer(timestamp_ms, timer.enqueue)
+        return timer
+
+    def schedule_at_fixed_rate(
+        self, callback: ProcessingTimeCallback, initial_delay_ms: int, period_ms: int
+    ) -> MailboxTimer:
+        """Call ``callback`` as mail with nominal times ``period_ms`` apart.
+
+        Raises:
+            InvalidArgumentError: If the period is not positive.
+        """
+        check_period(period_ms)
+        timer = FixedRateTimer(self, callback, period_ms)
+        if not self.is_quiesced:
+            timer.trigger = self._system.schedule_at_fixed_rate(
+                timer.enqueue, initial_delay_ms, period_ms
+            )
+        return timer
+
+    def schedule_with_fixed_delay(
+        self, callback: ProcessingTimeCallback, initial_delay_ms: int, delay_ms: int
+    ) -> MailboxTimer:
+        """Call ``callback`` as mail ``delay_ms`` after each time it has ended.
+
+        Raises:
+            InvalidArgumentError: If the delay is not positive.
+        """
+        check_period(delay_ms)
+        timer = FixedDelayTimer(self, callback, delay_ms)
+        self.arm(timer, initial_delay_ms)
+        return timer
+
+    async def quiesce(self) -> None:
+        """Put no more mail into the mailbox, at once; what is in there still runs."""
+        self.is_quiesced = True
+
+    def arm(self, timer: MailboxTimer, delay_ms: int) -> None:
+        """Let a timer put its mail after a delay, unless that is over."""
+        if not self.is_quiesced:
+            now_ms = self._system.current_processing_time()
+            timer.trigger = self._system.register_timer(
+                now_ms + delay_ms, timer.enqueue
+            )
+
+
+def check_period(period_ms: int) -> None:
+    """Check that a period is one.
+
+    Raises:
+        InvalidArgumentError: If it is zero or negative.
+    """
+    if period_ms <= 0:
+        raise InvalidArgumentError(
+            "period_ms", f"{period_ms} ms is no period", "Use 1 ms or more."
+        )
+
+
+def _tell_loop(error: BaseException) -> None:
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": "a processing-time callback raised", "exception": error}
+    )
