@@ -39,13 +39,15 @@ class Waiter:
         Args:
             _done: Ignored; lets this be a future's done callback.
         """
+        if self._loop.is_closed():
+            return False
+        if threading.get_ident() == self._thread:
+            self._complete()
+            return True
         try:
-            if threading.get_ident() == self._thread:
-                self._complete()
-            else:
-                self._loop.call_soon_threadsafe(self._complete)
+            self._loop.call_soon_threadsafe(self._complete)
         except RuntimeError:
-            # What asyncio raises for a closed event loop.
+            # It has been closed since we looked.
             return False
         return True
 

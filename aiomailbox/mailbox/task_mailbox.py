@@ -115,7 +115,7 @@ class TaskMailbox:
                 return
             self._waiter = None
         if not waiter.wake():
-            self._withdraw(mail)
+            self._withdraw(mail, waiter)
 
     def try_take(self, priority: int = MIN_PRIORITY) -> Mail | None:
         """Take the first mail of at least ``priority``, or return None.
@@ -382,7 +382,9 @@ class TaskMailbox:
             if self._waiter is waiter:
                 self._waiter = None
 
-    def _withdraw(self, mail: Mail) -> None:
+    def _withdraw(self, mail: Mail, waiter: Waiter) -> None:
         with self._lock:
             self._mails.discard(mail)
+            # It sleeps for ever: the next put is to be refused as well.
+            self._waiter = waiter
         raise MailboxClosedError("put", "left behind: the owner's event loop is closed")

@@ -505,6 +505,29 @@ class TestSuspension:
         await processor.run_mailbox_step()
         assert processor.is_default_action_available
 
+    async def test_a_stale_token_sends_no_mail(self) -> None:
+        tokens: list[Suspension] = []
+        processor = MailboxProcessor(
+            lambda c: tokens.append(c.suspend_default_action())
+        )
+        await processor.run_mailbox_step()
+        tokens[0].resume()
+        await asyncio.to_thread(tokens[0].resume)
+        assert processor.mailbox.size() == 0
+
+    async def test_a_resume_that_became_stale_on_its_way_resumes_nothing(self) -> None:
+        tokens: list[Suspension] = []
+        processor = MailboxProcessor(
+            lambda c: tokens.append(c.suspend_default_action())
+        )
+        await processor.run_mailbox_step()
+        await asyncio.to_thread(tokens[0].resume)
+        await asyncio.to_thread(tokens[0].resume)
+        await processor.run_single_mailbox_loop()
+        assert len(tokens) == 2
+        await processor.run_mailbox_step()
+        assert not processor.is_default_action_available
+
     async def test_resume_after_close_is_ignored(self, from_outside: From) -> None:
         tokens: list[Suspension] = []
         processor = MailboxProcessor(
