@@ -72,3 +72,12 @@ def test_a_package_without_a_place_is_found(copy: Path) -> None:
     done = lint_imports(copy)
     assert done.returncode == 1
     assert "helpers" in done.stdout + done.stderr
+
+
+def test_a_cycle_inside_a_package_is_found(copy: Path) -> None:
+    testing = copy / "aiomailbox" / "testing"
+    (testing / "one.py").write_text("import aiomailbox.testing.other\n")
+    (testing / "other.py").write_text("import aiomailbox.testing.one\n")
+    done = lint_imports(copy)
+    assert done.returncode == 1
+    assert "aiomailbox.testing.one" in done.stdout
