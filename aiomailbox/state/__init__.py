@@ -18,6 +18,14 @@ from aiomailbox.state.descriptors import (
 from aiomailbox.state.functions import AggregateFunction, ReduceFunction
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.no_keys import NoKeysStateStore
+from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
+from aiomailbox.state.rescale import (
+    OperatorStateEntry,
+    OperatorStateSnapshot,
+    RedistributionMode,
+    SubtaskStateMapper,
+    redistribute_operator_state,
+)
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta, copy_content
 from aiomailbox.state.store import (
     AggregatingState,
@@ -44,6 +52,11 @@ __all__ = [
     "MapStateDescriptor",
     "NamespacedTable",
     "NoKeysStateStore",
+    "OperatorStateEntry",
+    "OperatorStateSnapshot",
+    "OperatorStateStore",
+    "ReadOnlyBroadcastState",
+    "RedistributionMode",
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
@@ -52,9 +65,11 @@ __all__ = [
     "StateTable",
     "StateTtlConfig",
     "StateVisibility",
+    "SubtaskStateMapper",
     "TtlUpdate",
     "ValueState",
     "ValueStateDescriptor",
     "Void",
     "copy_content",
+    "redistribute_operator_state",
 ]
