@@ -6,12 +6,16 @@ from aiomailbox.exchange.awaitable_gate import Gate
 from aiomailbox.exchange.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
 from aiomailbox.exchange.channel import (
     ChannelListener,
-    ChannelStatistics,
     InputChannel,
     LocalInputChannel,
     retry_delays_ms,
 )
-from aiomailbox.exchange.contract import SEQUENCE_MODULUS, DataListener, PolledBuffer
+from aiomailbox.exchange.contract import (
+    SEQUENCE_MODULUS,
+    ChannelStatistics,
+    DataListener,
+    PolledBuffer,
+)
 from aiomailbox.exchange.gate import InputGate
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.partitioner import (

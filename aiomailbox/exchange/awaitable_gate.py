@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 from aiomailbox.availability import Availability
 from aiomailbox.exchange.buffer import ObjectBuffer
-from aiomailbox.exchange.channel import ChannelStatistics
+from aiomailbox.exchange.contract import ChannelStatistics
 from aiomailbox.records import StopMode
 
 __all__ = ["Gate"]

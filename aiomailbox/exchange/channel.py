@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from aiomailbox.errors import PartitionNotFoundError, StopTask
-from aiomailbox.exchange.contract import PolledBuffer
+from aiomailbox.exchange.contract import ChannelStatistics, PolledBuffer
 from aiomailbox.exchange.registry import PartitionRegistry
 from aiomailbox.exchange.view import SubpartitionView
 from aiomailbox.ids import PartitionId
 
 __all__ = [
     "ChannelListener",
-    "ChannelStatistics",
     "InputChannel",
     "LocalInputChannel",
     "retry_delays_ms",
 ]
-
-
-class ChannelStatistics(NamedTuple):
-    """What waits in a channel now, and what has been taken from it so far."""
-
-    queued_buffers: int = 0
-    queued_records: int = 0
-    queued_bytes: int = 0
-    buffers_total: int = 0
-    records_total: int = 0
-    bytes_total: int = 0
 
 
 class ChannelListener(Protocol):
@@ -151,10 +139,13 @@ class LocalInputChannel(InputChannel):
                 self.set_error(error)
                 return
             loop = asyncio.get_running_loop()
-            self._retry = loop.call_later(delay_ms / 1000, self._request_again)
+            self._retry = loop.call_later(delay_ms / 1000, self.request_subpartition)
+            return
+        except Exception as error:  # noqa: BLE001 -- in a timer it would vanish
+            self.set_error(error)
             return
         # What was queued before the view existed was told to nobody.
-        self.on_data_available()
+        self._view.tell_again()
 
     def poll(self) -> PolledBuffer | None:
         """Take the next buffer.
@@ -185,11 +176,8 @@ class LocalInputChannel(InputChannel):
             IllegalStateError: If nothing blocks.
         """
         view = self._view
-        if view is None or self.is_released or view.is_released:
-            return
-        view.resume_consumption()
-        if view.is_available():
-            self._gate.on_channel_data(self)
+        if view is not None and not view.is_released:
+            view.resume_consumption()
 
     def acknowledge_all_data_processed(self) -> None:
         """Tell the producer that all its records have been processed."""
@@ -210,15 +198,7 @@ class LocalInputChannel(InputChannel):
         """Return a snapshot for metrics; counting what is queued takes a walk."""
         if self._view is None:
             return ChannelStatistics()
-        queue = self._view.subpartition
-        return ChannelStatistics(
-            queue.queued_buffers,
-            queue.queued_records,
-            queue.queued_bytes,
-            queue.buffers_total,
-            queue.records_total,
-            queue.bytes_total,
-        )
+        return self._view.subpartition.statistics()
 
     def on_data_available(self) -> None:
         """Pass on to the gate that something can be taken."""
@@ -227,13 +207,6 @@ class LocalInputChannel(InputChannel):
     def on_priority_event(self, sequence_number: int) -> None:
         """Pass on to the gate that the next buffer has priority."""
         self._gate.on_channel_priority(self, sequence_number)
-
-    def _request_again(self) -> None:
-        # An exception in a timer would vanish into the loop's handler.
-        try:
-            self.request_subpartition()
-        except Exception as error:  # noqa: BLE001 -- the task trips over it
-            self.set_error(error)
 
 
 def retry_delays_ms(initial_ms: int, maximum_ms: int) -> Iterator[int]:

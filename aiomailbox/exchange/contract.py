@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, Protocol
 
 from aiomailbox.exchange.buffer import ObjectBuffer
 
-__all__ = ["SEQUENCE_MODULUS", "DataListener", "PolledBuffer"]
+__all__ = ["SEQUENCE_MODULUS", "ChannelStatistics", "DataListener", "PolledBuffer"]
 
 # Sequence numbers are unsigned 32-bit integers, here as on the wire.
 SEQUENCE_MODULUS: Final = 2**32
@@ -31,6 +31,20 @@ class PolledBuffer(NamedTuple):
     more_available: bool
     next_is_priority: bool
     sequence_number: int
+
+
+class ChannelStatistics(NamedTuple):
+    """What waits in a channel now, and what has been taken from it so far.
+
+    Sizes are estimates, as in `ObjectBuffer.size_bytes`; events count as buffers.
+    """
+
+    queued_buffers: int = 0
+    queued_records: int = 0
+    queued_bytes: int = 0
+    buffers_total: int = 0
+    records_total: int = 0
+    bytes_total: int = 0
 
 
 class DataListener(Protocol):

@@ -14,8 +14,12 @@ from aiomailbox.availability import Availability
 from aiomailbox.errors import CorruptStreamError, GateClosedError, InvalidArgumentError
 from aiomailbox.exchange.awaitable_gate import Gate
 from aiomailbox.exchange.buffer import ObjectBuffer
-from aiomailbox.exchange.channel import ChannelStatistics, InputChannel
-from aiomailbox.exchange.contract import SEQUENCE_MODULUS, PolledBuffer
+from aiomailbox.exchange.channel import InputChannel
+from aiomailbox.exchange.contract import (
+    SEQUENCE_MODULUS,
+    ChannelStatistics,
+    PolledBuffer,
+)
 from aiomailbox.exchange.priority_deque import PrioritizedDeque
 from aiomailbox.records import (
     EndOfData,

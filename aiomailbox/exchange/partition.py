@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
-from aiomailbox.exchange.contract import DataListener
+from aiomailbox.exchange.contract import ChannelStatistics, DataListener
 from aiomailbox.exchange.subpartition import PipelinedSubpartition
 from aiomailbox.exchange.view import SubpartitionView
 from aiomailbox.ids import PartitionId
@@ -107,7 +107,7 @@ class ResultPartition:
         self.partition_id = partition_id
         self.availability: Availability = pool.availability
         self.subpartitions = [
-            PipelinedSubpartition(index, pool.availability)
+            PipelinedSubpartition(index, pool.availability, self.flush_all)
             for index in range(subpartition_count)
         ]
         self.all_data_processed = Availability()
@@ -134,6 +134,10 @@ class ResultPartition:
     def queued_buffers(self) -> int:
         """Buffers queued in all subpartitions, events included."""
         return sum(each.queued_buffers for each in self.subpartitions)
+
+    def statistics(self) -> list[ChannelStatistics]:
+        """Return a snapshot per subpartition, in order."""
+        return [each.statistics() for each in self.subpartitions]
 
     def emit_run(self, run: Run, channel: int) -> bool:
         """Queue records for one consumer; an empty run is ignored.
@@ -193,6 +197,10 @@ class ResultPartition:
             self._seal(channel)
             subpartition.add(ObjectBuffer.for_event(event))
 
+    async def writable(self) -> None:
+        """Suspend until another buffer fits; flushes before it does."""
+        await self.subpartitions[0].writable()
+
     def flush(self, channel: int) -> None:
         """Let one consumer take what is queued, the unfinished buffer included."""
         self.subpartitions[channel].flush()
@@ -245,7 +253,7 @@ class ResultPartition:
         )
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
-        """Call back once, when the producer and every consumer have let go."""
+        """Call back once: all have let go, or everything was released."""
         self._on_consumed = callback
 
     def close(self) -> None:
@@ -272,6 +280,7 @@ class ResultPartition:
         for subpartition in self.subpartitions:
             subpartition.release(failure)
         self.close()
+        self._leave()
 
     def _drop_user(self) -> None:
         self._users -= 1
@@ -281,8 +290,12 @@ class ResultPartition:
             )
         if self._users == 0:
             self.is_released = True
-            if self._on_consumed is not None:
-                self._on_consumed()
+            self._leave()
+
+    def _leave(self) -> None:
+        callback, self._on_consumed = self._on_consumed, None
+        if callback is not None:
+            callback()
 
     def _append_run(self, run: Run, count: int, size_bytes: int, channel: int) -> bool:
         buffer = self._unfinished(channel)

@@ -9,11 +9,14 @@ resumed; the flush request survives that.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.buffer import ObjectBuffer
 from aiomailbox.exchange.contract import (
     SEQUENCE_MODULUS,
+    ChannelStatistics,
     DataListener,
     PolledBuffer,
 )
@@ -31,6 +34,8 @@ class PipelinedSubpartition:
     Args:
         index: Its place in the partition, from 0.
         writable: True while another buffer fits; usually the pool's availability.
+        before_waiting: What `writable` calls before it suspends, so that no permit is
+            held by a buffer that nobody can take; by default `flush`.
 
     Attributes:
         buffers_total: Buffers taken so far, events included.
@@ -45,6 +50,7 @@ class PipelinedSubpartition:
     """
 
     __slots__ = (
+        "_before_waiting",
         "_buffers",
         "_data_count",
         "_flush_requested",
@@ -62,7 +68,12 @@ class PipelinedSubpartition:
         "records_total",
     )
 
-    def __init__(self, index: int, writable: Availability) -> None:
+    def __init__(
+        self,
+        index: int,
+        writable: Availability,
+        before_waiting: Callable[[], None] | None = None,
+    ) -> None:
         self.index = index
         self.is_finished = False
         self.is_released = False
@@ -71,6 +82,7 @@ class PipelinedSubpartition:
         self.records_total = 0
         self.bytes_total = 0
         self._writable = writable
+        self._before_waiting = before_waiting or self.flush
         self._buffers: PrioritizedDeque[ObjectBuffer] = PrioritizedDeque()
         self._data_count = 0
         self._flush_requested = False
@@ -88,8 +100,14 @@ class PipelinedSubpartition:
         )
 
     async def writable(self) -> None:
-        """Suspend until another buffer fits; returns at once if one does."""
-        await self._writable.wait()
+        """Suspend until another buffer fits; returns at once if one does.
+
+        Flushes before it suspends: a permit that an unfinished buffer holds would
+        never come back.
+        """
+        while not self._writable.available:
+            self._before_waiting()
+            await self._writable.waiter()
 
     @property
     def is_blocked(self) -> bool:
@@ -110,6 +128,17 @@ class PipelinedSubpartition:
     def queued_bytes(self) -> int:
         """Estimated bytes that are queued."""
         return sum(buffer.size_bytes for buffer in self._buffers)
+
+    def statistics(self) -> ChannelStatistics:
+        """Return a snapshot for metrics; counting what is queued takes a walk."""
+        return ChannelStatistics(
+            self.queued_buffers,
+            self.queued_records,
+            self.queued_bytes,
+            self.buffers_total,
+            self.records_total,
+            self.bytes_total,
+        )
 
     @property
     def backlog(self) -> int:
@@ -233,7 +262,7 @@ class PipelinedSubpartition:
         return polled
 
     def resume_consumption(self) -> None:
-        """Lift the block of an event; the caller looks again and tells the gate.
+        """Lift the block of an event; whoever waits is told by `tell_again`.
 
         Raises:
             IllegalStateError: If nothing blocks.
@@ -243,6 +272,15 @@ class PipelinedSubpartition:
                 f"{self!r} is not blocked; resume once per event that blocks upstream"
             )
         self._is_blocked = False
+
+    def tell_again(self) -> None:
+        """Tell the consumer if something can be taken: after it came, or resumed."""
+        if self._listener is None or not self._is_available():
+            return
+        if self._buffers.priority_count:
+            self._listener.on_priority_event(self._sequence_number)
+        else:
+            self._listener.on_data_available()
 
     def in_flight_buffers(self) -> list[ObjectBuffer]:
         """Return the queued data buffers, in order, without taking them."""

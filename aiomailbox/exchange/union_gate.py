@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import GateClosedError, InvalidArgumentError
 from aiomailbox.exchange.awaitable_gate import Gate
 from aiomailbox.exchange.buffer import ObjectBuffer
-from aiomailbox.exchange.channel import ChannelStatistics
+from aiomailbox.exchange.contract import ChannelStatistics
 from aiomailbox.exchange.priority_deque import PrioritizedDeque
 from aiomailbox.records import StopMode
 
@@ -39,24 +38,16 @@ class UnionInputGate(Gate):
         self.availability = Availability()
         self.priority_availability = Availability()
         self.gates = list(gates)
-        self.offsets = [
-            sum(gate.channel_count for gate in gates[:index])
-            for index in range(len(gates))
-        ]
-        self._with_data: PrioritizedDeque[int] = PrioritizedDeque()
-        self._is_queued = [False] * len(gates)
-        self._is_armed = [False] * len(gates)
-        self._is_priority_armed = [False] * len(gates)
+        self._members: list[_Member] = []
+        self._with_data: PrioritizedDeque[_Member] = PrioritizedDeque()
         self._is_closed = False
-        self._on_data = [
-            functools.partial(self._on_gate_data, index) for index in range(len(gates))
-        ]
-        self._on_priority = [
-            functools.partial(self._on_gate_priority, index)
-            for index in range(len(gates))
-        ]
-        for index in range(len(gates)):
-            self._arm(index)
+        offset = 0
+        for gate in self.gates:
+            self._members.append(_Member(gate, offset, self._enqueue))
+            offset += gate.channel_count
+        self._offsets = [member.offset for member in self._members]
+        for member in self._members:
+            member.arm()
 
     def __repr__(self) -> str:
         return f"<UnionInputGate of {self.gates!r}>"
@@ -97,16 +88,15 @@ class UnionInputGate(Gate):
         """
         queue = self._with_data
         while queue:
-            index = queue.popleft()
-            self._is_queued[index] = False
-            gate = self.gates[index]
+            member = queue.popleft()
+            member.is_queued = False
             try:
-                item = gate.poll_next()
+                item = member.gate.poll_next()
             finally:
-                self._requeue(index)
+                self._requeue(member)
             if item is not None:
                 self._settle()
-                return self.offsets[index] + item[0], item[1]
+                return member.offset + item[0], item[1]
         if self._is_closed and not self.is_finished:
             raise GateClosedError(f"{self!r} was closed; stop polling it")
         self._settle()
@@ -123,8 +113,8 @@ class UnionInputGate(Gate):
                 "channel_index",
                 f"{channel_index} is not among {self.channel_count} channels",
             )
-        index = bisect_right(self.offsets, channel_index) - 1
-        return self.gates[index], channel_index - self.offsets[index]
+        member = self._members[bisect_right(self._offsets, channel_index) - 1]
+        return member.gate, channel_index - member.offset
 
     def resume_consumption(self, channel_index: int) -> None:
         """Go on reading a channel after an event that blocked upstream.
@@ -150,53 +140,30 @@ class UnionInputGate(Gate):
         for gate in self.gates:
             gate.close()
         self._with_data.clear()
-        self._is_queued = [False] * len(self.gates)
         self.availability.set_available()
         self.priority_availability.set_available()
 
-    def _requeue(self, index: int) -> None:
+    def _requeue(self, member: _Member) -> None:
         """Queue a gate again while it has more; else ask to be told once."""
-        gate = self.gates[index]
+        gate = member.gate
         if gate.is_finished:
             return
         if gate.availability.available:
-            self._enqueue(index, has_priority=gate.priority_availability.available)
-        self._arm(index)
+            self._enqueue(member, gate.priority_availability.available)
+        member.arm()
 
-    def _arm(self, index: int) -> None:
-        # One callback at a time: a gate keeps a callback until it becomes available.
-        gate = self.gates[index]
-        if not self._is_armed[index] and not self._is_queued[index]:
-            self._is_armed[index] = True
-            gate.availability.on_available(self._on_data[index])
-        if (
-            not self._is_priority_armed[index]
-            and not gate.priority_availability.available
-        ):
-            self._is_priority_armed[index] = True
-            gate.priority_availability.on_available(self._on_priority[index])
-
-    def _on_gate_data(self, index: int) -> None:
-        self._is_armed[index] = False
-        gate = self.gates[index]
-        if not self._is_closed and not gate.is_finished:
-            self._enqueue(index, has_priority=gate.priority_availability.available)
-
-    def _on_gate_priority(self, index: int) -> None:
-        self._is_priority_armed[index] = False
-        if not self._is_closed and not self.gates[index].is_finished:
-            self._enqueue(index, has_priority=True)
-
-    def _enqueue(self, index: int, *, has_priority: bool) -> None:
+    def _enqueue(self, member: _Member, has_priority: bool) -> None:
+        if self._is_closed or member.gate.is_finished:
+            return
         queue = self._with_data
-        if not self._is_queued[index]:
-            self._is_queued[index] = True
+        if not member.is_queued:
+            member.is_queued = True
             if has_priority:
-                queue.append_priority(index)
+                queue.append_priority(member)
             else:
-                queue.append(index)
+                queue.append(member)
         elif has_priority:
-            queue.prioritize(index)
+            queue.prioritize(member)
         if has_priority and not self.priority_availability.available:
             self.priority_availability.set_available()
         if not self.availability.available:
@@ -213,3 +180,45 @@ class UnionInputGate(Gate):
                 self.availability.reset()
         if not self._with_data.priority_count:
             self.priority_availability.reset()
+
+
+class _Member:
+    """A gate of the union: where its channels start, and what it was asked to tell."""
+
+    __slots__ = (
+        "_enqueue",
+        "_is_data_armed",
+        "_is_priority_armed",
+        "gate",
+        "is_queued",
+        "offset",
+    )
+
+    def __init__(
+        self, gate: Gate, offset: int, enqueue: Callable[[_Member, bool], None]
+    ) -> None:
+        self.gate = gate
+        self.offset = offset
+        self.is_queued = False
+        self._enqueue = enqueue
+        self._is_data_armed = False
+        self._is_priority_armed = False
+
+    def arm(self) -> None:
+        """Ask to be told once what the gate does not have now."""
+        # One callback at a time: a gate keeps each until it becomes available.
+        gate = self.gate
+        if not self._is_data_armed and not self.is_queued:
+            self._is_data_armed = True
+            gate.availability.on_available(self._on_data)
+        if not self._is_priority_armed and not gate.priority_availability.available:
+            self._is_priority_armed = True
+            gate.priority_availability.on_available(self._on_priority)
+
+    def _on_data(self) -> None:
+        self._is_data_armed = False
+        self._enqueue(self, self.gate.priority_availability.available)
+
+    def _on_priority(self) -> None:
+        self._is_priority_armed = False
+        self._enqueue(self, True)

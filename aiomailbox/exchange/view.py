@@ -15,8 +15,8 @@ class SubpartitionView:
 
     Args:
         subpartition: What is read.
-        listener: Who is told when something can be taken; not told about what is
-            queued already, so look once.
+        listener: Who is told when something can be taken; about what is queued
+            already only if `tell_again` is called.
         on_released: Called once, after the view let go.
 
     Raises:
@@ -65,12 +65,17 @@ class SubpartitionView:
         return self._subpartition.is_available(has_credit=has_credit)
 
     def resume_consumption(self) -> None:
-        """Lift the block of an event; look again afterwards.
+        """Lift the block of an event, and tell the listener what came meanwhile.
 
         Raises:
             IllegalStateError: If nothing blocks.
         """
         self._subpartition.resume_consumption()
+        self._subpartition.tell_again()
+
+    def tell_again(self) -> None:
+        """Tell the listener if something can be taken now."""
+        self._subpartition.tell_again()
 
     def release(self) -> None:
         """Let go: what is queued is recycled, what is still added is dropped."""

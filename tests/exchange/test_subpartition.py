@@ -1,0 +1,409 @@
+"""The notification tables of a subpartition; buffers are sealed where Flink's finish."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import IllegalStateError
+from aiomailbox.exchange import ObjectBuffer, PipelinedSubpartition, SubpartitionView
+from aiomailbox.memory import LocalBufferPool
+from aiomailbox.records import (
+    Alignment,
+    CancelCheckpoint,
+    CheckpointBarrier,
+    EndOfPartition,
+    ListRun,
+)
+
+Data = Callable[..., ObjectBuffer]
+
+
+def event(checkpoint_id: int = 1) -> ObjectBuffer:
+    return ObjectBuffer.for_event(CancelCheckpoint(checkpoint_id))
+
+
+def barrier(
+    alignment: Alignment = Alignment.ALIGNED, checkpoint_id: int = 1
+) -> ObjectBuffer:
+    return ObjectBuffer.for_event(CheckpointBarrier(checkpoint_id, 0, alignment))
+
+
+@pytest.fixture
+def subpartition(listener: Any) -> PipelinedSubpartition:
+    subpartition = PipelinedSubpartition(0, Availability(available=True))
+    subpartition.attach(listener)
+    return subpartition
+
+
+def poll_count(subpartition: PipelinedSubpartition) -> int | None:
+    polled = subpartition.poll()
+    return None if polled is None else polled.buffer.record_count
+
+
+def test_net_91_an_empty_unfinished_buffer_tells_nobody_and_gives_nothing(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    subpartition.add(data(0, sealed=False))
+    assert subpartition.poll() is None
+    assert listener.data == 0
+
+
+def test_net_92_empty_buffers_are_dropped_and_told_about_once(
+    subpartition: PipelinedSubpartition,
+    listener: Any,
+    data: Data,
+    pool: LocalBufferPool,
+) -> None:
+    subpartition.add(data(0, sealed=False))
+    subpartition.seal_last()
+    subpartition.add(data(0, sealed=False))
+    assert (listener.data, subpartition.backlog) == (1, 1)
+    assert subpartition.poll() is None
+    assert (subpartition.backlog, pool.outstanding) == (0, 1)
+
+
+def test_net_93_an_unfinished_buffer_is_no_backlog_yet_can_be_polled(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    subpartition.add(data(4, sealed=False))
+    assert (subpartition.backlog, listener.data) == (0, 0)
+    polled = subpartition.poll()
+    assert polled is not None
+    assert (polled.buffer.record_count, polled.more_available) == (4, False)
+    assert polled.buffer.is_sealed
+
+
+def test_net_94_a_finished_buffer_is_told_and_the_unfinished_one_behind_it_is_not_more(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    subpartition.add(data(5))
+    subpartition.add(data(4, sealed=False))
+    assert (subpartition.backlog, listener.data) == (1, 1)
+    polled = subpartition.poll()
+    assert polled is not None
+    assert (polled.buffer.record_count, polled.more_available) == (5, False)
+    assert poll_count(subpartition) == 4
+
+
+def test_net_95_a_flush_behind_a_finished_buffer_makes_more_without_telling_again(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    subpartition.add(data(5))
+    subpartition.add(data(4, sealed=False))
+    subpartition.flush()
+    assert (subpartition.backlog, listener.data) == (2, 1)
+    polled = subpartition.poll()
+    assert polled is not None
+    assert (polled.more_available, polled.backlog) == (True, 1)
+
+
+def test_net_96_flushing_twice_tells_once(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    subpartition.add(data(4, sealed=False))
+    subpartition.flush()
+    subpartition.flush()
+    assert (listener.data, subpartition.backlog) == (1, 1)
+
+
+def test_net_97_polling_skips_empty_finished_buffers(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    for _ in range(3):
+        subpartition.add(data(0))
+    subpartition.add(data(4, sealed=False))
+    assert listener.data == 1
+    assert poll_count(subpartition) == 4
+
+
+def test_net_98_flushing_an_empty_queue_does_nothing(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    subpartition.flush()
+    subpartition.add(data(4, sealed=False))
+    assert (listener.data, subpartition.backlog) == (0, 0)
+
+
+def test_net_99_an_event_can_be_taken_without_credit_and_totals_grow_by_polling(
+    subpartition: PipelinedSubpartition, data: Data
+) -> None:
+    subpartition.add(data(2))
+    subpartition.add(event())
+    subpartition.add(data(3, sealed=False))
+    assert subpartition.bytes_total == 0
+    polled = subpartition.poll()
+    assert polled is not None
+    assert polled.backlog == 0
+    assert subpartition.is_available(has_credit=False)
+    assert subpartition.records_total == 2
+    assert subpartition.bytes_total == polled.buffer.size_bytes > 0
+
+
+def test_net_100_an_unaligned_barrier_overtakes_and_finds_what_is_in_flight(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    subpartition.add(data(1))
+    subpartition.add(data(2))
+    subpartition.add(event())
+    subpartition.add(data(4))
+    subpartition.add(barrier(Alignment.UNALIGNED))
+    assert listener.priority == [0]
+    in_flight = [buffer.record_count for buffer in subpartition.in_flight_buffers()]
+    assert in_flight == [1, 2, 4]
+    first = subpartition.poll()
+    assert first is not None
+    assert isinstance(first.buffer.event, CheckpointBarrier)
+    assert not subpartition.is_blocked
+    assert [poll_count(subpartition) for _ in range(5)] == [1, 2, 0, 4, None]
+
+
+def test_net_101_a_barrier_then_data_are_told_separately(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    subpartition.add(barrier(Alignment.UNALIGNED))
+    assert (listener.data, listener.priority) == (0, [0])
+    subpartition.poll()
+    subpartition.add(data(1))
+    assert (listener.data, listener.priority) == (1, [0])
+
+
+def test_a_second_priority_event_is_not_told_while_the_first_one_waits(
+    subpartition: PipelinedSubpartition, listener: Any
+) -> None:
+    subpartition.add(barrier(Alignment.UNALIGNED, 1))
+    subpartition.add(barrier(Alignment.UNALIGNED, 2))
+    assert listener.priority == [0]
+    polled = subpartition.poll()
+    assert polled is not None
+    assert (polled.more_available, polled.next_is_priority) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("sealed", "flushed", "finished", "backlog"),
+    [
+        (False, False, False, 2),
+        (True, False, False, 3),
+        (False, True, False, 3),
+        (False, False, True, 3),
+    ],
+)
+def test_net_102_the_backlog_is_what_can_be_polled(
+    subpartition: PipelinedSubpartition,
+    data: Data,
+    sealed: bool,
+    flushed: bool,
+    finished: bool,
+    backlog: int,
+) -> None:
+    subpartition.add(data(1))
+    subpartition.add(data(1))
+    subpartition.add(data(1, sealed=sealed))
+    if flushed:
+        subpartition.flush()
+    if finished:
+        subpartition.finish(EndOfPartition())
+    assert subpartition.backlog == backlog
+
+
+@pytest.mark.parametrize("what", ["event", "flushed", "two", "nothing"])
+def test_net_103_a_blocked_queue_tells_nobody_and_resuming_finds_what_came(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data, what: str
+) -> None:
+    subpartition.add(barrier())
+    polled = subpartition.poll()
+    assert polled is not None
+    assert (polled.backlog, polled.more_available) == (0, False)
+    told = listener.data
+    if what == "event":
+        subpartition.add(event())
+    elif what == "flushed":
+        subpartition.add(data(1, sealed=False))
+        subpartition.flush()
+    elif what == "two":
+        subpartition.add(data(1))
+        subpartition.add(data(1, sealed=False))
+    assert listener.data == told
+    assert subpartition.poll() is None
+    assert (subpartition.backlog, subpartition.is_available()) == (0, False)
+    assert not subpartition.is_available(has_credit=False)
+    subpartition.resume_consumption()
+    assert subpartition.is_available() is (what != "nothing")
+    assert subpartition.is_available(has_credit=False) is (what == "event")
+
+
+def test_resuming_what_is_not_blocked_is_refused(
+    subpartition: PipelinedSubpartition,
+) -> None:
+    with pytest.raises(IllegalStateError, match="not blocked"):
+        subpartition.resume_consumption()
+
+
+def test_net_104_a_release_recycles_what_is_queued_and_ends_the_view(
+    listener: Any, data: Data, pool: LocalBufferPool
+) -> None:
+    subpartition = PipelinedSubpartition(0, Availability())
+    view = SubpartitionView(subpartition, listener)
+    subpartition.add(data(1))
+    subpartition.add(data(1, sealed=False))
+    subpartition.release()
+    subpartition.release()
+    assert (pool.outstanding, subpartition.queued_buffers) == (0, 0)
+    assert (subpartition.queued_bytes, view.is_released) == (0, True)
+    assert subpartition.poll() is None
+
+
+@pytest.mark.parametrize("ending", ["finish", "release"])
+def test_net_105_a_buffer_added_after_the_end_is_recycled(
+    subpartition: PipelinedSubpartition,
+    data: Data,
+    pool: LocalBufferPool,
+    ending: str,
+) -> None:
+    if ending == "finish":
+        subpartition.finish(EndOfPartition())
+    else:
+        subpartition.release()
+    assert not subpartition.add(data(1))
+    assert pool.outstanding == 0
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_net_107_a_barrier_that_was_polled_in_time_cannot_time_out_any_more(
+    subpartition: PipelinedSubpartition, data: Data, ahead: int
+) -> None:
+    for _ in range(ahead):
+        subpartition.add(data(1))
+    subpartition.add(barrier())
+    for _ in range(ahead + 1):
+        subpartition.poll()
+    assert subpartition.time_out_barrier(1) is None
+    assert subpartition.is_blocked
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_net_108_a_barrier_that_times_out_overtakes_and_does_not_block(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data, ahead: int
+) -> None:
+    queued = [data(1) for _ in range(ahead)]
+    for buffer in queued:
+        subpartition.add(buffer)
+    subpartition.add(barrier())
+    subpartition.add(data(7))
+    assert subpartition.time_out_barrier(1) == queued
+    assert listener.priority == [0]
+    polled = subpartition.poll()
+    assert polled is not None
+    assert polled.buffer.event == CheckpointBarrier(1, 0, Alignment.UNALIGNED)
+    rest = [poll_count(subpartition) for _ in range(ahead + 1)]
+    assert rest == [1] * ahead + [7]
+
+
+def test_net_110_only_the_barrier_of_that_checkpoint_times_out(
+    subpartition: PipelinedSubpartition,
+) -> None:
+    subpartition.add(barrier(checkpoint_id=2))
+    assert subpartition.time_out_barrier(1) is None
+    assert subpartition.time_out_barrier(2) == []
+    assert subpartition.time_out_barrier(2) is None
+
+
+def test_net_111_a_second_view_is_refused(
+    subpartition: PipelinedSubpartition, listener: Any
+) -> None:
+    with pytest.raises(IllegalStateError, match="view already"):
+        SubpartitionView(subpartition, listener)
+    subpartition.release()
+    with pytest.raises(IllegalStateError, match="released"):
+        SubpartitionView(subpartition, listener)
+
+
+def test_net_113_sealing_the_last_buffer_tells_the_consumer(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    buffer = data(1, sealed=False)
+    subpartition.add(buffer)
+    assert listener.data == 0
+    subpartition.seal_last()
+    subpartition.seal_last()
+    assert (listener.data, buffer.is_sealed) == (1, True)
+
+
+def test_finishing_always_tells_the_consumer(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    subpartition.add(data(1))
+    subpartition.finish(EndOfPartition())
+    subpartition.finish(EndOfPartition())
+    assert (listener.data, subpartition.queued_buffers) == (2, 2)
+
+
+def test_adding_behind_an_unfinished_buffer_is_refused(
+    subpartition: PipelinedSubpartition, data: Data
+) -> None:
+    subpartition.add(data(1, sealed=False))
+    with pytest.raises(IllegalStateError, match="unfinished"):
+        subpartition.add(data(1))
+
+
+def test_a_taken_unfinished_buffer_hands_over_its_very_list(
+    subpartition: PipelinedSubpartition, data: Data
+) -> None:
+    buffer = data(3, sealed=False)
+    elements = buffer.elements
+    subpartition.add(buffer)
+    subpartition.flush()
+    polled = subpartition.poll()
+    assert polled is not None
+    assert polled.buffer.elements is elements
+    assert polled.buffer.elements[0].values == ListRun([0, 1, 2]).values
+
+
+def test_sequence_numbers_count_every_polled_buffer_and_wrap(
+    subpartition: PipelinedSubpartition, data: Data
+) -> None:
+    subpartition._sequence_number = 2**32 - 1
+    subpartition.add(data(1))
+    subpartition.add(event())
+    numbers = [subpartition.poll(), subpartition.poll()]
+    assert [polled and polled.sequence_number for polled in numbers] == [2**32 - 1, 0]
+
+
+async def test_writable_waits_for_the_bound_and_flushes_before_it_does(
+    listener: Any, data: Data
+) -> None:
+    bound = Availability(available=True)
+    subpartition = PipelinedSubpartition(0, bound)
+    subpartition.attach(listener)
+    subpartition.add(data(1, sealed=False))
+    await subpartition.writable()
+    assert listener.data == 0
+    bound.reset()
+    waiter = asyncio.create_task(subpartition.writable())
+    other = asyncio.create_task(subpartition.writable())
+    await asyncio.sleep(0)
+    assert listener.data == 1
+    other.cancel()
+    await asyncio.sleep(0)
+    assert not waiter.done()
+    bound.set_available()
+    await waiter
+
+
+def test_a_view_lets_go_once_and_is_told_nothing_more(
+    data: Data, pool: LocalBufferPool, listener: Any
+) -> None:
+    let_go: list[None] = []
+    subpartition = PipelinedSubpartition(0, Availability())
+    view = SubpartitionView(subpartition, listener, lambda: let_go.append(None))
+    subpartition.add(data(1))
+    told = listener.data
+    view.release()
+    view.release()
+    assert (len(let_go), listener.data, pool.outstanding) == (1, told, 0)
+    assert not subpartition.add(data(1))
+    assert pool.outstanding == 0
