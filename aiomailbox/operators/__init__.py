@@ -11,6 +11,13 @@ from aiomailbox.operators.callables import (
     describe,
     is_async_callable,
 )
+from aiomailbox.operators.co_operator import (
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessFunction,
+    CoProcessOperator,
+)
+from aiomailbox.operators.collector import Collector
 from aiomailbox.operators.context import (
     Committables,
     Handover,
@@ -31,9 +38,17 @@ from aiomailbox.operators.on_error import (
     fail,
     skip,
 )
+from aiomailbox.operators.process import (
+    ElementCalls,
+    ProcessFunction,
+    ProcessOperator,
+    check_process_method,
+)
+from aiomailbox.operators.process_context import ProcessContext
 from aiomailbox.operators.record_failures import RecordFailures
 from aiomailbox.operators.selectors import FieldSelector, field_or_function
 from aiomailbox.operators.sink import Committer, Sink, SinkWriter
+from aiomailbox.operators.sink_operator import SinkOperator, SinkState
 from aiomailbox.operators.source import (
     Boundedness,
     EnumeratorContext,
@@ -47,6 +62,7 @@ from aiomailbox.operators.source import (
     SplitOutput,
     StaticEnumerator,
 )
+from aiomailbox.operators.source_operator import SourceMode, SourceOperator
 from aiomailbox.operators.stateless import (
     FilterOperator,
     FlatMapOperator,
@@ -54,14 +70,22 @@ from aiomailbox.operators.stateless import (
     StatelessOperator,
     stateless,
 )
+from aiomailbox.operators.timestamps import TimestampsAndWatermarksOperator
+from aiomailbox.operators.two_input import TwoInputOperator
 
 __all__ = [
     "AsyncStatelessOperator",
     "Boundedness",
     "CallableKind",
+    "CoFlatMapOperator",
+    "CoMapOperator",
+    "CoProcessFunction",
+    "CoProcessOperator",
+    "Collector",
     "Committables",
     "Committer",
     "DeadLetter",
+    "ElementCalls",
     "EnumeratorContext",
     "ErrorAction",
     "FieldSelector",
@@ -78,13 +102,20 @@ __all__ = [
     "Operator",
     "Output",
     "Pending",
+    "ProcessContext",
+    "ProcessFunction",
+    "ProcessOperator",
     "ReaderContext",
     "ReaderOutput",
     "RecordFailures",
     "RuntimeContext",
     "Sink",
+    "SinkOperator",
+    "SinkState",
     "SinkWriter",
     "Source",
+    "SourceMode",
+    "SourceOperator",
     "SourceReader",
     "Split",
     "SplitEnumerator",
@@ -92,9 +123,12 @@ __all__ = [
     "StageKind",
     "StatelessOperator",
     "StaticEnumerator",
+    "TimestampsAndWatermarksOperator",
+    "TwoInputOperator",
     "callable_kind",
     "check_function",
     "check_on_error",
+    "check_process_method",
     "check_sync_function",
     "dead_letter",
     "describe",

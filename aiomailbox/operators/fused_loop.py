@@ -31,10 +31,14 @@ _Piece = tuple[list[Any], list[int] | None]
 class Stage(Protocol):
     """One function of the chain, with what is done when it raises."""
 
-    kind: StageKind
     function: Callable[..., Any]
     on_error: OnError
     context: RuntimeContext
+
+    @property
+    def kind(self) -> StageKind:
+        """What is done with the function's result."""
+        ...
 
     def failures(self) -> RecordFailures:
         """Return a collector of the stage's failed records."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiomailbox.errors import StopTask, UserFunctionError
@@ -87,9 +87,9 @@ class RecordFailures:
         self._timestamps.append(MIN_TIMESTAMP if timestamp is None else timestamp)
         self._letters.append(self._dead_letter(record, timestamp, error))
 
-    def user_error(self, error: BaseException) -> UserFunctionError:
+    def user_error(self, error: Exception) -> UserFunctionError | StopTask:
         """Return the error that names the operator and the user's line."""
-        if isinstance(error, UserFunctionError):
+        if isinstance(error, (UserFunctionError, StopTask)):
             return error
         context = self._context
         location = user_location(error)
@@ -97,6 +97,24 @@ class RecordFailures:
             # The function has no line of its own, as built-in ones.
             location = describe(self._function)
         return UserFunctionError(context.operator_name, context.uid, location, error)
+
+    def guard(self, call: Callable[..., Pending], *args: Any) -> Pending:
+        """Call a method of the user's that is about no record in particular.
+
+        Raises:
+            UserFunctionError: If it raises, at once or while it is awaited.
+        """
+        try:
+            pending = call(*args)
+        except Exception as error:
+            raise self.user_error(error) from error
+        return None if pending is None else self._guarded(pending)
+
+    async def _guarded(self, pending: Awaitable[None]) -> None:
+        try:
+            await pending
+        except Exception as error:
+            raise self.user_error(error) from error
 
     def report(self) -> Pending:
         """Count, log and emit what was taken since the last time."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from inspect import iscoroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.operators import Input, Operator, Pending, then
+from aiomailbox.operators import Input, Operator, Pending, RuntimeContext, then
 from aiomailbox.records import (
     MIN_TIMESTAMP,
     LatencyMarker,
@@ -109,7 +109,7 @@ class HarnessInput:
             timestamps: Their event times in milliseconds, unless ``values`` is a run.
         """
         if hasattr(values, "with_timestamps"):
-            run: Run = values
+            run = cast("Run", values)
         else:
             stamps = None if timestamps is None else list(timestamps)
             run = ListRun(list(values), stamps)
@@ -157,7 +157,7 @@ class OperatorHarness:
         self.operator = operator if isinstance(operator, Operator) else operator()
         self.context = context or TestRuntimeContext(**settings)
         self.recorded = RecordingOutput()
-        self.operator.setup(self.context, self.recorded)
+        self.operator.setup(cast("RuntimeContext", self.context), self.recorded)
         self.inputs = [
             HarnessInput(self, index) for index in range(len(self.operator.inputs))
         ]

@@ -1,0 +1,259 @@
+"""The head of a source task: polls a reader, makes event time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from aiomailbox.availability import Availability
+from aiomailbox.clock import Clock
+from aiomailbox.errors import AioMailboxError, IllegalStateError
+from aiomailbox.eventtime import WatermarkStrategy
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.operators.contract import Input, Operator, Pending, then
+from aiomailbox.operators.event_progress import (
+    WATERMARK_INTERVAL_MS,
+    IdleTicks,
+    assign_timestamps,
+    emit_progress,
+)
+from aiomailbox.operators.source import InputStatus, Source, SourceReader
+from aiomailbox.operators.split_outputs import SplitOutputs, SplitProgress
+from aiomailbox.records import RUN_LENGTH_MAX, Run, StopMode
+
+
+@dataclass(slots=True)
+class OperatorReaderContext:
+    """What a reader may use of its task; see `ReaderContext`."""
+
+    subtask_index: int
+    parallelism: int
+    clock: Clock
+    metrics: MetricGroup
+    log: Any
+    request_split: Callable[[], None]
+
+
+class SourceMode(Enum):
+    """How far a source operator is.
+
+    ``READING`` ends by the reader or by `SourceOperator.stop`; the next poll says so
+    and leads to ``DATA_FINISHED``, which lasts.
+    """
+
+    READING = "reading"
+    STOPPED = "stopped"
+    DRAINED = "drained"
+    DATA_FINISHED = "data_finished"
+
+
+# What a poll says when it does not ask the reader.
+_STATUS_WHEN: dict[SourceMode, InputStatus] = {
+    SourceMode.STOPPED: InputStatus.STOPPED,
+    SourceMode.DRAINED: InputStatus.END_OF_DATA,
+    SourceMode.DATA_FINISHED: InputStatus.END_OF_INPUT,
+}
+
+
+class SourceOperator(Operator):
+    """Reads a source's splits and emits their records with event time.
+
+    Each `poll` emits at most one run, followed by the watermark if it advanced. A
+    split that is assigned holds event time back until it has a watermark of its own,
+    ends, or is idle.
+
+    Args:
+        source: The source; this operator makes its reader.
+        strategy: Where event times come from; None for no event time.
+        records_max: The longest run that is wanted from one poll.
+        interval_ms: How often to look whether a split has become idle; only with a
+            strategy that has an idle timeout.
+
+    Attributes:
+        request_split: Asks the source's enumerator for a split; set by the task
+            before `open`.
+        mode: How far the source is.
+
+    Concept:
+        Flink, ``SourceOperator``.
+    """
+
+    def __init__(
+        self,
+        source: Source[Any],
+        strategy: WatermarkStrategy | None = None,
+        *,
+        records_max: int = RUN_LENGTH_MAX,
+        interval_ms: int = WATERMARK_INTERVAL_MS,
+    ) -> None:
+        self.source = source
+        self.mode = SourceMode.READING
+        self.request_split: Callable[[], None] = _nobody_to_ask
+        self._strategy = strategy or WatermarkStrategy.no_watermarks()
+        self._assigner = self._strategy.create_assigner()
+        self._records_max = records_max
+        self._interval_ms = interval_ms
+        self._reader: SourceReader[Any] | None = None
+        self._ticks: IdleTicks | None = None
+        self._early_splits: list[Any] = []
+        self._early_end = False
+
+    @property
+    def inputs(self) -> list[Input]:
+        """None: a source has no input."""
+        return []
+
+    @property
+    def reader(self) -> SourceReader[Any]:
+        """The reader.
+
+        Raises:
+            IllegalStateError: Before `open`.
+        """
+        if self._reader is None:
+            raise IllegalStateError("a source has no reader before open()")
+        return self._reader
+
+    @property
+    def availability(self) -> Availability:
+        """True when `poll` may find something; one object from `open` to the end."""
+        return self.reader.availability
+
+    @property
+    def watermark(self) -> int:
+        """The watermark emitted last, milliseconds."""
+        return self._outputs.watermark
+
+    def split_watermarks(self) -> dict[str, int]:
+        """Return the watermark of each split, milliseconds."""
+        return self._outputs.split_watermarks()
+
+    def open(self) -> Pending:
+        """Make the reader, give it its splits and start it."""
+        context = self.context
+        self._ticks = IdleTicks(
+            self._strategy, self._interval_ms, context, self.output, self._tick
+        )
+        self._outputs = SplitOutputs(
+            self._strategy, self._ticks.clock, self._records_max
+        )
+        self._reader = self.source.create_reader(
+            OperatorReaderContext(
+                context.subtask_index,
+                context.parallelism,
+                context.clock,
+                context.metrics,
+                context.log,
+                lambda: self.request_split(),
+            )
+        )
+        if self._early_splits:
+            self.add_splits(self._early_splits)
+        self._reader.start()
+        if self._early_end:
+            self._reader.notify_no_more_splits()
+        return None
+
+    def poll(self) -> tuple[InputStatus, Pending]:
+        """Read and emit at most one run.
+
+        Returns:
+            What was found out, and what to finish before the next call, as after all
+            emitting. ``END_OF_DATA`` (or ``STOPPED``) comes once and
+            ``END_OF_INPUT`` from then on.
+        """
+        if self.mode is not SourceMode.READING:
+            status = _STATUS_WHEN[self.mode]
+            self.mode = SourceMode.DATA_FINISHED
+            return status, None
+        try:
+            status = self.reader.poll_next(self._outputs)
+        except AioMailboxError:
+            raise
+        except Exception as error:
+            raise self.user_error(error) from error
+        if status is InputStatus.END_OF_INPUT:
+            self.mode = SourceMode.DATA_FINISHED
+            status = InputStatus.END_OF_DATA
+        return status, self._emit()
+
+    def stop(self, mode: StopMode) -> None:
+        """Read no more; the next poll says that the data ended."""
+        if self.mode is SourceMode.READING:
+            drain = mode is StopMode.DRAIN
+            self.mode = SourceMode.DRAINED if drain else SourceMode.STOPPED
+            if self._reader is not None:
+                # Whoever waits for records has to look again.
+                self._reader.availability.set_available()
+
+    def add_splits(self, splits: list[Any]) -> None:
+        """Give the reader splits; they hold event time back from now on."""
+        if self._reader is None:
+            self._early_splits += splits
+            return
+        for split in splits:
+            self._outputs.assign(split.split_id)
+        self._reader.add_splits(splits)
+
+    def notify_no_more_splits(self) -> None:
+        """Tell the reader that it has all the splits it will get."""
+        if self._reader is None:
+            self._early_end = True
+        else:
+            self._reader.notify_no_more_splits()
+
+    def emit_max_watermark(self) -> Pending:
+        """End event time: ACTIVE if the source is idle, then the last watermark."""
+        if self._ticks is not None:
+            self._ticks.stop()
+        self._outputs.end()
+        return self._emit_progress()
+
+    def snapshot_state(self) -> object:
+        """Return the unfinished splits, each at its position."""
+        return self.reader.snapshot() if self._reader else list(self._early_splits)
+
+    def restore_state(self, state: Any) -> None:
+        """Keep the splits for the reader."""
+        self._early_splits += state
+
+    def close(self) -> Pending:
+        """Close the reader."""
+        if self._ticks is not None:
+            self._ticks.stop()
+        return None if self._reader is None else self._reader.close()
+
+    def _emit(self) -> Pending:
+        emitted = self._outputs.emitted
+        if not emitted:
+            return self._emit_progress()
+        runs = list(emitted)
+        emitted.clear()
+        pending: Pending = None
+        for split, run in runs:
+            pending = then(pending, self._emit_run, split, run)
+        return pending
+
+    def _emit_run(self, split: SplitProgress, run: Run) -> Pending:
+        run = assign_timestamps(self, self._assigner, run)
+        pending = self.output.emit_run(run)
+        split.follow(run.timestamps)
+        if pending is None:
+            return self._emit_progress()
+        return then(pending, self._emit_progress)
+
+    def _emit_progress(self) -> Pending:
+        progress = self._outputs.take_progress()
+        return emit_progress(self.output, progress) if progress else None
+
+    def _tick(self) -> Pending:
+        self._outputs.tick()
+        return self._emit_progress()
+
+
+def _nobody_to_ask() -> None:
+    raise IllegalStateError(
+        "the reader asked for a split, but nothing answers: set request_split first"
+    )
