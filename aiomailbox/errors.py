@@ -6,6 +6,8 @@ outside went wrong (a task, a peer, a disk) and the restart strategy decides.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 
 class AioMailboxError(Exception):
     """Base of everything that aiomailbox raises on purpose."""
@@ -169,6 +171,25 @@ class AsyncTimeoutError(WorldError, TimeoutError):
 
 class DeadlineExceededError(WorldError, TimeoutError):
     """All attempts of an asynchronous call took longer than its ``deadline``."""
+
+
+class RetryLater(WorldError):  # noqa: N818 -- an instruction, not only a failure
+    """Raised by a user's function: the call should be made again, after a while.
+
+    Args:
+        retry_after: How long to wait at least: a timedelta, a number of seconds, or
+            the text of a Retry-After header. None leaves it to the retry policy.
+        message: Why, for people.
+    """
+
+    def __init__(
+        self,
+        message: str = "the call should be made again later",
+        *,
+        retry_after: timedelta | float | str | None = None,
+    ) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
 
 
 class TaskFailedError(WorldError):

@@ -1,0 +1,22 @@
+"""How calls are repeated, limited, remembered and grouped: plain arithmetic."""
+
+from __future__ import annotations
+
+from aiomailbox.policies.arguments import check_count, check_number
+from aiomailbox.policies.batch import Batch
+from aiomailbox.policies.cache import Cache, LruCache
+from aiomailbox.policies.rate_limit import RateLimit, RateWindow
+from aiomailbox.policies.retry import Retry
+from aiomailbox.policies.retry_after import retry_after_s
+
+__all__ = [
+    "Batch",
+    "Cache",
+    "LruCache",
+    "RateLimit",
+    "RateWindow",
+    "Retry",
+    "check_count",
+    "check_number",
+    "retry_after_s",
+]

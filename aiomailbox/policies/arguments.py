@@ -1,0 +1,45 @@
+"""Checks of the numbers that policies are described with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+
+__all__ = ["check_count", "check_number"]
+
+
+def check_count(value: Any, parameter: str) -> int:
+    """Return ``value`` if it is a whole number of at least 1.
+
+    Raises:
+        WrongTypeError: If it is not an int.
+        InvalidArgumentError: If it is less than 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise WrongTypeError(
+            parameter, f"{value!r} is not a whole number", "Use an int."
+        )
+    if value < 1:
+        raise InvalidArgumentError(parameter, f"{value} is too small", "Use 1 or more.")
+    return value
+
+
+def check_number(
+    value: Any, parameter: str, *, minimum: float, maximum: float = math.inf
+) -> float:
+    """Return ``value`` if it is a finite number from ``minimum`` to ``maximum``.
+
+    Raises:
+        WrongTypeError: If it is not an int or a float.
+        InvalidArgumentError: If it is outside, infinite or not a number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongTypeError(parameter, f"{value!r} is not a number")
+    if not math.isfinite(value) or not minimum <= value <= maximum:
+        upper = "" if math.isinf(maximum) else f" and at most {maximum}"
+        raise InvalidArgumentError(
+            parameter, f"{value!r} is out of range", f"Use at least {minimum}{upper}."
+        )
+    return value

@@ -1,0 +1,42 @@
+"""Several records in one call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from aiomailbox.durations import duration_s
+from aiomailbox.policies.arguments import check_count
+
+__all__ = ["Batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Calls take up to ``size`` records, as a list, and return as many results.
+
+    Args:
+        size: Records of one call at most.
+        within: How long the first record of a batch waits for others: a timedelta or
+            seconds. With 0 a batch is what is there already.
+
+    Raises:
+        InvalidArgumentError: If ``size`` is below 1 or ``within`` negative.
+        WrongTypeError: If one of them is not a number.
+
+    Example:
+        >>> Batch(size=50, within=0.02).within_s
+        0.02
+    """
+
+    size: int
+    within: timedelta | float = 0.01
+
+    def __post_init__(self) -> None:
+        check_count(self.size, "size")
+        duration_s(self.within, "within")
+
+    @property
+    def within_s(self) -> float:
+        """How long the first record waits, seconds."""
+        return duration_s(self.within, "within")

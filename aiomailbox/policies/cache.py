@@ -1,0 +1,105 @@
+"""A bounded memory of results, which forgets the least recently used."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from aiomailbox.durations import duration_s
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.policies.arguments import check_count
+
+__all__ = ["Cache", "LruCache"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """Results of calls are kept by key, and equal calls at one time are made once.
+
+    Each subtask has a cache of its own. Failures are not kept.
+
+    Args:
+        key: A field's name, or a function of a record; its result must be hashable.
+        size: Results kept at most; the least recently used goes first.
+        ttl: How long a result is good: a timedelta or seconds, None for ever.
+
+    Raises:
+        InvalidArgumentError: If ``size`` is below 1, or ``ttl`` not above 0.
+        WrongTypeError: If ``key`` is neither a name nor a function.
+
+    Example:
+        >>> Cache("city", size=1_000, ttl=60).ttl_s
+        60.0
+    """
+
+    key: str | Callable[[Any], Hashable]
+    size: int = 10_000
+    ttl: timedelta | float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key, str) and not callable(self.key):
+            raise WrongTypeError(
+                "key",
+                f"{self.key!r} is neither a field name nor a function",
+                'Write "name" or lambda record: record[0].',
+            )
+        check_count(self.size, "size")
+        if self.ttl is not None and duration_s(self.ttl, "ttl") == 0:
+            raise InvalidArgumentError(
+                "ttl", "0 keeps nothing", "Use a positive duration, or no cache."
+            )
+
+    @property
+    def ttl_s(self) -> float | None:
+        """How long a result is good, seconds; None for ever."""
+        return None if self.ttl is None else duration_s(self.ttl, "ttl")
+
+
+class LruCache:
+    """The last used results by key, at most ``size``, none older than ``ttl_s``.
+
+    Args:
+        size: Entries at most.
+        ttl_s: Seconds that an entry is good for after `put`; None for ever.
+
+    Invariants:
+        ``len(cache) <= size``
+
+    Example:
+        >>> cache = LruCache(size=2, ttl_s=10.0)
+        >>> cache.put("a", 1, now_s=0.0)
+        >>> cache.get("a", now_s=9.9), cache.get("a", now_s=10.0)
+        ((True, 1), (False, None))
+    """
+
+    __slots__ = ("_entries", "_size", "_ttl_s")
+
+    def __init__(self, size: int, ttl_s: float | None = None) -> None:
+        self._size = size
+        self._ttl_s = ttl_s
+        self._entries: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Hashable, now_s: float) -> tuple[bool, Any]:
+        """Return whether there is a good entry, and its value or None."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return False, None
+        put_s, value = entry
+        if self._ttl_s is not None and now_s - put_s >= self._ttl_s:
+            del self._entries[key]
+            return False, None
+        self._entries.move_to_end(key)
+        return True, value
+
+    def put(self, key: Hashable, value: Any, now_s: float) -> None:
+        """Keep a value; the least recently used one goes if there are too many."""
+        self._entries[key] = (now_s, value)
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._size:
+            self._entries.popitem(last=False)

@@ -1,0 +1,220 @@
+"""How many units may be used in any window of time.
+
+Theory of operation: a token bucket that holds ``count`` units lets twice as many
+through in one window: a full bucket, then what flows in. The window here remembers what
+was used when, and gives a unit back only when ``per`` seconds have passed since it was
+used. Uses that lie closer together than a thousandth of ``per`` are remembered as one,
+at the time of the last of them, which bounds the memory and errs on the safe side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from aiomailbox.durations import duration_s
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.policies.arguments import check_number
+
+__all__ = ["RateLimit", "RateWindow"]
+
+# More than a clock's rounding: windows are closed at both ends.
+_MARGIN_S: Final = 1e-6
+_STEPS_PER_WINDOW: Final = 1024
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """At most ``count`` units in any window of ``per``, for all who share the limit.
+
+    A unit is what the user counts: a call, a record, a token. Attempts use units, not
+    records: a retry takes its units again. The guarantee is for the moment at which a
+    lease is granted; a network that delays one request more than the next can bring
+    them closer together, so leave a margin for a server that counts exactly.
+
+    Args:
+        count: Units in a window.
+        per: The window: a timedelta or seconds.
+        name: Operators that use limits of one name share one limit in the job. Without
+            a name it is shared by the subtasks of the operator.
+        burst: Units that may be used at once; the others follow evenly. None means
+            ``count``: all of a window's units at its beginning.
+
+    Raises:
+        InvalidArgumentError: If a number is not positive, or ``burst > count``.
+        WrongTypeError: If an argument is of another type.
+
+    Example:
+        >>> RateLimit(20_000, per=1.0).per_s
+        1.0
+    """
+
+    count: float
+    per: timedelta | float = 1.0
+    name: str | None = None
+    burst: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_positive(self.count, "count")
+        if duration_s(self.per, "per") == 0:
+            raise InvalidArgumentError("per", "0 is no window", "Use e.g. per=1.0.")
+        if self.name is not None and not isinstance(self.name, str):
+            raise WrongTypeError("name", f"{self.name!r} is not a name", "Use a str.")
+        if self.name == "":
+            raise InvalidArgumentError("name", "it is empty", "Use a name, or None.")
+        if self.burst is not None:
+            _check_positive(self.burst, "burst")
+            check_number(self.burst, "burst", minimum=0, maximum=self.count)
+
+    @property
+    def per_s(self) -> float:
+        """The window in seconds."""
+        return duration_s(self.per, "per")
+
+    def check_weight(self, weight: float) -> None:
+        """Raise unless a lease of this weight can be granted at some time.
+
+        Raises:
+            InvalidArgumentError: If it is negative, not finite, or more than ``count``.
+            WrongTypeError: If it is not a number.
+        """
+        check_number(weight, "weight", minimum=0)
+        if weight > self.count:
+            raise InvalidArgumentError(
+                "weight",
+                f"{weight} units are more than the limit of {self.count} ever allows",
+                "Split the record, or raise the limit's count.",
+            )
+
+
+class RateWindow:
+    """The progress of one limit; time is an argument and must not go back.
+
+    A grant has two steps: `reserve` holds units for somebody who is about to use them,
+    `use` says that this happened now, `release` that it will not.
+
+    Args:
+        limit: What may be used.
+
+    Invariants:
+        What `use` was told adds up to at most ``count`` in any closed window of ``per``,
+        if it was reserved when `delay_s` was 0.
+
+    Example:
+        >>> window = RateWindow(RateLimit(2, per=1.0))
+        >>> for _ in range(2):
+        ...     window.reserve(1, now_s=0.0)
+        ...     window.use(1, now_s=0.0)
+        >>> round(window.delay_s(1, now_s=0.25), 3)
+        0.75
+    """
+
+    __slots__ = (
+        "_burst",
+        "_count",
+        "_even_s",
+        "_interval_s",
+        "_paused_until_s",
+        "_per_s",
+        "_reserved",
+        "_step_s",
+        "_used",
+        "_uses",
+    )
+
+    def __init__(self, limit: RateLimit) -> None:
+        self._count = float(limit.count)
+        self._per_s = limit.per_s
+        self._step_s = self._per_s / _STEPS_PER_WINDOW
+        self._burst = limit.burst
+        self._interval_s = self._per_s / self._count
+        # When use would be even again, were nothing more used (as in GCRA).
+        self._even_s = -math.inf
+        self._paused_until_s = -math.inf
+        self._reserved = 0.0
+        self._used = 0.0
+        # [first use, last use, weight], oldest first.
+        self._uses: deque[list[float]] = deque()
+
+    def delay_s(self, weight: float, now_s: float) -> float:
+        """Return how long until ``weight`` units can be reserved.
+
+        Args:
+            weight: Units, at most the limit's count.
+            now_s: The time, seconds.
+
+        Returns:
+            Seconds, 0 for now; infinity while only a `use` or `release` can help.
+        """
+        self._forget(now_s)
+        until_s = max(self._paused_until_s, self._free_at_s(weight))
+        if self._burst is not None:
+            slack = max(self._burst - weight, 0.0)
+            until_s = max(until_s, self._even_s - slack * self._interval_s)
+        delay_s = until_s - now_s
+        return delay_s if delay_s > _ROUNDING else 0.0
+
+    def reserve(self, weight: float, now_s: float) -> None:
+        """Hold units for somebody who will use them in a moment."""
+        self._reserved += weight
+        if self._burst is not None:
+            self._even_s = max(self._even_s, now_s) + weight * self._interval_s
+
+    def use(self, weight: float, now_s: float) -> None:
+        """Take note that reserved units are used now."""
+        self._give_back(weight)
+        if not weight:
+            return
+        self._used += weight
+        last = self._uses[-1] if self._uses else None
+        if last is not None and now_s - last[0] <= self._step_s:
+            last[1] = now_s
+            last[2] += weight
+        else:
+            self._uses.append([now_s, now_s, weight])
+
+    def release(self, weight: float) -> None:
+        """Take note that reserved units will not be used."""
+        self._give_back(weight)
+        if self._burst is not None:
+            self._even_s -= weight * self._interval_s
+
+    def pause(self, until_s: float) -> None:
+        """Allow nothing before ``until_s``; a pause is never made shorter."""
+        self._paused_until_s = max(self._paused_until_s, until_s)
+
+    def _give_back(self, weight: float) -> None:
+        self._reserved -= weight
+        if self._reserved < _ROUNDING:
+            self._reserved = 0.0
+
+    def _forget(self, now_s: float) -> None:
+        uses = self._uses
+        while uses and uses[0][1] + self._per_s + _MARGIN_S <= now_s + _ROUNDING:
+            self._used -= uses.popleft()[2]
+        if not uses:
+            self._used = 0.0
+
+    def _free_at_s(self, weight: float) -> float:
+        """Return when the window has room for ``weight`` more."""
+        missing = self._reserved + self._used + weight - self._count
+        tolerance = self._count * _ROUNDING
+        if missing <= tolerance:
+            return -math.inf
+        for _, last_s, used in self._uses:
+            missing -= used
+            if missing <= tolerance:
+                return last_s + self._per_s + _MARGIN_S
+        return math.inf
+
+
+def _check_positive(value: float, parameter: str) -> None:
+    check_number(value, parameter, minimum=0)
+    if value == 0:
+        raise InvalidArgumentError(
+            parameter, "0 would let nothing through", "Use a positive number."
+        )

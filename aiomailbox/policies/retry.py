@@ -1,0 +1,132 @@
+"""How often a failed call is made again, and after which delay."""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from aiomailbox.durations import duration_s
+from aiomailbox.errors import RetryLater, StopTask, WrongTypeError
+from aiomailbox.policies.arguments import check_count, check_number
+
+__all__ = ["Retry", "RetryOn"]
+
+RetryOn = (
+    type[BaseException]
+    | tuple[type[BaseException], ...]
+    | Callable[[BaseException], bool]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Repeats a failed call with exponential backoff and jitter.
+
+    Before the second attempt it waits ``initial``, before each further one
+    ``multiplier`` times as long, never more than ``maximum``. A server's Retry-After
+    makes a wait longer, beyond ``maximum`` too, and never shorter.
+
+    Args:
+        attempts: Calls of one record at most, the first one included.
+        initial: The first wait: a timedelta or seconds.
+        multiplier: Growth of the wait, at least 1.
+        maximum: The longest wait that backoff leads to: a timedelta or seconds.
+        jitter: Each wait is off by up to this fraction, from 0 to 1, at random.
+        retry_on: Which failures are worth another attempt: an exception type, several,
+            or a function of the exception. A `RetryLater` always is.
+        retry_if: A function of a result that says whether to try again nevertheless.
+            The last attempt's result counts, whatever it says.
+
+    Raises:
+        InvalidArgumentError: If a number is out of its range.
+        WrongTypeError: If an argument is of another type.
+
+    Concept:
+        Flink, ``AsyncRetryStrategy`` and ``ExponentialBackoffDelayRetryStrategy``.
+
+    Example:
+        >>> import random
+        >>> retry = Retry(attempts=4, initial=0.1, jitter=0)
+        >>> [retry.delay_s(attempt, random.Random(0)) for attempt in (1, 2, 3)]
+        [0.1, 0.2, 0.4]
+    """
+
+    attempts: int = 4
+    initial: timedelta | float = 0.1
+    multiplier: float = 2.0
+    maximum: timedelta | float = 60.0
+    jitter: float = 0.1
+    retry_on: RetryOn = Exception
+    retry_if: Callable[[Any], bool] | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self.attempts, "attempts")
+        duration_s(self.initial, "initial")
+        check_number(self.multiplier, "multiplier", minimum=1.0)
+        duration_s(self.maximum, "maximum")
+        check_number(self.jitter, "jitter", minimum=0.0, maximum=1.0)
+        _check_retry_on(self.retry_on)
+        if self.retry_if is not None and not callable(self.retry_if):
+            raise WrongTypeError(
+                "retry_if",
+                f"{self.retry_if!r} is not a function",
+                "Give a function of a result, as lambda response: response is None.",
+            )
+
+    def delay_s(
+        self,
+        attempt: int,
+        random: random_module.Random,
+        retry_after_s: float | None = None,
+    ) -> float:
+        """Return how long to wait after an attempt.
+
+        Args:
+            attempt: The attempt that has just failed, from 1.
+            random: Where jitter comes from.
+            retry_after_s: What the server asked for, seconds; None if nothing.
+
+        Returns:
+            Seconds; at least ``retry_after_s``, else at most ``maximum``.
+        """
+        maximum_s = duration_s(self.maximum, "maximum")
+        try:
+            growth = self.multiplier ** (attempt - 1)
+        except OverflowError:
+            growth = float("inf")
+        initial_s = duration_s(self.initial, "initial")
+        backoff_s = min(initial_s * growth, maximum_s) if initial_s else 0.0
+        if self.jitter:
+            backoff_s *= 1 + random.uniform(-self.jitter, self.jitter)
+        return max(min(backoff_s, maximum_s), retry_after_s or 0.0)
+
+    def wants_error(self, error: BaseException) -> bool:
+        """Whether an attempt that raised ``error`` is worth another one."""
+        if isinstance(error, StopTask):
+            return False
+        if isinstance(error, RetryLater):
+            return True
+        retry_on = self.retry_on
+        if isinstance(retry_on, type | tuple):
+            return isinstance(error, retry_on)
+        return bool(retry_on(error))
+
+    def wants_result(self, result: Any) -> bool:
+        """Whether a call that returned ``result`` should be made again."""
+        return self.retry_if is not None and bool(self.retry_if(result))
+
+
+def _check_retry_on(retry_on: object) -> None:
+    types = retry_on if isinstance(retry_on, tuple) else (retry_on,)
+    if all(isinstance(one, type) and issubclass(one, BaseException) for one in types):
+        return
+    if not isinstance(retry_on, type | tuple) and callable(retry_on):
+        return
+    raise WrongTypeError(
+        "retry_on",
+        f"{retry_on!r} does not say which failures to retry",
+        "Give an exception type, a tuple of them, or a function of an exception.",
+    )
