@@ -1,0 +1,194 @@
+"""Rate limits of a job: one queue for all who share a limit.
+
+Theory of operation: leases are granted strictly in the order asked for; a heavy one at
+the head holds lighter ones behind it back, so that it is not overtaken for ever. A grant
+reserves its units; they count as used when the waiter really goes on, so that a busy
+loop between the two cannot push uses of different windows together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+
+from aiomailbox.clock import Clock
+from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.operators import Limiter
+from aiomailbox.policies import RateLimit, RateWindow, check_number
+
+__all__ = ["LimiterService", "RateLimiter"]
+
+_Waiter = tuple[float, "asyncio.Future[None]"]
+
+
+class RateLimiter:
+    """A `Limiter` of one loop: leases in order, at most one timer.
+
+    Args:
+        limit: What it allows.
+        clock: The job's clock.
+
+    Concept:
+        A sliding window; see `RateWindow`.
+
+    Example:
+        >>> import asyncio
+        >>> from aiomailbox.clock import SystemClock
+        >>> async def main():
+        ...     limiter = RateLimiter(RateLimit(100), SystemClock())
+        ...     await limiter.lease(60)
+        ...     return limiter.waiting
+        >>> asyncio.run(main())
+        0
+    """
+
+    __slots__ = ("_clock", "_closed", "_timer", "_waiters", "_window", "limit")
+
+    def __init__(self, limit: RateLimit, clock: Clock) -> None:
+        self.limit = limit
+        self._clock = clock
+        self._window = RateWindow(limit)
+        self._waiters: deque[_Waiter] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """How many leases are waiting."""
+        return len(self._waiters)
+
+    async def lease(self, weight: float = 1.0) -> None:
+        """Wait until ``weight`` more units may be used; cancelling takes none.
+
+        Raises:
+            InvalidArgumentError: If ``weight`` can never be granted.
+            IllegalStateError: If the limiter has been closed.
+        """
+        self.limit.check_weight(weight)
+        self._require_open()
+        now_s = self._clock.monotonic()
+        if not self._waiters and self._window.delay_s(weight, now_s) == 0:
+            self._window.reserve(weight, now_s)
+            self._window.use(weight, now_s)
+            return
+        await self._wait(weight)
+        self._window.use(weight, self._clock.monotonic())
+        self._grant()
+
+    def pause(self, delay_s: float) -> None:
+        """Grant nothing for ``delay_s`` seconds (a server's Retry-After)."""
+        check_number(delay_s, "delay_s", minimum=0)
+        self._window.pause(self._clock.monotonic() + delay_s)
+
+    def close(self) -> None:
+        """Refuse all leases from now on, those that wait included."""
+        self._closed = True
+        self._disarm()
+        leaving = deque(waiter for waiter in self._waiters if waiter[1].cancelled())
+        for _, future in self._waiters:
+            if not future.cancelled():
+                future.set_exception(_closed())
+        self._waiters = leaving
+
+    async def _wait(self, weight: float) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = (weight, future)
+        self._waiters.append(waiter)
+        self._grant()
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.cancelled():
+                self._waiters.remove(waiter)
+            elif future.exception() is None:
+                self._window.release(weight)
+            self._grant()
+            raise
+
+    def _grant(self) -> None:
+        """Wake the first waiters, as many as there are units; set the timer."""
+        waiters, window = self._waiters, self._window
+        if not waiters:
+            return
+        now_s = self._clock.monotonic()
+        while waiters:
+            weight, future = waiters[0]
+            if future.cancelled():
+                # It leaves in a moment, by itself, and comes back here.
+                return
+            delay_s = window.delay_s(weight, now_s)
+            if delay_s > 0:
+                self._arm(delay_s)
+                return
+            waiters.popleft()
+            window.reserve(weight, now_s)
+            future.set_result(None)
+
+    def _arm(self, delay_s: float) -> None:
+        self._disarm()
+        # Infinity: whoever holds the units tells when they are used or released.
+        if math.isfinite(delay_s):
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(delay_s, self._on_timer)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._grant()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise _closed()
+
+
+class LimiterService:
+    """Finds the limiter that a limit means, for one job.
+
+    Limits of one name mean one limiter. A limit without a name means a limiter of its
+    own, shared by all who were given that very object: the subtasks of an operator.
+
+    Args:
+        clock: The job's clock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._named: dict[str, RateLimiter] = {}
+        # By identity; the limiter keeps the object alive, so that ids stay unique.
+        self._unnamed: dict[int, RateLimiter] = {}
+
+    def get(self, limit: RateLimit) -> Limiter:
+        """Return the limiter for a limit.
+
+        Raises:
+            InvalidArgumentError: If the name is known with other numbers.
+        """
+        if limit.name is None:
+            key = id(limit)
+            if key not in self._unnamed:
+                self._unnamed[key] = RateLimiter(limit, self._clock)
+            return self._unnamed[key]
+        known = self._named.get(limit.name)
+        if known is None:
+            known = self._named[limit.name] = RateLimiter(limit, self._clock)
+        elif known.limit != limit:
+            raise InvalidArgumentError(
+                "limit",
+                f"two limits are named {limit.name!r}: {known.limit} and {limit}",
+                "Give them the same numbers, or different names.",
+            )
+        return known
+
+    def close(self) -> None:
+        """Close all limiters; at the end of the job."""
+        for limiter in [*self._named.values(), *self._unnamed.values()]:
+            limiter.close()
+
+
+def _closed() -> IllegalStateError:
+    return IllegalStateError("the limiter is closed: its job has ended")
