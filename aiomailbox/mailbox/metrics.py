@@ -17,7 +17,7 @@ from aiomailbox.mailbox.task_mailbox import TaskMailbox
 
 __all__ = ["LatencyProbe", "MailboxMetrics", "PeriodMeter"]
 
-# Flink's DescriptiveStatisticsHistogram for mailbox latency has this window.
+# A minute of samples at the default interval.
 _SAMPLES_MAX: Final = 60
 
 

@@ -13,6 +13,7 @@ from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.policies import RateLimit
+from aiomailbox.records import Run
 from aiomailbox.state import KeyedStateStore
 
 
@@ -49,6 +50,18 @@ class Committables(Protocol):
 
     def add(self, sink: str, committables: list[Any]) -> None:
         """Hand over what ``prepare_commit`` of a writer returned."""
+        ...
+
+
+class Handover(Protocol):
+    """A bounded place where a task leaves runs for whoever pulls results."""
+
+    def offer(self, run: Run) -> bool:
+        """Take the run; False says that there is no room for another one yet."""
+        ...
+
+    def writable(self) -> asyncio.Future[None]:
+        """Return a fresh future that completes when there is room again."""
         ...
 
 
@@ -98,11 +111,12 @@ class RuntimeContext(Protocol):
         """Return the job-wide limiter that this limit names."""
         ...
 
-    def timer_service(self, name: str, target: Triggerable) -> InternalTimerService:
-        """Return a timer service of this operator, part of the operator's snapshot.
+    def handover(self, name: str) -> Handover:
+        """Return the job's hand-over of this name, for sinks that are pulled from."""
+        ...
 
-        `StatefulOperator` advances it with the watermark.
-        """
+    def timer_service(self, target: Triggerable) -> InternalTimerService:
+        """Return a new timer service; the operator advances and snapshots it."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
 from aiomailbox.errors import AioMailboxError, IllegalStateError
 from aiomailbox.eventtime import WatermarkStrategy
@@ -20,6 +19,7 @@ from aiomailbox.operators.event_progress import (
     emit_progress,
 )
 from aiomailbox.operators.source import InputStatus, Source, SourceReader
+from aiomailbox.operators.source_availability import SourceAvailability
 from aiomailbox.operators.split_outputs import SplitOutputs, SplitProgress
 from aiomailbox.records import RUN_LENGTH_MAX, Run, StopMode
 
@@ -75,6 +75,7 @@ class SourceOperator(Operator):
         request_split: Asks the source's enumerator for a split; set by the task
             before `open`.
         mode: How far the source is.
+        availability: True when `poll` may find something.
 
     Concept:
         Flink, ``SourceOperator``.
@@ -95,6 +96,7 @@ class SourceOperator(Operator):
         self._assigner = self._strategy.create_assigner()
         self._records_max = records_max
         self._interval_ms = interval_ms
+        self.availability = SourceAvailability()
         self._reader: SourceReader[Any] | None = None
         self._ticks: IdleTicks | None = None
         self._early_splits: list[Any] = []
@@ -115,11 +117,6 @@ class SourceOperator(Operator):
         if self._reader is None:
             raise IllegalStateError("a source has no reader before open()")
         return self._reader
-
-    @property
-    def availability(self) -> Availability:
-        """True when `poll` may find something; one object from `open` to the end."""
-        return self.reader.availability
 
     @property
     def watermark(self) -> int:
@@ -149,6 +146,7 @@ class SourceOperator(Operator):
                 lambda: self.request_split(),
             )
         )
+        self.availability.follow(self._reader.availability)
         if self._early_splits:
             self.add_splits(self._early_splits)
         self._reader.start()
@@ -176,17 +174,20 @@ class SourceOperator(Operator):
             raise self.user_error(error) from error
         if status is InputStatus.END_OF_INPUT:
             self.mode = SourceMode.DATA_FINISHED
+            self.availability.set_available()
             status = InputStatus.END_OF_DATA
         return status, self._emit()
+
+    def limit_runs(self, records_max: int) -> None:
+        """Say how long a run of the next polls should be at most."""
+        self._outputs.records_max = records_max
 
     def stop(self, mode: StopMode) -> None:
         """Read no more; the next poll says that the data ended."""
         if self.mode is SourceMode.READING:
             drain = mode is StopMode.DRAIN
             self.mode = SourceMode.DRAINED if drain else SourceMode.STOPPED
-            if self._reader is not None:
-                # Whoever waits for records has to look again.
-                self._reader.availability.set_available()
+            self.availability.set_available()
 
     def add_splits(self, splits: list[Any]) -> None:
         """Give the reader splits; they hold event time back from now on."""

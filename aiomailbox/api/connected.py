@@ -1,0 +1,108 @@
+"""Connected streams: two streams, of different types if need be, in one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from aiomailbox.api.build import function_info
+from aiomailbox.errors import UsageError, WrongTypeError
+from aiomailbox.graph import OperatorFactory, Origin
+from aiomailbox.operators import (
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessFunction,
+    CoProcessOperator,
+    KeyedCoProcessFunction,
+    KeyedCoProcessOperator,
+    check_function,
+)
+
+A = TypeVar("A")
+B = TypeVar("B")
+StreamT = TypeVar("StreamT")
+
+
+class ConnectedStreams(Generic[A, B, StreamT]):
+    """Two streams that one operator reads, each with a function of its own.
+
+    Made by `DataStream.connect`, which says how the resulting stream is made. If both are keyed, their keys are of one kind and
+    share state and timers.
+
+    Concept:
+        Flink, ``ConnectedStreams``.
+    """
+
+    def __init__(
+        self,
+        derive: Callable[..., StreamT],
+        others: list[Origin],
+        keys: tuple[Callable[[A], Any], Callable[[B], Any]] | None,
+    ) -> None:
+        self._derive = derive
+        self._others = others
+        self._keys = keys
+
+    def map(self, first: Callable[[A], Any], second: Callable[[B], Any]) -> StreamT:
+        """Replace the records of each stream by what its function returns."""
+        check_function(first, "first", arity=1)
+        check_function(second, "second", arity=1)
+        return self._connected(
+            "co-map", partial(CoMapOperator, first, second), (first, second)
+        )
+
+    def flat_map(
+        self, first: Callable[[A], Any], second: Callable[[B], Any]
+    ) -> StreamT:
+        """Replace the records of each stream by the items its function returns."""
+        check_function(first, "first", arity=1)
+        check_function(second, "second", arity=1)
+        return self._connected(
+            "co-flat-map", partial(CoFlatMapOperator, first, second), (first, second)
+        )
+
+    def process(self, function: CoProcessFunction | KeyedCoProcessFunction) -> StreamT:
+        """Hand the records of both streams to one function object.
+
+        Raises:
+            UsageError: If a keyed function is used where a stream has no key.
+        """
+        if isinstance(function, KeyedCoProcessFunction):
+            return self._keyed_process(function)
+        if not isinstance(function, CoProcessFunction):
+            raise WrongTypeError(
+                "function",
+                f"{function!r} is not a CoProcessFunction",
+                "Derive a class from am.CoProcessFunction or am.KeyedCoProcessFunction.",
+            )
+        return self._connected(
+            "co-process",
+            partial(CoProcessOperator, function),
+            (function.process_element1, function.process_element2),
+        )
+
+    def _keyed_process(self, function: KeyedCoProcessFunction) -> StreamT:
+        if self._keys is None:
+            message = (
+                "a KeyedCoProcessFunction needs keys on both streams: "
+                "a.key_by(...).connect(b.key_by(...))"
+            )
+            raise UsageError(message)
+        return self._connected(
+            "keyed co-process",
+            partial(KeyedCoProcessOperator, *self._keys, function),
+            (function.process_element1, function.process_element2),
+            is_keyed=True,
+        )
+
+    def _connected(
+        self,
+        name: str,
+        factory: OperatorFactory,
+        functions: tuple[Callable[..., Any], ...],
+        *,
+        is_keyed: bool = False,
+    ) -> StreamT:
+        infos = tuple(function_info(function) for function in functions)
+        return self._derive(self._others, name, factory, infos, is_keyed=is_keyed)

@@ -1,0 +1,70 @@
+"""A job in the making: settings, the sinks so far, and the way to run them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aiomailbox.clock import Clock
+from aiomailbox.errors import UsageError
+from aiomailbox.graph import JobGraph, Transformation, build_job_graph
+from aiomailbox.runtime import Deployment, Embedded, Job, JobConfig, PullHandover
+
+
+@dataclass(slots=True, eq=False)
+class JobDefinition:
+    """What an environment and the streams made from it share.
+
+    Attributes:
+        parallelism: Subtasks of operators that do not say how many.
+        max_parallelism: Key groups, None for Flink's default.
+        clock: The job's clock, None for the event loop's own or the machine's.
+        config: Settings of the runtime.
+        chaining: Whether operators may share tasks.
+        sinks: What `execute` runs: transformations whose effects are wanted.
+    """
+
+    parallelism: int = 1
+    max_parallelism: int | None = None
+    clock: Clock | None = None
+    config: JobConfig = field(default_factory=JobConfig)
+    chaining: bool = True
+    sinks: list[Transformation] = field(default_factory=list)
+
+    def job_graph(self, name: str, sinks: list[Transformation]) -> JobGraph:
+        """Return the job graph of what the sinks need.
+
+        Raises:
+            UsageError: If there is no sink.
+            InvalidArgumentError: If the graph cannot be deployed as described.
+        """
+        if not sinks:
+            message = (
+                "there is nothing to run: end a stream with sink_to(...), or use "
+                "await stream.collect() or async for record in stream"
+            )
+            raise UsageError(message)
+        return build_job_graph(
+            name,
+            sinks,
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            chaining=self.chaining,
+        )
+
+    def deploy(
+        self,
+        name: str,
+        sinks: list[Transformation],
+        *,
+        handovers: dict[str, PullHandover] | None = None,
+        deployment: Deployment | None = None,
+    ) -> Job:
+        """Start a job for the sinks on the running loop and return it.
+
+        Raises:
+            UsageError: If there is nothing to run.
+        """
+        graph = self.job_graph(name, sinks)
+        return (deployment or Embedded()).deploy(
+            graph, self.config, clock=self.clock, handovers=handovers or {}
+        )

@@ -1,0 +1,214 @@
+"""The environment: where streams begin, and how they are run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+
+from aiomailbox.api.build import check_count, check_name
+from aiomailbox.api.definition import JobDefinition
+from aiomailbox.api.job import JobClient
+from aiomailbox.api.stream import DataStream
+from aiomailbox.clock import Clock
+from aiomailbox.connectors import AsyncIterableSource, CollectionSource
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import WrongTypeError
+from aiomailbox.eventtime import WatermarkStrategy
+from aiomailbox.graph import Origin, Transformation, describe_text
+from aiomailbox.operators import Source, SourceOperator
+from aiomailbox.records import RUN_LENGTH_MAX
+from aiomailbox.runtime import Deployment, JobConfig, JobResult
+
+T = TypeVar("T")
+
+
+class StreamExecutionEnvironment:
+    """Where streams begin, and how they are run.
+
+    Nothing live is made before a job starts: an environment can be built anywhere,
+    also at import time and in another thread.
+
+    Args:
+        parallelism: Subtasks of operators that do not say how many.
+        max_parallelism: Key groups of the job; None for Flink's default.
+        clock: Where processing time comes from; None for the event loop's own (as a
+            virtual-time loop has one), else the machine's.
+        config: Settings of the runtime.
+
+    Concept:
+        Flink, ``StreamExecutionEnvironment``.
+
+    Example:
+        >>> import aiomailbox as am
+        >>> env = am.StreamExecutionEnvironment()
+        >>> am.run(env.from_collection(["a", "b"]).map(str.upper).collect())
+        ['A', 'B']
+    """
+
+    def __init__(
+        self,
+        parallelism: int = 1,
+        max_parallelism: int | None = None,
+        *,
+        clock: Clock | None = None,
+        config: JobConfig | None = None,
+    ) -> None:
+        check_count(parallelism, "parallelism")
+        if max_parallelism is not None:
+            check_count(max_parallelism, "max_parallelism")
+        self._definition = JobDefinition(
+            parallelism, max_parallelism, clock, config or JobConfig()
+        )
+
+    def from_source(
+        self,
+        source: Source[Any],
+        watermark_strategy: WatermarkStrategy | None = None,
+        *,
+        name: str = "source",
+    ) -> DataStream[Any]:
+        """Begin a stream at a source.
+
+        Args:
+            source: For example ``am.SparkSource(df)``.
+            watermark_strategy: How records get event times and the stream watermarks;
+                None for a stream without event time.
+            name: What people call the operator.
+        """
+        if not hasattr(source, "create_reader"):
+            raise WrongTypeError(
+                "source",
+                f"{source!r} is not a source",
+                "Use am.SparkSource(df), env.from_collection(...) or "
+                "env.from_async_iterable(...).",
+            )
+        strategy = watermark_strategy or WatermarkStrategy.no_watermarks()
+        if not isinstance(strategy, WatermarkStrategy):
+            raise WrongTypeError(
+                "watermark_strategy",
+                f"{watermark_strategy!r} is not a WatermarkStrategy",
+                "Use am.WatermarkStrategy.for_bounded_out_of_orderness(...).",
+            )
+        item = Transformation(
+            name=check_name(name, "name"),
+            factory=partial(SourceOperator, source, strategy),
+            parallelism_max=getattr(source, "parallelism_max", None),
+            source=source,
+        )
+        return DataStream(self._definition, [Origin(item)])
+
+    def from_collection(
+        self,
+        values: Iterable[T],
+        watermark_strategy: WatermarkStrategy | None = None,
+        *,
+        name: str = "collection",
+    ) -> DataStream[T]:
+        """Begin a stream of the items of a list, or of any iterable.
+
+        A list is split over the subtasks; another iterable is read once, by one.
+        """
+        return self.from_source(CollectionSource(values), watermark_strategy, name=name)
+
+    def from_async_iterable(
+        self,
+        items: AsyncIterable[T] | Callable[[], AsyncIterable[T]],
+        watermark_strategy: WatermarkStrategy | None = None,
+        *,
+        name: str = "async iterable",
+    ) -> DataStream[T]:
+        """Begin a stream of what an asynchronous iterable yields.
+
+        Args:
+            items: The iterable, or a function that makes one (then it can be run
+                more than once). It is closed when the job ends early.
+            watermark_strategy: As in `from_source`.
+            name: What people call the operator.
+        """
+        return self.from_source(
+            AsyncIterableSource(items), watermark_strategy, name=name
+        )
+
+    async def execute(
+        self, job_name: str = "job", *, deployment: Deployment | None = None
+    ) -> JobResult:
+        """Run everything that ends in a sink, to its end.
+
+        Cancelling the caller cancels the job and waits for its clean-up. The sinks
+        stay: executing again runs them again.
+
+        Raises:
+            UsageError: If there is no sink.
+            JobFailedError: If the job failed; the cause is the first error.
+        """
+        async with self.start(job_name, deployment=deployment) as job:
+            return await job.result()
+
+    @asynccontextmanager
+    async def start(
+        self, job_name: str = "job", *, deployment: Deployment | None = None
+    ) -> AsyncGenerator[JobClient]:
+        """Run everything that ends in a sink as a service.
+
+        Leaving the block cancels what still runs and waits for its clean-up. A job
+        that failed while nobody looked fails the block.
+
+        Raises:
+            UsageError: If there is no sink.
+            JobFailedError: At the end of the block, if the job failed by itself.
+        """
+        job = self._definition.deploy(
+            check_name(job_name, "job_name"),
+            list(self._definition.sinks),
+            deployment=deployment,
+        )
+        try:
+            yield JobClient(job)
+        finally:
+            job.cancel()
+            with anyio.CancelScope(shield=True):
+                await job.join()
+        if job.failed:
+            await job.wait()
+
+    def explain(self, job_name: str = "job") -> str:
+        """Return the job graph as text: chains, channels, bounds, sync or async.
+
+        Raises:
+            UsageError: If there is no sink.
+        """
+        definition = self._definition
+        config = definition.config
+        return describe_text(
+            definition.job_graph(job_name, list(definition.sinks)),
+            buffers_per_channel=config.buffers_per_channel,
+            floating_buffers=config.floating_buffers,
+            records_per_buffer=RUN_LENGTH_MAX,
+            buffer_size_bytes=config.buffer_size_bytes,
+        )
+
+    def disable_operator_chaining(self) -> StreamExecutionEnvironment:
+        """Give every operator a task of its own."""
+        self._definition.chaining = False
+        return self
+
+    def set_buffer_timeout(
+        self, timeout: timedelta | float | None
+    ) -> StreamExecutionEnvironment:
+        """Say how long an unfinished buffer may wait for more records.
+
+        Args:
+            timeout: A timedelta or seconds; 0 sends every run at once, None only when
+                a task has nothing else to do.
+        """
+        interval = None if timeout is None else duration_ms(timeout, "timeout")
+        self._definition.config = replace(
+            self._definition.config, flush_interval_ms=interval
+        )
+        return self

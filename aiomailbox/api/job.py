@@ -1,0 +1,117 @@
+"""A running job as its user sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import anyio
+
+from aiomailbox.metrics import MetricValue
+from aiomailbox.runtime import Job, JobResult, JobState, await_tree
+
+
+@dataclass(frozen=True, slots=True)
+class JobMetrics:
+    """One look at a job's metrics.
+
+    Attributes:
+        state: Where the job is in its life.
+        duration_s: Seconds since it started, or that it took.
+        operators: Per operator its metrics over all subtasks: counts are sums,
+            watermarks and other levels the smallest of the subtasks.
+        tasks: Per task its own: busy, idle and backpressured milliseconds, mails.
+    """
+
+    state: JobState
+    duration_s: float
+    operators: dict[str, dict[str, MetricValue]]
+    tasks: dict[str, dict[str, MetricValue]]
+
+    def total(self, name: str) -> int:
+        """Return a count summed over all operators that have it."""
+        values = [metrics.get(name) for metrics in self.operators.values()]
+        return sum(value for value in values if isinstance(value, int))
+
+
+class JobClient:
+    """Watches, cancels and waits for one job.
+
+    Made by `StreamExecutionEnvironment.start`. Everything but the awaitable methods
+    answers at once.
+
+    Concept:
+        Flink, ``JobClient``.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self._job.graph.name
+
+    @property
+    def state(self) -> JobState:
+        """Where the job is in its life."""
+        return self._job.state
+
+    def metrics(self) -> JobMetrics:
+        """Return the metrics as they are now: rows, calls, retries, watermarks."""
+        tasks: dict[str, dict[str, MetricValue]] = {}
+        operators: dict[str, dict[str, MetricValue]] = {}
+        for task in self._job.tasks:
+            tasks[task.name] = task.metrics()
+            for group in task.environment.metrics.children:
+                merged = operators.setdefault(group.name, {})
+                for name, value in group.snapshot().items():
+                    merged[name] = _merge(name, merged.get(name), value)
+        return JobMetrics(self.state, self._job.duration_s, operators, tasks)
+
+    def watermarks(self) -> dict[str, MetricValue]:
+        """Return per operator the event time it has reached, milliseconds."""
+        return {
+            name: metrics["watermark"]
+            for name, metrics in self.metrics().operators.items()
+            if "watermark" in metrics
+        }
+
+    def await_tree(self) -> str:
+        """Return what every task of the job does or waits for now, as text."""
+        return await_tree(self._job)
+
+    async def cancel(self) -> None:
+        """Cancel the job and wait until all of it is gone."""
+        self._job.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._job.join()
+
+    async def result(self) -> JobResult:
+        """Wait for the end of the job.
+
+        Cancelling the caller does not cancel the job.
+
+        Raises:
+            JobFailedError: If the job failed; the cause is the first error.
+            JobCancelledError: If it was cancelled.
+        """
+        return await self._job.wait()
+
+    def __repr__(self) -> str:
+        return f"<JobClient {self.name!r} {self.state.value}>"
+
+
+_LEVELS = ("watermark", "_p50", "_p99", "_max")
+
+
+def _merge(name: str, old: MetricValue, new: MetricValue) -> MetricValue:
+    """Join the values that two subtasks have for one metric."""
+    if old is None or new is None:
+        return new if old is None else old
+    if isinstance(old, str) or isinstance(new, str):
+        return new
+    if name == "watermark":
+        return min(old, new)
+    if name.endswith(_LEVELS):
+        return max(old, new)
+    return old + new

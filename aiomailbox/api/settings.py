@@ -1,0 +1,58 @@
+"""Names and settings of the operator that made a stream."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from aiomailbox.api.build import check_count, check_name
+from aiomailbox.errors import UsageError
+from aiomailbox.graph import ChainingStrategy, Origin, Transformation
+
+
+class OperatorSettings:
+    """Methods that say something about the operator behind a stream.
+
+    Each returns the stream itself, so that calls can be chained.
+    """
+
+    _origins: list[Origin]
+
+    def name(self, name: str) -> Self:
+        """Name the operator that made this stream."""
+        self._operator.name = check_name(name, "name")
+        return self
+
+    def uid(self, uid: str) -> Self:
+        """Give the operator a stable name, under which its state is found again."""
+        self._operator.uid = check_name(uid, "uid")
+        return self
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Run the operator that made this stream in so many subtasks."""
+        self._operator.parallelism = check_count(parallelism, "parallelism")
+        return self
+
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
+        """Give the operator so many key groups."""
+        self._operator.max_parallelism = check_count(max_parallelism, "max_parallelism")
+        return self
+
+    def disable_chaining(self) -> Self:
+        """Give the operator a task of its own."""
+        self._operator.chaining = ChainingStrategy.NEVER
+        return self
+
+    def start_new_chain(self) -> Self:
+        """Begin a new task with the operator."""
+        self._operator.chaining = ChainingStrategy.HEAD
+        return self
+
+    @property
+    def _operator(self) -> Transformation:
+        if len(self._origins) != 1 or self._origins[0].tag is not None:
+            message = (
+                "this stream is a union or a side output: name, uid and settings "
+                "belong to an operator; set them on the stream that an operator made"
+            )
+            raise UsageError(message)
+        return self._origins[0].transformation

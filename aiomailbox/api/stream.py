@@ -1,0 +1,480 @@
+"""Streams of records: what users call methods on.
+
+A stream is a description. Nothing runs, and no event loop is touched, until one of
+the three verbs is used: ``await stream.collect()`` (or ``await env.execute()``),
+``async for record in stream``, ``async with env.start() as job``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from aiomailbox.api.build import check_count, function_info
+from aiomailbox.api.connected import ConnectedStreams
+from aiomailbox.api.definition import JobDefinition
+from aiomailbox.api.partitioning import Partitioning
+from aiomailbox.api.pull import pull_values
+from aiomailbox.api.results import ResultVerbs
+from aiomailbox.api.settings import OperatorSettings
+from aiomailbox.api.windowed import WindowedStream
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.eventtime import WatermarkStrategy
+from aiomailbox.exchange import KeyGroupPartitioner, Partitioner
+from aiomailbox.graph import (
+    FunctionInfo,
+    OperatorFactory,
+    Origin,
+    Transformation,
+)
+from aiomailbox.operators import (
+    AsyncMapOperator,
+    Batch,
+    Cache,
+    KeyedAggregateOperator,
+    KeyedProcessFunction,
+    KeyedProcessOperator,
+    KeyedReduceOperator,
+    OnError,
+    ProcessFunction,
+    ProcessOperator,
+    Sink,
+    SinkOperator,
+    StageKind,
+    TimestampsAndWatermarksOperator,
+    check_on_error,
+    fail,
+    field_or_function,
+    stateless,
+)
+from aiomailbox.policies import RateLimit, Retry
+from aiomailbox.records import OutputTag
+from aiomailbox.state import AggregateFunction
+from aiomailbox.windowing import WindowAssigner
+
+T = TypeVar("T")
+U = TypeVar("U")
+K = TypeVar("K")
+
+# Replaced by the job's own number when the job graph is built.
+_ANY_MAX_PARALLELISM = 128
+
+
+class DataStream(
+    ResultVerbs[T], OperatorSettings, Partitioning["DataStream[T]"], Generic[T]
+):
+    """A stream of records of type ``T``.
+
+    Made by a `StreamExecutionEnvironment` and by the methods of other streams.
+
+    Concept:
+        Flink, ``DataStream`` and ``SingleOutputStreamOperator``.
+    """
+
+    def __init__(self, definition: JobDefinition, origins: list[Origin]) -> None:
+        self._definition = definition
+        self._origins = origins
+
+    def map(
+        self, function: Callable[[T], U | Awaitable[U]], *, on_error: OnError = fail
+    ) -> DataStream[U]:
+        """Replace each record by what ``function`` returns for it.
+
+        An ``async def`` function is run one record at a time; see `map_async`.
+
+        Args:
+            function: Called with each record.
+            on_error: What to do with a record for which it raises.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> am.run(env.from_collection([1, 2]).map(lambda n: n * 10).collect())
+            [10, 20]
+        """
+        return self._stateless(StageKind.MAP, function, on_error)
+
+    def filter(
+        self,
+        function: Callable[[T], bool | Awaitable[bool]],
+        *,
+        on_error: OnError = fail,
+    ) -> DataStream[T]:
+        """Keep the records for which ``function`` returns something true.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> am.run(env.from_collection([1, 2, 3]).filter(lambda n: n > 1).collect())
+            [2, 3]
+        """
+        return self._stateless(StageKind.FILTER, function, on_error)
+
+    def flat_map(
+        self, function: Callable[[T], Any], *, on_error: OnError = fail
+    ) -> DataStream[Any]:
+        """Replace each record by the items of the iterable that is returned for it.
+
+        A generator function is paused between its items while the output is full.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> am.run(env.from_collection(["a b", "c"]).flat_map(str.split).collect())
+            ['a', 'b', 'c']
+        """
+        return self._stateless(StageKind.FLAT_MAP, function, on_error)
+
+    def map_async(
+        self,
+        function: Callable[..., Awaitable[U]],
+        *,
+        concurrency: int = 16,
+        ordered: bool | Literal["key"] = True,
+        key: str | Callable[[T], Any] | None = None,
+        timeout: timedelta | float | None = None,
+        deadline: timedelta | float | None = None,
+        retry: Retry | None = None,
+        limit: RateLimit | None = None,
+        weight: float | Callable[[T], float] = 1.0,
+        batch: Batch | None = None,
+        cache: Cache | None = None,
+        on_error: OnError = fail,
+    ) -> DataStream[U]:
+        """Call an async function for each record, many calls at a time.
+
+        Args:
+            function: ``async def function(record)``, or an object with that as
+                ``__call__`` and, if it likes, ``open``/``close`` or ``async with``.
+            concurrency: Calls under way at a time in the whole job.
+            ordered: True: results in the order of the records. False: as they come,
+                but never across a watermark. ``"key"``: in order per key.
+            key: The key for ``ordered="key"``: a field's name or a function.
+            timeout: Limit of one attempt, a timedelta or seconds.
+            deadline: Limit of all attempts of a record with their waits.
+            retry: How often, and after which waits, a failed call is repeated.
+            limit: A rate that all who name it keep together.
+            weight: What one call costs of the limit: a number, or a function.
+            batch: Give several records to one call: it gets and returns a list.
+            cache: Answer equal calls once.
+            on_error: What to do with a record after the last attempt.
+
+        Example:
+            >>> import asyncio
+            >>> import aiomailbox as am
+            >>> async def double(number):
+            ...     await asyncio.sleep(0.001)
+            ...     return 2 * number
+            >>> env = am.StreamExecutionEnvironment()
+            >>> am.run(env.from_collection([1, 2]).map_async(double).collect())
+            [2, 4]
+        """
+        factory = partial(
+            AsyncMapOperator,
+            function,
+            concurrency=check_count(concurrency, "concurrency"),
+            ordered=ordered,
+            key=key,
+            timeout=timeout,
+            deadline=deadline,
+            retry=retry,
+            limit=limit,
+            weight=weight,
+            batch=batch,
+            cache=cache,
+            on_error=check_on_error(on_error),
+        )
+        sample = factory()
+        return self._derive(
+            "map_async",
+            factory,
+            functions=(function_info(function, serial=False),),
+            bound=sample.bound,
+        )
+
+    def process(self, function: ProcessFunction) -> DataStream[Any]:
+        """Hand each record to a `ProcessFunction`, which may emit anything anywhere.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> class Twice(am.ProcessFunction):
+            ...     def process_element(self, value, ctx, out):
+            ...         out.collect(value)
+            ...         out.collect(value)
+            >>> env = am.StreamExecutionEnvironment()
+            >>> am.run(env.from_collection(["x"]).process(Twice()).collect())
+            ['x', 'x']
+        """
+        if not isinstance(function, ProcessFunction):
+            raise WrongTypeError(
+                "function",
+                f"{function!r} is not a ProcessFunction",
+                "Derive a class from am.ProcessFunction.",
+            )
+        info = function_info(function.process_element)
+        return self._derive(
+            "process", partial(ProcessOperator, function), functions=(info,)
+        )
+
+    def assign_timestamps_and_watermarks(
+        self, strategy: WatermarkStrategy
+    ) -> DataStream[T]:
+        """Give records event times and the stream watermarks, from here on.
+
+        What upstream said of event time is forgotten, except for its end.
+        """
+        _check_strategy(strategy)
+        return self._derive(
+            "timestamps", partial(TimestampsAndWatermarksOperator, strategy)
+        )
+
+    def key_by(self, key: str | Callable[[T], K]) -> KeyedStream[K, T]:
+        """Give each record to the subtask that owns its key.
+
+        Args:
+            key: A field's name, or a function of a record. Keys are int, str, float,
+                bool, bytes or tuples of these, all of one type.
+        """
+        return KeyedStream(
+            self._definition, self._origins, field_or_function(key, "key")
+        )
+
+    def connect(self, other: DataStream[U]) -> ConnectedStreams[T, U, DataStream[Any]]:
+        """Give two streams, of different types if need be, to one operator."""
+        if not isinstance(other, DataStream):
+            raise WrongTypeError("other", f"{other!r} is not a stream")
+        self._check_same_job(other)
+        keys = (
+            (self.key, other.key)
+            if isinstance(self, KeyedStream) and isinstance(other, KeyedStream)
+            else None
+        )
+        return ConnectedStreams(self._connected, other._origins, keys)
+
+    def union(self, *others: DataStream[T]) -> DataStream[T]:
+        """Return the records of this stream and of others as one stream."""
+        origins = list(self._origins)
+        for other in others:
+            if not isinstance(other, DataStream):
+                raise WrongTypeError("others", f"{other!r} is not a stream")
+            self._check_same_job(other)
+            origins += other._origins
+        return DataStream(self._definition, origins)
+
+    def through(
+        self, pipeline: Callable[[DataStream[T]], DataStream[U]]
+    ) -> DataStream[U]:
+        """Attach a pipeline (see `aiomailbox.pipeline`) and return what comes out."""
+        return pipeline(self)
+
+    def get_side_output(self, tag: OutputTag) -> DataStream[Any]:
+        """Return the side output ``tag`` of the operator that made this stream."""
+        if not isinstance(tag, OutputTag):
+            raise WrongTypeError("tag", f"{tag!r} is not an OutputTag")
+        return DataStream(self._definition, [Origin(self._operator, None, tag)])
+
+    def sink_to(self, sink: Sink | Callable[[T], Any]) -> DataStream[T]:
+        """End the stream in a sink, or in a function that is called with each record.
+
+        Returns:
+            The sink, to give it a name, a uid or a parallelism.
+        """
+        from aiomailbox.connectors import FunctionSink
+
+        found = cast(
+            "Sink", sink if hasattr(sink, "create_writer") else FunctionSink(sink)
+        )
+        return self._attach_sink(found)
+
+    def __aiter__(self) -> AsyncGenerator[T]:
+        """Run the stream and yield its records, at the pace of the consumer.
+
+        Leaving the loop early needs ``contextlib.aclosing`` (or ``stream.take``) to
+        cancel the job at once.
+        """
+        return cast(
+            "AsyncGenerator[T]", pull_values(self._definition, self._origins, "pull")
+        )
+
+    def _stateless(
+        self, kind: StageKind, function: Callable[[T], Any], on_error: OnError
+    ) -> DataStream[Any]:
+        stateless(kind, function, on_error=on_error)
+        return self._derive(
+            kind.value,
+            partial(stateless, kind, function, on_error=on_error),
+            functions=(function_info(function),),
+        )
+
+    def _derive(
+        self,
+        name: str,
+        factory: OperatorFactory,
+        *,
+        functions: tuple[FunctionInfo, ...] = (),
+        bound: str = "",
+    ) -> DataStream[Any]:
+        item = Transformation(
+            name=name,
+            factory=factory,
+            inputs=[self._origins],
+            functions=functions,
+            bound=bound,
+        )
+        return DataStream(self._definition, [Origin(item)])
+
+    def _partitioned(self, partitioner: Partitioner) -> DataStream[T]:
+        return DataStream(
+            self._definition,
+            [
+                Origin(origin.transformation, partitioner, origin.tag)
+                for origin in self._origins
+            ],
+        )
+
+    def _attach_sink(self, sink: Sink) -> DataStream[T]:
+        name = type(sink).__name__
+        taken = {item.name for item in self._definition.sinks}
+        number = 2
+        unique = name
+        while unique in taken:
+            unique = f"{name}-{number}"
+            number += 1
+        item = Transformation(
+            name=unique,
+            factory=partial(SinkOperator, sink),
+            inputs=[self._origins],
+            sink=sink,
+        )
+        self._definition.sinks.append(item)
+        return DataStream(self._definition, [Origin(item)])
+
+    def _connected(
+        self,
+        others: list[Origin],
+        name: str,
+        factory: OperatorFactory,
+        functions: tuple[FunctionInfo, ...],
+        *,
+        is_keyed: bool,
+    ) -> DataStream[Any]:
+        item = Transformation(
+            name=name,
+            factory=factory,
+            inputs=[self._origins, others],
+            is_keyed=is_keyed,
+            functions=functions,
+        )
+        return DataStream(self._definition, [Origin(item)])
+
+    def _check_same_job(self, other: DataStream[Any]) -> None:
+        if other._definition is not self._definition:
+            raise InvalidArgumentError(
+                "other",
+                "the stream belongs to another environment",
+                "Make both streams from one StreamExecutionEnvironment.",
+            )
+
+
+class KeyedStream(DataStream[T], Generic[K, T]):
+    """A stream whose records are placed by key.
+
+    Made by `DataStream.key_by`. The methods of `DataStream` work here too; their
+    results have no key any more.
+
+    Concept:
+        Flink, ``KeyedStream``.
+    """
+
+    def __init__(
+        self, definition: JobDefinition, origins: list[Origin], key: Callable[[T], K]
+    ) -> None:
+        by_key = KeyGroupPartitioner(key, _ANY_MAX_PARALLELISM)
+        super().__init__(
+            definition,
+            [Origin(origin.transformation, by_key, origin.tag) for origin in origins],
+        )
+        self.key = key
+
+    def reduce(self, function: Callable[[T, T], T]) -> DataStream[T]:
+        """Fold the records of each key into one, and emit it after every record.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> words = env.from_collection([("a", 1), ("b", 1), ("a", 1)])
+            >>> counts = words.key_by(lambda w: w[0]).reduce(
+            ...     lambda a, b: (a[0], a[1] + b[1])
+            ... )
+            >>> am.run(counts.collect())
+            [('a', 1), ('b', 1), ('a', 2)]
+        """
+        check_function(function, "function", arity=2)
+        return self._keyed(
+            "reduce",
+            partial(KeyedReduceOperator, self.key, function),
+            (function_info(function),),
+        )
+
+    def aggregate(self, aggregate: AggregateFunction) -> DataStream[Any]:
+        """Aggregate the records of each key, and emit the result after every record.
+
+        Args:
+            aggregate: ``am.count()``, ``am.aggregates(...)`` or your own.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> numbers = env.from_collection([1, 2, 3])
+            >>> am.run(numbers.key_by(lambda n: n % 2).aggregate(am.count()).collect())
+            [1, 1, 2]
+        """
+        return self._keyed(
+            "aggregate", partial(KeyedAggregateOperator, self.key, aggregate)
+        )
+
+    def process(self, function: Any) -> DataStream[Any]:
+        """Hand each record to a `KeyedProcessFunction` with state and timers of its key."""
+        if not isinstance(function, KeyedProcessFunction):
+            raise WrongTypeError(
+                "function",
+                f"{function!r} is not a KeyedProcessFunction",
+                "Derive a class from am.KeyedProcessFunction.",
+            )
+        return self._keyed(
+            "process",
+            partial(KeyedProcessOperator, self.key, function),
+            (function_info(function.process_element),),
+        )
+
+    def window(self, assigner: WindowAssigner) -> WindowedStream[K, T, DataStream[Any]]:
+        """Group the records of each key into windows of time."""
+        return WindowedStream(self.key, assigner, self._keyed)
+
+    def _keyed(
+        self,
+        name: str,
+        factory: OperatorFactory,
+        functions: tuple[FunctionInfo, ...] = (),
+        bound: str = "",
+    ) -> DataStream[Any]:
+        item = Transformation(
+            name=name,
+            factory=factory,
+            inputs=[self._origins],
+            is_keyed=True,
+            functions=functions,
+            bound=bound,
+        )
+        return DataStream(self._definition, [Origin(item)])
+
+
+def _check_strategy(strategy: object) -> None:
+    if not isinstance(strategy, WatermarkStrategy):
+        raise WrongTypeError(
+            "strategy",
+            f"{strategy!r} is not a WatermarkStrategy",
+            "Use am.WatermarkStrategy.for_bounded_out_of_orderness(...).",
+        )

@@ -1,0 +1,32 @@
+"""From the user's calls to the job that is deployed."""
+
+from aiomailbox.graph.chaining import build_job_graph, is_chainable
+from aiomailbox.graph.describe import describe_mermaid, describe_text
+from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
+from aiomailbox.graph.transformation import (
+    ChainingStrategy,
+    FunctionInfo,
+    OperatorFactory,
+    Origin,
+    Transformation,
+    reachable,
+)
+from aiomailbox.graph.wiring import consumers_of
+
+__all__ = [
+    "ChainingStrategy",
+    "Edge",
+    "FunctionInfo",
+    "JobGraph",
+    "JobVertex",
+    "Node",
+    "OperatorFactory",
+    "Origin",
+    "Transformation",
+    "build_job_graph",
+    "consumers_of",
+    "describe_mermaid",
+    "describe_text",
+    "is_chainable",
+    "reachable",
+]

@@ -1,0 +1,101 @@
+"""The job graph for people: text for a terminal, Mermaid for a page."""
+
+from __future__ import annotations
+
+from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
+from aiomailbox.graph.wiring import consumers_of
+
+
+def channel_count(edge: Edge) -> int:
+    """Return how many channels an exchange has, over all subtasks."""
+    producers, consumers = edge.source.parallelism, edge.target.parallelism
+    return sum(
+        len(consumers_of(edge.partitioner, index, producers, consumers))
+        for index in range(producers)
+    )
+
+
+def describe_text(
+    graph: JobGraph,
+    *,
+    buffers_per_channel: int,
+    floating_buffers: int,
+    records_per_buffer: int,
+    buffer_size_bytes: int,
+) -> str:
+    """Return the graph, its chains, its bounds, and which functions are async.
+
+    Args:
+        graph: The job.
+        buffers_per_channel: Buffers that each channel may fill.
+        floating_buffers: Buffers that the channels of a partition share.
+        records_per_buffer: Records that a buffer holds at most.
+        buffer_size_bytes: Estimated bytes that a buffer holds at most.
+    """
+    lines = [f"Job {graph.name!r}: {_count(len(graph.vertices), 'task chain')}"]
+    total_buffers = 0
+    for vertex in graph.vertices:
+        lines.append("")
+        lines.append(f"[{vertex.id}] {vertex.name}  (parallelism {vertex.parallelism})")
+        for node in vertex.nodes:
+            lines += _describe_node(node)
+        for edge in vertex.out_edges:
+            channels = channel_count(edge)
+            partitions = edge.source.parallelism
+            buffers = channels * buffers_per_channel + partitions * floating_buffers
+            total_buffers += buffers
+            side = f" side output {edge.tag.id!r}" if edge.tag else ""
+            lines.append(
+                f"    ={edge.partitioner.name}=>{side} "
+                f"[{graph.vertex_of(edge.target).id}] {edge.target.name}: "
+                f"{_count(channels, 'channel')}, at most "
+                f"{buffers_per_channel * records_per_buffer} records in each, "
+                f"{_count(buffers, 'buffer')} in all"
+            )
+    kib = total_buffers * buffer_size_bytes // 1024
+    lines.append("")
+    lines.append(
+        f"Exchange memory bound: {total_buffers} buffers of at most "
+        f"{records_per_buffer} records or {buffer_size_bytes // 1024} KiB "
+        f"(estimated): {kib} KiB, plus what one record may emit beyond."
+    )
+    lines.append(f"Key groups: {graph.max_parallelism}")
+    return "\n".join(lines)
+
+
+def _describe_node(node: Node) -> list[str]:
+    item = node.transformation
+    lines = []
+    uid = f" uid={item.uid!r}" if item.uid else ""
+    keyed = " keyed" if item.is_keyed else ""
+    bound = f"; holds at most {item.bound}" if item.bound else ""
+    lines.append(f"    - {item.name}{uid}{keyed}{bound}")
+    for function in item.functions:
+        way = "async" if function.is_async else "sync"
+        note = f": {function.note}" if function.note else ""
+        lines.append(f"        {way} {function.text}{note}")
+    return lines
+
+
+def describe_mermaid(graph: JobGraph) -> str:
+    """Return the graph as a Mermaid flowchart."""
+    lines = ["flowchart LR"]
+    lines += [
+        f'    v{vertex.id}["{_escape(vertex)} x {vertex.parallelism}"]'
+        for vertex in graph.vertices
+    ]
+    lines += [
+        f"    v{vertex.id} -->|{edge.partitioner.name}| "
+        f"v{graph.vertex_of(edge.target).id}"
+        for vertex in graph.vertices
+        for edge in vertex.out_edges
+    ]
+    return "\n".join(lines)
+
+
+def _escape(vertex: JobVertex) -> str:
+    return vertex.name.replace('"', "'").replace("->", "→")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

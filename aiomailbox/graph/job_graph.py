@@ -1,0 +1,193 @@
+"""The job as it is deployed: vertices (chains of operators) and edges (exchanges)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.exchange import (
+    ForwardPartitioner,
+    KeyGroupPartitioner,
+    Partitioner,
+    RebalancePartitioner,
+)
+from aiomailbox.graph.transformation import Transformation, reachable
+from aiomailbox.ids import VertexId
+from aiomailbox.keygroups import default_max_parallelism
+from aiomailbox.records import OutputTag
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A transformation with everything decided that the environment decides."""
+
+    index: int
+    transformation: Transformation
+    parallelism: int
+    max_parallelism: int
+    in_edges: list[list[Edge]] = field(default_factory=list)
+    out_edges: list[Edge] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The operator's name."""
+        return self.transformation.name
+
+
+@dataclass(slots=True, eq=False)
+class Edge:
+    """Records flow from one operator to one input of another one."""
+
+    source: Node
+    target: Node
+    input_index: int
+    partitioner: Partitioner
+    tag: OutputTag | None
+    chained: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class JobVertex:
+    """A chain of operators that live in one task per subtask.
+
+    Attributes:
+        nodes: The operators, head first, each after those that feed it.
+        in_edges: For each input of the head, the exchanges that feed it.
+        out_edges: The exchanges that the chain's operators feed.
+    """
+
+    id: VertexId
+    nodes: list[Node]
+
+    @property
+    def head(self) -> Node:
+        """The operator that gets the task's input."""
+        return self.nodes[0]
+
+    @property
+    def name(self) -> str:
+        """The operators' names, joined by arrows."""
+        return " -> ".join(node.name for node in self.nodes)
+
+    @property
+    def parallelism(self) -> int:
+        """Subtasks of every operator of the chain."""
+        return self.head.parallelism
+
+    @property
+    def in_edges(self) -> list[list[Edge]]:
+        """For each input of the head, the exchanges that feed it."""
+        return self.head.in_edges
+
+    @property
+    def out_edges(self) -> list[Edge]:
+        """The exchanges that operators of this chain feed, in order."""
+        return [
+            edge for node in self.nodes for edge in node.out_edges if not edge.chained
+        ]
+
+
+@dataclass(slots=True, eq=False)
+class JobGraph:
+    """A job ready to deploy: vertices in topological order, sources first."""
+
+    name: str
+    vertices: list[JobVertex]
+    max_parallelism: int
+
+    def vertex_of(self, node: Node) -> JobVertex:
+        """Return the vertex that a node was chained into."""
+        return next(vertex for vertex in self.vertices if node in vertex.nodes)
+
+
+def resolve_nodes(
+    sinks: list[Transformation], parallelism: int, max_parallelism: int | None
+) -> list[Node]:
+    """Return nodes and edges for all that the sinks need, upstream first.
+
+    Raises:
+        InvalidArgumentError: If two operators have one uid, an operator has more
+            subtasks than key groups, or forward joins unequal parallelisms.
+    """
+    transformations = reachable(sinks)
+    _check_uids(transformations)
+    widest = max(
+        [_parallelism(item, parallelism) for item in transformations], default=1
+    )
+    key_groups = max_parallelism or default_max_parallelism(widest)
+    nodes: dict[int, Node] = {}
+    for index, item in enumerate(transformations):
+        node = Node(
+            index,
+            item,
+            _parallelism(item, parallelism),
+            item.max_parallelism or key_groups,
+        )
+        _check_parallelism(node)
+        nodes[id(item)] = node
+    for node in nodes.values():
+        for input_index, united in enumerate(node.transformation.inputs):
+            edges = [
+                Edge(
+                    nodes[id(origin.transformation)],
+                    node,
+                    input_index,
+                    origin.partitioner or ForwardPartitioner(),
+                    origin.tag,
+                )
+                for origin in united
+            ]
+            for edge, origin in zip(edges, united, strict=True):
+                _decide_partitioner(edge, explicit=origin.partitioner is not None)
+                edge.source.out_edges.append(edge)
+            node.in_edges.append(edges)
+    return list(nodes.values())
+
+
+def _parallelism(item: Transformation, default: int) -> int:
+    wanted = item.parallelism or default
+    bound = item.parallelism_max
+    return wanted if bound is None else min(wanted, bound)
+
+
+def _decide_partitioner(edge: Edge, *, explicit: bool) -> None:
+    if isinstance(edge.partitioner, KeyGroupPartitioner):
+        edge.partitioner = KeyGroupPartitioner(
+            edge.partitioner.key, edge.target.max_parallelism
+        )
+        return
+    if edge.source.parallelism == edge.target.parallelism:
+        return
+    if not explicit:
+        edge.partitioner = RebalancePartitioner()
+    elif isinstance(edge.partitioner, ForwardPartitioner):
+        raise InvalidArgumentError(
+            "forward",
+            f"{edge.source.name!r} has {edge.source.parallelism} subtasks and "
+            f"{edge.target.name!r} has {edge.target.parallelism}",
+            "forward() needs equal parallelism: use rebalance() or rescale().",
+        )
+
+
+def _check_uids(transformations: list[Transformation]) -> None:
+    named: dict[str, Transformation] = {}
+    for item in transformations:
+        if item.uid is None:
+            continue
+        other = named.setdefault(item.uid, item)
+        if other is not item:
+            raise InvalidArgumentError(
+                "uid",
+                f"{item.uid!r} names both {other.name!r} and {item.name!r}",
+                "Give every operator a uid of its own.",
+            )
+
+
+def _check_parallelism(node: Node) -> None:
+    if node.parallelism > node.max_parallelism:
+        raise InvalidArgumentError(
+            "parallelism",
+            f"{node.name!r} has {node.parallelism} subtasks but only "
+            f"{node.max_parallelism} key groups",
+            "Raise max_parallelism or lower parallelism.",
+        )

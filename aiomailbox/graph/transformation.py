@@ -1,0 +1,112 @@
+"""What the user's calls describe: operators, and where their input comes from.
+
+Nothing here is live: a transformation holds factories and descriptors only, so that
+a graph can be pickled, sent elsewhere, and run there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from aiomailbox.exchange import Partitioner
+from aiomailbox.operators import Operator, Sink, Source
+from aiomailbox.records import OutputTag
+
+OperatorFactory = Callable[[], Operator]
+
+
+class ChainingStrategy(Enum):
+    """Whether an operator may share a task with its neighbours.
+
+    Concept:
+        Flink, ``ChainingStrategy``.
+    """
+
+    ALWAYS = "always"
+    HEAD = "head"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionInfo:
+    """A user's function, for people: what it is called and how it is run."""
+
+    text: str
+    is_async: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where records come from: an operator's main or side output, and their way.
+
+    Attributes:
+        transformation: The operator that emits.
+        partitioner: How records are spread over the consumer's subtasks; None means
+            forward if the parallelism is equal, else rebalance.
+        tag: The side output, None for the main output.
+    """
+
+    transformation: Transformation
+    partitioner: Partitioner | None = None
+    tag: OutputTag | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Transformation:
+    """One operator of the job as described by the user.
+
+    Attributes:
+        name: What people call it.
+        factory: Makes the operator, one per subtask.
+        inputs: For each input of the operator, the origins that are united there.
+        parallelism: Subtasks; None means the environment's.
+        parallelism_max: More subtasks than this make no sense; None for no bound.
+        max_parallelism: Key groups, None for the environment's.
+        uid: The user's stable name, for state.
+        chaining: Whether it may share a task.
+        is_keyed: Whether it has keyed state and timers.
+        functions: The user's functions in it.
+        bound: What it holds at most, for `explain`; "" for nothing beyond a run.
+        source: The source, if this is one.
+        sink: The sink, if this is one.
+    """
+
+    name: str
+    factory: OperatorFactory
+    inputs: list[list[Origin]] = field(default_factory=list)
+    parallelism: int | None = None
+    parallelism_max: int | None = None
+    max_parallelism: int | None = None
+    uid: str | None = None
+    chaining: ChainingStrategy = ChainingStrategy.ALWAYS
+    is_keyed: bool = False
+    functions: tuple[FunctionInfo, ...] = ()
+    bound: str = ""
+    source: Source[Any] | None = None
+    sink: Sink | None = None
+
+
+def reachable(sinks: list[Transformation]) -> list[Transformation]:
+    """Return the sinks and everything upstream of them, upstream first.
+
+    The order is that of discovery: stable for the same calls.
+    """
+    ordered: list[Transformation] = []
+    seen: set[int] = set()
+    stack: list[tuple[Transformation, bool]] = [(sink, False) for sink in sinks[::-1]]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            ordered.append(node)
+            continue
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        stack.append((node, True))
+        origins = [origin for united in node.inputs for origin in united]
+        stack += [(origin.transformation, False) for origin in origins[::-1]]
+    return ordered

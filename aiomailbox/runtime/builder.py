@@ -1,0 +1,158 @@
+"""Builds the tasks of a job on this loop: partitions, writers, gates, plans."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from aiomailbox.exchange import (
+    InputGate,
+    LocalInputChannel,
+    RecordWriter,
+    ResultPartition,
+)
+from aiomailbox.graph import Edge, JobGraph, JobVertex
+from aiomailbox.ids import PartitionId, TaskId
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
+from aiomailbox.runtime.services import JobServices
+from aiomailbox.task import (
+    OperatorPlan,
+    OutgoingEdge,
+    StreamTask,
+    TaskEnvironment,
+    TaskPlan,
+)
+
+RequestSplit = Callable[[JobVertex, int], None]
+
+
+class TaskBuilder:
+    """Makes the tasks of one attempt of a job; all live on the running loop.
+
+    Args:
+        graph: The job.
+        config: Its settings.
+        services: What its tasks share.
+        request_split: Asks the enumerator of a vertex for a split for a subtask.
+        attempt: From 0.
+    """
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        config: JobConfig,
+        services: JobServices,
+        *,
+        request_split: RequestSplit,
+        attempt: int = 0,
+    ) -> None:
+        self._graph = graph
+        self._config = config
+        self._services = services
+        self._request_split = request_split
+        self._attempt = attempt
+        self._targets: dict[int, list[list[int]]] = {}
+        self._edge_index: dict[int, int] = {}
+        for vertex in graph.vertices:
+            for index, edge in enumerate(vertex.out_edges):
+                self._targets[id(edge)] = producer_targets(edge)
+                self._edge_index[id(edge)] = index
+
+    def build(self) -> list[StreamTask]:
+        """Return all tasks, those of sources first."""
+        return [
+            self._task(vertex, subtask_index)
+            for vertex in self._graph.vertices
+            for subtask_index in range(vertex.parallelism)
+        ]
+
+    def _task(self, vertex: JobVertex, subtask_index: int) -> StreamTask:
+        task_id = TaskId(vertex.id, subtask_index, self._attempt)
+        name = f"{vertex.name} ({subtask_index + 1}/{vertex.parallelism})"
+        services = self._services
+        environment = TaskEnvironment(
+            job_name=self._graph.name,
+            task_id=task_id,
+            task_name=name,
+            parallelism=vertex.parallelism,
+            max_parallelism=vertex.head.max_parallelism,
+            clock=services.clock,
+            seed=services.seed,
+            log=services.log.bind(task=name),
+            metrics=services.metrics.child(name),
+            committables=services.committables,
+            journal=services.journal,
+            limiter=services.limiters.get,
+            handover=services.handover,
+            request_split=lambda: self._request_split(vertex, subtask_index),
+            cancel_timeout_s=self._config.cancel_timeout_s,
+        )
+        return StreamTask(environment, self._plan(vertex, task_id))
+
+    def _plan(self, vertex: JobVertex, task_id: TaskId) -> TaskPlan:
+        positions = {node.index: place for place, node in enumerate(vertex.nodes)}
+        writers: list[RecordWriter] = []
+        operators = []
+        for node in vertex.nodes:
+            outgoing = []
+            for edge in node.out_edges:
+                if edge.chained:
+                    target = positions[edge.target.index]
+                    outgoing.append(OutgoingEdge(target=target, tag=edge.tag))
+                else:
+                    writer = self._writer(edge, task_id)
+                    writers.append(writer)
+                    outgoing.append(OutgoingEdge(writer=writer, tag=edge.tag))
+            item = node.transformation
+            operators.append(
+                OperatorPlan(item.name, item.uid, item.factory, item.is_keyed, outgoing)
+            )
+        gates = [
+            self._gate(vertex, united, task_id) for united in vertex.in_edges if united
+        ]
+        return TaskPlan(operators, [*gates], writers)
+
+    def _writer(self, edge: Edge, task_id: TaskId) -> RecordWriter:
+        count = len(self._targets[id(edge)][task_id.subtask_index])
+        size = pool_size(count, self._config)
+        partition_id = PartitionId(task_id, self._edge_index[id(edge)])
+        pool = self._services.pool.create_local_pool(
+            size.required,
+            size.maximum,
+            owner=str(partition_id),
+            subpartitions=count,
+            overdraft_max=self._config.overdraft_buffers,
+        )
+        partition = ResultPartition(
+            partition_id, pool, count, buffer_size_bytes=self._config.buffer_size_bytes
+        )
+        self._services.registry.register(partition)
+        return RecordWriter(
+            partition,
+            edge.partitioner,
+            flush_interval_ms=self._config.flush_interval_ms,
+            random=random.Random(f"{self._services.seed}/{partition_id}"),
+        )
+
+    def _gate(
+        self, vertex: JobVertex, united: list[Edge], task_id: TaskId
+    ) -> InputGate:
+        channels = []
+        for edge in united:
+            producer = self._graph.vertex_of(edge.source).id
+            for index, targets in enumerate(self._targets[id(edge)]):
+                if task_id.subtask_index not in targets:
+                    continue
+                partition_id = PartitionId(
+                    TaskId(producer, index, self._attempt),
+                    self._edge_index[id(edge)],
+                )
+                channels.append(
+                    LocalInputChannel(
+                        self._services.registry,
+                        partition_id,
+                        targets.index(task_id.subtask_index),
+                    )
+                )
+        return InputGate(channels, name=f"{vertex.name}.{task_id.subtask_index}")

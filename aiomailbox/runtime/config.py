@@ -1,0 +1,31 @@
+"""The settings of a job's exchanges and tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiomailbox.exchange import BUFFER_SIZE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """What a job's runtime needs to know besides its graph.
+
+    Attributes:
+        flush_interval_ms: How long an unfinished buffer may wait for more records;
+            0 flushes after every run, None only when the task has nothing to do.
+        buffers_per_channel: Buffers that each channel may fill, at least 1.
+        floating_buffers: Buffers that the channels of a partition share.
+        overdraft_buffers: Buffers beyond that for what one record emits.
+        buffer_size_bytes: Estimated bytes that a buffer holds at most.
+        cancel_timeout_s: How long clean-up of a task may take.
+        seed: Seeds the random sources of operators; None takes one from the system.
+    """
+
+    flush_interval_ms: int | None = 100
+    buffers_per_channel: int = 2
+    floating_buffers: int = 8
+    overdraft_buffers: int = 5
+    buffer_size_bytes: int = BUFFER_SIZE_BYTES
+    cancel_timeout_s: float = 30.0
+    seed: int | None = None

@@ -1,0 +1,69 @@
+"""Where a job graph runs: the seam between the API and the runtimes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Protocol
+
+import structlog
+
+from aiomailbox.clock import Clock, clock_of
+from aiomailbox.exchange import PartitionRegistry
+from aiomailbox.graph import JobGraph
+from aiomailbox.memory import NetworkBufferPool
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.exchange_plan import total_segments
+from aiomailbox.runtime.handover import PullHandover
+from aiomailbox.runtime.job import Job
+from aiomailbox.runtime.journal import MemoryJournal
+from aiomailbox.runtime.limiter import LimiterService
+from aiomailbox.runtime.services import JobServices
+
+
+class Deployment(Protocol):
+    """Runs job graphs somewhere."""
+
+    def deploy(
+        self,
+        graph: JobGraph,
+        config: JobConfig,
+        *,
+        clock: Clock | None,
+        handovers: Mapping[str, PullHandover],
+    ) -> Job:
+        """Start the job and return it; needs a running loop."""
+        ...
+
+
+class Embedded:
+    """Runs all tasks of a job on the loop that starts it: the default."""
+
+    def deploy(
+        self,
+        graph: JobGraph,
+        config: JobConfig,
+        *,
+        clock: Clock | None,
+        handovers: Mapping[str, PullHandover],
+    ) -> Job:
+        """Start the job on the running loop and return it."""
+        loop = asyncio.get_running_loop()
+        used_clock = clock or clock_of(loop)
+        seed = config.seed
+        services = JobServices(
+            clock=used_clock,
+            seed=random.SystemRandom().getrandbits(32) if seed is None else seed,
+            log=structlog.get_logger("aiomailbox").bind(job=graph.name),
+            metrics=MetricGroup(graph.name),
+            pool=NetworkBufferPool(total_segments(graph, config)),
+            registry=PartitionRegistry(),
+            limiters=LimiterService(used_clock),
+            journal=MemoryJournal(),
+            handovers=dict(handovers),
+        )
+        job = Job(graph, config, services)
+        job.start()
+        return job

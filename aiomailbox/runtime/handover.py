@@ -1,0 +1,81 @@
+"""Where a task leaves results for whoever pulls them; bounded in runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from aiomailbox.availability import Availability
+from aiomailbox.records import Run
+
+HANDOVER_RUNS_MAX: Final = 4
+
+
+class PullHandover:
+    """A bounded queue of runs between tasks and one consumer on the same loop.
+
+    A producer that was told "no room" waits for `writable` before its next run: with
+    n producers at most ``runs_max + n`` runs are held. The consumer's pace is thereby
+    the job's.
+
+    Example:
+        >>> from aiomailbox.records import ListRun
+        >>> handover = PullHandover(runs_max=1)
+        >>> handover.offer(ListRun([1]))
+        False
+        >>> handover.try_take().values
+        [1]
+    """
+
+    def __init__(self, runs_max: int = HANDOVER_RUNS_MAX) -> None:
+        self._runs_max = runs_max
+        self._runs: deque[Run] = deque()
+        self._room = Availability(available=True)
+        self._filled = Availability()
+        self._ended = False
+        self._abandoned = False
+
+    def offer(self, run: Run) -> bool:
+        """Take the run; False says that there is no room for another one yet."""
+        if self._abandoned:
+            return True
+        self._runs.append(run)
+        if len(self._runs) >= self._runs_max:
+            self._room.reset()
+        self._filled.set_available()
+        return self._room.available
+
+    def writable(self) -> asyncio.Future[None]:
+        """Return a fresh future that completes when there is room again."""
+        return self._room.waiter()
+
+    def try_take(self) -> Run | None:
+        """Return the oldest run, or None when there is none now."""
+        if not self._runs:
+            return None
+        run = self._runs.popleft()
+        if not self._runs and not self._ended:
+            self._filled.reset()
+        if len(self._runs) < self._runs_max and not self._room.available:
+            self._room.set_available()
+        return run
+
+    async def take(self) -> Run | None:
+        """Return the oldest run, waiting for it; None after the end."""
+        while True:
+            run = self.try_take()
+            if run is not None or self._ended:
+                return run
+            await self._filled.wait()
+
+    def end(self) -> None:
+        """Say that no more runs come."""
+        self._ended = True
+        self._filled.set_available()
+
+    def abandon(self) -> None:
+        """Drop everything, also what still comes: nobody pulls any more."""
+        self._abandoned = True
+        self._runs.clear()
+        self._room.set_available()

@@ -1,0 +1,75 @@
+"""What all tasks of a job share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiomailbox.clock import Clock
+from aiomailbox.errors import IllegalStateError
+from aiomailbox.exchange import PartitionRegistry
+from aiomailbox.memory import NetworkBufferPool
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.operators import Handover
+from aiomailbox.runtime.handover import PullHandover
+from aiomailbox.runtime.journal import MemoryJournal
+from aiomailbox.runtime.limiter import LimiterService
+
+
+class CommittableCollector:
+    """Keeps what sink writers prepared until the job commits it."""
+
+    def __init__(self) -> None:
+        self._by_sink: dict[str, list[Any]] = {}
+
+    def add(self, sink: str, committables: list[Any]) -> None:
+        """Take what ``prepare_commit`` of a writer returned."""
+        self._by_sink.setdefault(sink, []).extend(committables)
+
+    def take(self, sink: str) -> list[Any]:
+        """Return and forget what was collected for a sink."""
+        return self._by_sink.pop(sink, [])
+
+
+@dataclass(slots=True, kw_only=True)
+class JobServices:
+    """The job-wide services, made on the job's loop.
+
+    Attributes:
+        clock: The job's clock.
+        seed: Seeds the random sources of operators.
+        log: A structlog logger with the job bound.
+        metrics: The job's metrics; tasks get children of it.
+        pool: Permits for buffers.
+        registry: Where consumers find partitions.
+        limiters: The named limiters.
+        journal: The job's memory of calls.
+        committables: What sinks prepared.
+        handovers: Where results are pulled, by name.
+    """
+
+    clock: Clock
+    seed: int
+    log: Any
+    metrics: MetricGroup
+    pool: NetworkBufferPool
+    registry: PartitionRegistry
+    limiters: LimiterService
+    journal: MemoryJournal
+    committables: CommittableCollector = field(default_factory=CommittableCollector)
+    handovers: dict[str, PullHandover] = field(default_factory=dict)
+
+    def handover(self, name: str) -> Handover:
+        """Return the hand-over of this name.
+
+        Raises:
+            IllegalStateError: If nobody pulls under this name.
+        """
+        try:
+            return self.handovers[name]
+        except KeyError:
+            message = (
+                f"nobody pulls results named {name!r}: a pulled stream can only be "
+                "run by the call that made it"
+            )
+            raise IllegalStateError(message) from None

@@ -1,0 +1,230 @@
+"""The operators of a task: built and wired, opened and closed in order.
+
+Concept:
+    Flink, ``OperatorChain`` and ``StreamOperatorWrapper``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiomailbox.mailbox import MailboxExecutor, MailboxProcessor
+from aiomailbox.operators import (
+    FusedOperator,
+    Input,
+    Operator,
+    Pending,
+    StatelessOperator,
+)
+from aiomailbox.records import OutputTag, StopMode
+from aiomailbox.task.context import TaskRuntimeContext
+from aiomailbox.task.environment import TaskEnvironment
+from aiomailbox.task.helpers import HelperTasks
+from aiomailbox.task.outputs import (
+    BroadcastingOutput,
+    ChainingOutput,
+    OperatorOutput,
+    WriterOutput,
+    main_output,
+)
+from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
+from aiomailbox.task.processing_time import (
+    MailboxProcessingTimeService,
+    SystemProcessingTimeService,
+)
+
+
+@dataclass(slots=True)
+class Link:
+    """One operator that runs: a user's operator, or several fused into one.
+
+    Attributes:
+        operator: What runs.
+        members: The indexes of the plan's operators in it, head first.
+        mailbox: The mailbox at its priority.
+        timers: The processing-time timers of its members.
+    """
+
+    operator: Operator
+    members: list[int]
+    mailbox: MailboxExecutor
+    timers: list[MailboxProcessingTimeService]
+
+
+class OperatorChain:
+    """A task's operators, from the head that gets the input to the tails.
+
+    Args:
+        plan: What the chain consists of.
+        environment: What the task was given.
+        processor: The task's mailbox loop.
+        timers: The task's processing-time service.
+        helpers: Owns the coroutines that operators start.
+        on_timer_error: Told when a timer's callback raised.
+
+    Raises whatever a factory raises.
+    """
+
+    def __init__(
+        self,
+        plan: TaskPlan,
+        environment: TaskEnvironment,
+        processor: MailboxProcessor,
+        timers: SystemProcessingTimeService,
+        helpers: HelperTasks,
+        on_timer_error: Callable[[BaseException], None],
+    ) -> None:
+        self._plan = plan
+        self._environment = environment
+        self._processor = processor
+        self._system_timers = timers
+        self._helpers = helpers
+        self._on_timer_error = on_timer_error
+        links: dict[int, Link] = {}
+        for index in reversed(range(len(plan.operators))):
+            links[index] = self._build(index, links)
+        members = {index for link in links.values() for index in link.members[1:]}
+        self.links = [links[i] for i in range(len(links)) if i not in members]
+
+    @property
+    def head(self) -> Operator:
+        """The operator that gets the task's input."""
+        return self.links[0].operator
+
+    async def open(self) -> None:
+        """Open the operators, tail first, so that each may emit while it opens."""
+        for link in reversed(self.links):
+            await _finish(link.operator.open())
+
+    def restore(self, states: dict[str, object]) -> None:
+        """Give each operator the state that was kept under its name."""
+        for link in self.links:
+            name = self._state_name(link)
+            if name in states:
+                link.operator.restore(states[name])
+
+    def snapshot(self) -> dict[str, object]:
+        """Return each operator's snapshot, tail first, by uid or name."""
+        return {
+            self._state_name(link): link.operator.snapshot()
+            for link in reversed(self.links)
+        }
+
+    async def prepare_snapshot_pre_barrier(self) -> None:
+        """Let the operators emit what must precede a barrier, head first."""
+        for link in self.links:
+            await _finish(link.operator.prepare_snapshot_pre_barrier())
+
+    async def finish(self, mode: StopMode) -> None:
+        """Finish the operators one by one, head first, each with all its mail.
+
+        An operator's ``finish`` goes through the mailbox: what it had queued runs
+        before it, and what it queues runs before the next operator is touched.
+        """
+        for position, link in enumerate(self.links):
+            if position and mode is StopMode.DRAIN:
+                await _finish(link.operator.end_input())
+            for service in link.timers:
+                await service.quiesce()
+            finished: asyncio.Future[None] | None = None
+            if mode is StopMode.DRAIN:
+                link.mailbox.execute(link.operator.finish, description="finish")
+            finished = asyncio.get_running_loop().create_future()
+            link.mailbox.execute(_complete, finished, description="end of finish")
+            await link.mailbox.yield_until(finished, ignore_deferrable=True)
+
+    async def close(self) -> BaseException | None:
+        """Close all operators, tail first; return the first error, others as notes."""
+        first: BaseException | None = None
+        for link in reversed(self.links):
+            try:
+                await _finish(link.operator.close())
+            except Exception as error:  # noqa: BLE001 -- every operator is closed
+                if first is None:
+                    first = error
+                else:
+                    first.add_note(f"closing another operator failed too: {error!r}")
+        return first
+
+    def _state_name(self, link: Link) -> str:
+        plan = self._plan.operators[link.members[0]]
+        return plan.uid or f"{plan.name}/{link.members[0]}"
+
+    def _build(self, index: int, links: dict[int, Link]) -> Link:
+        plan = self._plan.operators[index]
+        operator = plan.factory()
+        mailbox = self._processor.executor(index)
+        timers = MailboxProcessingTimeService(
+            self._system_timers, mailbox, self._on_timer_error
+        )
+        context = TaskRuntimeContext(
+            self._environment, plan, mailbox, timers, self._helpers
+        )
+        operator.setup(context, self._output(plan, links, context))
+        link = Link(operator, [index], mailbox, [timers])
+        return _fused(link, links, plan.outgoing)
+
+    def _output(
+        self, plan: OperatorPlan, links: dict[int, Link], context: TaskRuntimeContext
+    ) -> OperatorOutput:
+        main = [
+            _way(edge, links, context) for edge in plan.outgoing if edge.tag is None
+        ]
+        by_tag: dict[OutputTag, list[ChainingOutput | WriterOutput]] = {}
+        for edge in plan.outgoing:
+            if edge.tag is not None:
+                by_tag.setdefault(edge.tag, []).append(_way(edge, links, context))
+        sides = {tag: BroadcastingOutput(ways) for tag, ways in by_tag.items()}
+        return OperatorOutput(
+            main_output(main), sides, context.metrics.counter("records_out")
+        )
+
+
+def _way(
+    edge: OutgoingEdge, links: dict[int, Link], context: TaskRuntimeContext
+) -> ChainingOutput | WriterOutput:
+    if edge.writer is not None:
+        return WriterOutput(edge.writer, context)
+    assert edge.target is not None, "an edge leads to an operator or to a writer"
+    target = links[edge.target].operator
+    entry: Input = target.inputs[0]
+    return ChainingOutput(entry, target.output.availability)
+
+
+def _fused(link: Link, links: dict[int, Link], outgoing: list[OutgoingEdge]) -> Link:
+    """Fuse a stateless operator with what follows, if nothing else hears it."""
+    if len(outgoing) != 1 or not isinstance(link.operator, StatelessOperator):
+        return link
+    edge = outgoing[0]
+    if edge.tag is not None or edge.target is None:
+        return link
+    following = links[edge.target]
+    parts = _parts(following.operator)
+    if not parts:
+        return link
+    fused = FusedOperator([link.operator, *parts])
+    fused.setup(link.operator.context, following.operator.output)
+    return Link(
+        fused,
+        link.members + following.members,
+        link.mailbox,
+        link.timers + following.timers,
+    )
+
+
+def _parts(operator: Operator) -> list[StatelessOperator]:
+    if isinstance(operator, FusedOperator):
+        return operator.parts
+    return [operator] if isinstance(operator, StatelessOperator) else []
+
+
+def _complete(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def _finish(pending: Pending) -> None:
+    if pending is not None:
+        await pending

@@ -1,0 +1,96 @@
+"""The runtime context of one operator in one task."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+from aiomailbox.eventtime import InternalTimerService, Triggerable
+from aiomailbox.keygroups import key_group_range
+from aiomailbox.mailbox import MailboxExecutor
+from aiomailbox.operators import Handover, Limiter
+from aiomailbox.policies import RateLimit
+from aiomailbox.state import HeapStateStore, KeyedStateStore, NoKeysStateStore
+from aiomailbox.task.environment import TaskEnvironment
+from aiomailbox.task.helpers import HelperTasks
+from aiomailbox.task.plan import OperatorPlan
+from aiomailbox.task.processing_time import MailboxProcessingTimeService
+
+
+class TaskRuntimeContext:
+    """What an operator may use of its task and job; see `RuntimeContext`.
+
+    Args:
+        environment: The task's facts and services.
+        plan: The operator.
+        mailbox: The task's mailbox at the operator's priority.
+        processing_time: Timers as mail of the operator.
+        helpers: Owns the coroutines that operators start.
+    """
+
+    def __init__(
+        self,
+        environment: TaskEnvironment,
+        plan: OperatorPlan,
+        mailbox: MailboxExecutor,
+        processing_time: MailboxProcessingTimeService,
+        helpers: HelperTasks,
+    ) -> None:
+        self._environment = environment
+        self._helpers = helpers
+        self.job_name = environment.job_name
+        self.task_name = environment.task_name
+        self.operator_name = plan.name
+        self.uid = plan.uid
+        self.subtask_index = environment.subtask_index
+        self.parallelism = environment.parallelism
+        self.max_parallelism = environment.max_parallelism
+        self.attempt = environment.task_id.attempt
+        self.key_group_range = key_group_range(
+            environment.max_parallelism,
+            environment.parallelism,
+            environment.subtask_index,
+        )
+        self.clock = environment.clock
+        self.random = random.Random(
+            f"{environment.seed}/{plan.name}/{plan.uid}/{environment.subtask_index}"
+        )
+        self.log = environment.log.bind(operator=plan.name)
+        self.metrics = environment.metrics.child(plan.name)
+        self.mailbox = mailbox
+        self.processing_time = processing_time
+        self.committables = environment.committables
+        self.journal = environment.journal
+        self.keyed_state: KeyedStateStore = (
+            HeapStateStore(
+                environment.max_parallelism, self.key_group_range, environment.clock
+            )
+            if plan.is_keyed
+            else NoKeysStateStore(plan.name)
+        )
+
+    def limiter(self, limit: RateLimit) -> Limiter:
+        """Return the job-wide limiter that this limit names."""
+        return self._environment.limiter(limit)
+
+    def handover(self, name: str) -> Handover:
+        """Return the job's hand-over of this name."""
+        return self._environment.handover(name)
+
+    def timer_service(self, target: Triggerable) -> InternalTimerService:
+        """Return a timer service of this operator."""
+        return InternalTimerService(
+            target,
+            self.keyed_state,
+            self.processing_time,
+            self.max_parallelism,
+            self.key_group_range,
+        )
+
+    def spawn(
+        self, work: Coroutine[Any, Any, None], *, name: str
+    ) -> asyncio.Task[None]:
+        """Start a coroutine that belongs to this task."""
+        return self._helpers.spawn(work, name=f"{self.task_name}/{name}")

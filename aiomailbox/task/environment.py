@@ -1,0 +1,57 @@
+"""What a task is given by the job that deploys it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiomailbox.clock import Clock
+from aiomailbox.ids import TaskId
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.operators import Committables, Handover, Journal, Limiter
+from aiomailbox.policies import RateLimit
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskEnvironment:
+    """The facts about one attempt of a subtask, and the job-wide services.
+
+    Attributes:
+        job_name: The job's name.
+        task_id: Vertex, subtask and attempt.
+        task_name: For people: the chain's name with the subtask.
+        parallelism: Subtasks of this vertex.
+        max_parallelism: Key groups of the job.
+        clock: The job's clock.
+        seed: Seeds the operators' random sources.
+        log: A structlog logger with the job and the task bound.
+        metrics: The task's metrics; operators get children of it.
+        committables: Collects what sinks prepared.
+        journal: The job's memory of calls.
+        limiter: Finds the job-wide limiter of a rate limit.
+        handover: Finds the job's hand-over of a name.
+        request_split: Asks the enumerator of this task's source for a split.
+        cancel_timeout_s: How long clean-up may take.
+    """
+
+    job_name: str
+    task_id: TaskId
+    task_name: str
+    parallelism: int
+    max_parallelism: int
+    clock: Clock
+    seed: int
+    log: Any
+    metrics: MetricGroup
+    committables: Committables
+    journal: Journal
+    limiter: Callable[[RateLimit], Limiter]
+    handover: Callable[[str], Handover]
+    request_split: Callable[[], None]
+    cancel_timeout_s: float = 30.0
+
+    @property
+    def subtask_index(self) -> int:
+        """The subtask, from 0."""
+        return self.task_id.subtask_index

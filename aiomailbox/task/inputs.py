@@ -1,0 +1,186 @@
+"""Where a task's head gets its input from: a gate, or a source's reader.
+
+Theory of operation: `emit_next` does one slice of work and says what it found. When
+something downstream must be waited for it leaves the awaitable in ``pending``; the
+caller finishes it before the next call.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from aiomailbox.availability import Availability
+from aiomailbox.eventtime import StatusWatermarkValve
+from aiomailbox.exchange import Gate, ObjectBuffer
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.operators import Input, InputStatus, Pending, then
+from aiomailbox.records import (
+    MIN_TIMESTAMP,
+    Element,
+    EndOfData,
+    LatencyMarker,
+    StopMode,
+    Watermark,
+    WatermarkStatus,
+)
+from aiomailbox.task.slices import SliceSize
+
+
+class TaskInput(Protocol):
+    """One input of a task.
+
+    Attributes:
+        availability: True when `emit_next` may find something.
+        pending: What the last `emit_next` left to be awaited, or None.
+    """
+
+    availability: Availability
+    pending: Pending
+
+    def start(self) -> None:
+        """Begin to read."""
+        ...
+
+    def emit_next(self) -> InputStatus:
+        """Process one slice."""
+        ...
+
+    def end_of_event_time(self) -> Pending:
+        """Advance event time to its end, if nothing upstream does."""
+        ...
+
+    def close(self) -> Pending:
+        """Stop reading."""
+        ...
+
+
+class NetworkInput:
+    """Reads a gate: takes buffers, and gives their elements to an input of the head.
+
+    A run that is longer than the present slice is processed in pieces; the rest of the
+    buffer waits here.
+
+    Concept:
+        Flink, ``AbstractStreamTaskNetworkInput``.
+    """
+
+    def __init__(
+        self, gate: Gate, target: Input, size: SliceSize, metrics: MetricGroup
+    ) -> None:
+        self.availability = gate.availability
+        self.pending: Pending = None
+        self.watermark_ms = MIN_TIMESTAMP
+        self._gate = gate
+        self._target = target
+        self._size = size
+        self._records_in = metrics.counter("records_in")
+        self._valve = StatusWatermarkValve(gate.channel_count)
+        self._buffer: ObjectBuffer | None = None
+        self._channel = 0
+        self._elements: list[Element] = []
+        self._position = 0
+        self._offset = 0
+        metrics.gauge("watermark", lambda: self.watermark_ms)
+
+    def start(self) -> None:
+        """Connect to the producers."""
+        self._gate.request_partitions()
+
+    def emit_next(self) -> InputStatus:
+        """Process the next slice of the current buffer, or take the next buffer."""
+        if self._buffer is None:
+            polled = self._gate.poll_next()
+            if polled is None:
+                if self._gate.is_finished:
+                    return InputStatus.END_OF_INPUT
+                return InputStatus.NOTHING_AVAILABLE
+            self._channel, buffer = polled
+            if buffer.event is not None:
+                return self._on_event(buffer)
+            self._buffer = buffer
+            self._elements = buffer.elements
+            self._position = self._offset = 0
+        self._process_elements()
+        if self._buffer is not None or self.availability.available:
+            return InputStatus.MORE_AVAILABLE
+        return InputStatus.NOTHING_AVAILABLE
+
+    def end_of_event_time(self) -> Pending:
+        """The end of event time comes through the channels: nothing to do."""
+        return None
+
+    def close(self) -> Pending:
+        """Give back the buffer in hand; the task closes the gate."""
+        self._release_buffer()
+        return None
+
+    def _process_elements(self) -> None:
+        """Process elements until one slice is full or something must be awaited."""
+        elements, target, size = self._elements, self._target, self._size
+        left = size.records
+        while left > 0 and self._position < len(elements):
+            element = elements[self._position]
+            if isinstance(element, Watermark | WatermarkStatus | LatencyMarker):
+                self._position += 1
+                pending = self._on_control(element)
+            else:
+                length = len(element)
+                start = self._offset
+                stop = min(length, start + left)
+                run = element if stop - start == length else element.slice(start, stop)
+                count = stop - start
+                left -= count
+                if stop == length:
+                    self._position += 1
+                    self._offset = 0
+                else:
+                    self._offset = stop
+                self._records_in.value += count
+                started = size.start()
+                pending = target.process_run(run)
+                size.stop(started, count)
+            if pending is not None:
+                self.pending = pending
+                break
+        if self._position >= len(elements):
+            self._release_buffer()
+
+    def _release_buffer(self) -> None:
+        buffer, self._buffer = self._buffer, None
+        self._elements = []
+        if buffer is not None:
+            buffer.recycle()
+
+    def _on_control(
+        self, element: Watermark | WatermarkStatus | LatencyMarker
+    ) -> Pending:
+        if isinstance(element, LatencyMarker):
+            return self._target.process_latency_marker(element)
+        if isinstance(element, Watermark):
+            outputs = self._valve.input_watermark(element.timestamp_ms, self._channel)
+        else:
+            outputs = self._valve.input_status(element, self._channel)
+        pending: Pending = None
+        for output in outputs:
+            if isinstance(output, Watermark):
+                self.watermark_ms = output.timestamp_ms
+                pending = then(
+                    pending, self._target.process_watermark, output.timestamp_ms
+                )
+            else:
+                pending = then(pending, self._target.process_status, output)
+        return pending
+
+    def _on_event(self, buffer: ObjectBuffer) -> InputStatus:
+        event = buffer.event
+        buffer.recycle()
+        if isinstance(event, EndOfData) and self._gate.end_of_data is not None:
+            if self._gate.end_of_data is StopMode.NO_DRAIN:
+                return InputStatus.STOPPED
+            self.pending = self._target.end_input()
+            return InputStatus.END_OF_DATA
+        if self._gate.is_finished:
+            return InputStatus.END_OF_INPUT
+        if self.availability.available:
+            return InputStatus.MORE_AVAILABLE
+        return InputStatus.NOTHING_AVAILABLE

@@ -1,0 +1,243 @@
+"""Outputs of operators inside a task: to the next operator, to a writer, to many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from aiomailbox.availability import Availability, when_all_available
+from aiomailbox.errors import AioMailboxError, UserFunctionError
+from aiomailbox.exchange import RecordWriter
+from aiomailbox.metrics import Counter
+from aiomailbox.operators import Input, Pending, RuntimeContext, then, user_location
+from aiomailbox.records import (
+    LatencyMarker,
+    OutputTag,
+    Run,
+    Watermark,
+    WatermarkStatus,
+)
+
+
+class Availabilities(Availability):
+    """Several availabilities as one: available when each of them is."""
+
+    __slots__ = ("_sources",)
+
+    def __init__(self, sources: Sequence[Availability]) -> None:
+        self._sources = list(sources)
+        self._callbacks = []
+
+    @property
+    def available(self) -> bool:  # type: ignore[override]
+        """Whether all sources are available now."""
+        return all(source.available for source in self._sources)
+
+    def on_available(self, callback: Callable[[], None]) -> None:
+        """Run ``callback`` once, when each source has been available."""
+        when_all_available(self._sources, callback)
+
+    def discard(self, callback: Callable[[], None]) -> None:
+        """Leave the callback: it runs once more, which callers must allow."""
+
+    async def wait(self) -> None:
+        """Suspend until all are available at once."""
+        while not self.available:
+            await self.waiter()
+
+    def waiter(self) -> asyncio.Future[None]:
+        """Return a fresh future that completes when all have been available."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.on_available(lambda: None if future.done() else future.set_result(None))
+        return future
+
+
+def all_of(sources: Sequence[Availability]) -> Availability:
+    """Return one availability for several; always available for none."""
+    if not sources:
+        return Availability(available=True)
+    return sources[0] if len(sources) == 1 else Availabilities(sources)
+
+
+class _MainOutput(Protocol):
+    """What carries an operator's main output onwards."""
+
+    availability: Availability
+
+    def emit_run(self, run: Run) -> Pending: ...
+    def emit_watermark(self, timestamp_ms: int) -> Pending: ...
+    def emit_status(self, status: WatermarkStatus) -> Pending: ...
+    def emit_latency_marker(self, marker: LatencyMarker) -> Pending: ...
+
+
+class ChainingOutput:
+    """Hands everything to the next operator of the chain, by call."""
+
+    __slots__ = (
+        "availability",
+        "emit_latency_marker",
+        "emit_run",
+        "emit_status",
+        "emit_watermark",
+    )
+
+    def __init__(self, target: Input, availability: Availability) -> None:
+        self.availability = availability
+        # Bound methods: a hop inside a chain costs one call.
+        self.emit_run = target.process_run
+        self.emit_watermark = target.process_watermark
+        self.emit_status = target.process_status
+        self.emit_latency_marker = target.process_latency_marker
+
+
+class WriterOutput:
+    """Puts everything into a writer; never has to wait.
+
+    Args:
+        writer: Where to.
+        context: Of the operator that emits, named when a key function raises.
+    """
+
+    __slots__ = ("_context", "_idle", "_write", "_writer", "availability")
+
+    def __init__(self, writer: RecordWriter, context: RuntimeContext) -> None:
+        self._writer = writer
+        self._write = writer.emit_run
+        self._context = context
+        self._idle = False
+        self.availability = writer.availability
+
+    def emit_run(self, run: Run) -> Pending:
+        """Write records, each to the channel that the partitioner says."""
+        try:
+            self._write(run)
+        except AioMailboxError:
+            raise
+        except Exception as error:
+            name = (
+                f"{self._writer.partitioner.name} after {self._context.operator_name}"
+            )
+            raise UserFunctionError(
+                name, self._context.uid, user_location(error), error
+            ) from error
+        return None
+
+    def emit_watermark(self, timestamp_ms: int) -> Pending:
+        """Broadcast a watermark, unless the stream is idle."""
+        if not self._idle:
+            self._writer.emit_control(Watermark(timestamp_ms))
+        return None
+
+    def emit_status(self, status: WatermarkStatus) -> Pending:
+        """Broadcast a change of status; repeats are dropped."""
+        idle = status is WatermarkStatus.IDLE
+        if idle is not self._idle:
+            self._idle = idle
+            self._writer.emit_control(status)
+        return None
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
+        """Send the marker to one channel."""
+        self._writer.emit_latency_marker(marker)
+        return None
+
+
+class BroadcastingOutput:
+    """Gives everything to several outputs, one after the other."""
+
+    __slots__ = ("_outputs", "availability")
+
+    def __init__(self, outputs: Sequence[_MainOutput]) -> None:
+        self._outputs = list(outputs)
+        self.availability = all_of([output.availability for output in outputs])
+
+    def emit_run(self, run: Run) -> Pending:
+        """Give the run to each; they share it, for a run is immutable."""
+        return _each([output.emit_run for output in self._outputs], run)
+
+    def emit_watermark(self, timestamp_ms: int) -> Pending:
+        """Give the watermark to each."""
+        return _each([output.emit_watermark for output in self._outputs], timestamp_ms)
+
+    def emit_status(self, status: WatermarkStatus) -> Pending:
+        """Give the status to each."""
+        return _each([output.emit_status for output in self._outputs], status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
+        """Give the marker to the first: one consumer is enough."""
+        return self._outputs[0].emit_latency_marker(marker) if self._outputs else None
+
+
+def _each(actions: list[Callable[[Any], Pending]], item: Any) -> Pending:
+    pending: Pending = None
+    for action in actions:
+        pending = then(pending, action, item)
+    return pending
+
+
+class OperatorOutput:
+    """An operator's output: its main output counted, its side outputs by tag.
+
+    Watermarks and statuses go to the side outputs' consumers as well, because they
+    are streams of their own.
+    """
+
+    __slots__ = ("_everywhere", "_main", "_records_out", "_sides", "availability")
+
+    def __init__(
+        self,
+        main: _MainOutput,
+        sides: dict[OutputTag, BroadcastingOutput],
+        records_out: Counter,
+    ) -> None:
+        self._main = main
+        self._sides = sides
+        self._records_out = records_out
+        self._everywhere: list[_MainOutput] = [main, *sides.values()]
+        self.availability = all_of([output.availability for output in self._everywhere])
+
+    def emit_run(self, run: Run) -> Pending:
+        """Count the records and pass them on; an empty run ends here."""
+        count = len(run)
+        if not count:
+            return None
+        self._records_out.value += count
+        return self._main.emit_run(run)
+
+    def emit_watermark(self, timestamp_ms: int) -> Pending:
+        """Pass the watermark on to all consumers."""
+        if not self._sides:
+            return self._main.emit_watermark(timestamp_ms)
+        return _each([out.emit_watermark for out in self._everywhere], timestamp_ms)
+
+    def emit_status(self, status: WatermarkStatus) -> Pending:
+        """Pass the status on to all consumers."""
+        return _each([out.emit_status for out in self._everywhere], status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
+        """Pass the marker on the main output."""
+        return self._main.emit_latency_marker(marker)
+
+    def emit_side(self, tag: OutputTag, run: Run) -> Pending:
+        """Pass records to a side output; dropped if nobody consumes it."""
+        side = self._sides.get(tag)
+        if side is None or not len(run):
+            return None
+        return side.emit_run(run)
+
+
+def main_output(outputs: Sequence[_MainOutput]) -> _MainOutput:
+    """Return what carries a main output to all its consumers."""
+    return outputs[0] if len(outputs) == 1 else BroadcastingOutput(outputs)
+
+
+__all__ = [
+    "Availabilities",
+    "BroadcastingOutput",
+    "ChainingOutput",
+    "OperatorOutput",
+    "WriterOutput",
+    "all_of",
+    "main_output",
+]

@@ -1,0 +1,62 @@
+"""What a task is to run, as the job's graph decided it: operators and how they chain.
+
+The graph is a layer above: it describes chains in these terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aiomailbox.exchange import Gate, RecordWriter
+from aiomailbox.operators import Operator
+from aiomailbox.records import OutputTag
+
+
+@dataclass(slots=True)
+class OutgoingEdge:
+    """One way out of an operator: to a chained operator or into a writer.
+
+    Attributes:
+        target: The index of the next operator in the chain, or None.
+        writer: The writer, or None.
+        tag: The side output that goes this way, None for the main output.
+    """
+
+    target: int | None = None
+    writer: RecordWriter | None = None
+    tag: OutputTag | None = None
+
+
+@dataclass(slots=True)
+class OperatorPlan:
+    """One operator of a chain.
+
+    Attributes:
+        name: The operator's name.
+        uid: The user's stable name for it, or None.
+        factory: Makes it.
+        is_keyed: Whether it has keyed state.
+        outgoing: Its ways out.
+    """
+
+    name: str
+    uid: str | None
+    factory: Callable[[], Operator]
+    is_keyed: bool = False
+    outgoing: list[OutgoingEdge] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TaskPlan:
+    """Everything that one subtask consists of.
+
+    Attributes:
+        operators: The chain, head first, each after the one that feeds it.
+        gates: For each input of the head, its gate; none for a source.
+        writers: All writers of the task.
+    """
+
+    operators: list[OperatorPlan]
+    gates: list[Gate] = field(default_factory=list)
+    writers: list[RecordWriter] = field(default_factory=list)

@@ -1,0 +1,216 @@
+"""Which input a task reads next, and what the inputs together have come to.
+
+Concept:
+    Flink, ``StreamOneInputProcessor`` and ``StreamMultipleInputProcessor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from aiomailbox.availability import Availability
+from aiomailbox.exchange import Gate
+from aiomailbox.operators import InputStatus, Operator, Pending, SourceOperator
+from aiomailbox.task.environment import TaskEnvironment
+from aiomailbox.task.inputs import NetworkInput, TaskInput
+from aiomailbox.task.slices import SliceSize
+from aiomailbox.task.source_input import SourceInput
+
+
+class InputProcessor(Protocol):
+    """What a task asks for its next slice of work.
+
+    Attributes:
+        availability: True when `process_input` may find something.
+        pending: What the last slice left to be awaited, or None.
+    """
+
+    availability: Availability
+    pending: Pending
+
+    def start(self) -> None:
+        """Begin to read."""
+        ...
+
+    def process_input(self) -> InputStatus:
+        """Process one slice of one input."""
+        ...
+
+    async def end_of_event_time(self) -> None:
+        """Advance event time to its end, where nothing upstream does."""
+        ...
+
+    async def close(self) -> None:
+        """Stop reading."""
+        ...
+
+
+class OneInputProcessor:
+    """Reads the only input of a task: a gate or a source."""
+
+    def __init__(self, task_input: TaskInput) -> None:
+        self._input = task_input
+        self.availability = task_input.availability
+        self.pending: Pending = None
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._input.start()
+        self.availability = self._input.availability
+
+    def process_input(self) -> InputStatus:
+        """Process one slice."""
+        status = self._input.emit_next()
+        pending = self._input.pending
+        if pending is not None:
+            self._input.pending = None
+            self.pending = pending
+        return status
+
+    async def end_of_event_time(self) -> None:
+        """Advance event time to its end, where nothing upstream does."""
+        await _finish(self._input.end_of_event_time())
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await _finish(self._input.close())
+
+
+class AnyAvailability(Availability):
+    """Several availabilities as one: available when at least one of them is."""
+
+    __slots__ = ("_armed", "_sources")
+
+    def __init__(self, sources: list[Availability]) -> None:
+        self._sources = sources
+        self._callbacks = []
+        self._armed: set[int] = set()
+
+    @property
+    def available(self) -> bool:  # type: ignore[override]
+        """Whether one of the sources is available now."""
+        return any(source.available for source in self._sources)
+
+    def on_available(self, callback: Callable[[], None]) -> None:
+        """Run ``callback`` once, when one of the sources becomes available."""
+        if self.available:
+            callback()
+            return
+        self._callbacks.append(callback)
+        # One callback per source at a time, or a quiet source would collect them.
+        for index, source in enumerate(self._sources):
+            if index not in self._armed:
+                self._armed.add(index)
+                source.on_available(lambda index=index: self._fired(index))  # type: ignore[misc]
+
+    def _fired(self, index: int) -> None:
+        self._armed.discard(index)
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+
+class MultiInputProcessor:
+    """Reads several inputs in turn, one slice each.
+
+    An input that has nothing is passed over; one whose data has ended is read on only
+    for its last events.
+    """
+
+    def __init__(self, inputs: list[TaskInput]) -> None:
+        self._inputs = inputs
+        self._data_ended = [False] * len(inputs)
+        self._finished = [False] * len(inputs)
+        self._any_stopped = False
+        self._last = len(inputs) - 1
+        self.pending: Pending = None
+        self._unfinished = AnyAvailability(
+            [task_input.availability for task_input in inputs]
+        )
+        self.availability: Availability = self._unfinished
+
+    def start(self) -> None:
+        """Begin to read all inputs."""
+        for task_input in self._inputs:
+            task_input.start()
+
+    def process_input(self) -> InputStatus:
+        """Process one slice of the next input that has something."""
+        for step in range(1, len(self._inputs) + 1):
+            index = (self._last + step) % len(self._inputs)
+            task_input = self._inputs[index]
+            if self._finished[index] or not task_input.availability.available:
+                continue
+            self._last = index
+            status = task_input.emit_next()
+            if task_input.pending is not None:
+                self.pending, task_input.pending = task_input.pending, None
+            return self._overall(index, status)
+        return self._nothing()
+
+    async def end_of_event_time(self) -> None:
+        """Advance event time to its end on inputs where nothing upstream does."""
+        for task_input in self._inputs:
+            await _finish(task_input.end_of_event_time())
+
+    async def close(self) -> None:
+        """Stop reading all inputs."""
+        for task_input in self._inputs:
+            await _finish(task_input.close())
+
+    def _overall(self, index: int, status: InputStatus) -> InputStatus:
+        if status is InputStatus.END_OF_INPUT:
+            self._finish_input(index)
+            return self._nothing()
+        if status in {InputStatus.END_OF_DATA, InputStatus.STOPPED}:
+            self._any_stopped |= status is InputStatus.STOPPED
+            self._data_ended[index] = True
+            if all(self._data_ended):
+                # Whichever input ends last: one that was stopped stops the task.
+                if self._any_stopped:
+                    return InputStatus.STOPPED
+                return InputStatus.END_OF_DATA
+        return self._nothing()
+
+    def _finish_input(self, index: int) -> None:
+        self._finished[index] = True
+        # A finished gate says "available" for ever: it must not keep the task awake.
+        self._unfinished = AnyAvailability(
+            [
+                task_input.availability
+                for number, task_input in enumerate(self._inputs)
+                if not self._finished[number]
+            ]
+        )
+        self.availability = self._unfinished
+
+    def _nothing(self) -> InputStatus:
+        if all(self._finished):
+            return InputStatus.END_OF_INPUT
+        if self.availability.available:
+            return InputStatus.MORE_AVAILABLE
+        return InputStatus.NOTHING_AVAILABLE
+
+
+def create_processor(
+    head: Operator, gates: list[Gate], environment: TaskEnvironment
+) -> InputProcessor:
+    """Return the processor for a head operator: source, one input or several."""
+    size = SliceSize(environment.clock)
+    if isinstance(head, SourceOperator):
+        return OneInputProcessor(SourceInput(head, size))
+    inputs: list[TaskInput] = [
+        NetworkInput(gate, target, size, head.context.metrics)
+        for gate, target in zip(gates, head.inputs, strict=True)
+    ]
+    return (
+        OneInputProcessor(inputs[0])
+        if len(inputs) == 1
+        else MultiInputProcessor(inputs)
+    )
+
+
+async def _finish(pending: Pending) -> None:
+    if pending is not None:
+        await pending

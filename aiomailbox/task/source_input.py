@@ -1,0 +1,47 @@
+"""A source's reader as the input of a task."""
+
+from __future__ import annotations
+
+from aiomailbox.availability import Availability
+from aiomailbox.operators import InputStatus, Pending, SourceOperator
+from aiomailbox.task.slices import SliceSize
+
+
+class SourceInput:
+    """Polls a source operator, one run at a time.
+
+    Concept:
+        Flink, ``StreamTaskSourceInput``.
+    """
+
+    def __init__(self, operator: SourceOperator, size: SliceSize) -> None:
+        self.availability = Availability(available=True)
+        self.pending: Pending = None
+        self._operator = operator
+        self._size = size
+        self._emitted = operator.context.metrics.counter("records_out")
+        operator.context.metrics.gauge("watermark", lambda: operator.watermark)
+
+    def start(self) -> None:
+        """Take the reader's availability, which exists once the operator is open."""
+        self.availability = self._operator.availability
+
+    def emit_next(self) -> InputStatus:
+        """Read and process at most one run."""
+        size, emitted = self._size, self._emitted
+        before = emitted.value
+        self._operator.limit_runs(size.records)
+        started = size.start()
+        status, self.pending = self._operator.poll()
+        count = emitted.value - before
+        if count:
+            size.stop(started, count)
+        return status
+
+    def end_of_event_time(self) -> Pending:
+        """Emit the last watermark."""
+        return self._operator.emit_max_watermark()
+
+    def close(self) -> Pending:
+        """The chain closes the operator, and it the reader: nothing to do."""
+        return None

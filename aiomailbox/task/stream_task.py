@@ -1,0 +1,355 @@
+"""One attempt of one subtask: a chain of operators on a mailbox, in one asyncio task.
+
+Theory of operation: `run` restores, runs the mailbox loop with `_process_input` as its
+default action, finishes and cleans up. Whatever happens, it cleans up exactly once.
+"Interrupt" means cancelling the asyncio task that runs it; that is done only between
+the start and the begin of clean-up, and only by `cancel`.
+
+Concept:
+    Flink, ``StreamTask``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import anyio
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import StopTask
+from aiomailbox.mailbox import (
+    MailboxController,
+    MailboxProcessor,
+    PeriodMeter,
+)
+from aiomailbox.metrics import MetricValue
+from aiomailbox.operators import InputStatus, SourceOperator
+from aiomailbox.records import StopMode
+from aiomailbox.task.chain import OperatorChain
+from aiomailbox.task.environment import TaskEnvironment
+from aiomailbox.task.helpers import HelperTasks
+from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
+from aiomailbox.task.outputs import all_of
+from aiomailbox.task.plan import TaskPlan
+from aiomailbox.task.processing_time import SystemProcessingTimeService
+from aiomailbox.task.processors import InputProcessor, create_processor
+
+
+class StreamTask:
+    """A task: made anywhere, run once by `run` in an asyncio task of its own.
+
+    Args:
+        environment: What the job gives the task.
+        plan: The operators, gates and writers. The task owns the gates and writers
+            from now on and closes them.
+        restored: What `snapshot` of an earlier attempt returned, or None.
+
+    Attributes:
+        environment: What the job gave the task.
+        lifecycle: Where the task is in its life.
+        processor: Its mailbox loop; `processor.main_executor` sends it mail.
+        chain: Its operators, once `run` has built them.
+    """
+
+    def __init__(
+        self,
+        environment: TaskEnvironment,
+        plan: TaskPlan,
+        restored: dict[str, object] | None = None,
+    ) -> None:
+        self.environment = environment
+        self.plan = plan
+        self.lifecycle = TaskLifecycle()
+        self.processor = MailboxProcessor(
+            self._process_input,
+            name=environment.task_name,
+            clock=environment.clock,
+        )
+        self.chain: OperatorChain | None = None
+        self._restored = restored
+        self._timers = SystemProcessingTimeService(environment.clock)
+        self._output = all_of([writer.availability for writer in plan.writers])
+        self._helpers = HelperTasks(self.fail)
+        self._input: InputProcessor | None = None
+        self._runner: asyncio.Task[None] | None = None
+        self._interruptible = False
+        self._failure: BaseException | None = None
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.environment.task_name
+
+    @property
+    def runner(self) -> asyncio.Task[None] | None:
+        """The asyncio task that runs this task, once it runs."""
+        return self._runner
+
+    def metrics(self) -> dict[str, MetricValue]:
+        """Return the task's own metrics as they are now."""
+        return {
+            "state": self.lifecycle.state.value,
+            "mails": self.processor.metrics.mails_processed,
+            "queued_mails": self.processor.mailbox.size(),
+            "idle_ms": self.processor.metrics.idle.total_ms(),
+            "backpressured_ms": self.processor.metrics.backpressured.total_ms(),
+        }
+
+    async def run(self) -> None:
+        """Run the task to its end and clean up.
+
+        Raises whatever made the task fail. Returns normally when it finished, and when
+        it was cancelled by `cancel` or by `StopTask`.
+        """
+        runner: asyncio.Task[None] | None = asyncio.current_task()
+        assert runner is not None, "run() needs an asyncio task"
+        self._runner = runner
+        self._interruptible = True
+        error: BaseException | None = None
+        try:
+            if not self.lifecycle.is_cancelling:
+                await self._restore()
+                await self._invoke()
+        except StopTask as stop:
+            self._begin_cancelling()
+            error = stop
+        except BaseException as caught:  # noqa: BLE001 -- it is raised after clean-up
+            error = caught
+        # From here on nobody interrupts: clean-up must not be torn.
+        self._interruptible = False
+        error = self._after_interrupt(error, runner)
+        await self._clean_up(error)
+
+    def cancel(self) -> None:
+        """Ask the task to end; from its loop, at any time, any number of times."""
+        if not self._begin_cancelling():
+            return
+        self.processor.cancel()
+        if self._interruptible and self._runner is not None:
+            self._runner.cancel()
+
+    def fail(self, error: BaseException) -> None:
+        """End the task with an error that happened outside its mailbox."""
+        if self._failure is None:
+            self._failure = error
+        self.processor.report_throwable(error)
+
+    def add_splits(self, splits: list[Any], no_more: bool) -> None:
+        """Give splits to this task's source reader; runs as mail.
+
+        Args:
+            splits: New splits.
+            no_more: Whether these were the last ones.
+        """
+        assert self.chain is not None, "mail runs after restore"
+        head = self.chain.head
+        assert isinstance(head, SourceOperator), "only a source gets splits"
+        if splits:
+            head.add_splits(splits)
+        if no_more:
+            head.notify_no_more_splits()
+
+    def snapshot(self) -> dict[str, object]:
+        """Return the state of all operators; call it as mail of this task."""
+        assert self.chain is not None, "the task has not been restored"
+        return self.chain.snapshot()
+
+    def _begin_cancelling(self) -> bool:
+        if not self.lifecycle.can_advance(TaskState.CANCELLING):
+            return False
+        self.lifecycle.advance(TaskState.CANCELLING)
+        return True
+
+    def _check_cancelled(self) -> None:
+        if self.lifecycle.is_cancelling:
+            raise StopTask(f"task {self.name!r} was cancelled")
+
+    async def _restore(self) -> None:
+        self.lifecycle.advance(TaskState.RESTORING)
+        self.chain = OperatorChain(
+            self.plan,
+            self.environment,
+            self.processor,
+            self._timers,
+            self._helpers,
+            self.fail,
+        )
+        self.processor.mailbox.bind_owner()
+        if self._restored is not None:
+            self.chain.restore(self._restored)
+        self._input = create_processor(
+            self.chain.head, self.plan.gates, self.environment
+        )
+        head = self.chain.head
+        if isinstance(head, SourceOperator):
+            head.request_split = self.environment.request_split
+        await self.chain.open()
+        self._check_cancelled()
+        self.lifecycle.advance(TaskState.RUNNING)
+        self._input.start()
+
+    async def _invoke(self) -> None:
+        await self.processor.run_mailbox_loop()
+        self._check_cancelled()
+        await self._after_invoke()
+
+    def _process_input(self, controller: MailboxController) -> Awaitable[None] | None:
+        """Process one slice of input: the default action of the mailbox loop."""
+        source = self._input
+        assert source is not None, "the loop runs after restore"
+        status = source.process_input()
+        pending = source.pending
+        if pending is not None:
+            source.pending = None
+            return self._continue_after(pending, status, controller)
+        if status is InputStatus.MORE_AVAILABLE and self._output.available:
+            return None
+        return self._on_status(status, controller)
+
+    async def _continue_after(
+        self,
+        pending: Awaitable[None],
+        status: InputStatus,
+        controller: MailboxController,
+    ) -> None:
+        await pending
+        following = self._on_status(status, controller)
+        if following is not None:
+            await following
+
+    def _on_status(
+        self, status: InputStatus, controller: MailboxController
+    ) -> Awaitable[None] | None:
+        match status:
+            case InputStatus.MORE_AVAILABLE | InputStatus.NOTHING_AVAILABLE:
+                self._wait(controller)
+            case InputStatus.STOPPED:
+                return self._end_data(StopMode.NO_DRAIN)
+            case InputStatus.END_OF_DATA:
+                return self._end_data(StopMode.DRAIN)
+            case InputStatus.END_OF_INPUT:
+                controller.suspend_default_action()
+                self.processor.suspend()
+            case InputStatus.END_OF_RECOVERY:
+                raise AssertionError("recovery ended outside restore")
+        return None
+
+    def _wait(self, controller: MailboxController) -> None:
+        """Suspend the default action until there is input and room for output."""
+        source = self._input
+        assert source is not None, "the loop runs after restore"
+        if not self._output.available:
+            self._suspend(
+                controller, self._output, self.processor.metrics.backpressured
+            )
+        elif not source.availability.available:
+            self._flush()
+            # Flushing may have made a consumer on this loop give input back.
+            if not source.availability.available:
+                self._suspend(
+                    controller, source.availability, self.processor.metrics.idle
+                )
+
+    def _suspend(
+        self, controller: MailboxController, until: Availability, timer: PeriodMeter
+    ) -> None:
+        suspension = controller.suspend_default_action(timer)
+        until.on_available(suspension.resume)
+
+    def _flush(self) -> None:
+        for writer in self.plan.writers:
+            writer.flush_all()
+
+    async def _end_data(self, mode: StopMode) -> None:
+        source, chain = self._input, self.chain
+        assert source is not None, "the loop runs after restore"
+        assert chain is not None, "the loop runs after restore"
+        if mode is StopMode.DRAIN:
+            await source.end_of_event_time()
+        await chain.finish(mode)
+        for writer in self.plan.writers:
+            writer.notify_end_of_data(mode)
+
+    async def _after_invoke(self) -> None:
+        """Run the remaining mail, stop timers, then the mailbox, then the operators."""
+        self.lifecycle.advance(TaskState.FINISHING)
+        # No checkpoint is waited for yet: nothing else keeps the task alive.
+        self.processor.all_actions_completed()
+        await self.processor.run_mailbox_loop()
+        await self._timers.quiesce()
+        self.processor.prepare_close()
+        await self.processor.drain()
+        self._flush()
+
+    def _after_interrupt(
+        self, error: BaseException | None, runner: asyncio.Task[None]
+    ) -> BaseException | None:
+        """Say what really ended the task, and forget the interrupt that `cancel` made."""
+        if self._failure is not None:
+            error = self._failure
+        if not self.lifecycle.is_cancelling:
+            return error
+        if runner.cancelling():
+            runner.uncancel()
+        expected = asyncio.CancelledError | StopTask
+        return None if isinstance(error, expected) else error
+
+    async def _clean_up(self, error: BaseException | None) -> None:
+        with anyio.CancelScope(shield=True) as scope:
+            scope.deadline = anyio.current_time() + self.environment.cancel_timeout_s
+            closing = await self._close_all()
+        if scope.cancelled_caught:
+            closing = TimeoutError(
+                f"cleaning up task {self.name!r} took longer than "
+                f"{self.environment.cancel_timeout_s} s"
+            )
+        if error is None:
+            error = closing
+        elif closing is not None and closing is not error:
+            error.add_note(f"cleaning up failed too: {closing!r}")
+        self._end_outputs(error)
+        if error is not None:
+            self.lifecycle.advance(TaskState.FAILED)
+            raise error
+        self.lifecycle.advance(
+            TaskState.CANCELED if self.lifecycle.is_cancelling else TaskState.FINISHED
+        )
+
+    async def _close_all(self) -> BaseException | None:
+        errors: list[BaseException] = []
+        self._timers.shutdown()
+        if self._input is not None:
+            await _attempt(self._input.close(), errors)
+        if self.chain is not None:
+            closing = await self.chain.close()
+            if closing is not None:
+                errors.append(closing)
+        await self._helpers.close()
+        try:
+            self.processor.close()
+        except Exception as caught:  # noqa: BLE001 -- reported after all is closed
+            errors.append(caught)
+        for gate in self.plan.gates:
+            gate.close()
+        for later in errors[1:]:
+            errors[0].add_note(f"later: {later!r}")
+        return errors[0] if errors else None
+
+    def _end_outputs(self, error: BaseException | None) -> None:
+        finished = error is None and not self.lifecycle.is_cancelling
+        for writer in self.plan.writers:
+            writer.close()
+            if finished:
+                writer.finish()
+            else:
+                writer.partition.release(error)
+
+
+async def _attempt(work: Awaitable[None] | None, errors: list[BaseException]) -> None:
+    try:
+        if work is not None:
+            await work
+    except Exception as caught:  # noqa: BLE001 -- reported after all is closed
+        errors.append(caught)
