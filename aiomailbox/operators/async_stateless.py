@@ -46,7 +46,7 @@ class AsyncStatelessOperator(Operator):
         ...     with OneInputHarness(
         ...         AsyncStatelessOperator(StageKind.MAP, greet)
         ...     ) as harness:
-        ...         await harness.run(harness.send_element, "you")
+        ...         await harness.run(harness.process_element, "you")
         ...         return harness.values
         >>> asyncio.run(main())
         ['hello you']

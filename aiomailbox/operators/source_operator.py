@@ -21,7 +21,7 @@ from aiomailbox.operators.event_progress import (
 from aiomailbox.operators.source import InputStatus, Source, SourceReader
 from aiomailbox.operators.source_availability import SourceAvailability
 from aiomailbox.operators.split_outputs import SplitOutputs, SplitProgress
-from aiomailbox.records import RUN_LENGTH_MAX, Run, StopMode
+from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, Run, StopMode
 
 
 @dataclass(slots=True)
@@ -120,12 +120,20 @@ class SourceOperator(Operator):
 
     @property
     def watermark(self) -> int:
-        """The watermark emitted last, milliseconds."""
-        return self._outputs.watermark
+        """The watermark emitted last, milliseconds; `MIN_TIMESTAMP` before the first."""
+        return MIN_TIMESTAMP if self._reader is None else self._outputs.watermark
 
     def split_watermarks(self) -> dict[str, int]:
         """Return the watermark of each split, milliseconds."""
-        return self._outputs.split_watermarks()
+        return {} if self._reader is None else self._outputs.split_watermarks()
+
+    def limit_runs(self, records_max: int) -> None:
+        """Ask the reader for runs of at most so many records from now on.
+
+        Args:
+            records_max: From 1 to ``records_max`` of the operator.
+        """
+        self._outputs.records_max = min(records_max, self._records_max)
 
     def open(self) -> Pending:
         """Make the reader, give it its splits and start it."""

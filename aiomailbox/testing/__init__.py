@@ -1,6 +1,13 @@
-"""What tests of streaming code need: time that is an argument, and small fakes."""
+"""What tests of streaming code need: time that is an argument, and small fakes.
+
+The harnesses are looked up when they are first used, so that the virtual-time loop
+does not bring the whole engine with it.
+"""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from aiomailbox.testing.clock import ManualClock
 from aiomailbox.testing.virtual_time import (
@@ -9,9 +16,78 @@ from aiomailbox.testing.virtual_time import (
     virtual_time_loop_factory,
 )
 
+if TYPE_CHECKING:
+    from aiomailbox.testing.context import TestRuntimeContext
+    from aiomailbox.testing.harness import (
+        HarnessInput,
+        OneInputHarness,
+        OperatorHarness,
+        RecordingOutput,
+        TwoInputHarness,
+    )
+    from aiomailbox.testing.mailbox import HarnessMailbox
+    from aiomailbox.testing.scripted_source import (
+        CRASH,
+        END,
+        PAUSE,
+        InjectedFailureError,
+        ScriptedSource,
+    )
+    from aiomailbox.testing.services import (
+        FreeLimiter,
+        MemoryCommittables,
+        MemoryHandover,
+        MemoryJournal,
+        RecordingLog,
+    )
+
 __all__ = [
+    "CRASH",
+    "END",
+    "PAUSE",
     "DeadlockError",
+    "FreeLimiter",
+    "HarnessInput",
+    "HarnessMailbox",
+    "InjectedFailureError",
     "ManualClock",
+    "MemoryCommittables",
+    "MemoryHandover",
+    "MemoryJournal",
+    "OneInputHarness",
+    "OperatorHarness",
+    "RecordingLog",
+    "RecordingOutput",
+    "ScriptedSource",
+    "TestRuntimeContext",
+    "TwoInputHarness",
     "VirtualTimeLoop",
     "virtual_time_loop_factory",
 ]
+
+_MODULE_OF = {
+    "TestRuntimeContext": "context",
+    "HarnessInput": "harness",
+    "OneInputHarness": "harness",
+    "OperatorHarness": "harness",
+    "RecordingOutput": "harness",
+    "TwoInputHarness": "harness",
+    "HarnessMailbox": "mailbox",
+    "CRASH": "scripted_source",
+    "END": "scripted_source",
+    "PAUSE": "scripted_source",
+    "InjectedFailureError": "scripted_source",
+    "ScriptedSource": "scripted_source",
+    "FreeLimiter": "services",
+    "MemoryCommittables": "services",
+    "MemoryHandover": "services",
+    "MemoryJournal": "services",
+    "RecordingLog": "services",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"aiomailbox.testing.{_MODULE_OF[name]}")
+    return getattr(module, name)
