@@ -276,7 +276,6 @@ class ResultPartition:
         if self.is_released:
             return
         self.is_released = True
-        self._builders = [None] * len(self.subpartitions)
         for subpartition in self.subpartitions:
             subpartition.release(failure)
         self.close()

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.buffer import ObjectBuffer
+from aiomailbox.exchange.buffer_queue import BufferQueue
 from aiomailbox.exchange.contract import (
     SEQUENCE_MODULUS,
     ChannelStatistics,
     DataListener,
     PolledBuffer,
 )
-from aiomailbox.exchange.priority_deque import PrioritizedDeque
 from aiomailbox.records import Alignment, CheckpointBarrier, RuntimeEvent
 
 __all__ = ["PipelinedSubpartition"]
@@ -52,8 +52,6 @@ class PipelinedSubpartition:
     __slots__ = (
         "_before_waiting",
         "_buffers",
-        "_data_count",
-        "_flush_requested",
         "_has_view",
         "_is_blocked",
         "_listener",
@@ -83,9 +81,7 @@ class PipelinedSubpartition:
         self.bytes_total = 0
         self._writable = writable
         self._before_waiting = before_waiting or self.flush
-        self._buffers: PrioritizedDeque[ObjectBuffer] = PrioritizedDeque()
-        self._data_count = 0
-        self._flush_requested = False
+        self._buffers = BufferQueue()
         self._is_blocked = False
         self._sequence_number = 0
         self._listener: DataListener | None = None
@@ -143,23 +139,16 @@ class PipelinedSubpartition:
     @property
     def backlog(self) -> int:
         """Data buffers that can be taken: the unfinished one only if it is flushed."""
-        last = self._buffers.peek_last()
-        if self._is_blocked or last is None:
-            return 0
-        if self._flush_requested or self.is_finished or last.is_sealed:
-            return self._data_count
-        return self._data_count - 1
+        return 0 if self._is_blocked else self._buffers.ready_data
 
     @property
     def has_unflushed_data(self) -> bool:
         """Whether an unfinished buffer holds something that nobody can take yet."""
-        last = self._buffers.peek_last()
-        return (
-            last is not None
-            and not last.is_sealed
-            and not self._flush_requested
-            and bool(last.elements)
-        )
+        buffers = self._buffers
+        unfinished = buffers.unfinished
+        if unfinished is None or buffers.flush_requested:
+            return False
+        return bool(unfinished.elements)
 
     def add(self, buffer: ObjectBuffer) -> bool:
         """Queue a buffer; a priority event goes before the data.
@@ -176,45 +165,37 @@ class PipelinedSubpartition:
         if buffer.is_priority:
             self._add_priority(buffer)
             return True
-        last = self._buffers.peek_last()
-        if last is not None and not last.is_sealed:
+        if self._buffers.unfinished is not None:
             raise IllegalStateError(
                 "the last buffer of the subpartition is unfinished; seal it first"
             )
         was_available = self._is_available()
         self._buffers.append(buffer)
-        if buffer.event is None:
-            self._data_count += 1
         self._notify_unless(was_available)
         return True
 
     def seal_last(self) -> None:
         """Seal the unfinished buffer, if there is one, so that it can be taken."""
-        last = self._buffers.peek_last()
-        if last is None or last.is_sealed:
-            return
-        was_available = self._is_available()
-        last.seal()
-        self._notify_unless(was_available)
+        unfinished = self._buffers.unfinished
+        if unfinished is not None:
+            was_available = self._is_available()
+            unfinished.seal()
+            self._notify_unless(was_available)
 
     def flush(self) -> None:
         """Let the unfinished buffer be taken, if it holds anything."""
-        last = self._buffers.peek_last()
-        if last is None or self._flush_requested:
-            return
-        if len(self._buffers) == 1 and not last.is_sealed and not last.elements:
-            return
-        was_available = self._is_available()
-        self._flush_requested = True
-        self._notify_unless(was_available)
+        if self._buffers.can_flush:
+            was_available = self._is_available()
+            self._buffers.flush_requested = True
+            self._notify_unless(was_available)
 
     def finish(self, event: RuntimeEvent) -> None:
         """Queue the last event; nothing is added after it. Tells the consumer."""
         if self.is_finished or self.is_released:
             return
-        last = self._buffers.peek_last()
-        if last is not None:
-            last.seal()
+        unfinished = self._buffers.unfinished
+        if unfinished is not None:
+            unfinished.seal()
         self._buffers.append(ObjectBuffer.for_event(event))
         self.is_finished = True
         if self._listener is not None:
@@ -243,7 +224,7 @@ class PipelinedSubpartition:
         """Say whether something can be taken; without credit only an event can."""
         if has_credit:
             return self._is_available()
-        head = self._buffers.peek()
+        head = self._buffers.head
         return not self._is_blocked and head is not None and head.is_event
 
     def poll(self) -> PolledBuffer | None:
@@ -255,7 +236,7 @@ class PipelinedSubpartition:
         if self._is_blocked:
             return None
         emptied: list[ObjectBuffer] = []
-        buffer = self._take(emptied)
+        buffer = self._buffers.take(emptied)
         polled = None if buffer is None else self._describe(buffer)
         for empty in emptied:
             empty.recycle()
@@ -303,7 +284,7 @@ class PipelinedSubpartition:
                 and event.checkpoint_id == checkpoint_id
                 and not event.is_priority
             ):
-                self._buffers.remove(buffer)
+                self._buffers.remove_event(buffer)
                 unaligned = CheckpointBarrier(
                     checkpoint_id, event.timestamp_ms, Alignment.UNALIGNED
                 )
@@ -322,30 +303,20 @@ class PipelinedSubpartition:
         self.is_released = True
         self.failure = failure
         listener, self._listener = self._listener, None
-        buffers = self._buffers.clear()
-        self._data_count = 0
-        self._flush_requested = False
-        for buffer in buffers:
-            buffer.seal()
-        for buffer in buffers:
+        for buffer in self._buffers.clear():
             buffer.recycle()
         if listener is not None:
             listener.on_data_available()
 
     def _is_available(self) -> bool:
-        if self._is_blocked:
-            return False
-        last = self._buffers.peek_last()
-        if last is None:
-            return False
-        return self._flush_requested or last.is_sealed or len(self._buffers) > 1
+        return not self._is_blocked and self._buffers.has_ready
 
     def _notify_unless(self, was_available: bool) -> None:
         if not was_available and self._listener is not None and self._is_available():
             self._listener.on_data_available()
 
     def _add_priority(self, buffer: ObjectBuffer) -> None:
-        self._buffers.append_priority(buffer)
+        self._buffers.append(buffer)
         if (
             self._buffers.priority_count == 1
             and not self._is_blocked
@@ -353,36 +324,13 @@ class PipelinedSubpartition:
         ):
             self._listener.on_priority_event(self._sequence_number)
 
-    def _take(self, emptied: list[ObjectBuffer]) -> ObjectBuffer | None:
-        """Remove the first buffer that holds something; collect empty sealed ones."""
-        buffers = self._buffers
-        while (buffer := buffers.peek()) is not None:
-            if buffer.event is None and not buffer.elements:
-                if not buffer.is_sealed:
-                    break
-                buffers.popleft()
-                self._data_count -= 1
-                emptied.append(buffer)
-                continue
-            buffers.popleft()
-            buffer.is_sealed = True
-            if buffer.event is None:
-                self._data_count -= 1
-            elif buffer.event.blocks_upstream:
-                self._is_blocked = True
-            if not buffers:
-                self._flush_requested = False
-            return buffer
-        if len(buffers) <= 1:
-            self._flush_requested = False
-        return None
-
     def _describe(self, buffer: ObjectBuffer) -> PolledBuffer:
         sequence_number = self._sequence_number
         self._sequence_number = (sequence_number + 1) % SEQUENCE_MODULUS
         self.buffers_total += 1
         self.records_total += buffer.record_count
         self.bytes_total += buffer.size_bytes
+        self._is_blocked = buffer.blocks_upstream
         return PolledBuffer(
             buffer,
             self.backlog,

@@ -93,7 +93,7 @@ class UnionInputGate(Gate):
             try:
                 item = member.gate.poll_next()
             finally:
-                self._requeue(member)
+                member.arm()
             if item is not None:
                 self._settle()
                 return member.offset + item[0], item[1]
@@ -142,15 +142,6 @@ class UnionInputGate(Gate):
         self._with_data.clear()
         self.availability.set_available()
         self.priority_availability.set_available()
-
-    def _requeue(self, member: _Member) -> None:
-        """Queue a gate again while it has more; else ask to be told once."""
-        gate = member.gate
-        if gate.is_finished:
-            return
-        if gate.availability.available:
-            self._enqueue(member, gate.priority_availability.available)
-        member.arm()
 
     def _enqueue(self, member: _Member, has_priority: bool) -> None:
         if self._is_closed or member.gate.is_finished:
@@ -205,7 +196,7 @@ class _Member:
         self._is_priority_armed = False
 
     def arm(self) -> None:
-        """Ask to be told once what the gate does not have now."""
+        """Queue the gate if it has data, else ask to be told, once."""
         # One callback at a time: a gate keeps each until it becomes available.
         gate = self.gate
         if not self._is_data_armed and not self.is_queued:

@@ -109,10 +109,13 @@ def test_a_released_channel_gives_nothing(wire: Wire) -> None:
 async def test_net_139_a_release_ends_the_waiting_for_a_partition(wire: Wire) -> None:
     wiring = wire()
     registry = PartitionRegistry()
-    (channel,) = (LocalInputChannel(registry, wiring.partition_id, 0),)
+    channel = LocalInputChannel(registry, wiring.partition_id, 0)
     gate = InputGate([channel])
     gate.request_partitions()
+    timer = channel._retry
     gate.close()
+    assert timer is not None
+    assert timer.cancelled()
     registry.register(wiring.partition)
     await asyncio.sleep(1000)
     channel.request_subpartition()

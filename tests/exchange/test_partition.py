@@ -83,6 +83,15 @@ def test_a_full_run_moves_as_it_is_and_is_sealed_at_once(wire: Wire) -> None:
     assert buffers(partition)[0].elements[0] is run
 
 
+def test_short_runs_that_fill_a_buffer_seal_it(wire: Wire, listener: Any) -> None:
+    partition = wire().partition
+    partition.create_view(0, listener)
+    assert partition.emit_run(numbers(RUN_LENGTH_MAX - 1), 0)
+    assert (listener.data, partition.has_unflushed_data) == (0, True)
+    assert not partition.emit_run(numbers(1), 0)
+    assert (listener.data, partition.has_unflushed_data) == (1, False)
+
+
 def test_a_run_that_does_not_fit_seals_the_unfinished_buffer(wire: Wire) -> None:
     partition = wire().partition
     partition.emit_run(numbers(10), 0)

@@ -129,6 +129,26 @@ def test_net_98_flushing_an_empty_queue_does_nothing(
     assert (listener.data, subpartition.backlog) == (0, 0)
 
 
+def test_a_flush_that_found_nothing_is_forgotten_once_polled(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    subpartition.add(data(0))
+    unfinished = data(0, sealed=False)
+    subpartition.add(unfinished)
+    subpartition.flush()
+    assert subpartition.poll() is None
+    assert not subpartition.is_available()
+    unfinished.append_run(ListRun([1]), 1, 1)
+    assert (subpartition.is_available(), subpartition.has_unflushed_data) == (
+        False,
+        True,
+    )
+    told = listener.data
+    subpartition.flush()
+    assert listener.data == told + 1
+    assert not subpartition.has_unflushed_data
+
+
 def test_net_99_an_event_can_be_taken_without_credit_and_totals_grow_by_polling(
     subpartition: PipelinedSubpartition, data: Data
 ) -> None:
