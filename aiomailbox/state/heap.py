@@ -26,6 +26,7 @@ from aiomailbox.state.descriptors import (
 from aiomailbox.state.heap_state import (
     NO_KEY,
     Cell,
+    ContentCell,
     CurrentKey,
     HeapAggregatingState,
     HeapListState,
@@ -34,7 +35,7 @@ from aiomailbox.state.heap_state import (
     HeapValueState,
 )
 from aiomailbox.state.heap_table import HeapNamespacedTable, HeapStateTable
-from aiomailbox.state.merging import merge_contents
+from aiomailbox.state.merging import merge_contents, merge_expiring
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta, copier
 from aiomailbox.state.store import (
     AggregatingState,
@@ -43,6 +44,7 @@ from aiomailbox.state.store import (
     ReducingState,
     ValueState,
 )
+from aiomailbox.state.ttl import Expiry, Sweep, TtlCell, TtlListState, TtlMapState
 
 __all__ = ["HeapStateStore"]
 
@@ -79,6 +81,7 @@ class HeapStateStore:
         self._key_group_range = key_group_range
         self._clock = clock
         self._current = CurrentKey()
+        self._sweeps: dict[int, Sweep] = {}
         self._tables: dict[tuple[str, bool], tuple[StateMeta, _Table]] = {}
 
     @property
@@ -94,51 +97,66 @@ class HeapStateStore:
         self, descriptor: ValueStateDescriptor, namespace: Any = VOID
     ) -> ValueState:
         """Return the value state that ``descriptor`` names."""
-        return HeapValueState(self._cell(descriptor, namespace), descriptor.default)
+        cell = self._expiring_cell(descriptor, namespace)
+        return HeapValueState(cell, descriptor.default)
 
     def get_list(
         self, descriptor: ListStateDescriptor, namespace: Any = VOID
     ) -> ListState:
         """Return the list state that ``descriptor`` names."""
-        return HeapListState(self._cell(descriptor, namespace))
+        cell = self._cell(descriptor, namespace)
+        expiry = self._expiry(descriptor, namespace)
+        return HeapListState(cell) if expiry is None else TtlListState(cell, *expiry)
 
     def get_map(
         self, descriptor: MapStateDescriptor, namespace: Any = VOID
     ) -> MapState:
         """Return the map state that ``descriptor`` names."""
-        return HeapMapState(self._cell(descriptor, namespace))
+        cell = self._cell(descriptor, namespace)
+        expiry = self._expiry(descriptor, namespace)
+        return HeapMapState(cell) if expiry is None else TtlMapState(cell, *expiry)
 
     def get_reducing(
         self, descriptor: ReducingStateDescriptor, namespace: Any = VOID
     ) -> ReducingState:
         """Return the reducing state that ``descriptor`` names."""
-        return HeapReducingState(
-            self._cell(descriptor, namespace), descriptor.reduce_function
-        )
+        cell = self._expiring_cell(descriptor, namespace)
+        return HeapReducingState(cell, descriptor.reduce_function)
 
     def get_aggregating(
         self, descriptor: AggregatingStateDescriptor, namespace: Any = VOID
     ) -> AggregatingState:
         """Return the aggregating state that ``descriptor`` names."""
-        return HeapAggregatingState(
-            self._cell(descriptor, namespace), descriptor.aggregate_function
-        )
+        cell = self._expiring_cell(descriptor, namespace)
+        return HeapAggregatingState(cell, descriptor.aggregate_function)
 
     def merge_namespaces(
         self, descriptor: StateDescriptor, target: Any, sources: Iterable[Any]
     ) -> None:
         """Move the current key's contents of ``sources`` into ``target``."""
         key = self._current.required()
-        merge_contents(self.namespaced(descriptor), descriptor, key, target, sources)
+        table = self._table(descriptor, namespaced=True)
+        assert isinstance(table, HeapNamespacedTable)
+        expiry = self._expiry(descriptor, target)
+        if expiry is None:
+            merge_contents(table, descriptor, key, target, sources)
+        else:
+            merge_expiring(table, descriptor, key, target, sources, expiry[0])
 
     def table(self, descriptor: StateDescriptor) -> HeapStateTable:
-        """Return the state of all keys, without namespaces."""
+        """Return the state of all keys, without namespaces.
+
+        Raises:
+            StateError: If the state has a time to live: a table does not look at it.
+        """
+        _refuse_ttl(descriptor)
         table = self._table(descriptor, namespaced=False)
         assert isinstance(table, HeapStateTable)
         return table
 
     def namespaced(self, descriptor: StateDescriptor) -> HeapNamespacedTable:
-        """Return the state of all keys and namespaces."""
+        """Return the state of all keys and namespaces; raises as `table` does."""
+        _refuse_ttl(descriptor)
         table = self._table(descriptor, namespaced=True)
         assert isinstance(table, HeapNamespacedTable)
         return table
@@ -212,6 +230,25 @@ class HeapStateStore:
         table = self._table(descriptor, namespaced=namespace is not VOID)
         return Cell(self._current, table, namespace)
 
+    def _expiring_cell(
+        self, descriptor: StateDescriptor, namespace: Any
+    ) -> ContentCell:
+        cell = self._cell(descriptor, namespace)
+        expiry = self._expiry(descriptor, namespace)
+        return cell if expiry is None else TtlCell(cell, *expiry)
+
+    def _expiry(
+        self, descriptor: StateDescriptor, namespace: Any
+    ) -> tuple[Expiry, Sweep] | None:
+        """Return when the state's contents expire; one sweep serves all its objects."""
+        config = descriptor.ttl_config
+        if config is None:
+            return None
+        table = self._table(descriptor, namespaced=namespace is not VOID)
+        expiry = Expiry(config, descriptor.kind, self._clock)
+        sweep = self._sweeps.setdefault(id(table), Sweep(table, expiry))
+        return expiry, sweep
+
     def _table(self, descriptor: StateDescriptor, *, namespaced: bool) -> _Table:
         ttl = descriptor.ttl_config is not None
         return self._register(
@@ -230,6 +267,14 @@ class HeapStateStore:
         return table
 
 
+def _refuse_ttl(descriptor: StateDescriptor) -> None:
+    if descriptor.ttl_config is not None:
+        raise StateError(
+            f"state {descriptor.name!r} has a time to live, which a table of all keys "
+            "does not look at. Use the state object of its kind, e.g. get_value()."
+        )
+
+
 def _refuse_other_kind(known: StateMeta, asked: StateMeta) -> None:
     if known.kind != asked.kind:
         raise StateError(
@@ -237,8 +282,8 @@ def _refuse_other_kind(known: StateMeta, asked: StateMeta) -> None:
             f"{asked.kind} state. Give the second state a name of its own."
         )
     if known.ttl != asked.ttl:
-        had, has = ("a", "no") if known.ttl else ("no", "a")
+        had, has = ("a", "none") if known.ttl else ("no", "one")
         raise StateError(
-            f"state {asked.name!r} had {had} time to live and now has {has} one: its "
+            f"state {asked.name!r} had {had} time to live and now has {has}: its "
             f"contents do not fit. Give the state another name."
         )

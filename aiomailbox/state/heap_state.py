@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from aiomailbox.errors import StateError
 from aiomailbox.state.functions import AggregateFunction, ReduceFunction
@@ -12,6 +12,7 @@ from aiomailbox.state.heap_table import HeapNamespacedTable, HeapStateTable
 __all__ = [
     "NO_KEY",
     "Cell",
+    "ContentCell",
     "CurrentKey",
     "HeapAggregatingState",
     "HeapListState",
@@ -44,6 +45,22 @@ class CurrentKey:
                 "close()."
             )
         return self.key
+
+
+class ContentCell(Protocol):
+    """The place of one content, whichever key is current."""
+
+    def read(self) -> Any:
+        """Return the content, or None."""
+        ...
+
+    def write(self, content: Any) -> None:
+        """Set the content."""
+        ...
+
+    def forget(self) -> None:
+        """Remove the content."""
+        ...
 
 
 class Cell:
@@ -87,7 +104,7 @@ class HeapValueState:
 
     __slots__ = ("_cell", "_default")
 
-    def __init__(self, cell: Cell, default: Any) -> None:
+    def __init__(self, cell: ContentCell, default: Any) -> None:
         self._cell = cell
         self._default = default
 
@@ -113,7 +130,7 @@ class HeapListState:
 
     __slots__ = ("_cell",)
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: ContentCell) -> None:
         self._cell = cell
 
     def get(self) -> list[Any]:
@@ -155,7 +172,7 @@ class HeapMapState:
 
     __slots__ = ("_cell",)
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: ContentCell) -> None:
         self._cell = cell
 
     def get(self, map_key: Any, default: Any = None) -> Any:
@@ -214,7 +231,7 @@ class HeapReducingState:
 
     __slots__ = ("_cell", "_reduce")
 
-    def __init__(self, cell: Cell, reduce: ReduceFunction) -> None:
+    def __init__(self, cell: ContentCell, reduce: ReduceFunction) -> None:
         self._cell = cell
         self._reduce = reduce
 
@@ -237,7 +254,7 @@ class HeapAggregatingState:
 
     __slots__ = ("_cell", "_function")
 
-    def __init__(self, cell: Cell, function: AggregateFunction) -> None:
+    def __init__(self, cell: ContentCell, function: AggregateFunction) -> None:
         self._cell = cell
         self._function = function
 

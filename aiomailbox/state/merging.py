@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial, reduce
 from typing import Any
 
 from aiomailbox.errors import StateError
@@ -13,8 +14,9 @@ from aiomailbox.state.descriptors import (
     StateDescriptor,
 )
 from aiomailbox.state.store import NamespacedTable
+from aiomailbox.state.ttl import Expiry
 
-__all__ = ["joined", "merge_contents"]
+__all__ = ["joined", "merge_contents", "merge_expiring"]
 
 
 def merge_contents(
@@ -29,6 +31,7 @@ def merge_contents(
     Raises:
         StateError: If state of this kind cannot be merged.
     """
+    _check_mergeable(descriptor)
     merged = table.get(key, target)
     for source in sources:
         content = table.get(key, source)
@@ -40,19 +43,55 @@ def merge_contents(
         table.put(key, target, merged)
 
 
-def joined(descriptor: StateDescriptor, first: Any, second: Any) -> Any:
-    """Return the contents of two namespaces as one; ``first`` may be changed for it.
+def merge_expiring(
+    table: NamespacedTable,
+    descriptor: StateDescriptor,
+    key: Any,
+    target: Any,
+    sources: Iterable[Any],
+    expiry: Expiry,
+) -> None:
+    """Merge as `merge_contents` does, leaving out what has expired.
+
+    Elements of lists keep their age; a merged value is as young as the merge.
 
     Raises:
         StateError: If state of this kind cannot be merged.
     """
+    _check_mergeable(descriptor)
+    now_ms = expiry.now_ms()
+    live = []
+    for namespace in dict.fromkeys([target, *sources]):
+        content = table.get(key, namespace)
+        if content is not None and (kept := expiry.live(content, now_ms)) is not None:
+            live.append(kept)
+        table.remove(key, namespace)
+    if not live:
+        return
     if isinstance(descriptor, ListStateDescriptor):
-        return [*first, *second]
+        table.put(key, target, [pair for pairs in live for pair in pairs])
+        return
+    merged = reduce(partial(joined, descriptor), (content for content, _ in live))
+    table.put(key, target, (merged, now_ms))
+
+
+def joined(descriptor: StateDescriptor, first: Any, second: Any) -> Any:
+    """Return the contents of two namespaces as one; ``first`` may be changed for it."""
     if isinstance(descriptor, ReducingStateDescriptor):
         return descriptor.reduce_function(first, second)
     if isinstance(descriptor, AggregatingStateDescriptor):
         return descriptor.aggregate_function.merge(first, second)
-    raise StateError(
-        f"{descriptor.kind} state {descriptor.name!r} cannot be merged. "
-        "Use list, reducing or aggregating state with windows that merge."
+    return [*first, *second]
+
+
+def _check_mergeable(descriptor: StateDescriptor) -> None:
+    mergeable = (
+        ListStateDescriptor,
+        ReducingStateDescriptor,
+        AggregatingStateDescriptor,
     )
+    if not isinstance(descriptor, mergeable):
+        raise StateError(
+            f"{descriptor.kind} state {descriptor.name!r} cannot be merged. "
+            "Use list, reducing or aggregating state with windows that merge."
+        )

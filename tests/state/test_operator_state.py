@@ -1,0 +1,127 @@
+"""Laws of state without keys and of its redistribution."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from aiomailbox.errors import StateError
+from aiomailbox.state import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateEntry,
+    OperatorStateSnapshot,
+    OperatorStateStore,
+    RedistributionMode,
+    redistribute_operator_state,
+)
+
+SPLIT, UNION, BROADCAST = RedistributionMode
+
+
+def snapshot(**states: list[Any]) -> OperatorStateSnapshot:
+    """Names that begin with u are union state, with x broadcast state."""
+    modes = {"u": UNION, "x": BROADCAST}
+    return OperatorStateSnapshot(
+        {
+            name: OperatorStateEntry(modes.get(name[0], SPLIT), elements)
+            for name, elements in states.items()
+        }
+    )
+
+
+def spread(old: list[Any], parallelism: int) -> list[dict[str, list[Any]]]:
+    result = []
+    for parts in redistribute_operator_state(old, parallelism):
+        states: dict[str, list[Any]] = {}
+        for _, name, entry in parts:
+            states.setdefault(name, []).extend(entry.elements)
+        result.append(states)
+    return result
+
+
+def test_the_next_state_starts_where_the_last_one_left_off() -> None:
+    old = [snapshot(a=[1, 2, 3], b=[10]), snapshot(a=[4, 5], b=[11]), snapshot(b=[12])]
+    assert spread(old, 2) == [
+        {"a": [1, 2, 3], "b": [12]},
+        {"a": [4, 5], "b": [10, 11]},
+    ]
+
+
+def test_extra_elements_of_small_states_do_not_pile_up() -> None:
+    old = [snapshot(a=list(range(7)), b=[10, 11])]
+    sizes = [{n: len(e) for n, e in states.items()} for states in spread(old, 3)]
+    assert sizes == [{"a": 3}, {"a": 2, "b": 1}, {"a": 2, "b": 1}]
+
+
+def test_shares_are_even() -> None:
+    old = [snapshot(a=[value]) for value in (1, 2, 3, 4)]
+    assert spread(old, 2) == [{"a": [1, 2]}, {"a": [3, 4]}]
+    assert spread([snapshot(a=[1, 2])], 4) == [{"a": [1]}, {"a": [2]}, {}, {}]
+
+
+def test_with_unchanged_parallelism_lists_stay_and_union_goes_to_all() -> None:
+    old = [snapshot(a=[1, 2, 3], u=[7]), snapshot(a=[], u=[8])]
+    assert spread(old, 2) == [{"a": [1, 2, 3], "u": [7, 8]}, {"a": [], "u": [7, 8]}]
+
+
+def test_broadcast_state_is_handed_round() -> None:
+    old = [snapshot(x=[("k", 0)]), snapshot(x=[("k", 1)])]
+    assert [states["x"][0][1] for states in spread(old, 5)] == [0, 1, 0, 1, 0]
+
+
+def test_one_name_in_two_modes_is_refused() -> None:
+    other = OperatorStateSnapshot({"a": OperatorStateEntry(UNION, [])})
+    with pytest.raises(StateError, match="'a'"):
+        redistribute_operator_state([snapshot(a=[1]), other], 2)
+
+
+@given(
+    st.lists(
+        st.none()
+        | st.fixed_dictionaries(
+            {}, optional={"a": st.lists(st.integers(), max_size=6)}
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(1, 6),
+)
+def test_no_element_is_lost_or_doubled(
+    old: list[dict[str, list[int]] | None], parallelism: int
+) -> None:
+    snapshots = [None if states is None else snapshot(**states) for states in old]
+    before = [e for states in old if states for e in states.get("a", [])]
+    after = [s.get("a", []) for s in spread(snapshots, parallelism)]
+    assert Counter(e for elements in after for e in elements) == Counter(before)
+    if len(old) != parallelism:
+        assert [e for elements in after for e in elements] == before
+        assert max(map(len, after)) - min(map(len, after)) <= 1
+
+
+def test_a_snapshot_is_a_cut() -> None:
+    store = OperatorStateStore()
+    store.get_list_state(ListStateDescriptor("l")).add(1)
+    rules = store.get_broadcast_state(MapStateDescriptor("b"))
+    rules.put("k", 1)
+    cut = store.snapshot()
+    store.get_list_state(ListStateDescriptor("l")).add(2)
+    rules.put("k", 2)
+    restored = OperatorStateStore()
+    restored.restore(
+        [cut, OperatorStateSnapshot({"l": OperatorStateEntry(SPLIT, [5])})]
+    )
+    assert restored.get_list_state(ListStateDescriptor("l")).get() == [1, 5]
+    view = restored.get_read_only_broadcast_state(MapStateDescriptor("b"))
+    assert (view.get("k"), view.contains("x"), view.items()) == (1, False, [("k", 1)])
+    assert not hasattr(view, "put")
+
+
+def test_a_name_belongs_to_one_mode() -> None:
+    store = OperatorStateStore()
+    store.get_list_state(ListStateDescriptor("l"))
+    with pytest.raises(StateError, match="'l' is split state"):
+        store.get_union_list_state(ListStateDescriptor("l"))

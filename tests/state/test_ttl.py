@@ -1,0 +1,228 @@
+"""Laws of state that expires; ttl is 100 ms unless a test says otherwise."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from aiomailbox.durations import millis
+from aiomailbox.errors import InvalidArgumentError, StateError
+from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.state import (
+    HeapStateStore,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    StateVisibility,
+    TtlUpdate,
+    ValueStateDescriptor,
+)
+from aiomailbox.testing import ManualClock
+
+READ = TtlUpdate.ON_READ_AND_WRITE
+EXPIRED = StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
+
+
+def config(**options: Any) -> StateTtlConfig:
+    return StateTtlConfig(options.pop("ttl", millis(100)), **options)
+
+
+class Setup:
+    """A store, its clock from 0, and the value state under test."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = ManualClock(datetime(1970, 1, 1, tzinfo=UTC))
+        self.store = self.new_store()
+        self.descriptor = ValueStateDescriptor("v", ttl=config(**options))
+        self.store.set_current_key("k")
+
+    def new_store(self) -> HeapStateStore:
+        return HeapStateStore(128, KeyGroupRange(0, 127), self.clock)
+
+    def at(self, now_ms: int) -> Setup:
+        self.clock.advance_to(now_ms)
+        return self
+
+    def write(self, value: Any) -> None:
+        self.store.get_value(self.descriptor).update(value)
+
+    def read(self) -> Any:
+        return self.store.get_value(self.descriptor).value()
+
+    def reload(self) -> None:
+        snapshot = self.store.snapshot()
+        self.store = self.new_store()
+        self.store.restore([snapshot])
+        self.store.set_current_key("k")
+
+
+@pytest.mark.parametrize("reloads", [False, True])
+def test_only_writing_keeps_a_value_alive(reloads: bool) -> None:
+    setup = Setup()
+    steps = [(0, "w", 1), (20, "r", 1), (50, "w", 2), (120, "r", 2), (170, "w", 3)]
+    steps += [(220, "r", 3), (300, "r", None)]
+    for time, step, value in steps:
+        setup.at(time)
+        if reloads:
+            setup.reload()
+        if step == "w":
+            setup.write(value)
+        else:
+            assert setup.read() == value
+    assert setup.store.key_count() == 0
+
+
+def test_an_expired_value_may_be_returned_once() -> None:
+    setup = Setup(visibility=EXPIRED)
+    setup.write(1)
+    assert [setup.at(120).read(), setup.read()] == [1, None]
+
+
+def test_reading_can_keep_a_value_alive() -> None:
+    setup = Setup(update=READ)
+    setup.write(1)
+    assert [setup.at(t).read() for t in (50, 120, 250)] == [1, 1, None]
+
+
+def test_reading_keeps_alive_and_returns_the_expired_once() -> None:
+    setup = Setup(update=READ, visibility=EXPIRED)
+    setup.write(1)
+    assert [setup.at(t).read() for t in (50, 170, 170)] == [1, 1, None]
+
+
+def test_the_longest_ttl_never_expires() -> None:
+    setup = Setup(ttl=timedelta.max)
+    setup.at(10).write(1)
+    assert setup.at(10**12).read() == 1
+
+
+def test_a_value_expires_exactly_when_its_time_is_over() -> None:
+    setup = Setup()
+    setup.write(1)
+    assert [setup.at(99).read(), setup.at(100).read()] == [1, None]
+
+
+def test_merged_state_leaves_out_what_expired_and_is_as_young_as_the_merge() -> None:
+    setup = Setup()
+    total = ReducingStateDescriptor("t", lambda a, b: a + b, ttl=config())
+    setup.store.get_reducing(total, "n1").add(5)
+    setup.at(120).store.get_reducing(total, "n2").add(7)
+    setup.at(150).store.get_reducing(total, "n2").add(1)
+    setup.at(230).store.merge_namespaces(total, "n1", ["n2"])
+    assert setup.store.get_reducing(total, "n1").get() == 8
+    assert setup.at(329).store.get_reducing(total, "n1").get() == 8
+    assert setup.at(330).store.get_reducing(total, "n1").get() is None
+
+
+def test_elements_of_a_list_age_one_by_one_also_when_merged() -> None:
+    setup = Setup()
+    items = ListStateDescriptor("l", ttl=config())
+    setup.at(120).store.get_list(items, "n2").add(7)
+    setup.at(150).store.get_list(items, "n2").add(1)
+    setup.at(230).store.merge_namespaces(items, "n1", ["n2"])
+    assert setup.store.get_list(items, "n1").get() == [1]
+    assert setup.at(250).store.get_list(items, "n1").get() == []
+    assert setup.store.key_count() == 0
+
+
+def test_each_key_of_a_snapshot_keeps_its_age() -> None:
+    setup = Setup()
+    for time, key in ((0, "k1"), (50, "k1"), (100, "k2")):
+        setup.at(time).store.set_current_key(key)
+        setup.write(f"{key}@{time}")
+    snapshot = setup.store.snapshot()
+    for key in ("k1", "k2"):
+        setup.at(170).store.set_current_key(key)
+        setup.write("later")
+    setup.store = setup.new_store()
+    setup.store.restore([snapshot])
+    setup.at(180).store.set_current_key("k1")
+    assert setup.read() is None
+    setup.store.set_current_key("k2")
+    assert setup.read() == "k2@100"
+
+
+def test_entries_of_a_map_age_one_by_one() -> None:
+    setup = Setup()
+    prices = setup.store.get_map(MapStateDescriptor("m", ttl=config()))
+    prices.put("a", 1)
+    setup.at(60)
+    prices.put("b", 2)
+    setup.at(100)
+    assert (prices.get("a"), prices.contains("b"), prices.keys()) == (None, True, ["b"])
+    setup.at(160)
+    assert (prices.is_empty(), setup.store.key_count()) == (True, 0)
+
+
+def test_a_map_returns_expired_entries_once() -> None:
+    setup = Setup()
+    descriptor = MapStateDescriptor("m", ttl=config(visibility=EXPIRED))
+    prices = setup.store.get_map(descriptor)
+    prices.put_all({"a": 1, "b": 2})
+    setup.at(100)
+    assert (prices.get("a"), prices.items(), prices.items()) == (1, [("b", 2)], [])
+
+
+def test_a_list_returns_expired_elements_once_and_reading_refreshes_the_rest() -> None:
+    setup = Setup()
+    ttl = config(visibility=EXPIRED, update=READ)
+    items = setup.store.get_list(ListStateDescriptor("l", ttl=ttl))
+    items.add(1)
+    setup.at(50)
+    items.add(2)
+    setup.at(100)
+    assert (items.get(), items.get()) == ([1, 2], [2])
+    setup.at(199)
+    assert items.get() == [2]
+
+
+def test_updating_to_none_clears() -> None:
+    setup = Setup()
+    setup.write(1)
+    setup.write(None)
+    assert (setup.read(), setup.store.key_count()) == (None, 0)
+
+
+def test_what_nobody_reads_is_swept_by_the_writes_of_others() -> None:
+    setup = Setup()
+    for key in range(100):
+        setup.store.set_current_key(key)
+        setup.write(key)
+    setup.at(1000)
+    for _ in range(120):
+        setup.store.set_current_key("live")
+        setup.write(1)
+    assert setup.store.key_count() == 1
+
+
+def test_what_may_still_be_read_is_not_swept() -> None:
+    setup = Setup(visibility=EXPIRED)
+    setup.write("old")
+    setup.at(1000).store.set_current_key("other")
+    for _ in range(10):
+        setup.write(1)
+    setup.store.set_current_key("k")
+    assert setup.read() == "old"
+
+
+def test_a_table_of_state_with_a_ttl_is_refused() -> None:
+    setup = Setup()
+    for view in (setup.store.table, setup.store.namespaced):
+        with pytest.raises(StateError, match="time to live"):
+            view(setup.descriptor)
+
+
+def test_a_ttl_cannot_be_added_to_state_that_is_there() -> None:
+    setup = Setup()
+    setup.store.get_value(ValueStateDescriptor("plain"))
+    with pytest.raises(StateError, match="had no time to live and now has one"):
+        setup.store.get_value(ValueStateDescriptor("plain", ttl=config()))
+
+
+@pytest.mark.parametrize("ttl", [0, -1, timedelta()])
+def test_a_ttl_is_positive(ttl: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="ttl"):
+        StateTtlConfig(ttl)
