@@ -34,7 +34,6 @@ async def produce(partition: ResultPartition) -> int:
     partition.broadcast_control(Watermark(RUNS))
     partition.notify_end_of_data(StopMode.DRAIN)
     partition.finish()
-    partition.close()
     return most_queued
 
 

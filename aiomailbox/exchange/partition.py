@@ -142,6 +142,8 @@ class ResultPartition:
     def emit_run(self, run: Run, channel: int) -> bool:
         """Queue records for one consumer; an empty run is ignored.
 
+        What goes to a consumer that has let go is dropped.
+
         Returns:
             Whether something is left in an unfinished buffer, which only a flush, or
             more records, let the consumer take.
@@ -180,6 +182,8 @@ class ResultPartition:
                 self._seal(channel)
         else:
             buffer = self._open(channel)
+            if buffer is None:
+                return False
             buffer.append_control(element)
             self._queue(buffer, channel)
         return not buffer.is_sealed
@@ -228,10 +232,11 @@ class ResultPartition:
             self.all_data_processed.set_available()
 
     def finish(self) -> None:
-        """Tell every consumer that nothing at all follows. Idempotent."""
+        """Tell every consumer that nothing at all follows, and close. Idempotent."""
         for channel, subpartition in enumerate(self.subpartitions):
             self._builders[channel] = None
             subpartition.finish(EndOfPartition())
+        self.close()
 
     def create_view(
         self, subpartition_index: int, listener: DataListener
@@ -310,6 +315,8 @@ class ResultPartition:
             # Sealed early rather than filled up: whole runs move without copies.
             self._seal(channel)
         buffer = self._open(channel)
+        if buffer is None:
+            return False
         buffer.append_run(run, count, size_bytes)
         self._queue(buffer, channel)
         return not buffer.is_sealed
@@ -321,11 +328,14 @@ class ResultPartition:
             self._builders[channel] = buffer = None
         return buffer
 
-    def _open(self, channel: int) -> ObjectBuffer:
+    def _open(self, channel: int) -> ObjectBuffer | None:
+        """Return a new buffer, or None if the channel's consumer has gone."""
         if self.is_released or self._is_closed:
             raise IllegalStateError(
                 f"partition {self.partition_id} is closed; nothing can be emitted"
             )
+        if self.subpartitions[channel].is_released:
+            return None
         # A pool without subpartitions of its own counts no channels.
         charged = channel if self._pool.options.subpartitions else None
         return ObjectBuffer(self._pool, self._pool.request_elastic(charged), charged)

@@ -47,7 +47,6 @@ async def test_everything_arrives_in_order_within_the_bound(
         group.create_task(produce(wiring, 20, length))
         group.create_task(consume(wiring, records, pause))
     assert records == list(range(20 * length))
-    wiring.partition.close()
     assert wiring.memory.available_segments == permits
     assert len(wiring.registry) == 0
 

@@ -197,11 +197,25 @@ def test_net_82_it_is_dropped_once_when_the_producer_and_all_views_let_go(
         wiring.partition._drop_user()
 
 
-def test_closing_leaves_what_is_queued_to_the_consumers(wire: Wire) -> None:
+def test_what_goes_to_a_consumer_that_has_left_is_dropped(
+    wire: Wire, drain: Any
+) -> None:
+    wiring = wire(permits=2, subpartitions=2).connect()
+    wiring.gates[0].close()
+    for _ in range(9):
+        assert not wiring.partition.emit_run(ListRun([1]), 0)
+        assert not wiring.partition.emit_control(Watermark(1), 0)
+    assert (wiring.permits_out, wiring.partition.queued_buffers) == (0, 0)
+    wiring.partition.emit_run(ListRun([2]), 1)
+    wiring.partition.finish()
+    assert drain(wiring.gates[1]) == [2, EndOfPartition()]
+    assert len(wiring.registry) == 0
+
+
+def test_finishing_leaves_what_is_queued_to_the_consumers(wire: Wire) -> None:
     wiring = wire()
     wiring.partition.emit_run(ListRun([1]), 0)
     wiring.partition.finish()
-    wiring.partition.close()
     with pytest.raises(IllegalStateError, match="closed"):
         wiring.partition.emit_run(ListRun([2]), 0)
     data, end = buffers(wiring.partition)
