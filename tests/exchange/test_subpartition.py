@@ -149,6 +149,14 @@ def test_a_flush_that_found_nothing_is_forgotten_once_polled(
     assert not subpartition.has_unflushed_data
 
 
+def test_flushing_an_empty_unfinished_buffer_asks_for_nothing(
+    subpartition: PipelinedSubpartition, listener: Any, data: Data
+) -> None:
+    subpartition.add(data(0, sealed=False))
+    subpartition.flush()
+    assert (listener.data, subpartition.is_available()) == (0, False)
+
+
 def test_net_99_an_event_can_be_taken_without_credit_and_totals_grow_by_polling(
     subpartition: PipelinedSubpartition, data: Data
 ) -> None:
