@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import pytest
+
+from aiomailbox.errors import SinkError, UserFunctionError
+from aiomailbox.operators import SinkOperator
+from aiomailbox.testing import OneInputHarness
+
+
+class ListSink:
+    """Its writer buffers; what is flushed is prepared, and so committed by hand."""
+
+    def __init__(self, fail_with: Exception | None = None) -> None:
+        self.calls = []
+        self.fail_with = fail_with
+
+    def create_writer(self, context):
+        return ListWriter(self)
+
+    def create_committer(self):
+        return None
+
+
+class ListWriter:
+    def __init__(self, sink):
+        self.sink = sink
+        self.buffer = []
+        self.prepared = []
+
+    def write_run(self, run):
+        if self.sink.fail_with is not None:
+            raise self.sink.fail_with
+        self.buffer += run.values
+
+    def flush(self, *, end_of_input):
+        self.sink.calls.append(("flush", end_of_input))
+        self.prepared += self.buffer
+        self.buffer = []
+
+    def prepare_commit(self):
+        prepared, self.prepared = self.prepared, []
+        return prepared
+
+    def snapshot(self):
+        return list(self.buffer)
+
+    def restore(self, state):
+        self.buffer = list(state)
+
+    def close(self):
+        self.sink.calls.append("close")
+
+
+class AsyncWriter(ListWriter):
+    async def write_run(self, run):
+        ListWriter.write_run(self, run)
+
+    async def flush(self, *, end_of_input):
+        ListWriter.flush(self, end_of_input=end_of_input)
+
+    async def close(self):
+        ListWriter.close(self)
+
+
+class AsyncSink(ListSink):
+    def create_writer(self, context):
+        return AsyncWriter(self)
+
+
+def committed(harness, name="operator"):
+    return harness.context.committables.by_sink.get(name, [])
+
+
+def test_what_was_written_is_handed_over_before_the_barrier():
+    with OneInputHarness(SinkOperator(ListSink())) as harness:
+        harness.process_run([1, 2])
+        assert committed(harness) == []
+        harness.prepare_snapshot()
+        assert committed(harness) == [1, 2]
+
+
+def test_the_rest_is_handed_over_at_the_end_of_input_once():
+    sink = ListSink()
+    with OneInputHarness(SinkOperator(sink)) as harness:
+        harness.process_run([1])
+        harness.finish()
+        harness.prepare_snapshot()
+        harness.finish()
+        assert committed(harness) == [1]
+        assert sink.calls == [("flush", True)]
+
+
+def test_a_writer_that_had_ended_does_not_hand_over_again_after_a_restart():
+    sink = ListSink()
+    with OneInputHarness(SinkOperator(sink)) as harness:
+        harness.finish()
+        state = harness.snapshot()
+    again = OneInputHarness(SinkOperator(sink))
+    again.restore(state)
+    sink.calls.clear()
+    with again:
+        again.prepare_snapshot()
+        again.finish()
+    assert sink.calls == ["close"]
+
+
+def test_a_sink_may_have_a_name_of_its_own():
+    with OneInputHarness(SinkOperator(ListSink(), "orders")) as harness:
+        harness.process_run([1])
+        harness.finish()
+        assert committed(harness, "orders") == [1]
+
+
+@pytest.mark.parametrize("cut", range(4))
+def test_a_cut_anywhere_changes_nothing(cut):
+    records = [1, 2, 3]
+    before = OneInputHarness(SinkOperator(ListSink()))
+    before.open()
+    before.process_run(records[:cut])
+    state = before.snapshot()
+    after = OneInputHarness(SinkOperator(ListSink()))
+    after.restore(state)
+    after.open()
+    after.process_run(records[cut:])
+    after.finish()
+    assert committed(before) + committed(after) == records
+
+
+async def test_a_writer_may_be_async():
+    sink = AsyncSink()
+    async with OneInputHarness(SinkOperator(sink)) as harness:
+        await harness.run(harness.process_run, [1, 2])
+        await harness.run(harness.prepare_snapshot)
+        assert committed(harness) == [1, 2]
+    assert sink.calls == [("flush", False), "close"]
+
+
+@pytest.mark.parametrize("sink_type", [ListSink, AsyncSink])
+async def test_a_failing_writer_fails_with_the_operators_name(sink_type):
+    sink = sink_type(fail_with=ValueError("disk"))
+    async with OneInputHarness(SinkOperator(sink)) as harness:
+        with pytest.raises(UserFunctionError, match="disk"):
+            await harness.run(harness.process_run, [1])
+
+
+def test_an_error_of_a_sink_stays_what_it_is():
+    with OneInputHarness(SinkOperator(ListSink(SinkError("full")))) as harness:
+        with pytest.raises(SinkError, match="full"):
+            harness.process_run([1])
+
+
+def test_a_sink_that_was_never_opened_closes_quietly():
+    OneInputHarness(SinkOperator(ListSink())).close()
