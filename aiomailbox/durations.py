@@ -133,8 +133,9 @@ def _check_seconds(value: Any, parameter: str) -> None:
     if isinstance(value, int) and value > _SECONDS_MAX:
         raise InvalidArgumentError(
             parameter,
-            f"{value} seconds are more than a day. Were milliseconds meant?",
-            f"Write aiomailbox.millis({value}), or aiomailbox.seconds({value}).",
+            f"{value} seconds are more than a day",
+            f"Were milliseconds meant? Then write aiomailbox.millis({value}), "
+            f"else aiomailbox.seconds({value}).",
         )
 
 

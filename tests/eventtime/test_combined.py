@@ -1,0 +1,208 @@
+"""Laws of combining watermarks: of splits, and of an operator's inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.eventtime import (
+    InputWatermarks,
+    OutputGuard,
+    WatermarkOutputMultiplexer,
+)
+from aiomailbox.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
+
+IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
+
+
+class Splits:
+    """A multiplexer with its splits' outputs by name."""
+
+    def __init__(self, *names: str, deferred: bool = False) -> None:
+        self.guard = OutputGuard()
+        self.multiplexer = WatermarkOutputMultiplexer(self.guard)
+        self.deferred = deferred
+        for name in names:
+            self.multiplexer.register_split(name)
+
+    def __getitem__(self, name: str) -> Any:
+        if self.deferred:
+            return self.multiplexer.deferred_output(name)
+        return self.multiplexer.immediate_output(name)
+
+    @property
+    def now(self) -> tuple[int, bool]:
+        return self.guard.watermark, self.guard.is_idle
+
+
+def test_an_idle_split_is_left_out() -> None:
+    splits = Splits("1", "2", "3")
+    splits["1"].emit_watermark(2)
+    splits["2"].emit_watermark(5)
+    assert splits.now == (MIN_TIMESTAMP, False)
+    splits["3"].mark_idle()
+    assert splits.now == (2, False)
+
+
+def test_the_slowest_becoming_idle_advances() -> None:
+    splits = Splits("1", "2")
+    splits["1"].emit_watermark(2)
+    splits["2"].emit_watermark(5)
+    assert splits.now == (2, False)
+    splits["1"].mark_idle()
+    assert splits.now == (5, False)
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_when_all_are_idle_the_maximum_counts_and_the_output_is_idle(
+    deferred: bool,
+) -> None:
+    splits = Splits("1", "2", deferred=deferred)
+    for name, watermark in (("1", 5), ("2", 2)):
+        splits[name].emit_watermark(watermark)
+    if not deferred:
+        assert splits.now == (2, False)
+    splits["1"].mark_idle()
+    splits["2"].mark_idle()
+    if deferred:
+        assert splits.guard.take() == []
+        splits.multiplexer.on_periodic_emit()
+        assert splits.guard.take() == [Watermark(5), IDLE]
+    assert splits.now == (5, True)
+
+
+def test_the_output_never_goes_back() -> None:
+    splits = Splits("1", "2")
+    splits["1"].emit_watermark(2)
+    splits["2"].emit_watermark(5)
+    splits["1"].mark_idle()
+    splits["1"].emit_watermark(3)
+    assert splits.now == (5, False)
+
+
+def test_without_splits_there_is_nothing_to_say() -> None:
+    splits = Splits()
+    splits.multiplexer.on_periodic_emit()
+    assert splits.now == (MIN_TIMESTAMP, False)
+    splits.multiplexer.register_split("1")
+    splits["1"].mark_idle()
+    splits.multiplexer.release_split("1")
+    splits.guard.mark_active()
+    splits.multiplexer.on_periodic_emit()
+    assert splits.now == (MIN_TIMESTAMP, False)
+
+
+def test_a_deferred_value_counts_as_soon_as_anything_is_combined() -> None:
+    splits = Splits("1", "2")
+    splits.multiplexer.deferred_output("2").emit_watermark(5)
+    assert splits.guard.take() == []
+    splits["1"].emit_watermark(2)
+    assert splits.now == (2, False)
+
+
+def test_immediate_and_deferred_output_of_a_split_share_its_watermark() -> None:
+    splits = Splits("1")
+    splits.multiplexer.deferred_output("1").emit_watermark(5)
+    splits.multiplexer.on_periodic_emit()
+    splits["1"].emit_watermark(2)
+    splits.multiplexer.on_periodic_emit()
+    assert splits.guard.take() == [Watermark(5)]
+
+
+def test_releasing_the_slowest_emits_nothing_before_the_next_update() -> None:
+    splits = Splits("low", "high")
+    splits["low"].emit_watermark(-4343)
+    splits["high"].emit_watermark(-4333)
+    assert splits.multiplexer.release_split("low")
+    assert splits.now == (-4343, False)
+    splits["high"].emit_watermark(-4332)
+    assert splits.now == (-4332, False)
+
+
+def test_releasing_the_highest_takes_nothing_back() -> None:
+    splits = Splits("high")
+    splits["high"].emit_watermark(2)
+    splits.multiplexer.release_split("high")
+    splits.multiplexer.register_split("new")
+    splits["new"].emit_watermark(1)
+    assert splits.now == (2, False)
+
+
+def test_a_released_split_no_longer_holds_back() -> None:
+    splits = Splits("lower")
+    splits["lower"].emit_watermark(156765)
+    splits.multiplexer.release_split("lower")
+    splits.multiplexer.register_split("higher")
+    splits["higher"].emit_watermark(156775)
+    assert splits.now == (156775, False)
+
+
+def test_an_unfinished_split_without_a_watermark_holds_the_minimum() -> None:
+    splits = Splits("fast", "silent")
+    splits["fast"].emit_watermark(100)
+    assert splits.now == (MIN_TIMESTAMP, False)
+    assert splits.multiplexer.split_watermarks() == {
+        "fast": 100,
+        "silent": MIN_TIMESTAMP,
+    }
+
+
+def test_a_split_can_say_that_it_is_awake() -> None:
+    splits = Splits("1")
+    splits["1"].mark_idle()
+    splits["1"].mark_active()
+    assert splits.guard.take() == [IDLE, ACTIVE]
+    splits.multiplexer.deferred_output("1").mark_idle()
+    splits.multiplexer.deferred_output("1").mark_active()
+    splits.multiplexer.on_periodic_emit()
+    assert splits.guard.take() == []
+
+
+def test_split_names_are_checked() -> None:
+    splits = Splits("1")
+    with pytest.raises(InvalidArgumentError, match="registered already"):
+        splits.multiplexer.register_split("1")
+    with pytest.raises(InvalidArgumentError, match=r"no split '2'.*\['1'\]"):
+        splits.multiplexer.immediate_output("2")
+    assert not splits.multiplexer.release_split("2")
+
+
+def test_an_operators_watermark_is_the_minimum_of_its_inputs() -> None:
+    inputs = InputWatermarks(2)
+    assert inputs.input_watermark(5, 0) == ()
+    assert inputs.input_watermark(3, 1) == (Watermark(3),)
+    assert inputs.input_watermark(2, 1) == ()
+    assert inputs.input_status(IDLE, 1) == (Watermark(5),)
+    assert inputs.input_status(IDLE, 0) == (IDLE,)
+    assert inputs.input_status(ACTIVE, 1) == (ACTIVE,)
+    assert inputs.input_watermark(9, 1) == (Watermark(9),)
+    assert inputs.watermark == 9
+
+
+def test_an_operators_inputs_flush_before_they_are_idle() -> None:
+    inputs = InputWatermarks(2)
+    inputs.input_watermark(5, 0)
+    assert inputs.input_status(IDLE, 0) == ()
+    assert inputs.input_status(IDLE, 1) == (Watermark(5), IDLE)
+    assert inputs.input_watermark(6, 1) == (ACTIVE, Watermark(6))
+
+
+@given(st.integers(1, 3), st.data())
+def test_an_operators_watermark_only_grows(count: int, data: Any) -> None:
+    inputs, last, status = InputWatermarks(count), MIN_TIMESTAMP, ACTIVE
+    what = st.integers(0, 30) | st.sampled_from([IDLE, ACTIVE])
+    for index, item in data.draw(st.lists(st.tuples(st.integers(0, count - 1), what))):
+        if isinstance(item, int):
+            outputs = inputs.input_watermark(item, index)
+        else:
+            outputs = inputs.input_status(item, index)
+        for output in outputs:
+            if isinstance(output, Watermark):
+                assert (output.timestamp_ms > last, status) == (True, ACTIVE)
+                last = output.timestamp_ms
+            else:
+                assert output is not status
+                status = output
