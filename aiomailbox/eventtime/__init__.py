@@ -14,6 +14,7 @@ from aiomailbox.eventtime.generators import (
     WatermarkGenerator,
 )
 from aiomailbox.eventtime.idleness import RelativeClock, WithIdleness
+from aiomailbox.eventtime.interruptible import InterruptibleWatermarks
 from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
 from aiomailbox.eventtime.multiplexer import WatermarkOutputMultiplexer
 from aiomailbox.eventtime.output import OutputGuard, WatermarkOutput
@@ -40,6 +41,7 @@ __all__ = [
     "CombinedWatermark",
     "InputWatermarks",
     "InternalTimerService",
+    "InterruptibleWatermarks",
     "KeyContext",
     "ManualProcessingTimeService",
     "NoWatermarks",

@@ -1,0 +1,391 @@
+"""Laws of timers, in event time and in processing time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from aiomailbox.errors import StateError
+from aiomailbox.eventtime import (
+    InternalTimerService,
+    InterruptibleWatermarks,
+    ManualProcessingTimeService,
+    Timer,
+    TimerQueue,
+)
+from aiomailbox.keygroups import KeyGroupRange, key_group
+from aiomailbox.mailbox import MailboxProcessor, MailOptions
+from aiomailbox.records import MIN_TIMESTAMP
+
+Reaction = Callable[["Operator", Timer], Any]
+
+
+class Operator:
+    """A target that writes down what fires, and reacts."""
+
+    def __init__(
+        self,
+        react: Reaction | None = None,
+        max_parallelism: int = 128,
+        owned: KeyGroupRange | None = None,
+    ) -> None:
+        self.key: Any = None
+        self.fired: list[Any] = []
+        self.react = react or (lambda operator, timer: None)
+        self.time = ManualProcessingTimeService()
+        owned = owned or KeyGroupRange(0, max_parallelism - 1)
+        self.timers = InternalTimerService(
+            self, self, self.time, max_parallelism, owned
+        )
+
+    def set_current_key(self, key: Any) -> None:
+        self.key = key
+
+    def on_event_time(self, timer: Timer) -> Any:
+        return self.note("event", timer)
+
+    def on_processing_time(self, timer: Timer) -> Any:
+        return self.note("processing", timer)
+
+    def note(self, kind: str, timer: Timer) -> Any:
+        assert self.key == timer.key
+        self.fired.append((kind, *timer))
+        return self.react(self, timer)
+
+    @property
+    def times(self) -> list[int]:
+        return [timestamp for _, timestamp, _, _ in self.fired]
+
+    @property
+    def armed(self) -> list[int]:
+        return self.time.active_timestamps()
+
+    def event(self, *timestamps: int, key: Any = "k") -> None:
+        for timestamp in timestamps:
+            self.timers.register_event_time_timer(key, "n", timestamp)
+
+    def processing(self, *timestamps: int, namespace: str = "ciao") -> None:
+        for timestamp in timestamps:
+            self.timers.register_processing_time_timer("k", namespace, timestamp)
+
+
+def test_of_many_processing_timers_the_earliest_is_armed() -> None:
+    operator = Operator()
+    operator.processing(10, 20, 30)
+    operator.processing(10, 20, namespace="hello")
+    assert (operator.timers.processing_time_timer_count, operator.armed) == (5, [10])
+    for time, left, armed in ((10, 3, [20]), (20, 1, [30]), (30, 0, [])):
+        operator.time.set_current_time(time)
+        assert operator.timers.processing_time_timer_count == left
+        assert operator.armed == armed
+    operator.processing(40)
+    assert operator.armed == [40]
+
+
+def test_an_earlier_processing_timer_is_armed_instead() -> None:
+    operator = Operator()
+    operator.processing(20, 10)
+    assert operator.armed == [10]
+    assert operator.timers.processing_time_timer_count == 2
+
+
+def test_a_processing_timer_registered_by_a_callback_is_armed_once() -> None:
+    def react(operator: Operator, timer: Timer) -> None:
+        if timer.timestamp < 30:
+            operator.processing(timer.timestamp + 10)
+
+    operator = Operator(react)
+    operator.processing(10)
+    operator.time.set_current_time(10)
+    assert operator.armed == [20]
+    operator.time.set_current_time(20)
+    assert operator.armed == [30]
+
+
+def test_deleting_a_processing_timer_leaves_a_harmless_wake_up() -> None:
+    operator = Operator()
+    operator.processing(10, 20)
+    operator.timers.delete_processing_time_timer("k", "ciao", 10)
+    assert operator.armed == [10]
+    operator.time.set_current_time(10)
+    assert (operator.fired, operator.armed) == ([], [20])
+
+
+@pytest.mark.parametrize("kind", ["event", "processing"])
+def test_each_timer_fires_once_with_its_key(kind: str) -> None:
+    operator = Operator()
+    register = getattr(operator.timers, f"register_{kind}_time_timer")
+    expected = set()
+    for key in ("k1", "k2"):
+        for namespace in ("ciao", "hello"):
+            register(key, namespace, 10)
+            register(key, namespace, 10)
+            expected.add((kind, 10, key, namespace))
+    operator.timers.advance_watermark(10)
+    operator.time.set_current_time(10)
+    assert (len(operator.fired), set(operator.fired)) == (4, expected)
+    assert operator.timers.event_time_timer_count == 0
+    assert operator.timers.processing_time_timer_count == 0
+
+
+def test_a_deleted_timer_does_not_fire() -> None:
+    operator = Operator()
+    operator.event(10, 10, 10)
+    operator.timers.delete_event_time_timer("k", "n", 10)
+    operator.timers.delete_event_time_timer("k", "n", 10)
+    operator.timers.advance_watermark(10)
+    assert operator.fired == []
+
+
+def test_what_a_callback_registers_or_deletes_counts_in_the_same_advance() -> None:
+    def react(operator: Operator, timer: Timer) -> None:
+        if timer.timestamp == 10:
+            operator.event(12, 9, 16)
+            operator.timers.delete_event_time_timer("k", "n", 14)
+
+    operator = Operator(react)
+    operator.event(10, 14, 15)
+    assert operator.timers.advance_watermark(15) is None
+    assert operator.times == [10, 9, 12, 15]
+    assert operator.timers.event_time_timer_count == 1
+
+
+def test_a_callback_deletes_another_timer_of_the_same_time() -> None:
+    def react(operator: Operator, timer: Timer) -> None:
+        for key in "abc":
+            if key != timer.key:
+                operator.timers.delete_event_time_timer(key, "n", 10)
+
+    operator = Operator(react)
+    for key in "abc":
+        operator.event(10, key=key)
+    operator.timers.advance_watermark(10)
+    assert (len(operator.fired), operator.timers.event_time_timer_count) == (1, 0)
+
+
+def test_a_timer_in_the_past_waits_for_the_next_watermark() -> None:
+    operator = Operator()
+    operator.timers.advance_watermark(50)
+    operator.event(40)
+    assert operator.fired == []
+    operator.timers.advance_watermark(51)
+    assert operator.times == [40]
+
+
+def test_the_watermark_is_set_before_timers_fire() -> None:
+    seen = []
+    operator = Operator(lambda op, _: seen.append(op.timers.current_watermark))
+    operator.event(10)
+    operator.timers.advance_watermark(15)
+    assert seen == [15]
+
+
+def test_timers_of_one_time_fire_in_the_order_they_were_registered() -> None:
+    operator = Operator()
+    for key in range(10):
+        operator.event(10, key=key)
+    operator.timers.advance_watermark(10)
+    assert [key for _, _, key, _ in operator.fired] == list(range(10))
+
+
+def filled(max_parallelism: int = 128) -> Operator:
+    operator = Operator(max_parallelism=max_parallelism)
+    timers = operator.timers
+    timers.register_processing_time_timer("k1", "ciao", 10)
+    timers.register_processing_time_timer("k2", "hello", 10)
+    timers.register_event_time_timer("k1", "hello", 10)
+    timers.register_event_time_timer("k2", "ciao", 10)
+    return operator
+
+
+def fire_all(operator: Operator) -> list[Any]:
+    operator.time.set_current_time(10)
+    operator.timers.advance_watermark(10)
+    return sorted(operator.fired)
+
+
+def test_restored_timers_fire_as_the_old_ones_would_have() -> None:
+    old, new = filled(), Operator()
+    new.timers.restore([old.timers.snapshot()])
+    assert new.timers.current_watermark == MIN_TIMESTAMP
+    assert fire_all(new) == fire_all(old)
+    assert len(new.fired) == 4
+
+
+def test_the_watermark_is_not_part_of_a_snapshot() -> None:
+    old, new = filled(), Operator()
+    old.timers.advance_watermark(5)
+    new.timers.restore([old.timers.snapshot()])
+    assert new.timers.current_watermark == MIN_TIMESTAMP
+
+
+@pytest.mark.parametrize("max_parallelism", [128, 10, 100, 6, 32_767])
+def test_timers_follow_their_keys_when_the_range_is_split(max_parallelism: int) -> None:
+    old = filled(max_parallelism)
+    cut = min(key_group(key, max_parallelism) for key in ("k1", "k2"))
+    found = []
+    for owned in (KeyGroupRange(0, cut), KeyGroupRange(cut + 1, max_parallelism - 1)):
+        new = Operator(max_parallelism=max_parallelism, owned=owned)
+        new.timers.restore([old.timers.snapshot()])
+        for _, _, key, _ in fire_all(new):
+            assert key_group(key, max_parallelism) in owned.key_groups
+        found += new.fired
+    assert sorted(found) == fire_all(old)
+
+
+def test_timers_of_another_number_of_key_groups_are_refused() -> None:
+    with pytest.raises(StateError, match=r"128.*256"):
+        Operator(max_parallelism=256).timers.restore([filled().timers.snapshot()])
+
+
+def test_a_closed_service_is_not_armed() -> None:
+    operator = filled()
+    operator.timers.close()
+    operator.timers.close()
+    assert operator.armed == []
+
+
+async def test_callbacks_that_must_be_awaited_fire_one_after_the_other() -> None:
+    log: list[Any] = []
+
+    async def slowly(timer: Timer) -> None:
+        log.append(("start", timer.timestamp))
+        await asyncio.sleep(1)
+        log.append(("end", timer.timestamp))
+
+    def react(operator: Operator, timer: Timer) -> Any:
+        return slowly(timer) if timer.timestamp % 20 else log.append(timer.timestamp)
+
+    operator = Operator(react)
+    operator.event(10, 20, 30)
+    pending = operator.timers.advance_watermark(100)
+    assert pending is not None
+    await pending
+    assert log == [("start", 10), ("end", 10), 20, ("start", 30), ("end", 30)]
+
+    operator.processing(50, 70)
+    await operator.time.advance_to(60)
+    assert (log[-1], operator.armed) == (("end", 50), [70])
+
+
+def test_an_interrupted_advance_fires_at_least_one_timer() -> None:
+    operator = Operator()
+    operator.event(10, 20, 30)
+    steps = [operator.timers.try_advance(25, lambda: True) for _ in range(3)]
+    assert (steps, operator.times) == ([False, True, True], [10, 20])
+
+
+async def test_an_interrupted_advance_can_be_awaited() -> None:
+    operator = Operator(lambda op, timer: asyncio.sleep(1))
+    operator.event(10, 20, 30)
+    for stop, expected in ((True, False), (False, True)):
+        done = operator.timers.try_advance(25, lambda stop=stop: stop)  # type: ignore[misc]
+        assert not isinstance(done, bool)
+        assert await done is expected
+    assert operator.times == [10, 20]
+
+
+async def test_urgent_mail_goes_between_timers_and_the_watermark_comes_last() -> None:
+    log: list[Any] = []
+
+    def default_action(controller: Any) -> None:
+        if 100 in log:
+            controller.all_actions_completed()
+
+    processor = MailboxProcessor(default_action)
+    mailbox = processor.executor(0)
+
+    def react(operator: Operator, timer: Timer) -> None:
+        log.append(timer.timestamp)
+        if timer.timestamp == 10:
+            mailbox.execute(log.append, "urgent", options=MailOptions.URGENT)
+
+    operator = Operator(react)
+    operator.event(10, 20, 30)
+    watermarks = InterruptibleWatermarks(mailbox, [operator.timers], log.append)  # type: ignore[arg-type]
+
+    def input_mail() -> None:
+        watermarks.advance(50)
+        assert log == [10]
+        watermarks.advance(100)
+
+    mailbox.execute(input_mail)
+    mailbox.execute(log.append, "record")
+    await processor.run_mailbox_loop()
+    assert log == [10, "urgent", "record", 20, 30, 100]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "add", "add", "discard", "pop"]),
+            st.integers(0, 12),
+            st.sampled_from("abc"),
+            st.sampled_from([None, "n"]),
+        ),
+        max_size=80,
+    )
+)
+def test_a_queue_is_a_set_that_knows_its_earliest(operations: list[Any]) -> None:
+    queue, model = TimerQueue(), set()
+    for operation, timestamp, key, namespace in operations:
+        timer = Timer(timestamp, key, namespace)
+        if operation == "add":
+            assert queue.add(*timer) is (timer not in model)
+            model.add(timer)
+        elif operation == "discard":
+            assert queue.discard(*timer) is (timer in model)
+            model.discard(timer)
+        else:
+            popped = queue.pop_due(timestamp)
+            due = [t for t in model if t.timestamp <= timestamp]
+            assert (popped is None) is (not due)
+            if popped is not None:
+                assert popped.timestamp == min(t.timestamp for t in due)
+                model.remove(popped)
+        assert (len(queue), set(queue)) == (len(model), model)
+        assert queue.head == min((t.timestamp for t in model), default=None)
+
+
+def test_timers_that_come_and_go_leave_nothing_behind() -> None:
+    queue = TimerQueue()
+    for timestamp in range(10_000):
+        queue.add(timestamp, "k", None)
+        queue.discard(timestamp, "k", None)
+    assert len(queue._heap) < 200
+
+
+@given(st.data())
+def test_a_snapshot_in_the_middle_changes_nothing(data: Any) -> None:
+    plain, moved = Operator(), Operator()
+    steps = st.tuples(
+        st.sampled_from(["event", "processing", "delete", "advance", "snapshot"]),
+        st.sampled_from("abc"),
+        st.integers(0, 40),
+    )
+    watermark = MIN_TIMESTAMP
+    for step, key, time in data.draw(st.lists(steps, max_size=40)):
+        if step == "snapshot":
+            heir = Operator()
+            heir.timers.restore([moved.timers.snapshot()])
+            heir.fired = moved.fired
+            moved = heir
+            continue
+        for operator in (plain, moved):
+            if step == "advance":
+                operator.timers.advance_watermark(max(watermark, time))
+            elif step == "delete":
+                operator.timers.delete_event_time_timer(key, "n", time)
+            else:
+                register = getattr(operator.timers, f"register_{step}_time_timer")
+                register(key, "n", time)
+        if step == "advance":
+            watermark = max(watermark, time)
+    for operator in (plain, moved):
+        operator.timers.advance_watermark(100)
+        operator.time.set_current_time(100)
+    assert sorted(plain.fired) == sorted(moved.fired)
