@@ -1,0 +1,255 @@
+"""From Arrow columns to lists of Python values, fast.
+
+Theory of operation: a decoder is made once per column and called once per run. Types
+whose ``to_pylist`` is fast use it. Dates and times go through NumPy, because
+``to_pylist`` takes microseconds per value for them: a timestamp in UTC is the epoch
+plus a timedelta, which NumPy makes from the integers at once (measured: 0.06 µs
+against 2.4 µs). Nested types decode their children and cut them by offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from aiomailbox.columnar.forms import RecordForm
+from aiomailbox.errors import UnsupportedColumnError
+
+__all__ = ["Decoder", "column_decoder", "epoch_micros"]
+
+Decoder = Callable[[pa.Array], list[Any]]
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NOT_A_TIME: Final = -(2**63)
+# The years 1 to 9999 in microseconds and in days: what Python can say.
+_MICROS_MIN: Final = -62_135_596_800_000_000
+_MICROS_MAX: Final = 253_402_300_799_999_999
+_DAYS_MIN: Final = _MICROS_MIN // 86_400_000_000
+_DAYS_MAX: Final = _MICROS_MAX // 86_400_000_000
+
+
+def column_decoder(
+    field_type: pa.DataType,
+    form: RecordForm,
+    path: str,
+    special: Mapping[str, Callable[[list[Any]], list[Any]]] | None = None,
+) -> Decoder:
+    """Return the function that turns a column into Python values.
+
+    Args:
+        field_type: The column's type.
+        form: What structs inside the column become.
+        path: The column's name; parts of nested columns are named like ``a.b``,
+            ``a.element``, ``a.key`` and ``a.value``.
+        special: Functions for columns (by path) whose plain values mean something
+            else: each takes what ``to_pylist`` gives.
+
+    Raises:
+        UnsupportedColumnError: If a struct's field does not fit ``form``.
+    """
+    convert = (special or {}).get(path)
+    if convert is not None:
+        return _special(convert)
+    types = pa.types
+    if types.is_timestamp(field_type):
+        return _aware(path) if field_type.tz else _naive(path)
+    if types.is_date(field_type):
+        return _dates(path)
+    if types.is_time(field_type):
+        return _times
+    if types.is_duration(field_type):
+        return _durations
+    if types.is_decimal(field_type):
+        return _decimals
+    if types.is_struct(field_type):
+        return _structs(field_type, form, path, special)
+    if types.is_map(field_type):
+        return _maps(field_type, form, path, special)
+    if types.is_list(field_type) or types.is_large_list(field_type):
+        return _lists(field_type, form, path, special)
+    return _plain
+
+
+def epoch_micros(array: pa.Array) -> np.ndarray:
+    """Return timestamps as microseconds since the epoch, null as the smallest int64."""
+    micros = array
+    if array.type.unit != "us":
+        micros = array.cast(pa.timestamp("us", array.type.tz), safe=False)
+    return _int64(micros)
+
+
+def _int64(array: pa.Array) -> np.ndarray:
+    numbers = array.cast(pa.int64())
+    if numbers.null_count:
+        numbers = numbers.fill_null(_NOT_A_TIME)
+    plain: np.ndarray = numbers.to_numpy()
+    return plain
+
+
+def _plain(array: pa.Array) -> list[Any]:
+    values: list[Any] = array.to_pylist()
+    return values
+
+
+def _special(convert: Callable[[list[Any]], list[Any]]) -> Decoder:
+    return lambda array: convert(array.to_pylist())
+
+
+def _aware(path: str) -> Decoder:
+    def decode(array: pa.Array) -> list[Any]:
+        micros = epoch_micros(array)
+        since = micros.view("m8[us]").tolist()
+        try:
+            if array.null_count:
+                return [None if delta is None else EPOCH + delta for delta in since]
+            return [EPOCH + delta for delta in since]
+        except OverflowError as error:
+            raise _out_of_range(path) from error
+
+    return decode
+
+
+def _naive(path: str) -> Decoder:
+    def decode(array: pa.Array) -> list[Any]:
+        micros = epoch_micros(array)
+        _check_range(micros, array, _MICROS_MIN, _MICROS_MAX, path)
+        moments: list[Any] = micros.view("M8[us]").tolist()
+        return moments
+
+    return decode
+
+
+def _dates(path: str) -> Decoder:
+    def decode(array: pa.Array) -> list[Any]:
+        days = _int64(array.cast(pa.date32()).cast(pa.int32()))
+        _check_range(days, array, _DAYS_MIN, _DAYS_MAX, path)
+        dates: list[Any] = days.view("M8[D]").tolist()
+        return dates
+
+    return decode
+
+
+def _check_range(
+    numbers: np.ndarray, array: pa.Array, low: int, high: int, path: str
+) -> None:
+    if not len(numbers):
+        return
+    known = numbers[numbers != _NOT_A_TIME] if array.null_count else numbers
+    if len(known) and (known.min() < low or known.max() > high):
+        raise _out_of_range(path)
+
+
+def _out_of_range(path: str) -> UnsupportedColumnError:
+    return UnsupportedColumnError(
+        f"column {path!r} has a moment outside the years 1 to 9999, which Python "
+        "cannot express. Filter it out, or read it as a number."
+    )
+
+
+def _times(array: pa.Array) -> list[Any]:
+    # Python's time has microseconds; casting to them checks nothing, as collect().
+    return _plain(array.cast(pa.time64("us"), safe=False))
+
+
+def _durations(array: pa.Array) -> list[Any]:
+    micros = _int64(array.cast(pa.duration("us"), safe=False))
+    deltas: list[Any] = micros.view("m8[us]").tolist()
+    return deltas
+
+
+def _decimals(array: pa.Array) -> list[Any]:
+    values: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
+    return values
+
+
+def _structs(
+    field_type: pa.DataType,
+    form: RecordForm,
+    path: str,
+    special: Mapping[str, Callable[[list[Any]], list[Any]]] | None,
+) -> Decoder:
+    fields = [field_type.field(index) for index in range(field_type.num_fields)]
+    build = form.builder(tuple(field.name for field in fields), path)
+    decoders = [
+        column_decoder(
+            field.type, form.nested(field.name), f"{path}.{field.name}", special
+        )
+        for field in fields
+    ]
+
+    def decode(array: pa.Array) -> list[Any]:
+        if array.null_count == 0:
+            columns = [
+                decoder(array.field(index)) for index, decoder in enumerate(decoders)
+            ]
+            return build(columns, len(array))
+        valid = array.is_valid()
+        records = iter(decode(array.filter(valid)))
+        return [next(records) if there else None for there in valid.to_pylist()]
+
+    return decode
+
+
+def _lists(
+    field_type: pa.DataType,
+    form: RecordForm,
+    path: str,
+    special: Mapping[str, Callable[[list[Any]], list[Any]]] | None,
+) -> Decoder:
+    decoder = column_decoder(field_type.value_type, form, f"{path}.element", special)
+    if decoder is _plain:
+        return _plain
+
+    def decode(array: pa.Array) -> list[Any]:
+        start, offsets, stop = _offsets(array)
+        items = decoder(array.values.slice(start, stop - start))
+        return _cut(array, offsets, lambda low, high: items[low:high])
+
+    return decode
+
+
+def _maps(
+    field_type: pa.DataType,
+    form: RecordForm,
+    path: str,
+    special: Mapping[str, Callable[[list[Any]], list[Any]]] | None,
+) -> Decoder:
+    key_decoder = column_decoder(field_type.key_type, form, f"{path}.key", special)
+    item_decoder = column_decoder(field_type.item_type, form, f"{path}.value", special)
+
+    def decode(array: pa.Array) -> list[Any]:
+        start, offsets, stop = _offsets(array)
+        keys = key_decoder(array.keys.slice(start, stop - start))
+        items = item_decoder(array.items.slice(start, stop - start))
+        return _cut(
+            array,
+            offsets,
+            lambda low, high: dict(zip(keys[low:high], items[low:high], strict=True)),
+        )
+
+    return decode
+
+
+def _offsets(array: pa.Array) -> tuple[int, list[int], int]:
+    """Return first, all (from 0) and last of the offsets of a list or map column."""
+    offsets = array.offsets.to_numpy()
+    start, stop = int(offsets[0]), int(offsets[-1])
+    return start, (offsets - start).tolist(), stop
+
+
+def _cut(
+    array: pa.Array, offsets: list[int], make: Callable[[int, int], Any]
+) -> list[Any]:
+    bounds = pairwise(offsets)
+    if array.null_count == 0:
+        return [make(low, high) for low, high in bounds]
+    there = array.is_valid().to_pylist()
+    return [
+        make(low, high) if valid else None
+        for (low, high), valid in zip(bounds, there, strict=True)
+    ]

@@ -1,0 +1,261 @@
+"""What a record made from columns is: a NamedTuple, a dict, or an object of a class.
+
+A form turns columns of Python values into records, one call per run. The same form
+makes the records of nested structs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import keyword
+import typing
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import repeat
+from typing import Any, NamedTuple, Protocol, TypeGuard
+
+import msgspec
+
+from aiomailbox.columnar.named_tuples import record_class
+from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
+
+__all__ = [
+    "ClassForm",
+    "DictForm",
+    "NamedTupleForm",
+    "RecordForm",
+    "StructBuilder",
+    "record_form",
+]
+
+# (columns of Python values, how many rows) → records.
+StructBuilder = Callable[[Sequence[Sequence[Any]], int], list[Any]]
+
+
+class RecordForm(Protocol):
+    """How records are made from columns."""
+
+    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        """Return the function that makes records with fields of these names.
+
+        Args:
+            names: The columns' names, in order.
+            where: The path of the struct column whose fields they are; empty for the
+                record itself.
+
+        Raises:
+            UnsupportedColumnError: If a name does not fit the form; names it.
+        """
+        ...
+
+    def nested(self, name: str) -> RecordForm:
+        """Return the form of the structs inside the field ``name``."""
+        ...
+
+
+class NamedTupleForm:
+    """Records as NamedTuples: the default."""
+
+    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        """Return the function that makes NamedTuples with these fields."""
+        check_unique(names, where)
+        for name in names:
+            if (
+                not name.isidentifier()
+                or keyword.iskeyword(name)
+                or name.startswith("_")
+            ):
+                raise UnsupportedColumnError(
+                    f"column {_path(where, name)!r} cannot be a field of a NamedTuple: "
+                    "its name is not a public identifier. Rename the column, or use "
+                    "records=dict."
+                )
+        cls = record_class(names)
+        new = tuple.__new__
+
+        def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
+            if not columns:
+                return [new(cls, ()) for _ in range(count)]
+            return list(map(new, repeat(cls), zip(*columns, strict=True)))
+
+        return build
+
+    def nested(self, name: str) -> RecordForm:
+        """Return this form."""
+        return self
+
+
+class DictForm:
+    """Records as dicts from column name to value."""
+
+    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        """Return the function that makes dicts with these keys."""
+        check_unique(names, where)
+
+        def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
+            if not columns:
+                return [{} for _ in range(count)]
+            return [
+                dict(zip(names, values, strict=True))
+                for values in zip(*columns, strict=True)
+            ]
+
+        return build
+
+    def nested(self, name: str) -> RecordForm:
+        """Return this form."""
+        return self
+
+
+class ClassForm:
+    """Records as objects of a dataclass, a `msgspec.Struct` or a NamedTuple class.
+
+    The columns must be the class's fields, in any order; a field with a default may be
+    missing. A struct column becomes the record class named in the field's annotation,
+    or else a NamedTuple.
+
+    Args:
+        record_type: The class.
+    """
+
+    def __init__(self, record_type: type) -> None:
+        self.record_type = record_type
+        self._fields = _class_fields(record_type)
+
+    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        """Return the function that makes objects of the class."""
+        check_unique(names, where)
+        self._check_fields(names, where)
+        cls: Callable[..., Any] = self.record_type
+        order = [field.name for field in self._fields if field.name in names]
+        if len(order) == len(self._fields) and not any(
+            field.keyword_only for field in self._fields
+        ):
+            positions = [names.index(name) for name in order]
+
+            def by_position(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
+                if not columns:
+                    return [cls() for _ in range(count)]
+                return list(map(cls, *[columns[position] for position in positions]))
+
+            return by_position
+
+        def by_keyword(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
+            if not columns:
+                return [cls() for _ in range(count)]
+            return [
+                cls(**dict(zip(names, values, strict=True)))
+                for values in zip(*columns, strict=True)
+            ]
+
+        return by_keyword
+
+    def nested(self, name: str) -> RecordForm:
+        """Return the form of the class that the field's annotation names."""
+        try:
+            hint = typing.get_type_hints(self.record_type).get(name)
+        except (NameError, TypeError):
+            hint = None
+        inner = _record_type_in(hint)
+        return NamedTupleForm() if inner is None else ClassForm(inner)
+
+    def _check_fields(self, names: tuple[str, ...], where: str) -> None:
+        class_name = self.record_type.__qualname__
+        known = [field.name for field in self._fields]
+        for name in names:
+            if name not in known:
+                raise UnsupportedColumnError(
+                    f"column {_path(where, name)!r} has no field in {class_name}, "
+                    f"whose fields are {known}. Drop the column or add the field."
+                )
+        for field in self._fields:
+            if field.required and field.name not in names:
+                raise UnsupportedColumnError(
+                    f"no column {_path(where, field.name)!r} for that field of "
+                    f"{class_name}; the columns are {list(names)}. Add the column, or "
+                    "give the field a default."
+                )
+
+
+def record_form(records: object, parameter: str = "records") -> RecordForm:
+    """Return the form that a user's ``records=`` argument names.
+
+    Args:
+        records: ``"namedtuple"``, ``dict`` (or ``"dict"``), or a class.
+        parameter: The argument's name, for the message.
+
+    Raises:
+        InvalidArgumentError: If it is none of these.
+    """
+    if records == "namedtuple":
+        return NamedTupleForm()
+    if records is dict or records == "dict":
+        return DictForm()
+    if isinstance(records, type) and _is_record_type(records):
+        return ClassForm(records)
+    raise InvalidArgumentError(
+        parameter,
+        f"{records!r} is not a kind of record",
+        'Use "namedtuple", dict, a dataclass, a msgspec.Struct or a NamedTuple class.',
+    )
+
+
+def check_unique(names: tuple[str, ...], where: str) -> None:
+    """Check that no two columns have the same name.
+
+    Raises:
+        UnsupportedColumnError: If two have.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise UnsupportedColumnError(
+                f"column {_path(where, name)!r} exists twice. Rename one of them, for "
+                "example with DataFrame.toDF."
+            )
+        seen.add(name)
+
+
+def _path(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+class _ClassField(NamedTuple):
+    name: str
+    required: bool
+    keyword_only: bool
+
+
+@cache
+def _class_fields(record_type: type) -> tuple[_ClassField, ...]:
+    parameters = inspect.signature(record_type).parameters.values()
+    return tuple(
+        _ClassField(
+            parameter.name,
+            parameter.default is parameter.empty,
+            parameter.kind is parameter.KEYWORD_ONLY,
+        )
+        for parameter in parameters
+    )
+
+
+def _is_record_type(candidate: Any) -> TypeGuard[type]:
+    if not isinstance(candidate, type):
+        return False
+    if dataclasses.is_dataclass(candidate):
+        return True
+    if issubclass(candidate, msgspec.Struct):
+        return True
+    return issubclass(candidate, tuple) and hasattr(candidate, "_fields")
+
+
+def _record_type_in(hint: Any) -> type | None:
+    """Return the first record class in an annotation such as ``list[X] | None``."""
+    if _is_record_type(hint):
+        return hint
+    for argument in typing.get_args(hint):
+        found = _record_type_in(argument)
+        if found is not None:
+            return found
+    return None

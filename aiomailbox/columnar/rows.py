@@ -1,0 +1,57 @@
+"""Makes rows from record batches of one schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from aiomailbox.columnar.decode import column_decoder
+from aiomailbox.columnar.forms import RecordForm
+
+__all__ = ["RowMaker"]
+
+
+class RowMaker:
+    """Turns record batches into lists of records; one per schema.
+
+    Args:
+        schema: The batches' schema.
+        form: What a record is, see `record_form`.
+        special: Functions for columns whose plain values mean something else, by path
+            (``column``, ``column.field``, ``column.element``, …).
+
+    Raises:
+        UnsupportedColumnError: If a column does not fit the form; names it.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from aiomailbox.columnar import NamedTupleForm
+        >>> batch = pa.record_batch({"city": ["Oslo", "Rome"], "visits": [3, None]})
+        >>> RowMaker(batch.schema, NamedTupleForm()).rows(batch)
+        [Record(city='Oslo', visits=3), Record(city='Rome', visits=None)]
+    """
+
+    __slots__ = ("_build", "_decoders", "schema")
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        form: RecordForm,
+        special: Mapping[str, Callable[[list[Any]], list[Any]]] | None = None,
+    ) -> None:
+        self.schema = schema
+        self._build = form.builder(tuple(schema.names))
+        self._decoders = [
+            column_decoder(field.type, form.nested(field.name), field.name, special)
+            for field in schema
+        ]
+
+    def rows(self, batch: pa.RecordBatch) -> list[Any]:
+        """Return the batch's rows as records, shape ``(n,)``."""
+        columns = [
+            decode(column)
+            for decode, column in zip(self._decoders, batch.columns, strict=True)
+        ]
+        return self._build(columns, batch.num_rows)
