@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from aiomailbox.operators.aggregates import (
+    Aggregate,
+    aggregates,
+    check_aggregate,
+    collect_list,
+    count,
+    is_async_aggregate,
+    max_,
+    mean,
+    min_,
+    sum_,
+)
 from aiomailbox.operators.async_stateless import AsyncStatelessOperator
 from aiomailbox.operators.callables import (
     CallableKind,
@@ -28,6 +40,12 @@ from aiomailbox.operators.context import (
 from aiomailbox.operators.contract import Input, Operator, Output, Pending, then
 from aiomailbox.operators.fused_source import StageKind
 from aiomailbox.operators.fusion import FusedOperator, fuse
+from aiomailbox.operators.key_reader import KeyReader
+from aiomailbox.operators.keyed import (
+    KeyedAggregateOperator,
+    KeyedReduceOperator,
+    KeySelector,
+)
 from aiomailbox.operators.locate import user_location
 from aiomailbox.operators.on_error import (
     DeadLetter,
@@ -46,6 +64,7 @@ from aiomailbox.operators.process import (
 )
 from aiomailbox.operators.process_context import ProcessContext
 from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.operators.result_record import result_type
 from aiomailbox.operators.selectors import FieldSelector, field_or_function
 from aiomailbox.operators.sink import Committer, Sink, SinkWriter
 from aiomailbox.operators.sink_operator import SinkOperator, SinkState
@@ -63,6 +82,7 @@ from aiomailbox.operators.source import (
     StaticEnumerator,
 )
 from aiomailbox.operators.source_operator import SourceMode, SourceOperator
+from aiomailbox.operators.stateful import StatefulOperator, StatefulSnapshot
 from aiomailbox.operators.stateless import (
     FilterOperator,
     FlatMapOperator,
@@ -74,6 +94,7 @@ from aiomailbox.operators.timestamps import TimestampsAndWatermarksOperator
 from aiomailbox.operators.two_input import TwoInputOperator
 
 __all__ = [
+    "Aggregate",
     "AsyncStatelessOperator",
     "Boundedness",
     "CallableKind",
@@ -96,6 +117,10 @@ __all__ = [
     "Input",
     "InputStatus",
     "Journal",
+    "KeyReader",
+    "KeySelector",
+    "KeyedAggregateOperator",
+    "KeyedReduceOperator",
     "Limiter",
     "MapOperator",
     "OnError",
@@ -121,23 +146,35 @@ __all__ = [
     "SplitEnumerator",
     "SplitOutput",
     "StageKind",
+    "StatefulOperator",
+    "StatefulSnapshot",
     "StatelessOperator",
     "StaticEnumerator",
     "TimestampsAndWatermarksOperator",
     "TwoInputOperator",
+    "aggregates",
     "callable_kind",
+    "check_aggregate",
     "check_function",
     "check_on_error",
     "check_process_method",
     "check_sync_function",
+    "collect_list",
+    "count",
     "dead_letter",
     "describe",
     "fail",
     "field_or_function",
     "fuse",
+    "is_async_aggregate",
     "is_async_callable",
+    "max_",
+    "mean",
+    "min_",
+    "result_type",
     "skip",
     "stateless",
+    "sum_",
     "then",
     "user_location",
 ]

@@ -110,8 +110,8 @@ class TestRuntimeContext:
         """Return the hand-over of this name, with room for one run."""
         return self._handovers.setdefault(name, MemoryHandover())
 
-    def timer_service(self, name: str, target: Triggerable) -> InternalTimerService:
-        """Return a timer service of the operator."""
+    def timer_service(self, target: Triggerable) -> InternalTimerService:
+        """Return a new timer service of the operator."""
         return InternalTimerService(
             target,
             self.keyed_state,

@@ -1,0 +1,188 @@
+"""Writes the functions of an aggregate as source: one list of slots, no loops.
+
+Theory of operation: each piece owns some slots of the accumulator, a list. ``add``
+first reads everything it needs from the record, then computes, then stores, so that a
+record for which something raises leaves the accumulator as it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+_NUMBER: Final = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The source of one kind of aggregate.
+
+    In the texts ``{a}`` is the accumulator, ``{b}`` another one, ``{i}`` and ``{j}``
+    the first and second slot, ``{v}`` the value read from the record, ``{n}`` and
+    ``{m}`` names for new values, ``{f}`` the user's own aggregate function.
+
+    Attributes:
+        initial: An expression per slot.
+        compute: Statements that change nothing.
+        store: Statements that cannot fail.
+        result: An expression.
+        merge: Statements that put ``{b}`` into ``{a}``.
+    """
+
+    initial: tuple[str, ...]
+    compute: tuple[str, ...]
+    store: tuple[str, ...]
+    result: str
+    merge: tuple[str, ...]
+
+
+_ADDED: Final = "{n} = {a}[{i}] if {v} is None else {v} if {a}[{i}] is None else "
+_SUM_MERGED: Final = (
+    "if {b}[{i}] is not None:",
+    "    {a}[{i}] = {b}[{i}] if {a}[{i}] is None else {a}[{i}] + {b}[{i}]",
+)
+
+
+def _extreme(comparison: str) -> Template:
+    return Template(
+        ("None",),
+        (
+            "{n} = {a}[{i}]",
+            f"if {{v}} is not None and ({{n}} is None or {{v}} {comparison} {{n}}):",
+            "    {n} = {v}",
+        ),
+        ("{a}[{i}] = {n}",),
+        "{a}[{i}]",
+        (
+            "if {b}[{i}] is not None:",
+            f"    if {{a}}[{{i}}] is None or {{b}}[{{i}}] {comparison} {{a}}[{{i}}]:",
+            "        {a}[{i}] = {b}[{i}]",
+        ),
+    )
+
+
+COUNT: Final = Template(
+    ("0",), (), ("{a}[{i}] += 1",), "{a}[{i}]", ("{a}[{i}] += {b}[{i}]",)
+)
+COUNT_WHERE: Final = Template(
+    ("0",), (), ("if {v}:", "    {a}[{i}] += 1"), COUNT.result, COUNT.merge
+)
+SUM: Final = Template(
+    ("None",),
+    (_ADDED + "{a}[{i}] + {v}",),
+    ("{a}[{i}] = {n}",),
+    "{a}[{i}]",
+    _SUM_MERGED,
+)
+MEAN: Final = Template(
+    ("None", "0"),
+    SUM.compute,
+    ("if {v} is not None:", "    {a}[{i}] = {n}", "    {a}[{j}] += 1"),
+    "({a}[{i}] / {a}[{j}] if {a}[{j}] else None)",
+    (*_SUM_MERGED, "{a}[{j}] += {b}[{j}]"),
+)
+MIN: Final = _extreme("<")
+MAX: Final = _extreme(">")
+LIST: Final = Template(
+    ("[]",),
+    (),
+    ("if {v} is not None:", "    {a}[{i}].append({v})"),
+    "{a}[{i}].copy()",
+    ("{a}[{i}] = [*{a}[{i}], *{b}[{i}]]",),
+)
+CUSTOM: Final = Template(
+    ("{f}.create_accumulator()",),
+    ("{n} = {f}.add(record, {a}[{i}])",),
+    ("{a}[{i}] = {n}",),
+    "{f}.get_result({a}[{i}])",
+    ("{a}[{i}] = {f}.merge({a}[{i}], {b}[{i}])",),
+)
+
+
+class Layout:
+    """The pieces of an aggregate with their slots and names.
+
+    Args:
+        templates: The kind of each piece.
+    """
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self, templates: Sequence[Template]) -> None:
+        self._pieces: list[tuple[Template, dict[str, str]]] = []
+        slot = 0
+        for number, template in enumerate(templates):
+            names = {
+                "a": "a",
+                "b": "b",
+                "i": str(slot),
+                "j": str(slot + 1),
+                "n": f"n{number}",
+                "v": f"v{number}",
+                "f": f"f{number}",
+            }
+            self._pieces.append((template, names))
+            slot += len(template.initial)
+
+    def initial(self) -> str:
+        """Return the expression of a new accumulator."""
+        parts = [
+            part.format_map(names)
+            for template, names in self._pieces
+            for part in template.initial
+        ]
+        return f"[{', '.join(parts)}]"
+
+    def results(self) -> list[str]:
+        """Return the expression of each piece's result."""
+        return [template.result.format_map(names) for template, names in self._pieces]
+
+    def statements(self, part: str) -> list[str]:
+        """Return the statements of one part of all templates."""
+        return [
+            line.format_map(names)
+            for template, names in self._pieces
+            for line in getattr(template, part)
+        ]
+
+
+def add_source(layout: Layout, reads: Sequence[tuple[int, str]]) -> str:
+    """Return the source of ``add(record, a)``.
+
+    Args:
+        layout: The pieces.
+        reads: For each piece that reads something its number, and the expression.
+    """
+    lines = ["def add(record, a):"]
+    if reads:
+        # Equal expressions are read once.
+        first: dict[str, str] = {}
+        lines.append("    try:")
+        for number, expression in reads:
+            lines.append(
+                f"        v{number} = {first.setdefault(expression, expression)}"
+            )
+            first[expression] = f"v{number}"
+        lines += [
+            "    except field_errors:",
+            "        explain(record)",
+            "        raise",
+        ]
+    body = layout.statements("compute") + layout.statements("store")
+    lines += [f"    {line}" for line in body]
+    lines.append("    return a")
+    return "\n".join(lines)
+
+
+def compile_function(
+    name: str, source: str, names: dict[str, Any]
+) -> Callable[..., Any]:
+    """Return the function that ``source`` defines; tracebacks show its lines."""
+    filename = f"<aiomailbox aggregate {next(_NUMBER)}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    exec(compile(source, filename, "exec"), names)
+    made: Callable[..., Any] = names[name]
+    return made

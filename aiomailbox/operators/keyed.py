@@ -1,0 +1,252 @@
+"""Running results per key: every record leads to an updated one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from operator import length_hint
+from typing import Any
+
+from aiomailbox.operators.aggregates import check_aggregate, is_async_aggregate
+from aiomailbox.operators.callables import check_function, is_async_callable
+from aiomailbox.operators.contract import Pending, then
+from aiomailbox.operators.key_reader import KeyReader
+from aiomailbox.operators.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.operators.selectors import field_or_function
+from aiomailbox.operators.stateful import StatefulOperator
+from aiomailbox.records import ListRun, Run
+from aiomailbox.state import AggregateFunction, ValueStateDescriptor
+
+KeySelector = str | Callable[[Any], Any]
+
+
+class RollingOperator(StatefulOperator):
+    """The base of operators that keep one content per key and emit each update.
+
+    Args:
+        key: A field's name or a function of a record.
+        function: The user's function, for error messages.
+        is_async: Whether the function must be awaited.
+        on_error: What to do with a record for which it raises; its key's content
+            stays as it was.
+    """
+
+    def __init__(
+        self,
+        key: KeySelector,
+        function: Callable[..., Any],
+        *,
+        is_async: bool,
+        on_error: OnError,
+    ) -> None:
+        super().__init__()
+        self._key = field_or_function(key, "key")
+        self._function = function
+        self._is_async = is_async
+        self.on_error = check_on_error(on_error)
+
+    def open(self) -> Pending:
+        """Bind the state."""
+        self._keys = KeyReader(self._key, self)
+        # The name is in snapshots.
+        self._table = self.context.keyed_state.table(ValueStateDescriptor("rolling"))
+        self._failures = RecordFailures(
+            self.on_error, self._function, self.context, self.output
+        )
+        return None
+
+    def process_run(self, run: Run) -> Pending:
+        """Update the content of each record's key and emit the results as one run."""
+        values = run.values
+        if not values:
+            return None
+        keys = self._keys.read(values)
+        if self._is_async:
+            return self._process_awaited(run, keys)
+        results: list[Any] = []
+        remaining_keys, remaining = iter(keys), iter(values)
+        try:
+            self._update(remaining_keys, remaining, results)
+        except Exception as error:  # noqa: BLE001 -- on_error decides
+            return self._process_rest(run, remaining_keys, remaining, results, error)
+        return self.output.emit_run(ListRun(results, run.timestamps))
+
+    def _update(
+        self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
+    ) -> None:
+        """Update key by key until something raises."""
+        raise TypeError(f"{type(self).__name__} does not define _update")
+
+    async def _update_one(self, key: Any, value: Any) -> Any:
+        """Update one key and return the result."""
+        raise TypeError(f"{type(self).__name__} does not define _update_one")
+
+    def _process_rest(
+        self,
+        run: Run,
+        keys: Iterator[Any],
+        values: Iterator[Any],
+        results: list[Any],
+        error: Exception,
+    ) -> Pending:
+        """Go on after a record that failed; the iterators stand behind it."""
+        failed: list[int] = []
+        stamps = run.timestamps
+        following: Exception | None = error
+        while following is not None:
+            index = len(run) - length_hint(values) - 1
+            stamp = None if stamps is None else stamps[index]
+            self._failures.take(run.values[index], stamp, following)
+            failed.append(index)
+            following = None
+            try:
+                self._update(keys, values, results)
+            except Exception as next_error:  # noqa: BLE001 -- on_error decides
+                following = next_error
+        if stamps is not None:
+            gone = set(failed)
+            stamps = [stamp for i, stamp in enumerate(stamps) if i not in gone]
+        reported = self._failures.report()
+        return then(reported, self.output.emit_run, ListRun(results, stamps))
+
+    async def _process_awaited(self, run: Run, keys: list[Any]) -> None:
+        stamps = run.timestamps
+        for index, (key, value) in enumerate(zip(keys, run.values, strict=True)):
+            stamp = None if stamps is None else stamps[index]
+            await self.output.availability.wait()
+            pending: Pending
+            try:
+                result = await self._update_one(key, value)
+            except Exception as error:  # noqa: BLE001 -- on_error decides
+                self._failures.take(value, stamp, error)
+                pending = self._failures.report()
+            else:
+                taken = ListRun([result], None if stamp is None else [stamp])
+                pending = self.output.emit_run(taken)
+            if pending is not None:
+                await pending
+
+
+class KeyedReduceOperator(RollingOperator):
+    """Folds the records of each key into one, and emits it after every record.
+
+    Args:
+        key: A field's name or a function of a record.
+        reduce_function: ``(reduced, record) -> reduced``, sync or ``async def``. The
+            first record of a key is its first result.
+        on_error: What to do with a record for which the function raises.
+
+    Raises:
+        WrongTypeError: If ``key`` or ``reduce_function`` cannot be called so.
+
+    Concept:
+        Flink, ``KeyedStream.reduce`` and ``StreamGroupedReduceOperator``.
+
+    Example:
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> operator = KeyedReduceOperator(str.lower, lambda old, new: old + new)
+        >>> with OneInputHarness(operator, keyed=True) as harness:
+        ...     harness.process_run(["a", "b", "A"])
+        ...     harness.values
+        ['a', 'b', 'aA']
+    """
+
+    def __init__(
+        self,
+        key: KeySelector,
+        reduce_function: Callable[[Any, Any], Any],
+        *,
+        on_error: OnError = fail,
+    ) -> None:
+        self._reduce = check_function(reduce_function, "reduce_function", arity=2)
+        super().__init__(
+            key,
+            self._reduce,
+            is_async=is_async_callable(self._reduce),
+            on_error=on_error,
+        )
+
+    def _update(
+        self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
+    ) -> None:
+        reduce, append = self._reduce, results.append
+        get, put = self._table.get, self._table.put
+        for key, value in zip(keys, values, strict=True):
+            reduced = get(key)
+            reduced = value if reduced is None else reduce(reduced, value)
+            put(key, reduced)
+            append(reduced)
+
+    async def _update_one(self, key: Any, value: Any) -> Any:
+        reduced = self._table.get(key)
+        reduced = value if reduced is None else await self._reduce(reduced, value)
+        self._table.put(key, reduced)
+        return reduced
+
+
+class KeyedAggregateOperator(RollingOperator):
+    """Adds each record to its key's accumulator and emits the result so far.
+
+    Args:
+        key: A field's name or a function of a record.
+        aggregate: What to compute: a ready-made aggregate or any `AggregateFunction`,
+            whose methods may be ``async def``.
+        on_error: What to do with a record for which the aggregate raises.
+
+    Raises:
+        WrongTypeError: If ``aggregate`` lacks a method.
+
+    Example:
+        >>> from aiomailbox.operators import sum_
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> operator = KeyedAggregateOperator("user", sum_("amount"))
+        >>> with OneInputHarness(operator, keyed=True) as harness:
+        ...     harness.process_element({"user": "a", "amount": 2})
+        ...     harness.process_element({"user": "a", "amount": 3})
+        ...     harness.values
+        [2, 5]
+    """
+
+    def __init__(
+        self,
+        key: KeySelector,
+        aggregate: AggregateFunction,
+        *,
+        on_error: OnError = fail,
+    ) -> None:
+        self._aggregate: Any = check_aggregate(aggregate)
+        super().__init__(
+            key,
+            self._aggregate.add,
+            is_async=is_async_aggregate(aggregate),
+            on_error=on_error,
+        )
+
+    def _update(
+        self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
+    ) -> None:
+        aggregate, append = self._aggregate, results.append
+        create, add = aggregate.create_accumulator, aggregate.add
+        get_result = aggregate.get_result
+        get, put = self._table.get, self._table.put
+        for key, value in zip(keys, values, strict=True):
+            accumulator = get(key)
+            if accumulator is None:
+                accumulator = create()
+            accumulator = add(value, accumulator)
+            put(key, accumulator)
+            append(get_result(accumulator))
+
+    async def _update_one(self, key: Any, value: Any) -> Any:
+        aggregate = self._aggregate
+        accumulator = self._table.get(key)
+        if accumulator is None:
+            accumulator = await _awaited(aggregate.create_accumulator())
+        accumulator = await _awaited(aggregate.add(value, accumulator))
+        self._table.put(key, accumulator)
+        return await _awaited(aggregate.get_result(accumulator))
+
+
+async def _awaited(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
