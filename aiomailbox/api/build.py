@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from aiomailbox.connectors import FunctionSink
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.graph import FunctionInfo
-from aiomailbox.operators import describe, is_async_callable
+from aiomailbox.eventtime import WatermarkStrategy
+from aiomailbox.graph import FunctionInfo, Origin, Transformation
+from aiomailbox.operators import (
+    Sink,
+    SinkOperator,
+    check_function,
+    describe,
+    is_async_callable,
+)
 
 
 def check_count(value: object, parameter: str) -> int:
@@ -44,3 +53,40 @@ def function_info(function: Callable[..., Any], *, serial: bool = True) -> Funct
     if is_async and serial:
         note = "one record at a time; map_async runs many concurrently"
     return FunctionInfo(describe(function), is_async, note)
+
+
+def check_strategy(strategy: object, parameter: str) -> WatermarkStrategy:
+    """Return ``strategy`` if it is a `WatermarkStrategy`, else raise."""
+    if isinstance(strategy, WatermarkStrategy):
+        return strategy
+    raise WrongTypeError(
+        parameter,
+        f"{strategy!r} is not a WatermarkStrategy",
+        "Use am.WatermarkStrategy.for_bounded_out_of_orderness(...).",
+    )
+
+
+def sink_transformation(
+    sink: Sink | Callable[[Any], Any],
+    origins: list[Origin],
+    others: list[Transformation],
+) -> Transformation:
+    """Return the end of a stream, with a name that no other sink has.
+
+    Args:
+        sink: A sink, or a function that is called with each record.
+        origins: What goes into it.
+        others: The job's other sinks.
+    """
+    found: Sink = (
+        sink
+        if hasattr(sink, "create_writer")
+        else FunctionSink(check_function(sink, "sink", arity=1))
+    )
+    name = base = type(found).__name__
+    taken = {other.name for other in others}
+    number = 2
+    while name in taken:
+        name = f"{base}-{number}"
+        number += 1
+    return Transformation(name, partial(SinkOperator, found), [origins], sink=found)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from aiomailbox.api.build import check_count, check_name
+from aiomailbox.api.build import check_count, check_name, check_strategy
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.job import JobClient
 from aiomailbox.api.stream import DataStream
@@ -89,12 +89,7 @@ class StreamExecutionEnvironment:
                 "env.from_async_iterable(...).",
             )
         strategy = watermark_strategy or WatermarkStrategy.no_watermarks()
-        if not isinstance(strategy, WatermarkStrategy):
-            raise WrongTypeError(
-                "watermark_strategy",
-                f"{watermark_strategy!r} is not a WatermarkStrategy",
-                "Use am.WatermarkStrategy.for_bounded_out_of_orderness(...).",
-            )
+        check_strategy(strategy, "watermark_strategy")
         item = Transformation(
             name=check_name(name, "name"),
             factory=partial(SourceOperator, source, strategy),

@@ -12,7 +12,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from aiomailbox.api.build import check_count, function_info
+from aiomailbox.api.build import (
+    check_count,
+    check_strategy,
+    function_info,
+    sink_transformation,
+)
 from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.partitioning import Partitioning
@@ -41,9 +46,9 @@ from aiomailbox.operators import (
     ProcessFunction,
     ProcessOperator,
     Sink,
-    SinkOperator,
     StageKind,
     TimestampsAndWatermarksOperator,
+    check_function,
     check_on_error,
     fail,
     field_or_function,
@@ -225,7 +230,7 @@ class DataStream(
 
         What upstream said of event time is forgotten, except for its end.
         """
-        _check_strategy(strategy)
+        check_strategy(strategy, "strategy")
         return self._derive(
             "timestamps", partial(TimestampsAndWatermarksOperator, strategy)
         )
@@ -281,12 +286,9 @@ class DataStream(
         Returns:
             The sink, to give it a name, a uid or a parallelism.
         """
-        from aiomailbox.connectors import FunctionSink
-
-        found = cast(
-            "Sink", sink if hasattr(sink, "create_writer") else FunctionSink(sink)
-        )
-        return self._attach_sink(found)
+        item = sink_transformation(sink, self._origins, self._definition.sinks)
+        self._definition.sinks.append(item)
+        return DataStream(self._definition, [Origin(item)])
 
     def __aiter__(self) -> AsyncGenerator[T]:
         """Run the stream and yield its records, at the pace of the consumer.
@@ -309,20 +311,9 @@ class DataStream(
         )
 
     def _derive(
-        self,
-        name: str,
-        factory: OperatorFactory,
-        *,
-        functions: tuple[FunctionInfo, ...] = (),
-        bound: str = "",
+        self, name: str, factory: OperatorFactory, **facts: Any
     ) -> DataStream[Any]:
-        item = Transformation(
-            name=name,
-            factory=factory,
-            inputs=[self._origins],
-            functions=functions,
-            bound=bound,
-        )
+        item = Transformation(name, factory, [self._origins], **facts)
         return DataStream(self._definition, [Origin(item)])
 
     def _partitioned(self, partitioner: Partitioner) -> DataStream[T]:
@@ -334,39 +325,10 @@ class DataStream(
             ],
         )
 
-    def _attach_sink(self, sink: Sink) -> DataStream[T]:
-        name = type(sink).__name__
-        taken = {item.name for item in self._definition.sinks}
-        number = 2
-        unique = name
-        while unique in taken:
-            unique = f"{name}-{number}"
-            number += 1
-        item = Transformation(
-            name=unique,
-            factory=partial(SinkOperator, sink),
-            inputs=[self._origins],
-            sink=sink,
-        )
-        self._definition.sinks.append(item)
-        return DataStream(self._definition, [Origin(item)])
-
     def _connected(
-        self,
-        others: list[Origin],
-        name: str,
-        factory: OperatorFactory,
-        functions: tuple[FunctionInfo, ...],
-        *,
-        is_keyed: bool,
+        self, others: list[Origin], name: str, factory: OperatorFactory, **facts: Any
     ) -> DataStream[Any]:
-        item = Transformation(
-            name=name,
-            factory=factory,
-            inputs=[self._origins, others],
-            is_keyed=is_keyed,
-            functions=functions,
-        )
+        item = Transformation(name, factory, [self._origins, others], **facts)
         return DataStream(self._definition, [Origin(item)])
 
     def _check_same_job(self, other: DataStream[Any]) -> None:
@@ -458,23 +420,5 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         name: str,
         factory: OperatorFactory,
         functions: tuple[FunctionInfo, ...] = (),
-        bound: str = "",
     ) -> DataStream[Any]:
-        item = Transformation(
-            name=name,
-            factory=factory,
-            inputs=[self._origins],
-            is_keyed=True,
-            functions=functions,
-            bound=bound,
-        )
-        return DataStream(self._definition, [Origin(item)])
-
-
-def _check_strategy(strategy: object) -> None:
-    if not isinstance(strategy, WatermarkStrategy):
-        raise WrongTypeError(
-            "strategy",
-            f"{strategy!r} is not a WatermarkStrategy",
-            "Use am.WatermarkStrategy.for_bounded_out_of_orderness(...).",
-        )
+        return self._derive(name, factory, functions=functions, is_keyed=True)
