@@ -141,6 +141,18 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (1, 12, [9]),
         ],
     ),
+    "a channel that is left out does not hold the others back": (
+        3,
+        [
+            (0, 10, []),
+            (1, 7, []),
+            (2, 3, [3]),
+            (2, "idle", [7]),
+            (2, "active", []),
+            (2, 5, []),
+            (1, 12, [10]),
+        ],
+    ),
     "nothing leaks when only a channel without a watermark is active": (
         3,
         [
