@@ -72,6 +72,7 @@ class StreamExecutionEnvironment:
         watermark_strategy: WatermarkStrategy | None = None,
         *,
         name: str = "source",
+        output_type: type | None = None,
     ) -> DataStream[Any]:
         """Begin a stream at a source.
 
@@ -80,6 +81,7 @@ class StreamExecutionEnvironment:
             watermark_strategy: How records get event times and the stream watermarks;
                 None for a stream without event time.
             name: What people call the operator.
+            output_type: The records are checked to be of this type, if given.
         """
         if not hasattr(source, "create_reader"):
             raise WrongTypeError(
@@ -96,7 +98,8 @@ class StreamExecutionEnvironment:
             parallelism_max=getattr(source, "parallelism_max", None),
             source=source,
         )
-        return DataStream(self._definition, [Origin(item)])
+        stream: DataStream[Any] = DataStream(self._definition, [Origin(item)])
+        return stream.checked(output_type)
 
     def from_collection(
         self,
@@ -104,12 +107,18 @@ class StreamExecutionEnvironment:
         watermark_strategy: WatermarkStrategy | None = None,
         *,
         name: str = "collection",
+        output_type: type[T] | None = None,
     ) -> DataStream[T]:
         """Begin a stream of the items of a list, or of any iterable.
 
         A list is split over the subtasks; another iterable is read once, by one.
         """
-        return self.from_source(CollectionSource(values), watermark_strategy, name=name)
+        return self.from_source(
+            CollectionSource(values),
+            watermark_strategy,
+            name=name,
+            output_type=output_type,
+        )
 
     def from_async_iterable(
         self,
@@ -117,6 +126,7 @@ class StreamExecutionEnvironment:
         watermark_strategy: WatermarkStrategy | None = None,
         *,
         name: str = "async iterable",
+        output_type: type[T] | None = None,
     ) -> DataStream[T]:
         """Begin a stream of what an asynchronous iterable yields.
 
@@ -125,9 +135,13 @@ class StreamExecutionEnvironment:
                 more than once). It is closed when the job ends early.
             watermark_strategy: As in `from_source`.
             name: What people call the operator.
+            output_type: The items are checked to be of this type, if given.
         """
         return self.from_source(
-            AsyncIterableSource(items), watermark_strategy, name=name
+            AsyncIterableSource(items),
+            watermark_strategy,
+            name=name,
+            output_type=output_type,
         )
 
     async def execute(

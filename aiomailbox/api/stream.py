@@ -24,6 +24,7 @@ from aiomailbox.api.partitioning import Partitioning
 from aiomailbox.api.pull import pull_values
 from aiomailbox.api.results import ResultVerbs
 from aiomailbox.api.settings import OperatorSettings
+from aiomailbox.api.typed import RecordTypeCheck
 from aiomailbox.api.windowed import WindowedStream
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
@@ -83,7 +84,11 @@ class DataStream(
         self._origins = origins
 
     def map(
-        self, function: Callable[[T], U | Awaitable[U]], *, on_error: OnError = fail
+        self,
+        function: Callable[[T], U | Awaitable[U]],
+        *,
+        output_type: type[U] | None = None,
+        on_error: OnError = fail,
     ) -> DataStream[U]:
         """Replace each record by what ``function`` returns for it.
 
@@ -91,6 +96,7 @@ class DataStream(
 
         Args:
             function: Called with each record.
+            output_type: Its results are checked to be of this type, if given.
             on_error: What to do with a record for which it raises.
 
         Example:
@@ -99,7 +105,7 @@ class DataStream(
             >>> am.run(env.from_collection([1, 2]).map(lambda n: n * 10).collect())
             [10, 20]
         """
-        return self._stateless(StageKind.MAP, function, on_error)
+        return self._stateless(StageKind.MAP, function, on_error).checked(output_type)
 
     def filter(
         self,
@@ -107,14 +113,7 @@ class DataStream(
         *,
         on_error: OnError = fail,
     ) -> DataStream[T]:
-        """Keep the records for which ``function`` returns something true.
-
-        Example:
-            >>> import aiomailbox as am
-            >>> env = am.StreamExecutionEnvironment()
-            >>> am.run(env.from_collection([1, 2, 3]).filter(lambda n: n > 1).collect())
-            [2, 3]
-        """
+        """Keep the records for which ``function`` returns something true."""
         return self._stateless(StageKind.FILTER, function, on_error)
 
     def flat_map(
@@ -123,12 +122,6 @@ class DataStream(
         """Replace each record by the items of the iterable that is returned for it.
 
         A generator function is paused between its items while the output is full.
-
-        Example:
-            >>> import aiomailbox as am
-            >>> env = am.StreamExecutionEnvironment()
-            >>> am.run(env.from_collection(["a b", "c"]).flat_map(str.split).collect())
-            ['a', 'b', 'c']
         """
         return self._stateless(StageKind.FLAT_MAP, function, on_error)
 
@@ -156,7 +149,8 @@ class DataStream(
             concurrency: Calls under way at a time in the whole job.
             ordered: True: results in the order of the records. False: as they come,
                 but never across a watermark. ``"key"``: in order per key.
-            key: The key for ``ordered="key"``: a field's name or a function.
+            key: The key for ``ordered="key"``: a field's name or a function; a keyed
+                stream has its own.
             timeout: Limit of one attempt, a timedelta or seconds.
             deadline: Limit of all attempts of a record with their waits.
             retry: How often, and after which waits, a failed call is repeated.
@@ -176,6 +170,8 @@ class DataStream(
             >>> am.run(env.from_collection([1, 2]).map_async(double).collect())
             [2, 4]
         """
+        if ordered == "key" and key is None and isinstance(self, KeyedStream):
+            key = self.key
         factory = partial(
             AsyncMapOperator,
             function,
@@ -199,19 +195,22 @@ class DataStream(
             bound=sample.bound,
         )
 
-    def process(self, function: ProcessFunction) -> DataStream[Any]:
-        """Hand each record to a `ProcessFunction`, which may emit anything anywhere.
+    def checked(self, output_type: type | None) -> DataStream[T]:
+        """Declare the type of the records: one of another type fails the job.
 
-        Example:
-            >>> import aiomailbox as am
-            >>> class Twice(am.ProcessFunction):
-            ...     def process_element(self, value, ctx, out):
-            ...         out.collect(value)
-            ...         out.collect(value)
-            >>> env = am.StreamExecutionEnvironment()
-            >>> am.run(env.from_collection(["x"]).process(Twice()).collect())
-            ['x', 'x']
+        Args:
+            output_type: A class, or None to declare nothing.
+
+        Raises:
+            WrongTypeError: If it is neither.
         """
+        if output_type is None:
+            return self
+        check = RecordTypeCheck(output_type, self._origins[0].transformation.name)
+        return self._stateless(StageKind.MAP, check, fail)
+
+    def process(self, function: ProcessFunction) -> DataStream[Any]:
+        """Hand each record to a `ProcessFunction`, which may emit anything anywhere."""
         if not isinstance(function, ProcessFunction):
             raise WrongTypeError(
                 "function",
@@ -385,13 +384,6 @@ class KeyedStream(DataStream[T], Generic[K, T]):
 
         Args:
             aggregate: ``am.count()``, ``am.aggregates(...)`` or your own.
-
-        Example:
-            >>> import aiomailbox as am
-            >>> env = am.StreamExecutionEnvironment()
-            >>> numbers = env.from_collection([1, 2, 3])
-            >>> am.run(numbers.key_by(lambda n: n % 2).aggregate(am.count()).collect())
-            [1, 1, 2]
         """
         return self._keyed(
             "aggregate", partial(KeyedAggregateOperator, self.key, aggregate)
