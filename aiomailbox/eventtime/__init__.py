@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aiomailbox.eventtime.alignment import AlignedReader, AlignmentGroup
 from aiomailbox.eventtime.assigner import AssignerSpec, TimestampAssigner
 from aiomailbox.eventtime.combined import (
     CombinedWatermark,
@@ -35,7 +36,9 @@ from aiomailbox.eventtime.timers import (
 from aiomailbox.eventtime.valve import StatusWatermarkValve, ValveOutput
 
 __all__ = [
+    "AlignedReader",
     "AlignmentConfig",
+    "AlignmentGroup",
     "AssignerSpec",
     "BoundedOutOfOrderness",
     "CombinedWatermark",
