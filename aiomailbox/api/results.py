@@ -24,6 +24,14 @@ class ResultVerbs(Generic[T]):
     _definition: JobDefinition
     _origins: list[Origin]
 
+    def __aiter__(self) -> AsyncGenerator[T]:
+        """Run the stream and yield its records, at the pace of the consumer.
+
+        Leaving the loop early needs ``contextlib.aclosing`` (or ``stream.take``) to
+        cancel the job at once.
+        """
+        return pull_values(self._definition, self._origins, "pull")
+
     async def collect(self, job_name: str = "collect") -> list[T]:
         """Return all records as a list; with subtasks, in no promised order.
 

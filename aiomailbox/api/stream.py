@@ -7,10 +7,10 @@ the three verbs is used: ``await stream.collect()`` (or ``await env.execute()``)
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 
 from aiomailbox.api.build import (
     check_count,
@@ -21,7 +21,6 @@ from aiomailbox.api.build import (
 from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.partitioning import Partitioning
-from aiomailbox.api.pull import pull_values
 from aiomailbox.api.results import ResultVerbs
 from aiomailbox.api.settings import OperatorSettings
 from aiomailbox.api.typed import RecordTypeCheck
@@ -29,12 +28,7 @@ from aiomailbox.api.windowed import WindowedStream
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.exchange import KeyGroupPartitioner, Partitioner
-from aiomailbox.graph import (
-    FunctionInfo,
-    OperatorFactory,
-    Origin,
-    Transformation,
-)
+from aiomailbox.graph import FunctionInfo, OperatorFactory, Origin, Transformation
 from aiomailbox.operators import (
     AsyncMapOperator,
     Batch,
@@ -288,16 +282,6 @@ class DataStream(
         item = sink_transformation(sink, self._origins, self._definition.sinks)
         self._definition.sinks.append(item)
         return DataStream(self._definition, [Origin(item)])
-
-    def __aiter__(self) -> AsyncGenerator[T]:
-        """Run the stream and yield its records, at the pace of the consumer.
-
-        Leaving the loop early needs ``contextlib.aclosing`` (or ``stream.take``) to
-        cancel the job at once.
-        """
-        return cast(
-            "AsyncGenerator[T]", pull_values(self._definition, self._origins, "pull")
-        )
 
     def _stateless(
         self, kind: StageKind, function: Callable[[T], Any], on_error: OnError
