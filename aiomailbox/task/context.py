@@ -7,7 +7,11 @@ import random
 from collections.abc import Coroutine
 from typing import Any
 
-from aiomailbox.eventtime import InternalTimerService, Triggerable
+from aiomailbox.eventtime import (
+    InternalTimerService,
+    ProcessingTimeService,
+    Triggerable,
+)
 from aiomailbox.keygroups import key_group_range
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.operators import Handover, Limiter
@@ -16,7 +20,6 @@ from aiomailbox.state import HeapStateStore, KeyedStateStore, NoKeysStateStore
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.task.plan import OperatorPlan
-from aiomailbox.task.processing_time import MailboxProcessingTimeService
 
 
 class TaskRuntimeContext:
@@ -35,7 +38,7 @@ class TaskRuntimeContext:
         environment: TaskEnvironment,
         plan: OperatorPlan,
         mailbox: MailboxExecutor,
-        processing_time: MailboxProcessingTimeService,
+        processing_time: ProcessingTimeService,
         helpers: HelperTasks,
     ) -> None:
         self._environment = environment
@@ -60,7 +63,7 @@ class TaskRuntimeContext:
         self.log = environment.log.bind(operator=plan.name)
         self.metrics = environment.metrics.child(plan.name)
         self.mailbox = mailbox
-        self.processing_time = processing_time
+        self.processing_time: ProcessingTimeService = processing_time
         self.committables = environment.committables
         self.journal = environment.journal
         self.keyed_state: KeyedStateStore = (
