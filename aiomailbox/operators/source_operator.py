@@ -151,7 +151,7 @@ class SourceOperator(Operator):
                 context.clock,
                 context.metrics,
                 context.log,
-                lambda: self.request_split(),
+                self._request_split,
             )
         )
         self.availability.follow(self._reader.availability)
@@ -185,10 +185,6 @@ class SourceOperator(Operator):
             self.availability.set_available()
             status = InputStatus.END_OF_DATA
         return status, self._emit()
-
-    def limit_runs(self, records_max: int) -> None:
-        """Say how long a run of the next polls should be at most."""
-        self._outputs.records_max = records_max
 
     def stop(self, mode: StopMode) -> None:
         """Read no more; the next poll says that the data ended."""
@@ -233,6 +229,10 @@ class SourceOperator(Operator):
         if self._ticks is not None:
             self._ticks.stop()
         return None if self._reader is None else self._reader.close()
+
+    def _request_split(self) -> None:
+        # Looked up late: the task may set it, or replace it, after the reader is made.
+        self.request_split()
 
     def _emit(self) -> Pending:
         emitted = self._outputs.emitted

@@ -70,6 +70,19 @@ async def test_a_function_may_wait_for_some_records_only():
         assert harness.values == [2, 1, -1, 4, 3, -3, 6]
 
 
+async def test_results_of_an_async_function_go_out_before_its_next_call():
+    seen = []
+
+    class Watching(ProcessFunction):
+        async def process_element(self, value, context, out):
+            seen.append(list(harness.values))
+            out.collect(value)
+
+    async with OneInputHarness(ProcessOperator(Watching())) as harness:
+        await harness.run(harness.process_run, [1, 2])
+    assert seen == [[], [1]]
+
+
 class Life(ProcessFunction):
     def __init__(self):
         self.events = []

@@ -144,9 +144,12 @@ async def test_a_failing_writer_fails_with_the_operators_name(sink_type):
 
 
 def test_an_error_of_a_sink_stays_what_it_is():
-    with OneInputHarness(SinkOperator(ListSink(SinkError("full")))) as harness:
-        with pytest.raises(SinkError, match="full"):
-            harness.process_run([1])
+    sink = ListSink(SinkError("full"))
+    with (
+        OneInputHarness(SinkOperator(sink)) as harness,
+        pytest.raises(SinkError, match="full"),
+    ):
+        harness.process_run([1])
 
 
 def test_a_sink_that_was_never_opened_closes_quietly():

@@ -276,13 +276,13 @@ def test_waiting_may_begin_before_the_source_is_open():
 
 
 def test_a_reader_is_told_how_long_a_run_may_be():
-    harness = started(ScriptedSource(list(range(10)), run_length=100), records_max=4)
+    harness = started(ScriptedSource(list(range(99)), run_length=100), records_max=4)
     poll(harness)
     harness.operator.limit_runs(3)
     poll(harness)
     harness.operator.limit_runs(50)
     poll(harness)
-    assert [len(run) for run in harness.recorded.runs] == [4, 3, 3]
+    assert [len(run) for run in harness.recorded.runs] == [4, 3, 4]
 
 
 def test_a_failing_reader_fails_with_the_operators_name():

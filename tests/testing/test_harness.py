@@ -48,9 +48,11 @@ def test_everything_that_is_emitted_is_kept_in_order():
 
 
 def test_an_operator_that_waits_needs_run():
-    with OneInputHarness(stateless(StageKind.MAP, later)) as harness:
-        with pytest.raises(IllegalStateError, match=r"await harness\.run"):
-            harness.process_element(1)
+    with (
+        OneInputHarness(stateless(StageKind.MAP, later)) as harness,
+        pytest.raises(IllegalStateError, match=r"await harness\.run"),
+    ):
+        harness.process_element(1)
 
 
 def test_time_and_mail_move_when_the_test_says_so():
@@ -90,6 +92,8 @@ def test_keyed_state_is_there_for_keyed_operators_only():
 
 
 def test_an_operator_is_restored_before_it_is_opened():
-    with OneInputHarness(lambda: MapOperator(str)) as harness:
-        with pytest.raises(IllegalStateError, match="before open"):
-            harness.restore(None)
+    with (
+        OneInputHarness(lambda: MapOperator(str)) as harness,
+        pytest.raises(IllegalStateError, match="before open"),
+    ):
+        harness.restore(None)
