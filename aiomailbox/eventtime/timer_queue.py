@@ -18,6 +18,9 @@ __all__ = ["Timer", "TimerQueue"]
 
 _STALE_MIN = 64
 
+# Half the time of calling the class, and one is made per firing.
+_new = tuple.__new__
+
 
 class Timer(NamedTuple):
     """A point in time at which a key wants to be called, in a namespace."""
@@ -118,9 +121,8 @@ class TimerQueue:
             if isinstance(bucket, tuple):
                 del self._buckets[timestamp]
                 heapq.heappop(heap)
-                return Timer(timestamp, *bucket)
-            key, namespace = self._pop_from(timestamp, bucket)
-            return Timer(timestamp, key, namespace)
+                return _new(Timer, (timestamp, *bucket))
+            return _new(Timer, (timestamp, *self._pop_from(timestamp, bucket)))
         return None
 
     def _pop_from(self, timestamp: int, bucket: dict[_Entry, None]) -> _Entry:

@@ -130,7 +130,17 @@ class ValueStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True)
 class ListStateDescriptor(StateDescriptor):
-    """Describes a list of values per key."""
+    """Describes a list of values per key.
+
+    Args:
+        name: The state's name, unique within its operator.
+        type_: The elements' type, for serializers.
+        ttl: How long each element lives; None for ever.
+
+    Example:
+        >>> ListStateDescriptor("visits", str).name
+        'visits'
+    """
 
     kind: ClassVar[str] = "list"
 
@@ -140,7 +150,18 @@ class ListStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True)
 class MapStateDescriptor(StateDescriptor):
-    """Describes a map per key."""
+    """Describes a map per key.
+
+    Args:
+        name: The state's name, unique within its operator.
+        key_type: The map's keys' type, for serializers.
+        value_type: The map's values' type, for serializers.
+        ttl: How long each entry lives; None for ever.
+
+    Example:
+        >>> MapStateDescriptor("prices", str, float).value_type
+        <class 'float'>
+    """
 
     kind: ClassVar[str] = "map"
 
@@ -158,6 +179,10 @@ class ReducingStateDescriptor(StateDescriptor):
         reduce_function: ``(old, added) -> new``; must be associative.
         type_: The value's type, for serializers.
         ttl: How long the value lives; None for ever.
+
+    Example:
+        >>> ReducingStateDescriptor("highest", max).reduce_function(3, 5)
+        5
     """
 
     kind: ClassVar[str] = "reducing"

@@ -114,8 +114,22 @@ class SystemProcessingTimeService:
         on_error: Told what a callback raised; by default the loop's handler is. The
             schedule goes on either way.
 
+    Attributes:
+        state: What the service allows.
+
     Concept:
         Flink, ``SystemProcessingTimeService``.
+
+    Example:
+        >>> from aiomailbox.clock import SystemClock
+        >>> async def main() -> None:
+        ...     service = SystemProcessingTimeService(SystemClock())
+        ...     now_ms = service.current_processing_time()
+        ...     service.register_timer(now_ms, lambda t: print("that was", t - now_ms))
+        ...     await asyncio.sleep(0.01)
+        ...     service.shutdown()
+        >>> asyncio.run(main())
+        that was 0
     """
 
     def __init__(
@@ -271,8 +285,14 @@ class MailboxProcessingTimeService:
         mailbox: The mailbox at the operator's priority.
         on_error: Told what a callback raised; the schedule goes on.
 
+    Attributes:
+        is_quiesced: Whether `quiesce` was called.
+
     Concept:
         Flink, ``ProcessingTimeServiceImpl``.
+
+    Example:
+        ``MailboxProcessingTimeService(system, processor.executor(0), task.fail)``
     """
 
     def __init__(
