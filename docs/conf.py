@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parent / "examples"
+
 project = "aiomailbox"
 author = "the aiomailbox authors"
 copyright = author
 html_theme = "furo"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
 myst_heading_anchors = 3
+
+# A page about an example that is not there would include a file that is not there.
+exclude_patterns = ["_build"] + [
+    f"examples/{page.name}"
+    for page in sorted((HERE / "examples").glob("*.md"))
+    if page.stem != "index" and not (EXAMPLES / f"{page.stem}.py").exists()
+]
+
+default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+# The reference is built without Spark; where it is installed it is not mocked.
+autodoc_mock_imports = [
+    name
+    for name in ("aiostream", "pandas", "py4j", "pyarrow", "pyspark")
+    if importlib.util.find_spec(name) is None
+]
+napoleon_custom_sections = ["Concept", "Cost", "Invariants"]
+napoleon_use_ivar = True
