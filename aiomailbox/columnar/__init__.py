@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.decode import EPOCH, column_decoder
+from aiomailbox.columnar.decode import EPOCH, SpecialColumns, column_decoder
 from aiomailbox.columnar.forms import (
     ClassForm,
     DictForm,
@@ -24,6 +24,7 @@ __all__ = [
     "NamedTupleForm",
     "RecordForm",
     "RowMaker",
+    "SpecialColumns",
     "StructBuilder",
     "check_unique",
     "column_decoder",

@@ -20,9 +20,10 @@ import pyarrow as pa
 from aiomailbox.columnar.forms import RecordForm
 from aiomailbox.errors import UnsupportedColumnError
 
-__all__ = ["Decoder", "column_decoder", "epoch_micros"]
+__all__ = ["EPOCH", "Decoder", "SpecialColumns", "column_decoder", "epoch_micros"]
 
 Decoder = Callable[[pa.Array], list[Any]]
+SpecialColumns = Mapping[tuple[str, ...], Callable[[list[Any]], list[Any]]]
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_A_TIME: Final = -(2**63)
@@ -36,16 +37,16 @@ _DAYS_MAX: Final = _MICROS_MAX // 86_400_000_000
 def column_decoder(
     field_type: pa.DataType,
     form: RecordForm,
-    path: str,
-    special: Mapping[str, Callable[[list[Any]], list[Any]]] | None = None,
+    path: tuple[str, ...],
+    special: SpecialColumns | None = None,
 ) -> Decoder:
     """Return the function that turns a column into Python values.
 
     Args:
         field_type: The column's type.
         form: What structs inside the column become.
-        path: The column's name; parts of nested columns are named like ``a.b``,
-            ``a.element``, ``a.key`` and ``a.value``.
+        path: The column's name, followed by the names of struct fields, and by
+            ``element``, ``key`` or ``value``, down to a part of a nested column.
         special: Functions for columns (by path) whose plain values mean something
             else: each takes what ``to_pylist`` gives.
 
@@ -100,7 +101,7 @@ def _special(convert: Callable[[list[Any]], list[Any]]) -> Decoder:
     return lambda array: convert(array.to_pylist())
 
 
-def _aware(path: str) -> Decoder:
+def _aware(path: tuple[str, ...]) -> Decoder:
     def decode(array: pa.Array) -> list[Any]:
         micros = epoch_micros(array)
         since = micros.view("m8[us]").tolist()
@@ -114,7 +115,7 @@ def _aware(path: str) -> Decoder:
     return decode
 
 
-def _naive(path: str) -> Decoder:
+def _naive(path: tuple[str, ...]) -> Decoder:
     def decode(array: pa.Array) -> list[Any]:
         micros = epoch_micros(array)
         _check_range(micros, array, _MICROS_MIN, _MICROS_MAX, path)
@@ -124,7 +125,7 @@ def _naive(path: str) -> Decoder:
     return decode
 
 
-def _dates(path: str) -> Decoder:
+def _dates(path: tuple[str, ...]) -> Decoder:
     def decode(array: pa.Array) -> list[Any]:
         days = _int64(array.cast(pa.date32()).cast(pa.int32()))
         _check_range(days, array, _DAYS_MIN, _DAYS_MAX, path)
@@ -135,7 +136,7 @@ def _dates(path: str) -> Decoder:
 
 
 def _check_range(
-    numbers: np.ndarray, array: pa.Array, low: int, high: int, path: str
+    numbers: np.ndarray, array: pa.Array, low: int, high: int, path: tuple[str, ...]
 ) -> None:
     if not len(numbers):
         return
@@ -144,9 +145,9 @@ def _check_range(
         raise _out_of_range(path)
 
 
-def _out_of_range(path: str) -> UnsupportedColumnError:
+def _out_of_range(path: tuple[str, ...]) -> UnsupportedColumnError:
     return UnsupportedColumnError(
-        f"column {path!r} has a moment outside the years 1 to 9999, which Python "
+        f"column {'.'.join(path)!r} has a moment outside the years 1 to 9999, which Python "
         "cannot express. Filter it out, or read it as a number."
     )
 
@@ -170,14 +171,14 @@ def _decimals(array: pa.Array) -> list[Any]:
 def _structs(
     field_type: pa.DataType,
     form: RecordForm,
-    path: str,
-    special: Mapping[str, Callable[[list[Any]], list[Any]]] | None,
+    path: tuple[str, ...],
+    special: SpecialColumns | None,
 ) -> Decoder:
     fields = [field_type.field(index) for index in range(field_type.num_fields)]
-    build = form.builder(tuple(field.name for field in fields), path)
+    build = form.builder(tuple(field.name for field in fields), ".".join(path))
     decoders = [
         column_decoder(
-            field.type, form.nested(field.name), f"{path}.{field.name}", special
+            field.type, form.nested(field.name), (*path, field.name), special
         )
         for field in fields
     ]
@@ -198,10 +199,10 @@ def _structs(
 def _lists(
     field_type: pa.DataType,
     form: RecordForm,
-    path: str,
-    special: Mapping[str, Callable[[list[Any]], list[Any]]] | None,
+    path: tuple[str, ...],
+    special: SpecialColumns | None,
 ) -> Decoder:
-    decoder = column_decoder(field_type.value_type, form, f"{path}.element", special)
+    decoder = column_decoder(field_type.value_type, form, (*path, "element"), special)
     if decoder is _plain:
         return _plain
 
@@ -216,11 +217,11 @@ def _lists(
 def _maps(
     field_type: pa.DataType,
     form: RecordForm,
-    path: str,
-    special: Mapping[str, Callable[[list[Any]], list[Any]]] | None,
+    path: tuple[str, ...],
+    special: SpecialColumns | None,
 ) -> Decoder:
-    key_decoder = column_decoder(field_type.key_type, form, f"{path}.key", special)
-    item_decoder = column_decoder(field_type.item_type, form, f"{path}.value", special)
+    key_decoder = column_decoder(field_type.key_type, form, (*path, "key"), special)
+    item_decoder = column_decoder(field_type.item_type, form, (*path, "value"), special)
 
     def decode(array: pa.Array) -> list[Any]:
         start, offsets, stop = _offsets(array)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from aiomailbox.columnar.decode import column_decoder
+from aiomailbox.columnar.decode import SpecialColumns, column_decoder
 from aiomailbox.columnar.forms import RecordForm
 
 __all__ = ["RowMaker"]
@@ -19,8 +18,8 @@ class RowMaker:
     Args:
         schema: The batches' schema.
         form: What a record is, see `record_form`.
-        special: Functions for columns whose plain values mean something else, by path
-            (``column``, ``column.field``, ``column.element``, …).
+        special: Functions for columns whose plain values mean something else, by path,
+            see `column_decoder`.
 
     Raises:
         UnsupportedColumnError: If a column does not fit the form; names it.
@@ -39,12 +38,12 @@ class RowMaker:
         self,
         schema: pa.Schema,
         form: RecordForm,
-        special: Mapping[str, Callable[[list[Any]], list[Any]]] | None = None,
+        special: SpecialColumns | None = None,
     ) -> None:
         self.schema = schema
         self._build = form.builder(tuple(schema.names))
         self._decoders = [
-            column_decoder(field.type, form.nested(field.name), field.name, special)
+            column_decoder(field.type, form.nested(field.name), (field.name,), special)
             for field in schema
         ]
 

@@ -1,8 +1,36 @@
-"""Everything that knows Spark: finding Java, sessions, sources and results."""
+"""Everything that knows Spark: finding Java, sessions, sources and results.
+
+Sources and results are imported when they are first used: they need pyarrow.
+"""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from aiomailbox.connectors.spark.java import JavaHome, ensure_java, find_java
 from aiomailbox.connectors.spark.session import local_session
 
-__all__ = ["JavaHome", "ensure_java", "find_java", "local_session"]
+if TYPE_CHECKING:
+    from aiomailbox.connectors.spark.reader import SparkSplit
+    from aiomailbox.connectors.spark.source import SparkSource
+
+__all__ = [
+    "JavaHome",
+    "SparkSource",
+    "SparkSplit",
+    "ensure_java",
+    "find_java",
+    "local_session",
+]
+
+_LAZY = {
+    "SparkSource": "aiomailbox.connectors.spark.source",
+    "SparkSplit": "aiomailbox.connectors.spark.reader",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

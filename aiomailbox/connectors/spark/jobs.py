@@ -1,0 +1,65 @@
+"""Our jobs in Spark: tagged so that they can be cancelled, failures made readable."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import Any
+
+from aiomailbox.errors import SparkJobError
+
+__all__ = ["JobTag", "is_connect", "spark_job_error"]
+
+
+def is_connect(df: Any) -> bool:
+    """Say whether a DataFrame belongs to Spark Connect."""
+    return type(df).__module__.startswith("pyspark.sql.connect")
+
+
+class JobTag:
+    """A tag for the jobs of one thread.
+
+    Classic jobs are tagged through the context: the session's own tags are not seen by
+    ``toLocalIterator``. Spark Connect has the session's only.
+
+    Args:
+        df: A DataFrame of the session.
+    """
+
+    def __init__(self, df: Any) -> None:
+        self.name = f"aiomailbox-{uuid.uuid4().hex}"
+        self._session = df.sparkSession
+        self._is_connect = is_connect(df)
+
+    def tag_thread(self) -> None:
+        """Give the tag to all jobs that the calling thread starts from now on."""
+        if self._is_connect:
+            self._session.addTag(self.name)
+        else:
+            self._session.sparkContext.addJobTag(self.name)
+
+    def cancel_jobs(self) -> None:
+        """Cancel the running jobs that have the tag; from any thread, may block."""
+        # Whoever stopped the session has cancelled the jobs too.
+        with contextlib.suppress(Exception):
+            if self._is_connect:
+                self._session.interruptTag(self.name)
+            else:
+                self._session.sparkContext.cancelJobsWithTag(self.name)
+
+
+def spark_job_error(error: BaseException) -> SparkJobError:
+    """Return an error that says what went wrong in Spark.
+
+    A failure that comes through Java is told by its innermost cause, which holds the
+    traceback of the Python worker. Call it in the thread that got the error: it asks
+    the JVM.
+    """
+    java = getattr(error, "java_exception", None)
+    text = f"{type(error).__name__}: {error}"
+    if java is not None:
+        with contextlib.suppress(Exception):
+            while java.getCause() is not None:
+                java = java.getCause()
+            text = f"{java.getClass().getName()}: {java.getMessage()}"
+    return SparkJobError(f"the Spark job that reads the DataFrame failed: {text}")

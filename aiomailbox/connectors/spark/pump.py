@@ -1,0 +1,162 @@
+"""Runs a blocking iterator in a thread of its own, a bounded way ahead of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+__all__ = ["Pump"]
+
+ItemT = TypeVar("ItemT")
+
+_CANCEL_EVERY_S: Final = 0.5
+_CANCEL_ATTEMPTS: Final = 60
+_END: Final = object()
+
+
+class Pump(Generic[ItemT]):
+    """Carries the items of a blocking iterator from a thread to the event loop.
+
+    The thread makes the iterator, asks for an item whenever there is room for one, and
+    also drops the iterator: whatever that does or waits for never happens on the loop.
+
+    Args:
+        produce: Makes the iterator; called in the thread.
+        cancel: Makes a blocked ``next`` return or raise soon; called in some other
+            thread, again and again until the thread has ended.
+        explain: Turns what the iterator raised into the error for the taker; called
+            in the thread.
+        on_ready: Called on the loop when there is something to take.
+        depth: How many items may wait to be taken, at least 1.
+        name: The thread's name.
+
+    Attributes:
+        ended: Whether the end has been taken.
+
+    Invariants:
+        At most ``depth`` items wait; while they do, the iterator is not asked.
+    """
+
+    def __init__(
+        self,
+        produce: Callable[[], Iterator[ItemT]],
+        cancel: Callable[[], None],
+        explain: Callable[[BaseException], Exception],
+        on_ready: Callable[[], None],
+        *,
+        depth: int,
+        name: str,
+    ) -> None:
+        self.ended = False
+        self._produce = produce
+        self._cancel = cancel
+        self._explain = explain
+        self._on_ready = on_ready
+        self._items: deque[Any] = deque()
+        self._room = threading.Semaphore(depth)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._error: Exception | None = None
+
+    def start(self) -> None:
+        """Start the thread; on the loop that will take."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def take(self) -> ItemT | None:
+        """Return the next item, or None if none is there yet or the end was reached.
+
+        Raises:
+            Exception: What ``explain`` made of the iterator's error, if it failed.
+        """
+        if not self._items:
+            if self._error is not None:
+                raise self._error
+            return None
+        item = self._items.popleft()
+        if item is _END:
+            self.ended = True
+            if self._error is not None:
+                raise self._error
+            return None
+        self._room.release()
+        taken: ItemT = item
+        return taken
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread is alive."""
+        return self._thread.is_alive()
+
+    async def stop(self) -> bool:
+        """End the thread, whatever it is doing, and wait for it.
+
+        Cancelling the caller does not cut this short.
+
+        Returns:
+            Whether the thread has ended; False after half a minute of trying.
+        """
+        self._stopped.set()
+        self._room.release()
+        if not self._thread.is_alive():
+            return True
+        loop = asyncio.get_running_loop()
+        ending = loop.run_in_executor(None, self._end_thread)
+        try:
+            return await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await asyncio.wait([ending])
+            raise
+
+    def _end_thread(self) -> bool:
+        # A job may start just after a cancellation, so one is not enough.
+        self._thread.join(0.01)
+        for _ in range(_CANCEL_ATTEMPTS):
+            if not self._thread.is_alive():
+                return True
+            self._cancel()
+            self._thread.join(_CANCEL_EVERY_S)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._carry()
+        except BaseException as error:  # noqa: BLE001 -- the taker gets it
+            if not self._stopped.is_set():
+                self._error = self._explain(error)
+                error.__context__ = None
+                self._error.__cause__ = error
+            # The frames hold the iterator, which must not outlive this thread.
+            traceback.clear_frames(error.__traceback__)
+            error.__traceback__ = None
+        self._hand_over(_END)
+
+    def _carry(self) -> None:
+        iterator = self._produce()
+        try:
+            while True:
+                self._room.acquire()
+                if self._stopped.is_set():
+                    return
+                item = next(iterator, _END)
+                if item is _END or self._stopped.is_set():
+                    return
+                self._hand_over(item)
+        finally:
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                close()
+
+    def _hand_over(self, item: Any) -> None:
+        self._items.append(item)
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._on_ready)
+        except RuntimeError:
+            # The loop is closed: nobody will take anything.
+            self._stopped.set()
