@@ -173,6 +173,14 @@ class DeadlineExceededError(WorldError, TimeoutError):
     """All attempts of an asynchronous call took longer than its ``deadline``."""
 
 
+class CallCancelledError(WorldError):
+    """An asynchronous call was cancelled by somebody who had no reason to.
+
+    The original ``CancelledError`` is the ``__cause__``: the user's function, or
+    something that it awaited, was cancelled from outside the operator.
+    """
+
+
 class RetryLater(WorldError):  # noqa: N818 -- an instruction, not only a failure
     """Raised by a user's function: the call should be made again, after a while.
 

@@ -1,0 +1,375 @@
+"""Makes calls: their attempts, timeouts, leases, waits and retries.
+
+Theory of operation: a call is attempted by a worker. Whatever happens first decides
+what becomes of an attempt: its result, its failure, or a timer. A timer does not rely
+on the function to obey: it decides, and then cancels the worker, whose late result is
+ignored. A retry waits on a timer of its own, without a worker, and goes to the front.
+
+Waiting for a lease belongs to an attempt and counts for the deadline; the attempt's
+timeout starts when the lease is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from types import CoroutineType
+from typing import Any
+
+from aiomailbox.errors import (
+    AsyncTimeoutError,
+    CallCancelledError,
+    DeadlineExceededError,
+    StopTask,
+    UsageError,
+    WrongTypeError,
+)
+from aiomailbox.operators.async_io.entry import Call, Entry, Worker
+from aiomailbox.operators.async_io.settings import CallSettings
+from aiomailbox.operators.async_io.workers import WorkerPool
+from aiomailbox.operators.callables import describe
+from aiomailbox.operators.context import Limiter, RuntimeContext
+from aiomailbox.policies import retry_after_s
+
+__all__ = ["Caller", "Outcomes"]
+
+
+class Outcomes:
+    """Who is told what came of a row; each row exactly once.
+
+    Args:
+        on_result: Told the row and its result.
+        on_failure: Told the row, the error and how many attempts there were.
+        on_fatal: Told of an error that no row is to blame for.
+    """
+
+    __slots__ = ("on_failure", "on_fatal", "on_result")
+
+    def __init__(
+        self,
+        on_result: Callable[[Entry, Any], None],
+        on_failure: Callable[[Entry, Exception, int], None],
+        on_fatal: Callable[[Exception], None],
+    ) -> None:
+        self.on_result = on_result
+        self.on_failure = on_failure
+        self.on_fatal = on_fatal
+
+
+class Caller:
+    """Makes the calls of one operator.
+
+    Args:
+        context: The operator's context.
+        function: What to call, with a value, or with a list if there are batches.
+        settings: How to call it.
+        slots: Calls at a time.
+        outcomes: Who is told.
+
+    Attributes:
+        waiting_for_limit: Attempts that wait for a lease.
+        waiting_for_retry: Calls that wait for their next attempt.
+    """
+
+    def __init__(
+        self,
+        context: RuntimeContext,
+        function: Callable[[Any], Awaitable[Any]],
+        settings: CallSettings,
+        slots: int,
+        outcomes: Outcomes,
+    ) -> None:
+        self._context = context
+        self._clock = context.clock
+        self._function = function
+        self._settings = settings
+        self._outcomes = outcomes
+        self._batched = settings.batch is not None
+        self._timeout_s = settings.timeout_s
+        self._deadline_s = settings.deadline_s
+        self._retry = settings.retry
+        self._limiter: Limiter | None = (
+            None if settings.limit is None else context.limiter(settings.limit)
+        )
+        self._retrying: set[Call] = set()
+        self._deadlines: set[Call] = set()
+        self.waiting_for_limit = 0
+        metrics = context.metrics
+        self._calls = metrics.counter("calls")
+        self._retries = metrics.counter("retries")
+        self._timeouts = metrics.counter("timeouts")
+        self._pool = WorkerPool(context, slots, self._attempt)
+
+    @property
+    def waiting_for_retry(self) -> int:
+        """Calls that wait for their next attempt."""
+        return len(self._retrying)
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts that are being made."""
+        return self._pool.in_flight
+
+    @property
+    def waiting_for_slot(self) -> int:
+        """Calls that wait until fewer are being made."""
+        return self._pool.waiting
+
+    def submit(self, entries: list[Entry]) -> None:
+        """Call the function for one row, or for a batch."""
+        self._pool.submit(Call(entries))
+
+    async def close(self) -> None:
+        """Cancel everything and wait until no call is running."""
+        for call in self._retrying | self._deadlines:
+            call.settle()
+        self._retrying.clear()
+        self._deadlines.clear()
+        await self._pool.close()
+
+    async def _attempt(self, worker: Worker, call: Call) -> None:
+        call.attempts += 1
+        call.worker = worker
+        self._calls.value += 1
+        try:
+            if self._deadline_s is not None and call.deadline is None:
+                self._arm_deadline(call, self._deadline_s)
+            if self._limiter is not None:
+                await self._lease(self._limiter, call)
+            if self._timeout_s is not None:
+                loop = asyncio.get_running_loop()
+                call.timer = loop.call_later(self._timeout_s, self._time_out, call)
+            entries = call.entries
+            if self._batched:
+                result = await self._call([entry.value for entry in entries])
+            else:
+                result = await self._call(entries[0].value)
+        except asyncio.CancelledError as error:
+            self._on_cancelled(worker, call, error)
+        except Exception as error:  # noqa: BLE001 -- retries and on_error decide
+            if self._is_current(worker, call):
+                self._failed(call, error)
+        else:
+            if self._is_current(worker, call):
+                self._returned(call, result)
+
+    def _call(self, argument: Any) -> Awaitable[Any]:
+        awaitable = self._function(argument)
+        if type(awaitable) is not CoroutineType and not inspect.isawaitable(awaitable):
+            raise WrongTypeError(
+                "fn",
+                f"{describe(self._function)} returned {type(awaitable).__name__}, "
+                "which cannot be awaited",
+                "map_async is for async def functions; use map for others.",
+            )
+        return awaitable
+
+    def _is_current(self, worker: Worker, call: Call) -> bool:
+        """End the attempt; say whether its outcome counts."""
+        if worker.abandoned:
+            worker.abandoned = False
+            worker.task.uncancel()
+            return False
+        call.worker = None
+        call.cancel_timer()
+        return True
+
+    def _on_cancelled(
+        self, worker: Worker, call: Call, error: asyncio.CancelledError
+    ) -> None:
+        if self._pool.closing:
+            self._end(call)
+            raise error
+        if not self._is_current(worker, call):
+            return
+        failure = CallCancelledError(
+            f"{describe(self._function)} was cancelled, and not by its operator"
+        )
+        failure.__cause__ = error
+        failure.__traceback__ = error.__traceback__
+        if worker.task.cancelling():
+            # The worker itself was meant: it has to end, and nobody makes its calls.
+            call.settle()
+            self._outcomes.on_fatal(failure)
+            raise error
+        self._failed(call, failure)
+
+    async def _lease(self, limiter: Limiter, call: Call) -> None:
+        weight = self._weight(call)
+        self.waiting_for_limit += 1
+        try:
+            await limiter.lease(weight)
+        finally:
+            self.waiting_for_limit -= 1
+
+    def _weight(self, call: Call) -> float:
+        weight = self._settings.weight
+        if weight is None:
+            return 1.0
+        if callable(weight):
+            return sum(weight(entry.value) for entry in call.entries)
+        return weight * len(call.entries)
+
+    def _arm_deadline(self, call: Call, deadline_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        call.deadline_s = self._clock.monotonic() + deadline_s
+        call.deadline = loop.call_later(deadline_s, self._on_deadline, call)
+        self._deadlines.add(call)
+
+    def _time_out(self, call: Call) -> None:
+        call.timer = None
+        self._abandon(call)
+        self._timeouts.value += 1
+        self._failed(
+            call,
+            AsyncTimeoutError(
+                f"attempt {call.attempts} of {describe(self._function)} took longer "
+                f"than its timeout of {self._timeout_s} s"
+            ),
+        )
+
+    def _on_deadline(self, call: Call) -> None:
+        if call.settled:
+            return
+        self._retrying.discard(call)
+        if call.worker is not None:
+            self._abandon(call)
+        self._timeouts.value += 1
+        self._give_up(call, self._too_late(call))
+
+    def _too_late(self, call: Call) -> DeadlineExceededError:
+        return DeadlineExceededError(
+            f"{call.attempts} attempts of {describe(self._function)} and their waits "
+            f"took longer than the deadline of {self._deadline_s} s"
+        )
+
+    def _abandon(self, call: Call) -> None:
+        worker, call.worker = call.worker, None
+        assert worker is not None, "only a running attempt is abandoned"
+        call.cancel_timer()
+        worker.abandoned = True
+        worker.task.cancel()
+
+    def _returned(self, call: Call, result: Any) -> None:
+        if not self._batched and (self._retry is None or self._retry.retry_if is None):
+            self._end(call)
+            self._settle(call.entries[0], result, call.attempts)
+            return
+        try:
+            again, reason = self._sort_out(call, result)
+        except Exception as error:  # noqa: BLE001 -- a wrong result, or a predicate raised
+            self._give_up(call, error)
+            return
+        if again:
+            call.entries = again
+            self._plan_retry(call, reason)
+        else:
+            self._end(call)
+
+    def _sort_out(self, call: Call, result: Any) -> tuple[list[Entry], Any]:
+        """Settle the rows that are done; return the others, and what is wrong."""
+        entries = call.entries
+        results = self._check_batch(result, len(entries)) if self._batched else [result]
+        wants_again = [self._wants_again(call, one) for one in results]
+        again: list[Entry] = []
+        reason: Any = None
+        for entry, one, wanted in zip(entries, results, wants_again, strict=True):
+            if wanted:
+                again.append(entry)
+                reason = one if reason is None else reason
+            else:
+                self._settle(entry, one, call.attempts)
+        return again, reason
+
+    def _check_batch(self, result: Any, count: int) -> list[Any]:
+        if not isinstance(result, list | tuple) or len(result) != count:
+            got = (
+                f"{len(result)} results"
+                if isinstance(result, list | tuple)
+                else type(result).__name__
+            )
+            raise WrongTypeError(
+                "fn",
+                f"{describe(self._function)} returned {got} for a batch of {count}",
+                "Return a list with one result for each record, in their order.",
+            )
+        return list(result)
+
+    def _wants_again(self, call: Call, result: Any) -> bool:
+        retry = self._retry
+        if retry is None or call.attempts >= retry.attempts:
+            return False
+        if self._batched and isinstance(result, Exception):
+            return retry.wants_error(result)
+        return retry.wants_result(result)
+
+    def _settle(self, entry: Entry, result: Any, attempts: int) -> None:
+        if self._batched and isinstance(result, Exception):
+            self._outcomes.on_failure(entry, result, attempts)
+        elif type(result) is CoroutineType:
+            result.close()
+            error = WrongTypeError(
+                "fn",
+                f"{describe(self._function)} returned a coroutine instead of a value",
+                "Await it inside the function.",
+            )
+            self._outcomes.on_failure(entry, error, attempts)
+        else:
+            self._outcomes.on_result(entry, result)
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        retry = self._retry
+        try:
+            again = (
+                retry is not None
+                and call.attempts < retry.attempts
+                and not isinstance(error, UsageError | StopTask)
+                and retry.wants_error(error)
+            )
+        except Exception as raised:  # noqa: BLE001 -- by the user's predicate
+            raised.__context__ = error
+            error, again = raised, False
+        if again:
+            self._plan_retry(call, error)
+        else:
+            self._pause(error)
+            self._give_up(call, error)
+
+    def _plan_retry(self, call: Call, reason: Any) -> None:
+        """Wait for the next attempt, if the deadline leaves time for it."""
+        assert self._retry is not None, "without a policy nothing is retried"
+        delay_s = self._retry.delay_s(
+            call.attempts, self._context.random, self._pause(reason)
+        )
+        if call.deadline and self._clock.monotonic() + delay_s >= call.deadline_s:
+            error = self._too_late(call)
+            error.__cause__ = reason if isinstance(reason, Exception) else None
+            self._timeouts.value += 1
+            self._give_up(call, error)
+            return
+        self._retrying.add(call)
+        loop = asyncio.get_running_loop()
+        call.timer = loop.call_later(delay_s, self._again, call)
+
+    def _pause(self, reason: Any) -> float | None:
+        """Let all who share the limit wait, if a server asked for it; return how long."""
+        delay_s = retry_after_s(reason, self._clock.now_ms())
+        if delay_s and self._limiter is not None:
+            self._limiter.pause(delay_s)
+        return delay_s
+
+    def _again(self, call: Call) -> None:
+        call.timer = None
+        self._retrying.discard(call)
+        self._retries.value += 1
+        self._pool.submit_first(call)
+
+    def _give_up(self, call: Call, error: Exception) -> None:
+        self._end(call)
+        for entry in call.entries:
+            self._outcomes.on_failure(entry, error, call.attempts)
+
+    def _end(self, call: Call) -> None:
+        call.settle()
+        self._deadlines.discard(call)

@@ -1,0 +1,117 @@
+"""Rows that are on their way through an async operator, and the calls made for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import Any
+
+from aiomailbox.operators.async_io.segment import Segment
+from aiomailbox.operators.on_error import DeadLetter
+
+__all__ = ["Call", "Entry", "Worker"]
+
+
+class Entry:
+    """One row, from its arrival until its result has been emitted.
+
+    Attributes:
+        value: The record.
+        timestamp: Its event time in milliseconds, as its run carried it, or None.
+        done: Whether it has been decided what comes out.
+        result: What the function returned; meaningless while not ``done``.
+        dropped: Whether nothing comes out on the main output.
+        letter: What goes to the side output of dead letters, or None.
+        segment: The stretch between two watermarks that it belongs to, if order is
+            kept by segments.
+        key: Its key, where order is kept by key.
+        cache_key: The key of its result in the cache, if it makes the call itself.
+    """
+
+    __slots__ = (
+        "cache_key",
+        "done",
+        "dropped",
+        "key",
+        "letter",
+        "result",
+        "segment",
+        "timestamp",
+        "value",
+    )
+
+    segment: Segment
+
+    def __init__(self, value: Any, timestamp: int | None) -> None:
+        self.value = value
+        self.timestamp = timestamp
+        self.done = False
+        self.dropped = False
+        self.result: Any = None
+        self.letter: DeadLetter | None = None
+        self.key: Hashable = None
+        self.cache_key: tuple[Hashable] | None = None
+
+
+class Worker:
+    """A coroutine that makes one call after the other.
+
+    Attributes:
+        task: The task it runs in.
+        abandoned: Whether the call it makes has been given up by others: whatever
+            comes of it is ignored.
+    """
+
+    __slots__ = ("abandoned", "task")
+
+    task: asyncio.Task[None]
+
+    def __init__(self) -> None:
+        self.abandoned = False
+
+
+class Call:
+    """One call of the user's function: all its attempts, for one row or a batch.
+
+    Attributes:
+        entries: The rows that still need a result.
+        attempts: Attempts begun.
+        worker: Who makes the current attempt, or None between attempts.
+        timer: The current attempt's timeout, or the wait before the next one.
+        deadline: The timer of all attempts together.
+        deadline_s: The time at which it fires, by the job's monotonic clock.
+        settled: Whether all rows have a result or have failed.
+    """
+
+    __slots__ = (
+        "attempts",
+        "deadline",
+        "deadline_s",
+        "entries",
+        "settled",
+        "timer",
+        "worker",
+    )
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.attempts = 0
+        self.worker: Worker | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+        self.deadline_s = 0.0
+        self.settled = False
+
+    def cancel_timer(self) -> None:
+        """Stop the timeout, or the wait before the next attempt."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def settle(self) -> None:
+        """End the call: no timer of it fires any more."""
+        self.settled = True
+        self.cancel_timer()
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None

@@ -1,0 +1,422 @@
+"""The operator behind map_async: many calls at once, results where they belong.
+
+Theory of operation: a row takes a place in the queue when it arrives and gives it back
+when its result has been emitted. There are fewer slots for calls than places: rows
+beyond them wait their turn, so that a call that ends is followed at once by the next.
+When all places are taken the operator does not take more rows: it yields to its own
+mail, which emits results and frees places, until there is room again.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from aiomailbox.errors import RejectedMailError, StopTask
+from aiomailbox.operators.async_io.caller import Caller, Outcomes
+from aiomailbox.operators.async_io.emitter import Emitter
+from aiomailbox.operators.async_io.entry import Entry
+from aiomailbox.operators.async_io.function import AsyncFunction
+from aiomailbox.operators.async_io.gathering import Gatherer
+from aiomailbox.operators.async_io.key_gate import KeyGate
+from aiomailbox.operators.async_io.queues import (
+    OrderedQueue,
+    ResultQueue,
+    SegmentedQueue,
+)
+from aiomailbox.operators.async_io.segment import QueuedControl
+from aiomailbox.operators.async_io.settings import (
+    CallSettings,
+    Order,
+    Weight,
+    check_bounds,
+    check_key,
+    share,
+)
+from aiomailbox.operators.async_io.sharing import SharedResults
+from aiomailbox.operators.contract import Operator, Pending, then
+from aiomailbox.operators.on_error import (
+    DeadLetter,
+    ErrorAction,
+    OnError,
+    check_on_error,
+    fail,
+)
+from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.policies import Batch, Cache, RateLimit, Retry
+from aiomailbox.records import MIN_TIMESTAMP, Run, Watermark, WatermarkStatus
+
+__all__ = ["AsyncMapOperator"]
+
+
+class AsyncMapOperator(Operator):
+    """Replaces each record by what an asynchronous function returns for it.
+
+    Args:
+        fn: See `AsyncFunction`.
+        concurrency: Calls at a time in the whole job, divided over the subtasks; each
+            has at least one.
+        ordered: True: results come out as their records came in. False: as they are
+            done, but never across a watermark. ``"key"``: one call a key at a time, so
+            that results of a key keep their order; a watermark waits for all rows
+            before it, and rows after it do not wait for the watermark.
+        key: With ``ordered="key"``: a field's name, or a function of a record.
+        timeout: How long one attempt may take: a timedelta or seconds. Waiting for
+            the limit does not count.
+        deadline: How long all attempts of a call may take, with every wait between.
+        retry: Whether and when a call is made again. While it waits it keeps its place
+            in the order, but not its slot.
+        limit: How many units may be used in a window of time. Each attempt uses some.
+        weight: Units of a record: a number, or a function of the record. None: 1 unit
+            a call.
+        batch: Calls take lists of records and return lists of results; a result that
+            is an exception is a failure of its record alone.
+        cache: Keeps results by key; equal calls at one time are made once.
+        on_error: What to do with a record whose last attempt failed.
+        buffer: Records held at most in the whole job: called, waiting for a slot or a
+            retry, or done and waiting for their place. 4 times as many as can be
+            called, if left out.
+        key_buffer: With ``ordered="key"``: records that may wait behind an earlier one
+            of their key, beside ``buffer``. The larger of 16 times ``concurrency`` and
+            4,096, if left out. At that bound a record of a busy key stops the input.
+
+    Raises:
+        InvalidArgumentError: If an argument has a value that cannot work.
+        WrongTypeError: If an argument is of another type.
+
+    At the end of a bounded input all calls are finished with all their retries: nobody
+    is in a hurry, and Flink's single last attempt at once would fail records that a
+    server has asked us to send later.
+
+    Concept:
+        Flink, ``AsyncWaitOperator``.
+
+    Example:
+        >>> import asyncio
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> async def look_up(city):
+        ...     await asyncio.sleep(0)
+        ...     return city.upper()
+        >>> async def main():
+        ...     operator = AsyncMapOperator(look_up, concurrency=10)
+        ...     async with OneInputHarness(operator) as harness:
+        ...         await harness.run(harness.process_run, ["oslo", "rome"])
+        ...         await harness.run(harness.end_input)
+        ...         return harness.values
+        >>> asyncio.run(main())
+        ['OSLO', 'ROME']
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        *,
+        concurrency: int,
+        ordered: Order = True,
+        key: str | Callable[[Any], Any] | None = None,
+        timeout: timedelta | float | None = None,
+        deadline: timedelta | float | None = None,
+        retry: Retry | None = None,
+        limit: RateLimit | None = None,
+        weight: Weight = None,
+        batch: Batch | None = None,
+        cache: Cache | None = None,
+        on_error: OnError = fail,
+        buffer: int | None = None,
+        key_buffer: int | None = None,
+    ) -> None:
+        self.function = AsyncFunction(fn)
+        self.settings = CallSettings(
+            timeout=timeout,
+            deadline=deadline,
+            retry=retry,
+            limit=limit,
+            weight=weight,
+            batch=batch,
+            cache=cache,
+        )
+        self.concurrency, self.buffer, self.key_buffer = check_bounds(
+            concurrency, buffer, key_buffer, self.settings.batch_size
+        )
+        self.ordered = ordered
+        self.on_error = check_on_error(on_error)
+        self._read_key = check_key(ordered, key)
+        self._queue: ResultQueue = (
+            OrderedQueue()
+            if ordered is True
+            else SegmentedQueue(rows_may_overtake=ordered == "key")
+        )
+        self._gate: KeyGate | None = None
+        self._shared: SharedResults | None = None
+        self._gatherer: Gatherer | None = None
+        self._caller: Caller | None = None
+        self._starting: deque[Entry] = deque()
+        self._is_starting = False
+        self._has_failed = False
+        # They have left the queue, and the mail that fails the task may not have run.
+        self._failed: list[tuple[Any, int | None]] = []
+        self._restored: list[tuple[Any, int | None]] = []
+
+    def open(self) -> Pending:
+        """Acquire what the function needs, then make the restored calls again."""
+        context = self.context
+        self._failures = RecordFailures(
+            self.on_error, self.function.given, context, self.output
+        )
+        self._emitter = Emitter(
+            context, self.output, self._queue, self._failures, self.on_error
+        )
+        opened = self._failures.guard(self.function.open, context)
+        return then(opened, self._begin)
+
+    def _begin(self) -> Pending:
+        context, settings = self.context, self.settings
+        parts = context.parallelism, context.subtask_index
+        self._places = share(self.buffer, *parts)
+        if self._read_key is not None:
+            self._gate = KeyGate(share(self.key_buffer, *parts))
+        if settings.cache is not None:
+            hits = context.metrics.counter("cache_hits")
+            self._shared = SharedResults(settings.cache, context.clock, hits)
+        self._caller = Caller(
+            context,
+            self.function.call,
+            settings,
+            share(self.concurrency, *parts),
+            Outcomes(self._on_result, self._on_failure, self._fail_task),
+        )
+        if settings.batch is not None:
+            self._gatherer = Gatherer(settings.batch, self._caller.submit)
+        self._show(self._caller)
+        # They had places in an earlier instance: they need not wait for them again.
+        restored, self._restored = self._restored, []
+        for value, timestamp in restored:
+            self._take(value, timestamp)
+        return None
+
+    def _show(self, caller: Caller) -> None:
+        metrics = self.context.metrics
+        metrics.gauge("in_flight", lambda: caller.in_flight)
+        metrics.gauge("buffered", lambda: self._queue.held)
+        metrics.gauge("buffer_max", lambda: self._places)
+        metrics.gauge("waiting_for_slot", lambda: caller.waiting_for_slot)
+        metrics.gauge("waiting_for_limit", lambda: caller.waiting_for_limit)
+        metrics.gauge("waiting_for_retry", lambda: caller.waiting_for_retry)
+        gate = self._gate
+        if gate is not None:
+            metrics.gauge("waiting_for_key", lambda: gate.waiting)
+
+    def process_run(self, run: Run) -> Pending:
+        """Take the rows and begin their calls, as far as there is room."""
+        taken = self._take_rows(run, 0)
+        return None if taken == len(run) else self._take_the_rest(run, taken)
+
+    def process_watermark(self, timestamp_ms: int) -> Pending:
+        """Pass the watermark on after the rows that came before it."""
+        return self._take_control(Watermark(timestamp_ms))
+
+    def process_status(self, status: WatermarkStatus) -> Pending:
+        """Pass the status on after the rows that came before it."""
+        return self._take_control(status)
+
+    def end_input(self) -> Pending:
+        """Wait until all rows have been emitted."""
+        return None if self._queue.is_empty else self._empty()
+
+    def snapshot_state(self) -> object:
+        """Return the rows that have not been emitted, called or not, as they came."""
+        return [*self._restored, *self._failed, *self._queue.inputs()]
+
+    def restore_state(self, state: Any) -> None:
+        """Take over rows; their calls are made again before new rows are taken."""
+        self._restored = [(value, timestamp) for value, timestamp in state]
+
+    def close(self) -> Pending:
+        """Cancel the calls that are being made, then release what the function has."""
+        return self._close()
+
+    async def _close(self) -> None:
+        if self._gatherer is not None:
+            self._gatherer.close()
+        try:
+            if self._caller is not None:
+                self._emitter.close()
+                await self._caller.close()
+        finally:
+            released = self.function.close()
+            if released is not None:
+                await released
+
+    async def _empty(self) -> None:
+        while not self._queue.is_empty:
+            await self._room()
+
+    def _take_rows(self, run: Run, start: int) -> int:
+        """Take rows while there is room; return the index of the first one left."""
+        values, timestamps = run.values, run.timestamps
+        queue, places, gate = self._queue, self._places, self._gate
+        for index in range(start, len(values)):
+            value = values[index]
+            if gate is None:
+                if queue.held >= places:
+                    return index
+            elif not self._has_room_by_key(gate, value):
+                return index
+            timestamp = None if timestamps is None else timestamps[index]
+            self._take(value, None if timestamp == MIN_TIMESTAMP else timestamp)
+        return len(values)
+
+    async def _take_the_rest(self, run: Run, start: int) -> None:
+        while start < len(run):
+            await self._room()
+            start = self._take_rows(run, start)
+
+    def _has_room_by_key(self, gate: KeyGate, value: Any) -> bool:
+        """Whether there is a place for a row: behind its key, or as any other."""
+        assert self._read_key is not None, "there is no gate without a key"
+        try:
+            busy = gate.is_busy(self._read_key(value))
+        except Exception:  # noqa: BLE001 -- raised again, and handled, for its row
+            busy = False
+        if busy:
+            return not gate.is_full
+        return self._queue.held - gate.waiting < self._places
+
+    def _take(self, value: Any, timestamp: int | None) -> None:
+        entry = Entry(value, timestamp)
+        self._queue.put(entry)
+        if self._gate is None and self._shared is None and self._gatherer is None:
+            assert self._caller is not None, "process_run before open"
+            self._caller.submit([entry])
+        elif self._passes_gate(entry):
+            self._start(entry)
+
+    def _passes_gate(self, entry: Entry) -> bool:
+        if self._gate is None:
+            return True
+        assert self._read_key is not None, "there is no gate without a key"
+        try:
+            return self._gate.enter(entry, self._read_key(entry.value))
+        except Exception as error:  # noqa: BLE001 -- on_error decides
+            entry.key = self._gate.NO_KEY
+            self._on_failure(entry, error, 1)
+            return False
+
+    def _start(self, entry: Entry) -> None:
+        """Begin a row's call; one that needs none may let the next of its key begin."""
+        self._starting.append(entry)
+        if self._is_starting:
+            # A loop instead of a recursion: a key may have thousands of rows.
+            return
+        self._is_starting = True
+        try:
+            while self._starting:
+                self._start_one(self._starting.popleft())
+        finally:
+            self._is_starting = False
+
+    def _start_one(self, entry: Entry) -> None:
+        if self._shared is not None:
+            try:
+                found, result, waits = self._shared.find(entry)
+            except Exception as error:  # noqa: BLE001 -- on_error decides
+                self._on_failure(entry, error, 1)
+                return
+            if found:
+                self._on_result(entry, result)
+            if found or waits:
+                return
+        if self._gatherer is not None:
+            self._gatherer.add(entry)
+            return
+        assert self._caller is not None, "a row before open"
+        self._caller.submit([entry])
+
+    def _on_result(self, entry: Entry, result: Any) -> None:
+        followers = self._shared.keep(entry, result) if self._shared else ()
+        entry.result = result
+        self._done(entry)
+        for follower in followers:
+            follower.result = result
+            self._done(follower)
+
+    def _on_failure(self, entry: Entry, error: Exception, attempts: int) -> None:
+        followers = self._shared.fail(entry) if self._shared else ()
+        self._drop(entry, error, attempts)
+        for follower in followers:
+            self._drop(follower, error, attempts)
+
+    def _drop(self, entry: Entry, error: Exception, attempts: int) -> None:
+        action = self.on_error.action
+        entry.dropped = True
+        if isinstance(error, StopTask) or action is ErrorAction.FAIL:
+            self._failed.append((entry.value, entry.timestamp))
+            self._fail_task(error)
+        elif action is ErrorAction.SKIP:
+            self._failures.take(entry.value, entry.timestamp, error)
+        else:
+            entry.letter = self._dead_letter(entry, error, attempts)
+        self._done(entry)
+
+    def _done(self, entry: Entry) -> None:
+        entry.done = True
+        if self._queue.on_done(entry):
+            self._emitter.request()
+        if self._gate is not None:
+            following = self._gate.leave(entry)
+            if following is not None:
+                self._start(following)
+
+    def _fail_task(self, error: Exception) -> None:
+        """Raise the error from a mail: that is where a task looks for its failure."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        try:
+            self.context.mailbox.execute(
+                self._raise, error, description="fail because of a call"
+            )
+        except RejectedMailError:
+            self.context.log.warning("call failed while closing", error=repr(error))
+
+    def _raise(self, error: Exception) -> None:
+        failure = self._failures.user_error(error)
+        if failure is error:
+            raise error
+        raise failure from error
+
+    def _dead_letter(self, entry: Entry, error: Exception, attempts: int) -> DeadLetter:
+        return DeadLetter(
+            record=entry.value,
+            timestamp=entry.timestamp,
+            operator=self.context.operator_name,
+            uid=self.context.uid,
+            attempts=attempts,
+            error_type=type(error).__qualname__,
+            error=str(error),
+            traceback="".join(traceback.format_exception(error)),
+        )
+
+    def _take_control(self, control: QueuedControl) -> Pending:
+        if self._queue.is_empty:
+            return self._emitter.emit_control(control)
+        if self._gate is None and self._queue.held >= self._places:
+            return self._take_control_later(control)
+        self._queue.put_control(control)
+        return None
+
+    async def _take_control_later(self, control: QueuedControl) -> None:
+        while self._queue.held >= self._places:
+            await self._room()
+        pending = self._take_control(control)
+        if pending is not None:
+            await pending
+
+    async def _room(self) -> None:
+        if self._gatherer is not None:
+            # Nothing more can come: the batch is as full as it gets.
+            self._gatherer.flush()
+        await self._emitter.wait_for_change()

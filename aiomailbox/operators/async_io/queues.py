@@ -1,0 +1,272 @@
+"""What waits to be emitted, and in which order it may be.
+
+Theory of operation: a queue learns of rows and control elements as they arrive, and of
+rows as they are done; `take_ready` takes out what may be emitted now. Control elements
+end a batch, so that what is taken together is emitted as one run and one watermark.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Protocol
+
+from aiomailbox.operators.async_io.entry import Entry
+from aiomailbox.operators.async_io.segment import QueuedControl, Segment
+from aiomailbox.operators.on_error import DeadLetter
+from aiomailbox.records import MIN_TIMESTAMP, ListRun
+
+__all__ = ["OrderedQueue", "Ready", "ResultQueue", "SegmentedQueue"]
+
+Input = tuple[Any, int | None]
+
+
+class Ready:
+    """What may be emitted together: results and dead letters, then control elements.
+
+    Attributes:
+        controls: Watermarks and statuses to be emitted after the rows.
+        count: Places that were freed, rows and control elements.
+    """
+
+    __slots__ = (
+        "_letter_stamps",
+        "_letters",
+        "_stamps",
+        "_values",
+        "controls",
+        "count",
+    )
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._stamps: list[int | None] = []
+        self._letters: list[DeadLetter] = []
+        self._letter_stamps: list[int | None] = []
+        self.controls: list[QueuedControl] = []
+        self.count = 0
+
+    def add(self, entry: Entry) -> None:
+        """Take what came of a row."""
+        self.count += 1
+        if not entry.dropped:
+            self._values.append(entry.result)
+            self._stamps.append(entry.timestamp)
+        elif entry.letter is not None:
+            self._letters.append(entry.letter)
+            self._letter_stamps.append(entry.timestamp)
+
+    @property
+    def results(self) -> ListRun:
+        """The results as a run, maybe an empty one."""
+        return ListRun(self._values, _timestamps(self._stamps))
+
+    @property
+    def letters(self) -> ListRun:
+        """The dead letters as a run, maybe an empty one."""
+        return ListRun(self._letters, _timestamps(self._letter_stamps))
+
+
+class ResultQueue(Protocol):
+    """Rows and control elements between arrival and emission."""
+
+    @property
+    def held(self) -> int:
+        """Places taken."""
+        ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held back, neither a row nor a control element."""
+        ...
+
+    def put(self, entry: Entry) -> None:
+        """Take a row, at its arrival."""
+        ...
+
+    def put_control(self, control: QueuedControl) -> None:
+        """Take a watermark or a status; only if the queue is not empty."""
+        ...
+
+    def on_done(self, entry: Entry) -> bool:
+        """Take note that a row is done; say whether something may be emitted now."""
+        ...
+
+    def take_ready(self, rows_max: int) -> Ready | None:
+        """Take out what may be emitted, at most so many rows; None if nothing."""
+        ...
+
+    def inputs(self) -> list[Input]:
+        """Return the rows that are held, as they arrived."""
+        ...
+
+
+class OrderedQueue:
+    """Everything comes out in the order in which it came in.
+
+    Example:
+        >>> queue, first, second = OrderedQueue(), Entry("a", None), Entry("b", None)
+        >>> queue.put(first), queue.put(second)
+        (None, None)
+        >>> second.done = first.done = True
+        >>> queue.on_done(second), queue.on_done(first)
+        (False, True)
+        >>> queue.take_ready(10).count
+        2
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: deque[Entry | QueuedControl] = deque()
+
+    @property
+    def held(self) -> int:
+        """Places taken."""
+        return len(self._items)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held back."""
+        return not self._items
+
+    def put(self, entry: Entry) -> None:
+        """Take a row."""
+        self._items.append(entry)
+
+    def put_control(self, control: QueuedControl) -> None:
+        """Take a watermark or a status."""
+        self._items.append(control)
+
+    def on_done(self, entry: Entry) -> bool:
+        """Say whether the row is the next one."""
+        return self._items[0] is entry
+
+    def take_ready(self, rows_max: int) -> Ready | None:
+        """Take out the rows at the head that are done, up to a control element."""
+        items = self._items
+        ready: Ready | None = None
+        for _ in range(rows_max):
+            if not items:
+                break
+            head = items[0]
+            if isinstance(head, Entry):
+                if not head.done:
+                    break
+                ready = ready or Ready()
+                ready.add(head)
+                items.popleft()
+                continue
+            ready = ready or Ready()
+            items.popleft()
+            ready.count += 1
+            ready.controls.append(head)
+            break
+        return ready
+
+    def inputs(self) -> list[Input]:
+        """Return the rows, in order."""
+        return [
+            (item.value, item.timestamp)
+            for item in self._items
+            if isinstance(item, Entry)
+        ]
+
+
+class SegmentedQueue:
+    """Rows come out as they are done, a control element after all rows before it.
+
+    Args:
+        rows_may_overtake: Whether a row may be emitted before a control element that
+            came earlier and is still held back. Then control elements take no place;
+            neighbours become one.
+    """
+
+    __slots__ = (
+        "_done",
+        "_early",
+        "_first",
+        "_last",
+        "_rows",
+        "_rows_may_overtake",
+        "held",
+    )
+
+    def __init__(self, *, rows_may_overtake: bool) -> None:
+        self._rows_may_overtake = rows_may_overtake
+        self._first = self._last = Segment(None)
+        # In order of arrival, for snapshots.
+        self._rows: dict[Entry, None] = {}
+        # Done and free to go; done, but behind a control element.
+        self._done: deque[Entry] = deque()
+        self._early: dict[Segment, list[Entry]] = {}
+        self.held = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held back, neither a row nor a control element."""
+        return not self.held and not self._first.controls
+
+    def put(self, entry: Entry) -> None:
+        """Take a row."""
+        entry.segment = self._last
+        self._last.held += 1
+        self._rows[entry] = None
+        self.held += 1
+
+    def put_control(self, control: QueuedControl) -> None:
+        """Take a watermark or a status."""
+        closed = self._last
+        self._last = closed.close(control)
+        if not self._rows_may_overtake:
+            self.held += 1
+        elif closed.held == 0 and closed is not self._first:
+            closed.merge_into_before()
+
+    def on_done(self, entry: Entry) -> bool:
+        """Say whether the row may go."""
+        if self._rows_may_overtake or entry.segment is self._first:
+            self._done.append(entry)
+            return True
+        self._early.setdefault(entry.segment, []).append(entry)
+        return False
+
+    def take_ready(self, rows_max: int) -> Ready | None:
+        """Take out the rows that may go, and what follows the last one of a segment."""
+        done = self._done
+        ready = Ready()
+        while done and ready.count < rows_max:
+            entry = done.popleft()
+            del self._rows[entry]
+            ready.add(entry)
+            self._left(entry.segment)
+        self.held -= ready.count
+        if not self._first.held and self._first.controls:
+            self._pass_control(ready)
+        return ready if ready.count or ready.controls else None
+
+    def inputs(self) -> list[Input]:
+        """Return the rows, in order of arrival."""
+        return [(entry.value, entry.timestamp) for entry in self._rows]
+
+    def _left(self, segment: Segment) -> None:
+        segment.held -= 1
+        if segment.held or segment is self._first or segment is self._last:
+            return
+        segment.merge_into_before()
+
+    def _pass_control(self, ready: Ready) -> None:
+        ready.controls = self._first.controls
+        if not self._rows_may_overtake:
+            self.held -= len(ready.controls)
+            ready.count += len(ready.controls)
+        following = self._first.after
+        assert following is not None, "a closed segment has one after it"
+        following.before = None
+        self._first = following
+        self._done.extend(self._early.pop(following, ()))
+
+
+def _timestamps(stamps: list[int | None]) -> list[int] | None:
+    if all(stamp is None for stamp in stamps):
+        return None
+    return [MIN_TIMESTAMP if stamp is None else stamp for stamp in stamps]

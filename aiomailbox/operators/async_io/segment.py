@@ -1,0 +1,49 @@
+"""A stretch of rows between two watermarks."""
+
+from __future__ import annotations
+
+from aiomailbox.records import Watermark, WatermarkStatus
+
+__all__ = ["QueuedControl", "Segment"]
+
+QueuedControl = Watermark | WatermarkStatus
+
+
+class Segment:
+    """Rows that arrived after one control element and before the next.
+
+    Attributes:
+        held: Rows that have not been emitted.
+        controls: What is emitted when they all are; empty while the segment is open.
+        before: The segment that arrived before, or None.
+        after: The segment that arrived after, or None while this one is the last.
+    """
+
+    __slots__ = ("after", "before", "controls", "held")
+
+    def __init__(self, before: Segment | None) -> None:
+        self.held = 0
+        self.controls: list[QueuedControl] = []
+        self.before = before
+        self.after: Segment | None = None
+
+    def close(self, control: QueuedControl) -> Segment:
+        """End the segment with a control element and return the one that follows."""
+        self.controls.append(control)
+        self.after = Segment(self)
+        return self.after
+
+    def merge_into_before(self) -> None:
+        """Leave the list; what came between is gone, so the controls move up.
+
+        Of several watermarks, or statuses, in a row only the last one is kept.
+        """
+        before, after = self.before, self.after
+        assert before is not None, "the first segment is not merged"
+        assert after is not None, "the open segment is not merged"
+        kinds = {type(control) for control in self.controls}
+        before.controls = [
+            control for control in before.controls if type(control) not in kinds
+        ] + self.controls
+        before.after = after
+        after.before = before

@@ -1,0 +1,167 @@
+"""How calls are made: the arguments of an async operator, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from aiomailbox.durations import duration_s
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.operators.callables import check_sync_function
+from aiomailbox.operators.selectors import field_or_function
+from aiomailbox.policies import (
+    Batch,
+    Cache,
+    RateLimit,
+    Retry,
+    check_count,
+    check_number,
+)
+
+__all__ = ["CallSettings", "Order", "Weight", "check_bounds", "check_key", "share"]
+
+Order = bool | Literal["key"]
+Weight = float | Callable[[Any], float] | None
+
+_BUFFER_PER_CALL: Final = 4
+_KEY_BUFFER_PER_CALL: Final = 16
+_KEY_BUFFER_MIN: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSettings:
+    """What is said about the calls, apart from how many and in which order.
+
+    Raises:
+        InvalidArgumentError: If a duration or a weight is out of its range, or a
+            weight is given without a limit.
+        WrongTypeError: If an argument is of another type.
+    """
+
+    timeout: timedelta | float | None = None
+    deadline: timedelta | float | None = None
+    retry: Retry | None = None
+    limit: RateLimit | None = None
+    weight: Weight = None
+    batch: Batch | None = None
+    cache: Cache | None = None
+
+    def __post_init__(self) -> None:
+        _check_wait(self.timeout, "timeout")
+        _check_wait(self.deadline, "deadline")
+        _check_type(self.retry, Retry, "retry", "am.Retry(attempts=4)")
+        _check_type(self.limit, RateLimit, "limit", "am.RateLimit(100, per=1.0)")
+        _check_type(self.batch, Batch, "batch", "am.Batch(size=50, within=0.02)")
+        _check_type(self.cache, Cache, "cache", 'am.Cache("city", size=1_000)')
+        self._check_weight()
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long one attempt may take, seconds."""
+        return None if self.timeout is None else duration_s(self.timeout, "timeout")
+
+    @property
+    def deadline_s(self) -> float | None:
+        """How long all attempts may take with their waits, seconds."""
+        return None if self.deadline is None else duration_s(self.deadline, "deadline")
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of one call at most."""
+        return 1 if self.batch is None else self.batch.size
+
+    def _check_weight(self) -> None:
+        if self.weight is None:
+            return
+        if self.limit is None:
+            raise InvalidArgumentError(
+                "weight",
+                "there is no limit that it would count for",
+                "Give limit= too.",
+            )
+        if callable(self.weight):
+            check_sync_function(self.weight, "weight", arity=1)
+            return
+        check_number(self.weight, "weight", minimum=0)
+        self.limit.check_weight(self.weight * self.batch_size)
+
+
+def check_bounds(
+    concurrency: Any, buffer: int | None, key_buffer: int | None, batch_size: int
+) -> tuple[int, int, int]:
+    """Return the bounds of a job: calls, rows held, rows waiting behind their key.
+
+    Raises:
+        InvalidArgumentError: If one is below 1, or the buffer below the concurrency.
+        WrongTypeError: If one is not an int.
+    """
+    check_count(concurrency, "concurrency")
+    if buffer is None:
+        buffer = _BUFFER_PER_CALL * concurrency * batch_size
+    elif check_count(buffer, "buffer") < concurrency:
+        raise InvalidArgumentError(
+            "buffer",
+            f"{buffer} rows are too few for {concurrency} calls at once",
+            "Use at least concurrency, better a few times as many.",
+        )
+    if key_buffer is None:
+        key_buffer = max(_KEY_BUFFER_PER_CALL * concurrency, _KEY_BUFFER_MIN)
+    check_count(key_buffer, "key_buffer")
+    return concurrency, buffer, key_buffer
+
+
+def check_key(ordered: object, key: object) -> Callable[[Any], Any] | None:
+    """Return the function that reads the key, if order is kept by key.
+
+    Raises:
+        InvalidArgumentError: If ``ordered`` is not known, or does not fit ``key``.
+        WrongTypeError: If ``key`` is neither a field name nor a function.
+    """
+    if ordered is True or ordered is False:
+        if key is not None:
+            raise InvalidArgumentError(
+                "key", f"it has no use with ordered={ordered}", 'Write ordered="key".'
+            )
+        return None
+    if ordered != "key":
+        raise InvalidArgumentError(
+            "ordered", f"{ordered!r} is not known", 'Use True, False or "key".'
+        )
+    if key is None:
+        raise InvalidArgumentError(
+            "key",
+            'ordered="key" needs to know the key',
+            'Give key="name" or a function, or use it after key_by.',
+        )
+    return field_or_function(key, "key")
+
+
+def share(total: int, parallelism: int, subtask_index: int) -> int:
+    """Return a subtask's part of a bound of the job, at least 1.
+
+    The parts add up to ``total``, unless there are more subtasks than that.
+
+    Example:
+        >>> [share(10, 4, index) for index in range(4)]
+        [3, 3, 2, 2]
+    """
+    part = total // parallelism + (subtask_index < total % parallelism)
+    return max(part, 1)
+
+
+def _check_wait(value: timedelta | float | None, parameter: str) -> None:
+    if value is not None and duration_s(value, parameter) == 0:
+        raise InvalidArgumentError(
+            parameter, "0 leaves no time", "Use a positive duration, or None."
+        )
+
+
+def _check_type(value: object, expected: type, parameter: str, example: str) -> None:
+    if value is not None and not isinstance(value, expected):
+        raise WrongTypeError(
+            parameter,
+            f"{value!r} is not a {expected.__name__}",
+            f"Write {parameter}={example}.",
+        )
