@@ -1,0 +1,83 @@
+"""The loops that one would write by hand for the same work, without an engine."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.benchmarks.records import (
+    JITTER_MS,
+    WINDOW_MS,
+    double,
+    is_even,
+    jittered,
+    key_of,
+    records,
+    time_of,
+    value_of,
+)
+
+
+def w1(count: int) -> int:
+    """Map, filter, map, count."""
+    passed = 0
+    for record in records(count):
+        mapped = double(record)
+        if is_even(mapped):
+            value_of(mapped)
+            passed += 1
+    return passed
+
+
+def w2(count: int) -> int:
+    """Sum up per key; each new sum is a result."""
+    sums: dict[str, float] = {}
+    get = sums.get
+    updates = 0
+    for record in records(count):
+        key = key_of(record)
+        sums[key] = get(key, 0.0) + value_of(record)
+        updates += 1
+    return updates
+
+
+def w3(count: int, per_ms: int) -> int:
+    """Count and sum per key and second; a window ends when the watermark passes."""
+    windows: dict[int, dict[str, list[float]]] = {}
+    results = 0
+    highest = 0
+    next_end = 0
+    for record in jittered(count, per_ms):
+        key, time_ms = key_of(record), time_of(record)
+        start = time_ms - time_ms % WINDOW_MS
+        window = windows.get(start)
+        if window is None:
+            window = windows[start] = {}
+            next_end = min(windows) + WINDOW_MS
+        content = window.get(key)
+        if content is None:
+            window[key] = [1, value_of(record)]
+        else:
+            content[0] += 1
+            content[1] += value_of(record)
+        if time_ms > highest:
+            highest = time_ms
+            while windows and next_end <= highest - JITTER_MS:
+                results += len(windows.pop(next_end - WINDOW_MS))
+                next_end = min(windows, default=0) + WINDOW_MS
+    return results + sum(map(len, windows.values()))
+
+
+async def w4(count: int, seconds: float, concurrency: int) -> int:
+    """Bare workers over one iterator; results at the place of their record."""
+    source = enumerate(records(count))
+    results: list[int | None] = [None] * count
+
+    async def worker() -> None:
+        for index, record in source:
+            await asyncio.sleep(seconds)
+            results[index] = record[0]
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(worker())
+    return len(results)

@@ -1,0 +1,43 @@
+"""Prints what was measured, and writes it as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.benchmarks.measure import Report
+
+
+def render(report: Report) -> str:
+    """Return the table of one work."""
+    lines = [f"{report.work}  {report.title}"]
+    for row in report.rows:
+        rate = row.records / row.seconds if row.seconds else 0.0
+        lines.append(
+            f"    {row.system:<44} {row.records:>10,} records {row.seconds:>9.4f} s "
+            f"{rate:>12,.0f} /s  x {row.ratio:.3f}"
+        )
+    for verdict in report.verdicts:
+        mark = "reached" if verdict.reached else "MISSED"
+        lines.append(f"    {mark:<8}{verdict.text}")
+    return "\n".join(lines)
+
+
+def write_json(reports: Sequence[Report], path: Path) -> None:
+    """Write a list of ``{work, system, records, seconds, ratio_to_plain}``.
+
+    The ratio is one of speed, to the first system of the same work.
+    """
+    rows = [
+        {
+            "work": row.work,
+            "system": row.system,
+            "records": row.records,
+            "seconds": row.seconds,
+            "ratio_to_plain": row.ratio,
+        }
+        for report in reports
+        for row in report.rows
+    ]
+    path.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
