@@ -1,0 +1,40 @@
+"""Short ways to describe transformations in the graph tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aiomailbox.exchange import Partitioner
+from aiomailbox.graph import Origin, Transformation
+from aiomailbox.operators import Operator
+from aiomailbox.records import OutputTag
+
+
+@pytest.fixture
+def item() -> Callable[..., Transformation]:
+    """Make a transformation with one input that unites the given ones."""
+
+    def make(name: str, *inputs: Transformation | Origin, **facts: Any) -> Any:
+        origins = [
+            each if isinstance(each, Origin) else Origin(each) for each in inputs
+        ]
+        return Transformation(name, Operator, [origins] if origins else [], **facts)
+
+    return make
+
+
+@pytest.fixture
+def via() -> Callable[..., Origin]:
+    """Make an origin: what emits, and the way."""
+
+    def make(
+        upstream: Transformation,
+        partitioner: Partitioner | None = None,
+        tag: OutputTag | None = None,
+    ) -> Origin:
+        return Origin(upstream, partitioner, tag)
+
+    return make
