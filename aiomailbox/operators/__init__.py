@@ -14,6 +14,7 @@ from aiomailbox.operators.aggregates import (
     min_,
     sum_,
 )
+from aiomailbox.operators.async_io import AsyncMapOperator
 from aiomailbox.operators.async_stateless import AsyncStatelessOperator
 from aiomailbox.operators.callables import (
     CallableKind,
@@ -94,6 +95,7 @@ from aiomailbox.operators.timestamps import TimestampsAndWatermarksOperator
 from aiomailbox.operators.two_input import TwoInputOperator
 
 __all__ = [
+    "AsyncMapOperator",
     "Aggregate",
     "AsyncStatelessOperator",
     "Boundedness",

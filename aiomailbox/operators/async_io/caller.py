@@ -26,35 +26,14 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.async_io.entry import Call, Entry, Worker
+from aiomailbox.operators.async_io.outcomes import Answers, Outcomes
 from aiomailbox.operators.async_io.settings import CallSettings
 from aiomailbox.operators.async_io.workers import WorkerPool
 from aiomailbox.operators.callables import describe
 from aiomailbox.operators.context import Limiter, RuntimeContext
 from aiomailbox.policies import retry_after_s
 
-__all__ = ["Caller", "Outcomes"]
-
-
-class Outcomes:
-    """Who is told what came of a row; each row exactly once.
-
-    Args:
-        on_result: Told the row and its result.
-        on_failure: Told the row, the error and how many attempts there were.
-        on_fatal: Told of an error that no row is to blame for.
-    """
-
-    __slots__ = ("on_failure", "on_fatal", "on_result")
-
-    def __init__(
-        self,
-        on_result: Callable[[Entry, Any], None],
-        on_failure: Callable[[Entry, Exception, int], None],
-        on_fatal: Callable[[Exception], None],
-    ) -> None:
-        self.on_result = on_result
-        self.on_failure = on_failure
-        self.on_fatal = on_fatal
+__all__ = ["Caller"]
 
 
 class Caller:
@@ -99,6 +78,7 @@ class Caller:
         self._calls = metrics.counter("calls")
         self._retries = metrics.counter("retries")
         self._timeouts = metrics.counter("timeouts")
+        self._answers = Answers(function, settings, outcomes)
         self._pool = WorkerPool(context, slots, self._attempt)
 
     @property
@@ -252,12 +232,12 @@ class Caller:
         worker.task.cancel()
 
     def _returned(self, call: Call, result: Any) -> None:
-        if not self._batched and (self._retry is None or self._retry.retry_if is None):
+        if self._answers.is_final(result):
             self._end(call)
-            self._settle(call.entries[0], result, call.attempts)
+            self._outcomes.on_result(call.entries[0], result)
             return
         try:
-            again, reason = self._sort_out(call, result)
+            again, reason = self._answers.sort_out(call, result)
         except Exception as error:  # noqa: BLE001 -- a wrong result, or a predicate raised
             self._give_up(call, error)
             return
@@ -266,57 +246,6 @@ class Caller:
             self._plan_retry(call, reason)
         else:
             self._end(call)
-
-    def _sort_out(self, call: Call, result: Any) -> tuple[list[Entry], Any]:
-        """Settle the rows that are done; return the others, and what is wrong."""
-        entries = call.entries
-        results = self._check_batch(result, len(entries)) if self._batched else [result]
-        wants_again = [self._wants_again(call, one) for one in results]
-        again: list[Entry] = []
-        reason: Any = None
-        for entry, one, wanted in zip(entries, results, wants_again, strict=True):
-            if wanted:
-                again.append(entry)
-                reason = one if reason is None else reason
-            else:
-                self._settle(entry, one, call.attempts)
-        return again, reason
-
-    def _check_batch(self, result: Any, count: int) -> list[Any]:
-        if not isinstance(result, list | tuple) or len(result) != count:
-            got = (
-                f"{len(result)} results"
-                if isinstance(result, list | tuple)
-                else type(result).__name__
-            )
-            raise WrongTypeError(
-                "fn",
-                f"{describe(self._function)} returned {got} for a batch of {count}",
-                "Return a list with one result for each record, in their order.",
-            )
-        return list(result)
-
-    def _wants_again(self, call: Call, result: Any) -> bool:
-        retry = self._retry
-        if retry is None or call.attempts >= retry.attempts:
-            return False
-        if self._batched and isinstance(result, Exception):
-            return retry.wants_error(result)
-        return retry.wants_result(result)
-
-    def _settle(self, entry: Entry, result: Any, attempts: int) -> None:
-        if self._batched and isinstance(result, Exception):
-            self._outcomes.on_failure(entry, result, attempts)
-        elif type(result) is CoroutineType:
-            result.close()
-            error = WrongTypeError(
-                "fn",
-                f"{describe(self._function)} returned a coroutine instead of a value",
-                "Await it inside the function.",
-            )
-            self._outcomes.on_failure(entry, error, attempts)
-        else:
-            self._outcomes.on_result(entry, result)
 
     def _failed(self, call: Call, error: Exception) -> None:
         retry = self._retry

@@ -8,7 +8,10 @@ from typing import Final
 
 from aiomailbox.operators.async_io.entry import Entry
 
-__all__ = ["KeyGate"]
+__all__ = ["NO_KEY", "KeyGate"]
+
+NO_KEY: Final = object()
+"""The key of a row whose key could not be read: it is behind nobody."""
 
 
 class KeyGate:
@@ -19,7 +22,6 @@ class KeyGate:
 
     Attributes:
         waiting: Rows that wait.
-        NO_KEY: The key of a row whose key could not be read; it never waits.
 
     Example:
         >>> gate = KeyGate(waiting_max=10)
@@ -31,8 +33,6 @@ class KeyGate:
     """
 
     __slots__ = ("_rows", "waiting", "waiting_max")
-
-    NO_KEY: Final = object()
 
     def __init__(self, waiting_max: int) -> None:
         self.waiting_max = waiting_max
@@ -68,7 +68,7 @@ class KeyGate:
 
     def leave(self, entry: Entry) -> Entry | None:
         """Take note that a row is done; return the one that goes through now."""
-        if entry.key is self.NO_KEY:
+        if entry.key is NO_KEY:
             return None
         behind = self._rows[entry.key]
         if not behind:

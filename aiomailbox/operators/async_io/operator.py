@@ -9,24 +9,20 @@ mail, which emits results and frees places, until there is room again.
 
 from __future__ import annotations
 
-import traceback
-from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from aiomailbox.errors import RejectedMailError, StopTask
-from aiomailbox.operators.async_io.caller import Caller, Outcomes
+from aiomailbox.operators.async_io.caller import Caller
 from aiomailbox.operators.async_io.emitter import Emitter
-from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.async_io.function import AsyncFunction
-from aiomailbox.operators.async_io.gathering import Gatherer
 from aiomailbox.operators.async_io.key_gate import KeyGate
 from aiomailbox.operators.async_io.queues import (
     OrderedQueue,
     ResultQueue,
     SegmentedQueue,
 )
+from aiomailbox.operators.async_io.rows import RowFlow
 from aiomailbox.operators.async_io.segment import QueuedControl
 from aiomailbox.operators.async_io.settings import (
     CallSettings,
@@ -36,11 +32,8 @@ from aiomailbox.operators.async_io.settings import (
     check_key,
     share,
 )
-from aiomailbox.operators.async_io.sharing import SharedResults
 from aiomailbox.operators.contract import Operator, Pending, then
 from aiomailbox.operators.on_error import (
-    DeadLetter,
-    ErrorAction,
     OnError,
     check_on_error,
     fail,
@@ -150,14 +143,7 @@ class AsyncMapOperator(Operator):
             else SegmentedQueue(rows_may_overtake=ordered == "key")
         )
         self._gate: KeyGate | None = None
-        self._shared: SharedResults | None = None
-        self._gatherer: Gatherer | None = None
-        self._caller: Caller | None = None
-        self._starting: deque[Entry] = deque()
-        self._is_starting = False
-        self._has_failed = False
-        # They have left the queue, and the mail that fails the task may not have run.
-        self._failed: list[tuple[Any, int | None]] = []
+        self._rows: RowFlow | None = None
         self._restored: list[tuple[Any, int | None]] = []
 
     def open(self) -> Pending:
@@ -173,28 +159,34 @@ class AsyncMapOperator(Operator):
         return then(opened, self._begin)
 
     def _begin(self) -> Pending:
-        context, settings = self.context, self.settings
-        parts = context.parallelism, context.subtask_index
-        self._places = share(self.buffer, *parts)
+        context = self.context
+        subtask = context.parallelism, context.subtask_index
+        self._places = share(self.buffer, *subtask)
         if self._read_key is not None:
-            self._gate = KeyGate(share(self.key_buffer, *parts))
-        if settings.cache is not None:
-            hits = context.metrics.counter("cache_hits")
-            self._shared = SharedResults(settings.cache, context.clock, hits)
-        self._caller = Caller(
+            self._gate = KeyGate(share(self.key_buffer, *subtask))
+        self._rows = rows = RowFlow(
+            context,
+            self._queue,
+            self._emitter,
+            self._failures,
+            self.on_error,
+            self.settings,
+            self._gate,
+            self._read_key,
+        )
+        caller = Caller(
             context,
             self.function.call,
-            settings,
-            share(self.concurrency, *parts),
-            Outcomes(self._on_result, self._on_failure, self._fail_task),
+            self.settings,
+            share(self.concurrency, *subtask),
+            rows.outcomes,
         )
-        if settings.batch is not None:
-            self._gatherer = Gatherer(settings.batch, self._caller.submit)
-        self._show(self._caller)
+        rows.connect(caller, self.settings)
+        self._show(caller)
         # They had places in an earlier instance: they need not wait for them again.
         restored, self._restored = self._restored, []
         for value, timestamp in restored:
-            self._take(value, timestamp)
+            rows.take(value, timestamp)
         return None
 
     def _show(self, caller: Caller) -> None:
@@ -228,7 +220,8 @@ class AsyncMapOperator(Operator):
 
     def snapshot_state(self) -> object:
         """Return the rows that have not been emitted, called or not, as they came."""
-        return [*self._restored, *self._failed, *self._queue.inputs()]
+        failed = [] if self._rows is None else self._rows.failed
+        return [*self._restored, *failed, *self._queue.inputs()]
 
     def restore_state(self, state: Any) -> None:
         """Take over rows; their calls are made again before new rows are taken."""
@@ -239,12 +232,12 @@ class AsyncMapOperator(Operator):
         return self._close()
 
     async def _close(self) -> None:
-        if self._gatherer is not None:
-            self._gatherer.close()
         try:
-            if self._caller is not None:
+            if self._rows is not None:
+                if self._rows.gatherer is not None:
+                    self._rows.gatherer.close()
                 self._emitter.close()
-                await self._caller.close()
+                await self._rows.caller.close()
         finally:
             released = self.function.close()
             if released is not None:
@@ -256,149 +249,24 @@ class AsyncMapOperator(Operator):
 
     def _take_rows(self, run: Run, start: int) -> int:
         """Take rows while there is room; return the index of the first one left."""
+        rows, queue, places, gate = self._rows, self._queue, self._places, self._gate
+        assert rows is not None, "process_run before open"
         values, timestamps = run.values, run.timestamps
-        queue, places, gate = self._queue, self._places, self._gate
         for index in range(start, len(values)):
             value = values[index]
             if gate is None:
                 if queue.held >= places:
                     return index
-            elif not self._has_room_by_key(gate, value):
+            elif not rows.has_room(gate, value, places):
                 return index
             timestamp = None if timestamps is None else timestamps[index]
-            self._take(value, None if timestamp == MIN_TIMESTAMP else timestamp)
+            rows.take(value, None if timestamp == MIN_TIMESTAMP else timestamp)
         return len(values)
 
     async def _take_the_rest(self, run: Run, start: int) -> None:
         while start < len(run):
             await self._room()
             start = self._take_rows(run, start)
-
-    def _has_room_by_key(self, gate: KeyGate, value: Any) -> bool:
-        """Whether there is a place for a row: behind its key, or as any other."""
-        assert self._read_key is not None, "there is no gate without a key"
-        try:
-            busy = gate.is_busy(self._read_key(value))
-        except Exception:  # noqa: BLE001 -- raised again, and handled, for its row
-            busy = False
-        if busy:
-            return not gate.is_full
-        return self._queue.held - gate.waiting < self._places
-
-    def _take(self, value: Any, timestamp: int | None) -> None:
-        entry = Entry(value, timestamp)
-        self._queue.put(entry)
-        if self._gate is None and self._shared is None and self._gatherer is None:
-            assert self._caller is not None, "process_run before open"
-            self._caller.submit([entry])
-        elif self._passes_gate(entry):
-            self._start(entry)
-
-    def _passes_gate(self, entry: Entry) -> bool:
-        if self._gate is None:
-            return True
-        assert self._read_key is not None, "there is no gate without a key"
-        try:
-            return self._gate.enter(entry, self._read_key(entry.value))
-        except Exception as error:  # noqa: BLE001 -- on_error decides
-            entry.key = self._gate.NO_KEY
-            self._on_failure(entry, error, 1)
-            return False
-
-    def _start(self, entry: Entry) -> None:
-        """Begin a row's call; one that needs none may let the next of its key begin."""
-        self._starting.append(entry)
-        if self._is_starting:
-            # A loop instead of a recursion: a key may have thousands of rows.
-            return
-        self._is_starting = True
-        try:
-            while self._starting:
-                self._start_one(self._starting.popleft())
-        finally:
-            self._is_starting = False
-
-    def _start_one(self, entry: Entry) -> None:
-        if self._shared is not None:
-            try:
-                found, result, waits = self._shared.find(entry)
-            except Exception as error:  # noqa: BLE001 -- on_error decides
-                self._on_failure(entry, error, 1)
-                return
-            if found:
-                self._on_result(entry, result)
-            if found or waits:
-                return
-        if self._gatherer is not None:
-            self._gatherer.add(entry)
-            return
-        assert self._caller is not None, "a row before open"
-        self._caller.submit([entry])
-
-    def _on_result(self, entry: Entry, result: Any) -> None:
-        followers = self._shared.keep(entry, result) if self._shared else ()
-        entry.result = result
-        self._done(entry)
-        for follower in followers:
-            follower.result = result
-            self._done(follower)
-
-    def _on_failure(self, entry: Entry, error: Exception, attempts: int) -> None:
-        followers = self._shared.fail(entry) if self._shared else ()
-        self._drop(entry, error, attempts)
-        for follower in followers:
-            self._drop(follower, error, attempts)
-
-    def _drop(self, entry: Entry, error: Exception, attempts: int) -> None:
-        action = self.on_error.action
-        entry.dropped = True
-        if isinstance(error, StopTask) or action is ErrorAction.FAIL:
-            self._failed.append((entry.value, entry.timestamp))
-            self._fail_task(error)
-        elif action is ErrorAction.SKIP:
-            self._failures.take(entry.value, entry.timestamp, error)
-        else:
-            entry.letter = self._dead_letter(entry, error, attempts)
-        self._done(entry)
-
-    def _done(self, entry: Entry) -> None:
-        entry.done = True
-        if self._queue.on_done(entry):
-            self._emitter.request()
-        if self._gate is not None:
-            following = self._gate.leave(entry)
-            if following is not None:
-                self._start(following)
-
-    def _fail_task(self, error: Exception) -> None:
-        """Raise the error from a mail: that is where a task looks for its failure."""
-        if self._has_failed:
-            return
-        self._has_failed = True
-        try:
-            self.context.mailbox.execute(
-                self._raise, error, description="fail because of a call"
-            )
-        except RejectedMailError:
-            self.context.log.warning("call failed while closing", error=repr(error))
-
-    def _raise(self, error: Exception) -> None:
-        failure = self._failures.user_error(error)
-        if failure is error:
-            raise error
-        raise failure from error
-
-    def _dead_letter(self, entry: Entry, error: Exception, attempts: int) -> DeadLetter:
-        return DeadLetter(
-            record=entry.value,
-            timestamp=entry.timestamp,
-            operator=self.context.operator_name,
-            uid=self.context.uid,
-            attempts=attempts,
-            error_type=type(error).__qualname__,
-            error=str(error),
-            traceback="".join(traceback.format_exception(error)),
-        )
 
     def _take_control(self, control: QueuedControl) -> Pending:
         if self._queue.is_empty:
@@ -416,7 +284,7 @@ class AsyncMapOperator(Operator):
             await pending
 
     async def _room(self) -> None:
-        if self._gatherer is not None:
+        if self._rows is not None and self._rows.gatherer is not None:
             # Nothing more can come: the batch is as full as it gets.
-            self._gatherer.flush()
+            self._rows.gatherer.flush()
         await self._emitter.wait_for_change()

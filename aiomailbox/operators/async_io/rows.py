@@ -1,0 +1,206 @@
+"""What happens to a row from its arrival until it is done."""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from aiomailbox.errors import RejectedMailError, StopTask
+from aiomailbox.operators.async_io.caller import Caller
+from aiomailbox.operators.async_io.emitter import Emitter
+from aiomailbox.operators.async_io.entry import Entry
+from aiomailbox.operators.async_io.gathering import Gatherer
+from aiomailbox.operators.async_io.key_gate import NO_KEY, KeyGate
+from aiomailbox.operators.async_io.outcomes import Outcomes
+from aiomailbox.operators.async_io.queues import ResultQueue
+from aiomailbox.operators.async_io.settings import CallSettings
+from aiomailbox.operators.async_io.sharing import SharedResults
+from aiomailbox.operators.context import RuntimeContext
+from aiomailbox.operators.on_error import DeadLetter, ErrorAction, OnError
+from aiomailbox.operators.record_failures import RecordFailures
+
+__all__ = ["RowFlow"]
+
+
+class RowFlow:
+    """Leads rows through key gate, cache and batch to their call, and to their end.
+
+    Args:
+        context: The operator's context.
+        queue: Where rows keep their places.
+        emitter: Told when something can be emitted.
+        failures: Where skipped rows are counted.
+        on_error: What to do with a row whose last attempt failed.
+        settings: How calls are made.
+        gate: One row of a key at a time, or None.
+        read_key: Reads a row's key, if there is a gate.
+
+    Attributes:
+        caller: Makes the calls.
+        gatherer: Makes batches, or None.
+        failed: Rows that made the task fail. They have left the queue, and the mail
+            that fails the task may not have run.
+    """
+
+    def __init__(
+        self,
+        context: RuntimeContext,
+        queue: ResultQueue,
+        emitter: Emitter,
+        failures: RecordFailures,
+        on_error: OnError,
+        settings: CallSettings,
+        gate: KeyGate | None,
+        read_key: Callable[[Any], Hashable] | None,
+    ) -> None:
+        self._context = context
+        self._queue = queue
+        self._emitter = emitter
+        self._failures = failures
+        self._on_error = on_error
+        self._gate = gate
+        self._read_key = read_key
+        self._shared: SharedResults | None = None
+        if settings.cache is not None:
+            hits = context.metrics.counter("cache_hits")
+            self._shared = SharedResults(settings.cache, context.clock, hits)
+        self._starting: deque[Entry] = deque()
+        self._is_starting = False
+        self.failed: list[tuple[Any, int | None]] = []
+        self.gatherer: Gatherer | None = None
+
+    def connect(self, caller: Caller, settings: CallSettings) -> None:
+        """Take what makes the calls; before the first row."""
+        self.caller = caller
+        if settings.batch is not None:
+            self.gatherer = Gatherer(settings.batch, caller.submit)
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """Who has to be told what came of rows."""
+        return Outcomes(self._on_result, self._on_failure, self._fail_task)
+
+    def take(self, value: Any, timestamp: int | None) -> None:
+        """Give a row its place, and begin its call as soon as it may."""
+        entry = Entry(value, timestamp)
+        self._queue.put(entry)
+        if self._gate is None and self._shared is None and self.gatherer is None:
+            self.caller.submit([entry])
+        elif self._gate is None or self._passes(self._gate, entry):
+            self._start(entry)
+
+    def has_room(self, gate: KeyGate, value: Any, places: int) -> bool:
+        """Whether a row may be taken: behind its key, or into one of ``places``."""
+        assert self._read_key is not None, "there is no gate without a key"
+        try:
+            busy = gate.is_busy(self._read_key(value))
+        except Exception:  # noqa: BLE001 -- raised again, and handled, for its row
+            busy = False
+        if busy:
+            return not gate.is_full
+        return self._queue.held - gate.waiting < places
+
+    def _passes(self, gate: KeyGate, entry: Entry) -> bool:
+        assert self._read_key is not None, "there is no gate without a key"
+        try:
+            return gate.enter(entry, self._read_key(entry.value))
+        except Exception as error:  # noqa: BLE001 -- on_error decides
+            entry.key = NO_KEY
+            self._on_failure(entry, error, 1)
+            return False
+
+    def _start(self, entry: Entry) -> None:
+        """Begin a row's call; one that needs none may let the next of its key begin."""
+        self._starting.append(entry)
+        if self._is_starting:
+            # A loop instead of a recursion: a key may have thousands of rows.
+            return
+        self._is_starting = True
+        try:
+            while self._starting:
+                self._start_one(self._starting.popleft())
+        finally:
+            self._is_starting = False
+
+    def _start_one(self, entry: Entry) -> None:
+        if self._shared is not None and self._has_result(self._shared, entry):
+            return
+        if self.gatherer is not None:
+            self.gatherer.add(entry)
+        else:
+            self.caller.submit([entry])
+
+    def _has_result(self, shared: SharedResults, entry: Entry) -> bool:
+        """Whether a row needs no call: it has a result, will have one, or failed."""
+        try:
+            found, result, waits = shared.find(entry)
+        except Exception as error:  # noqa: BLE001 -- on_error decides
+            self._on_failure(entry, error, 1)
+            return True
+        if found:
+            self._on_result(entry, result)
+        return found or waits
+
+    def _on_result(self, entry: Entry, result: Any) -> None:
+        followers = self._shared.keep(entry, result) if self._shared else ()
+        entry.result = result
+        self._done(entry)
+        for follower in followers:
+            follower.result = result
+            self._done(follower)
+
+    def _on_failure(self, entry: Entry, error: Exception, attempts: int) -> None:
+        followers = self._shared.fail(entry) if self._shared else ()
+        self._drop(entry, error, attempts)
+        for follower in followers:
+            self._drop(follower, error, attempts)
+
+    def _drop(self, entry: Entry, error: Exception, attempts: int) -> None:
+        action = self._on_error.action
+        entry.dropped = True
+        if isinstance(error, StopTask) or action is ErrorAction.FAIL:
+            self.failed.append((entry.value, entry.timestamp))
+            self._fail_task(error)
+        elif action is ErrorAction.SKIP:
+            self._failures.take(entry.value, entry.timestamp, error)
+        else:
+            entry.letter = self._dead_letter(entry, error, attempts)
+        self._done(entry)
+
+    def _done(self, entry: Entry) -> None:
+        entry.done = True
+        if self._queue.on_done(entry):
+            self._emitter.request()
+        if self._gate is not None:
+            following = self._gate.leave(entry)
+            if following is not None:
+                self._start(following)
+
+    def _fail_task(self, error: Exception) -> None:
+        """Raise the error from a mail: that is where a task looks for its failure."""
+        try:
+            self._context.mailbox.execute(
+                self._raise, error, description="fail because of a call"
+            )
+        except RejectedMailError:
+            self._context.log.warning("call failed while closing", error=repr(error))
+
+    def _raise(self, error: Exception) -> None:
+        failure = self._failures.user_error(error)
+        if failure is error:
+            raise error
+        raise failure from error
+
+    def _dead_letter(self, entry: Entry, error: Exception, attempts: int) -> DeadLetter:
+        return DeadLetter(
+            record=entry.value,
+            timestamp=entry.timestamp,
+            operator=self._context.operator_name,
+            uid=self._context.uid,
+            attempts=attempts,
+            error_type=type(error).__qualname__,
+            error=str(error),
+            traceback="".join(traceback.format_exception(error)),
+        )
