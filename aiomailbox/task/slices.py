@@ -14,7 +14,8 @@ SLICE_TARGET_S: Final = 0.001
 class SliceSize:
     """Adapts the length of slices so that one takes about a millisecond.
 
-    Two clock reads a slice, none a record. It doubles at most and falls at once.
+    Two clock reads a slice, none a record. It starts with one record, doubles at most
+    and falls at once: what a record costs is not known before it was paid.
 
     Attributes:
         records: How long the next slice may be, 1 to `RUN_LENGTH_MAX`.
@@ -24,16 +25,20 @@ class SliceSize:
         >>> clock = ManualClock()
         >>> size = SliceSize(clock)
         >>> started = size.start()
-        >>> clock.advance(0.010)
-        >>> size.stop(started, 1024)
+        >>> size.stop(started, 1)
         >>> size.records
-        102
+        2
+        >>> started = size.start()
+        >>> clock.advance(0.010)
+        >>> size.stop(started, 2)
+        >>> size.records
+        1
     """
 
     __slots__ = ("_monotonic", "_target_s", "records")
 
     def __init__(self, clock: Clock, target_s: float = SLICE_TARGET_S) -> None:
-        self.records = RUN_LENGTH_MAX
+        self.records = 1
         self._target_s = target_s
         self._monotonic = clock.monotonic
 
@@ -44,8 +49,8 @@ class SliceSize:
     def stop(self, started: float, count: int) -> None:
         """Take note that ``count`` records took from ``started`` until now."""
         elapsed = self._monotonic() - started
-        if elapsed * RUN_LENGTH_MAX <= self._target_s * count:
-            self.records = RUN_LENGTH_MAX
-            return
-        fitting = int(self._target_s * count / elapsed)
-        self.records = max(1, min(fitting, 2 * self.records, RUN_LENGTH_MAX))
+        longest = min(2 * self.records, RUN_LENGTH_MAX)
+        if elapsed * longest <= self._target_s * count:
+            self.records = longest
+        else:
+            self.records = max(1, int(self._target_s * count / elapsed))
