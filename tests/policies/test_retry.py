@@ -1,0 +1,103 @@
+"""Laws of retry policies."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, strategies as st
+
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    RetryLater,
+    StopTask,
+    WrongTypeError,
+)
+from aiomailbox.policies import Retry
+
+
+def test_the_wait_grows_by_the_multiplier_up_to_the_maximum() -> None:
+    retry = Retry(initial=1, multiplier=3, maximum=10, jitter=0)
+    delays = [retry.delay_s(attempt, random.Random(0)) for attempt in range(1, 6)]
+    assert delays == [1, 3, 9, 10, 10]
+
+
+def test_many_attempts_do_not_overflow() -> None:
+    assert Retry(maximum=5, jitter=0).delay_s(100_000, random.Random(0)) == 5
+    assert Retry(initial=0).delay_s(100_000, random.Random(0)) == 0
+
+
+def test_durations_may_be_timedeltas() -> None:
+    retry = Retry(initial=timedelta(milliseconds=50), jitter=0)
+    assert retry.delay_s(1, random.Random(0)) == 0.05
+
+
+@given(
+    attempt=st.integers(1, 60),
+    seed=st.integers(),
+    jitter=st.floats(0, 1),
+    initial=st.floats(0, 100),
+    maximum=st.floats(0, 100),
+    after=st.none() | st.floats(0, 1000),
+)
+def test_a_wait_is_never_longer_than_the_maximum_nor_shorter_than_asked_for(
+    attempt: int,
+    seed: int,
+    jitter: float,
+    initial: float,
+    maximum: float,
+    after: float | None,
+) -> None:
+    retry = Retry(initial=initial, maximum=maximum, jitter=jitter)
+    delay_s = retry.delay_s(attempt, random.Random(seed), after)
+    assert delay_s >= (after or 0)
+    assert delay_s <= max(maximum, after or 0)
+
+
+@given(seed=st.integers(), jitter=st.floats(0, 1))
+def test_jitter_moves_a_wait_by_at_most_its_fraction(seed: int, jitter: float) -> None:
+    delay_s = Retry(initial=10, jitter=jitter).delay_s(1, random.Random(seed))
+    assert 10 * (1 - jitter) - 1e-9 <= delay_s <= 10 * (1 + jitter) + 1e-9
+
+
+def test_retry_on_is_a_type_or_several_or_a_function() -> None:
+    assert Retry(retry_on=OSError).wants_error(ConnectionError())
+    assert not Retry(retry_on=OSError).wants_error(ValueError())
+    assert Retry(retry_on=(OSError, ValueError)).wants_error(ValueError())
+    assert Retry(retry_on=lambda error: "busy" in str(error)).wants_error(
+        ValueError("busy")
+    )
+
+
+def test_retry_later_is_always_retried_and_stop_task_never() -> None:
+    retry = Retry(retry_on=OSError)
+    assert retry.wants_error(RetryLater(retry_after=3))
+    assert not Retry().wants_error(StopTask())
+
+
+def test_a_result_is_final_unless_retry_if_says_otherwise() -> None:
+    assert not Retry().wants_result(None)
+    assert Retry(retry_if=lambda result: result is None).wants_result(None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "parameter"),
+    [
+        ({"attempts": 0}, "attempts"),
+        ({"attempts": True}, "attempts"),
+        ({"initial": -1}, "initial"),
+        ({"initial": 100_000}, "initial"),
+        ({"multiplier": 0.5}, "multiplier"),
+        ({"maximum": float("nan")}, "maximum"),
+        ({"jitter": 2}, "jitter"),
+        ({"retry_on": 429}, "retry_on"),
+        ({"retry_on": (OSError, 429)}, "retry_on"),
+        ({"retry_if": 429}, "retry_if"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(
+    wrong: dict[str, object], parameter: str
+) -> None:
+    with pytest.raises((InvalidArgumentError, WrongTypeError), match=parameter):
+        Retry(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,155 @@
+"""Laws of job-wide limiters."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from aiomailbox.clock import clock_of
+from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.policies import RateLimit
+from aiomailbox.runtime.limiter import LimiterService, RateLimiter
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def new(limit: RateLimit) -> RateLimiter:
+    return RateLimiter(limit, clock_of(asyncio.get_running_loop()))
+
+
+async def test_a_lease_with_units_left_does_not_suspend() -> None:
+    lease = new(RateLimit(1)).lease()
+    with pytest.raises(StopIteration):
+        lease.send(None)
+
+
+async def test_leases_are_granted_in_the_order_asked_for_heavy_ones_included() -> None:
+    limiter, order = new(RateLimit(10, per=1.0)), []
+
+    async def lease(name: str, weight: float) -> None:
+        await limiter.lease(weight)
+        order.append((name, round(now_s(), 3)))
+
+    async with asyncio.TaskGroup() as group:
+        for name, weight in [("a", 6), ("heavy", 10), ("light", 1)]:
+            group.create_task(lease(name, weight))
+    assert order == [("a", 0), ("heavy", 1), ("light", 2)]
+
+
+async def test_no_window_holds_more_than_the_count_for_any_mix_of_askers() -> None:
+    limiter, uses = new(RateLimit(20, per=1.0)), []
+    rng = random.Random(7)
+
+    async def ask(count: int) -> None:
+        for _ in range(count):
+            weight = rng.randint(1, 5)
+            await limiter.lease(weight)
+            uses.append((now_s(), weight))
+            await asyncio.sleep(rng.random() * 0.2)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(8):
+            group.create_task(ask(25))
+    for start, _ in uses:
+        inside = [weight for at, weight in uses if start <= at <= start + 1.0]
+        assert sum(inside) <= 20
+
+
+async def test_a_cancelled_wait_takes_no_units_and_lets_the_next_one_through() -> None:
+    limiter = new(RateLimit(2, per=1.0))
+    await limiter.lease(1)
+    heavy = asyncio.create_task(limiter.lease(2))
+    light = asyncio.create_task(limiter.lease(1))
+    await asyncio.sleep(0.1)
+    heavy.cancel()
+    await light
+    assert now_s() == pytest.approx(0.1)
+    assert limiter.waiting == 0
+
+
+async def test_a_lease_cancelled_between_grant_and_use_takes_no_units() -> None:
+    limiter = new(RateLimit(1, per=1.0))
+    await limiter.lease()
+    first = asyncio.create_task(limiter.lease())
+    second = asyncio.create_task(limiter.lease())
+    await asyncio.sleep(0)
+    limiter._disarm()
+    await asyncio.sleep(1.5)
+    # The grant and the cancellation in one step: the waiter has not gone on yet.
+    limiter._grant()
+    first.cancel()
+    await second
+    assert first.cancelled()
+    assert now_s() == pytest.approx(1.5)
+
+
+async def test_a_pause_holds_back_all_who_share_the_limit() -> None:
+    limiter, granted = new(RateLimit(1000)), []
+
+    async def ask() -> None:
+        await limiter.lease()
+        granted.append(now_s())
+
+    limiter.pause(3.0)
+    limiter.pause(1.0)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(5):
+            group.create_task(ask())
+    assert granted == [pytest.approx(3.0)] * 5
+
+
+async def test_a_pause_reaches_those_who_wait_already() -> None:
+    limiter = new(RateLimit(1, per=1.0))
+    await limiter.lease()
+    waiter = asyncio.create_task(limiter.lease())
+    await asyncio.sleep(0.5)
+    limiter.pause(2.0)
+    await waiter
+    assert now_s() == pytest.approx(2.5)
+
+
+async def test_a_weight_that_can_never_be_granted_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="weight"):
+        await new(RateLimit(5)).lease(6)
+
+
+async def test_closing_refuses_waiters_and_newcomers_and_leaves_no_timer() -> None:
+    limiter = new(RateLimit(1, per=1000))
+    await limiter.lease()
+    waiter = asyncio.create_task(limiter.lease())
+    cancelled = asyncio.create_task(limiter.lease())
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    limiter.close()
+    with pytest.raises(IllegalStateError):
+        await waiter
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    with pytest.raises(IllegalStateError):
+        await limiter.lease()
+    assert limiter._timer is None
+
+
+async def test_limits_of_one_name_are_one_limiter() -> None:
+    service = LimiterService(clock_of(asyncio.get_running_loop()))
+    first = service.get(RateLimit(5, per=1.0, name="api"))
+    assert service.get(RateLimit(5, per=1.0, name="api")) is first
+    assert service.get(RateLimit(5, per=1.0, name="other")) is not first
+
+
+async def test_one_name_with_other_numbers_is_refused_naming_both() -> None:
+    service = LimiterService(clock_of(asyncio.get_running_loop()))
+    service.get(RateLimit(5, name="api"))
+    with pytest.raises(InvalidArgumentError, match=r"count=5.*count=6"):
+        service.get(RateLimit(6, name="api"))
+
+
+async def test_a_limit_without_a_name_is_shared_by_those_who_have_the_object() -> None:
+    service = LimiterService(clock_of(asyncio.get_running_loop()))
+    limit = RateLimit(5)
+    assert service.get(limit) is service.get(limit)
+    assert service.get(RateLimit(5)) is not service.get(limit)
