@@ -95,8 +95,8 @@ from aiomailbox.operators.timestamps import TimestampsAndWatermarksOperator
 from aiomailbox.operators.two_input import TwoInputOperator
 
 __all__ = [
-    "AsyncMapOperator",
     "Aggregate",
+    "AsyncMapOperator",
     "AsyncStatelessOperator",
     "Boundedness",
     "CallableKind",
