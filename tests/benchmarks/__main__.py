@@ -48,9 +48,9 @@ def main(argv: list[str]) -> None:
     )
     reports: list[Report] = []
     for name in chosen.works:
-        for work in WORKS[name]:
-            reports.append(work(options))
-            print(render(reports[-1]) + "\n", flush=True)
+        for report in WORKS[name](options):
+            reports.append(report)
+            print(render(report) + "\n", flush=True)
     missed = [v for report in reports for v in report.verdicts if not v.reached]
     judged = sum(len(report.verdicts) for report in reports)
     print(f"{judged - len(missed)} of {judged} targets reached")

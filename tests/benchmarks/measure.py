@@ -66,9 +66,13 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
 
+    def row(self, system: str = OURS) -> Row:
+        """Return the row of a system."""
+        return next(row for row in self.rows if row.system == system)
+
     def ratio(self, system: str = OURS) -> float:
         """Return the ratio of a system."""
-        return next(row.ratio for row in self.rows if row.system == system)
+        return self.row(system).ratio
 
     def at_least(self, bound: float, what: str, system: str = OURS) -> None:
         """Judge the ratio of a system against a lower bound."""
