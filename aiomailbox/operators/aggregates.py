@@ -40,11 +40,13 @@ _TEMPLATES: Final[dict[str, Template]] = {
 }
 _RESERVED: Final = frozenset({"key", "window_start", "window_end"})
 _FIELD_ERRORS: Final = (AttributeError, KeyError, TypeError)
-_METHODS: Final = ("create_accumulator", "add", "get_result", "merge")
+_METHODS: Final = ("create_accumulator", "add", "get_result")
 
 
 def check_aggregate(function: object, parameter: str = "aggregate") -> Any:
-    """Return ``function`` if it has the four methods of `AggregateFunction`.
+    """Return ``function`` if it has the methods of `AggregateFunction`.
+
+    ``merge`` is asked for only where accumulators have to be merged.
 
     Raises:
         WrongTypeError: If one is missing.

@@ -1,0 +1,100 @@
+"""Windows over keyed streams: assigners, triggers, evictors, and the operators."""
+
+from __future__ import annotations
+
+from aiomailbox.windowing.assigners import (
+    GlobalWindows,
+    SlidingEventTimeWindows,
+    SlidingProcessingTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowAssigner,
+    WindowStagger,
+)
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.evictors import (
+    CountEvictor,
+    DeltaEvictor,
+    Evictor,
+    TimeEvictor,
+)
+from aiomailbox.windowing.explain import WindowExplanation, explain_window
+from aiomailbox.windowing.functions import (
+    ProcessWindowContext,
+    ProcessWindowFunction,
+    WindowState,
+)
+from aiomailbox.windowing.merging import MergingWindowSet
+from aiomailbox.windowing.operator import WindowOperator
+from aiomailbox.windowing.sessions import (
+    EventTimeSessionWindows,
+    MergingWindowAssigner,
+    ProcessingTimeSessionWindows,
+)
+from aiomailbox.windowing.time_window import (
+    GLOBAL_WINDOW,
+    GlobalWindow,
+    MergedWindows,
+    TimeWindow,
+    Window,
+    merge_windows,
+    window_start,
+)
+from aiomailbox.windowing.trigger import Trigger, TriggerContext, TriggerResult
+from aiomailbox.windowing.triggers import (
+    ContinuousEventTimeTrigger,
+    CountTrigger,
+    DeltaTrigger,
+    EndOfStreamTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+)
+from aiomailbox.windowing.tumbling import TumblingAggregateOperator
+from aiomailbox.windowing.window_spec import WindowSpec
+
+__all__ = [
+    "GLOBAL_WINDOW",
+    "ContinuousEventTimeTrigger",
+    "CountEvictor",
+    "CountTrigger",
+    "DeltaEvictor",
+    "DeltaTrigger",
+    "EndOfStreamTrigger",
+    "EventTimeSessionWindows",
+    "EventTimeTrigger",
+    "Evictor",
+    "GlobalWindow",
+    "GlobalWindows",
+    "MergedWindows",
+    "MergingWindowAssigner",
+    "MergingWindowSet",
+    "NeverTrigger",
+    "ProcessWindowContext",
+    "ProcessWindowFunction",
+    "ProcessingTimeSessionWindows",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
+    "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
+    "TimeEvictor",
+    "TimeWindow",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
+    "TumblingAggregateOperator",
+    "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
+    "Window",
+    "WindowAssigner",
+    "WindowExplanation",
+    "WindowOperator",
+    "WindowSpec",
+    "WindowStagger",
+    "WindowState",
+    "explain_window",
+    "merge_windows",
+    "window_operator",
+    "window_start",
+]

@@ -1,0 +1,353 @@
+"""Which windows a record belongs to: the contract, tumbling, sliding, global."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from datetime import timedelta
+from enum import Enum
+from typing import Any, ClassVar, Self
+
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import InvalidArgumentError, TimestampError
+from aiomailbox.records import MIN_TIMESTAMP
+from aiomailbox.windowing.time_window import (
+    GLOBAL_WINDOW,
+    TimeWindow,
+    Window,
+    window_start,
+)
+from aiomailbox.windowing.trigger import Trigger
+from aiomailbox.windowing.triggers import (
+    EndOfStreamTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+)
+
+Duration = timedelta | float
+
+
+class WindowAssigner(ABC):
+    """Says which windows a record belongs to. Assigners are not changed by use.
+
+    Attributes:
+        is_event_time: Whether windows end in event time, else in processing time.
+        is_merging: Whether windows of a key that touch become one; see
+            `aiomailbox.windowing.sessions`.
+
+    Concept:
+        Flink, ``WindowAssigner``.
+    """
+
+    is_event_time: ClassVar[bool]
+    is_merging: ClassVar[bool] = False
+
+    @abstractmethod
+    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+        """Return the record's windows; there may be none.
+
+        Args:
+            value: The record.
+            timestamp: Its event time in milliseconds, or None.
+            now_ms: Wall-clock time in milliseconds.
+
+        Raises:
+            TimestampError: If event time is needed and the record has none.
+        """
+
+    @property
+    def default_trigger(self) -> Trigger:
+        """The trigger of those who give none."""
+        return EventTimeTrigger() if self.is_event_time else ProcessingTimeTrigger()
+
+    @property
+    def needs_now(self) -> bool:
+        """Whether `assign` looks at ``now_ms``; else it may be 0."""
+        return not self.is_event_time
+
+    def for_subtask(self, rng: random.Random) -> WindowAssigner:
+        """Return the assigner that one subtask uses; this one by default."""
+        return self
+
+
+class WindowStagger(Enum):
+    """Whether all subtasks begin their windows at the same time.
+
+    Concept:
+        Flink, ``WindowStagger``.
+    """
+
+    ALIGNED = "aligned"
+    RANDOM = "random"
+    NATURAL = "natural"
+
+
+class _TumblingWindows(WindowAssigner):
+    """Windows of one size that follow each other.
+
+    Args:
+        size_ms: Length in milliseconds.
+        offset_ms: Where windows begin, relative to multiples of the size.
+        stagger: Whether subtasks begin their windows at different times.
+    """
+
+    def __init__(
+        self,
+        size_ms: int,
+        offset_ms: int = 0,
+        stagger: WindowStagger = WindowStagger.ALIGNED,
+    ) -> None:
+        if not abs(offset_ms) < size_ms:
+            raise InvalidArgumentError(
+                "size, offset",
+                f"size {size_ms} ms and offset {offset_ms} ms do not satisfy "
+                "abs(offset) < size",
+                "Use a size above zero and a smaller offset.",
+            )
+        self.size_ms = size_ms
+        self.offset_ms = offset_ms
+        self.stagger = stagger
+
+    @classmethod
+    def of(
+        cls,
+        size: Duration,
+        offset: Duration = 0,
+        stagger: WindowStagger = WindowStagger.ALIGNED,
+    ) -> Self:
+        """Return windows of ``size``; both are timedeltas or numbers of seconds.
+
+        Raises:
+            InvalidArgumentError: Unless ``abs(offset) < size``.
+        """
+        return cls(signed_ms(size, "size"), signed_ms(offset, "offset"), stagger)
+
+    @property
+    def needs_now(self) -> bool:
+        """Whether the present decides, for all records or for the first."""
+        return super().needs_now or self.stagger is WindowStagger.NATURAL
+
+    def for_subtask(self, rng: random.Random) -> WindowAssigner:
+        """Return the assigner with a beginning of its own, if it is to have one."""
+        if self.stagger is WindowStagger.ALIGNED:
+            return self
+        own = type(self)(self.size_ms, self.offset_ms, WindowStagger.NATURAL)
+        if self.stagger is WindowStagger.RANDOM:
+            own._shift_by(rng.randrange(self.size_ms))
+        return own
+
+    def _window(self, timestamp: int, now_ms: int) -> list[Any]:
+        if self.stagger is WindowStagger.NATURAL:
+            # The first record decides, by when it arrived within an aligned window.
+            self._shift_by(now_ms - window_start(now_ms, self.offset_ms, self.size_ms))
+        start = window_start(timestamp, self.offset_ms, self.size_ms)
+        return [TimeWindow(start, start + self.size_ms)]
+
+    def _shift_by(self, shift_ms: int) -> None:
+        self.offset_ms = (self.offset_ms + shift_ms) % self.size_ms
+        self.stagger = WindowStagger.ALIGNED
+
+
+class TumblingEventTimeWindows(_TumblingWindows):
+    """Windows of one size that follow each other in event time.
+
+    Args:
+        size_ms: Length in milliseconds; `of` takes timedeltas or seconds.
+        offset_ms: Where windows begin, relative to multiples of the size.
+        stagger: Whether subtasks begin their windows at different times.
+
+    Raises:
+        InvalidArgumentError: Unless ``abs(offset_ms) < size_ms``.
+
+    Concept:
+        Flink, ``TumblingEventTimeWindows``.
+
+    Example:
+        >>> TumblingEventTimeWindows.of(5).assign("record", 12_000, 0)
+        [TimeWindow(start=10000, end=15000)]
+    """
+
+    is_event_time = True
+
+    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+        """Return the window that holds the record's event time."""
+        return self._window(required_timestamp(timestamp), now_ms)
+
+
+class TumblingProcessingTimeWindows(_TumblingWindows):
+    """Windows of one size that follow each other in processing time.
+
+    Args:
+        size_ms: Length in milliseconds; `of` takes timedeltas or seconds.
+        offset_ms: Where windows begin, relative to multiples of the size.
+        stagger: Whether subtasks begin their windows at different times.
+
+    Raises:
+        InvalidArgumentError: Unless ``abs(offset_ms) < size_ms``.
+
+    Concept:
+        Flink, ``TumblingProcessingTimeWindows``.
+
+    Example:
+        >>> TumblingProcessingTimeWindows.of(5).assign("record", None, 12_000)
+        [TimeWindow(start=10000, end=15000)]
+    """
+
+    is_event_time = False
+
+    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+        """Return the window that holds the present."""
+        return self._window(now_ms, now_ms)
+
+
+class _SlidingWindows(WindowAssigner):
+    def __init__(self, size_ms: int, slide_ms: int, offset_ms: int = 0) -> None:
+        if not (abs(offset_ms) < slide_ms and size_ms > 0):
+            raise InvalidArgumentError(
+                "size, slide, offset",
+                f"size {size_ms} ms, slide {slide_ms} ms and offset {offset_ms} ms do "
+                "not satisfy abs(offset) < slide and size > 0",
+                "Use a size and a slide above zero and an offset below the slide.",
+            )
+        self.size_ms = size_ms
+        self.slide_ms = slide_ms
+        self.offset_ms = offset_ms
+
+    @classmethod
+    def of(cls, size: Duration, slide: Duration, offset: Duration = 0) -> Self:
+        """Return windows of ``size`` that begin every ``slide``.
+
+        All three are timedeltas or numbers of seconds.
+
+        Raises:
+            InvalidArgumentError: Unless ``abs(offset) < slide`` and ``size > 0``.
+        """
+        return cls(
+            signed_ms(size, "size"),
+            signed_ms(slide, "slide"),
+            signed_ms(offset, "offset"),
+        )
+
+    def _windows(self, timestamp: int) -> list[Any]:
+        size = self.size_ms
+        last = window_start(timestamp, self.offset_ms, self.slide_ms)
+        return [
+            TimeWindow(start, start + size)
+            for start in range(last, timestamp - size, -self.slide_ms)
+        ]
+
+
+class SlidingEventTimeWindows(_SlidingWindows):
+    """Windows of one size that begin at regular event times and may overlap.
+
+    With a slide above the size there are gaps, whose records are in no window.
+
+    Args:
+        size_ms: Length in milliseconds; `of` takes timedeltas or seconds.
+        slide_ms: Milliseconds between the beginnings of two windows.
+        offset_ms: Where windows begin, relative to multiples of the slide.
+
+    Raises:
+        InvalidArgumentError: Unless ``abs(offset_ms) < slide_ms`` and ``size_ms > 0``.
+
+    Concept:
+        Flink, ``SlidingEventTimeWindows``.
+
+    Example:
+        >>> SlidingEventTimeWindows.of(10, 5).assign("record", 12_000, 0)
+        [TimeWindow(start=10000, end=20000), TimeWindow(start=5000, end=15000)]
+    """
+
+    is_event_time = True
+
+    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+        """Return the windows that hold the record's event time, latest first."""
+        return self._windows(required_timestamp(timestamp))
+
+
+class SlidingProcessingTimeWindows(_SlidingWindows):
+    """Windows of one size that begin at regular processing times and may overlap.
+
+    Args:
+        size_ms: Length in milliseconds; `of` takes timedeltas or seconds.
+        slide_ms: Milliseconds between the beginnings of two windows.
+        offset_ms: Where windows begin, relative to multiples of the slide.
+
+    Raises:
+        InvalidArgumentError: Unless ``abs(offset_ms) < slide_ms`` and ``size_ms > 0``.
+
+    Concept:
+        Flink, ``SlidingProcessingTimeWindows``.
+    """
+
+    is_event_time = False
+
+    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+        """Return the windows that hold the present, latest first."""
+        return self._windows(now_ms)
+
+
+class GlobalWindows(WindowAssigner):
+    """One window for everything; something else must say when it fires.
+
+    Args:
+        trigger: The trigger of those who give none; by default it never fires.
+
+    Concept:
+        Flink, ``GlobalWindows``.
+
+    Example:
+        >>> GlobalWindows.create().assign("record", None, 0)
+        [<GlobalWindow.GLOBAL: 'global'>]
+    """
+
+    is_event_time = True
+
+    def __init__(self, trigger: Trigger | None = None) -> None:
+        self._trigger = trigger or NeverTrigger()
+
+    @classmethod
+    def create(cls) -> GlobalWindows:
+        """Return the assigner; give it a trigger, or nothing is ever emitted."""
+        return cls()
+
+    @classmethod
+    def create_with_end_of_stream_trigger(cls) -> GlobalWindows:
+        """Return the assigner with a trigger that fires when event time ends."""
+        return cls(EndOfStreamTrigger())
+
+    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Window]:
+        """Return the global window."""
+        return [GLOBAL_WINDOW]
+
+    @property
+    def default_trigger(self) -> Trigger:
+        """The trigger that was given, or one that never fires."""
+        return self._trigger
+
+
+def signed_ms(value: Duration, parameter: str) -> int:
+    """Return a duration that may be negative in whole milliseconds."""
+    if isinstance(value, timedelta):
+        negative = value < timedelta()
+    else:
+        negative = isinstance(value, int | float) and value < 0
+    return (
+        -duration_ms(-value, parameter) if negative else duration_ms(value, parameter)
+    )
+
+
+def required_timestamp(timestamp: int | None) -> int:
+    """Return ``timestamp``, or raise if there is none.
+
+    Raises:
+        TimestampError: If it is None or `MIN_TIMESTAMP`.
+    """
+    if timestamp is None or timestamp == MIN_TIMESTAMP:
+        raise TimestampError(
+            "a record has no event time, which event-time windows need. Call "
+            "assign_timestamps_and_watermarks(...) before the window, or use windows "
+            "in processing time."
+        )
+    return timestamp

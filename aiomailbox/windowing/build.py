@@ -1,0 +1,167 @@
+"""Makes the operator for what the user said about windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.operators import (
+    KeySelector,
+    OnError,
+    StatefulOperator,
+    check_aggregate,
+    check_function,
+    fail,
+    is_async_aggregate,
+    is_async_callable,
+)
+from aiomailbox.records import OutputTag
+from aiomailbox.windowing.assigners import WindowAssigner
+from aiomailbox.windowing.contents import (
+    AccumulatedContents,
+    ListedContents,
+    WindowContents,
+)
+from aiomailbox.windowing.emitter import WindowEmitter
+from aiomailbox.windowing.evictors import Evictor
+from aiomailbox.windowing.functions import check_window_function
+from aiomailbox.windowing.incremental import ReduceAggregate
+from aiomailbox.windowing.operator import WindowOperator
+from aiomailbox.windowing.trigger import Trigger
+from aiomailbox.windowing.tumbling import TumblingAggregateOperator
+from aiomailbox.windowing.window_spec import WindowSpec
+
+
+def window_operator(
+    key: KeySelector | None,
+    assigner: WindowAssigner,
+    *,
+    reduce: Callable[[Any, Any], Any] | None = None,
+    aggregate: Any = None,
+    window_function: Any = None,
+    trigger: Trigger | None = None,
+    evictor: Evictor | None = None,
+    allowed_lateness: timedelta | float = 0,
+    late_tag: OutputTag | None = None,
+    on_error: OnError = fail,
+) -> StatefulOperator:
+    """Return the operator that groups records by key and window.
+
+    Args:
+        key: A field's name or a function of a record; None for one key for all.
+        assigner: Which windows a record belongs to.
+        reduce: ``(reduced, record) -> reduced``.
+        aggregate: An `AggregateFunction`; several named ones give records that also
+            have ``key``, ``window_start`` and ``window_end``.
+        window_function: A `ProcessWindowFunction`, or a function
+            ``(key, window, elements)`` that returns an iterable of results. Together
+            with ``reduce`` or ``aggregate`` its only element is their result.
+        trigger: When windows fire; None for the assigner's default.
+        evictor: Which records are left out.
+        allowed_lateness: How long after its end a window takes late records: a
+            timedelta or a number of seconds.
+        late_tag: The side output of records that come too late.
+        on_error: What to do with a record for which a function raises.
+
+    Raises:
+        InvalidArgumentError: If there is nothing to do with a window, or two things; if
+            the lateness is negative; if the trigger cannot merge and the windows do.
+        WrongTypeError: If an argument is of a wrong type, or an aggregate cannot merge
+            and the windows do.
+
+    Concept:
+        Flink, ``WindowOperatorBuilder``.
+
+    Example:
+        >>> from aiomailbox.operators import sum_
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> from aiomailbox.windowing import TumblingEventTimeWindows
+        >>> operator = window_operator(
+        ...     len, TumblingEventTimeWindows.of(5), aggregate=sum_(int)
+        ... )
+        >>> with OneInputHarness(operator, keyed=True) as harness:
+        ...     harness.process_run(["1", "2"], [1000, 2000])
+        ...     harness.process_watermark(4999)
+        ...     harness.output
+        [StreamRecord(value=3, timestamp=4999), Watermark(timestamp_ms=4999)]
+    """
+    spec = WindowSpec(
+        key=key,
+        assigner=assigner,
+        trigger=trigger,
+        evictor=evictor,
+        allowed_lateness_ms=duration_ms(allowed_lateness, "allowed_lateness"),
+        late_tag=late_tag,
+        on_error=on_error,
+    )
+    folding = _folding(reduce, aggregate, merging=spec.assigner.is_merging)
+    function = (
+        None if window_function is None else check_window_function(window_function)
+    )
+    if folding is None and function is None:
+        raise InvalidArgumentError(
+            "window_function",
+            "nothing is said about what a window results in",
+            "Give reduce, aggregate or window_function.",
+        )
+    is_async = folding is not None and is_async_aggregate(folding)
+    if spec.is_plain_tumbling and folding is not None and not is_async and not function:
+        return TumblingAggregateOperator(spec, folding)
+    folds = is_async or evictor is not None
+    contents: WindowContents
+    if folding is None or folds:
+        contents = ListedContents(with_timestamps=evictor is not None)
+    else:
+        contents = AccumulatedContents(folding, merging=spec.assigner.is_merging)
+    emitter = WindowEmitter(folding, function, folds=folds, keyed=key is not None)
+    return WindowOperator(spec, contents, emitter, function)
+
+
+def _folding(reduce: Any, aggregate: Any, *, merging: bool) -> Any:
+    """Return the aggregate function, made from the reduce function if that is given."""
+    if reduce is not None and aggregate is not None:
+        raise InvalidArgumentError(
+            "aggregate", "reduce is given as well", "Use one of them."
+        )
+    if reduce is not None:
+        checked = check_function(reduce, "reduce", arity=2)
+        return (
+            AsyncReduce(checked)
+            if is_async_callable(checked)
+            else ReduceAggregate(checked)
+        )
+    if aggregate is None:
+        return None
+    if merging and not callable(getattr(aggregate, "merge", None)):
+        raise WrongTypeError(
+            "aggregate",
+            f"{aggregate!r} has no method merge, which session windows need",
+            "Define merge(first, second).",
+        )
+    return check_aggregate(aggregate)
+
+
+class AsyncReduce:
+    """An ``async def`` reduce function in the form of an aggregate function."""
+
+    def __init__(self, reduce_function: Callable[[Any, Any], Any]) -> None:
+        self.reduce_function = reduce_function
+
+    def create_accumulator(self) -> Any:
+        """Return None: nothing has been added."""
+        return None
+
+    async def add(self, value: Any, accumulator: Any) -> Any:
+        """Return ``value``, folded into what is there."""
+        return (
+            value
+            if accumulator is None
+            else await self.reduce_function(accumulator, value)
+        )
+
+    def get_result(self, accumulator: Any) -> Any:
+        """Return the accumulator, which is the result."""
+        return accumulator

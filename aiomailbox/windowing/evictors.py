@@ -1,0 +1,145 @@
+"""Evictors: which of a window's records are left out when it fires."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.operators import check_sync_function
+from aiomailbox.records import StreamRecord
+from aiomailbox.windowing.time_window import Window
+
+
+class Evictor(ABC):
+    """Removes records from a window, before or after its function sees them.
+
+    With an evictor a window keeps all its records, also with reduce or aggregate.
+
+    Args:
+        after: Evict after the function was called, not before.
+
+    Concept:
+        Flink, ``Evictor``.
+    """
+
+    def __init__(self, *, after: bool = False) -> None:
+        self.after = after
+
+    @abstractmethod
+    def evict(self, records: list[StreamRecord], window: Window) -> list[StreamRecord]:
+        """Return the records that stay, in order."""
+
+    def evict_before(
+        self, records: list[StreamRecord], window: Window
+    ) -> list[StreamRecord]:
+        """Return the records that the function is to see."""
+        return records if self.after else self.evict(records, window)
+
+    def evict_after(
+        self, records: list[StreamRecord], window: Window
+    ) -> list[StreamRecord]:
+        """Return the records that the window keeps."""
+        return self.evict(records, window) if self.after else records
+
+
+class CountEvictor(Evictor):
+    """Keeps the last ``count`` records.
+
+    Concept:
+        Flink, ``CountEvictor``.
+
+    Example:
+        >>> records = [StreamRecord("a"), StreamRecord("b")]
+        >>> CountEvictor.of(1).evict(records, None)
+        [StreamRecord(value='b', timestamp=None)]
+    """
+
+    def __init__(self, count: int, *, after: bool = False) -> None:
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise WrongTypeError("count", f"{count!r} is not an int")
+        if count < 0:
+            raise InvalidArgumentError("count", f"{count} is less than 0")
+        super().__init__(after=after)
+        self.count = count
+
+    @classmethod
+    def of(cls, count: int, *, after: bool = False) -> CountEvictor:
+        """Return an evictor that keeps the last ``count`` records."""
+        return cls(count, after=after)
+
+    def evict(self, records: list[StreamRecord], window: Window) -> list[StreamRecord]:
+        """Return the last records."""
+        return records[max(len(records) - self.count, 0) :]
+
+
+class TimeEvictor(Evictor):
+    """Keeps the records that are younger than ``size``, seen from the youngest.
+
+    Records without event time are all kept.
+
+    Concept:
+        Flink, ``TimeEvictor``.
+    """
+
+    def __init__(self, size_ms: int, *, after: bool = False) -> None:
+        super().__init__(after=after)
+        self.size_ms = size_ms
+
+    @classmethod
+    def of(cls, size: timedelta | float, *, after: bool = False) -> TimeEvictor:
+        """Return an evictor for ``size``, a timedelta or a number of seconds."""
+        return cls(duration_ms(size, "size"), after=after)
+
+    def evict(self, records: list[StreamRecord], window: Window) -> list[StreamRecord]:
+        """Return the young records."""
+        if not records or records[0].timestamp is None:
+            return records
+        stamps = [r.timestamp for r in records if r.timestamp is not None]
+        cutoff = max(stamps) - self.size_ms
+        return [r for r in records if r.timestamp is None or r.timestamp > cutoff]
+
+
+class DeltaEvictor(Evictor):
+    """Keeps the records that are near to the last one.
+
+    Args:
+        threshold: Less than this is near.
+        delta: ``(record, last) -> distance``.
+        after: Evict after the function was called, not before.
+
+    Concept:
+        Flink, ``DeltaEvictor``.
+    """
+
+    def __init__(
+        self,
+        threshold: float,
+        delta: Callable[[Any, Any], Any],
+        *,
+        after: bool = False,
+    ) -> None:
+        super().__init__(after=after)
+        self.threshold = threshold
+        self.delta = check_sync_function(delta, "delta", arity=2)
+
+    @classmethod
+    def of(
+        cls,
+        threshold: float,
+        delta: Callable[[Any, Any], Any],
+        *,
+        after: bool = False,
+    ) -> DeltaEvictor:
+        """Return an evictor that keeps records nearer than ``threshold``."""
+        return cls(threshold, delta, after=after)
+
+    def evict(self, records: list[StreamRecord], window: Window) -> list[StreamRecord]:
+        """Return the near records."""
+        if not records:
+            return records
+        last = records[-1].value
+        return [r for r in records if self.delta(r.value, last) < self.threshold]

@@ -1,0 +1,220 @@
+"""Functions that see a window as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiomailbox.errors import StateError, WrongTypeError
+from aiomailbox.operators import (
+    CallableKind,
+    Collector,
+    Pending,
+    RuntimeContext,
+    callable_kind,
+    check_function,
+    check_process_method,
+    describe,
+)
+from aiomailbox.records import OutputTag
+from aiomailbox.state import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    KeyedStateStore,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from aiomailbox.windowing.time_window import Window
+
+
+class WindowState:
+    """Keyed state that belongs to one window.
+
+    Args:
+        store: The operator's keyed state, whose current key is the window's.
+        window: The window.
+    """
+
+    __slots__ = ("_store", "_window")
+
+    def __init__(self, store: KeyedStateStore, window: Window) -> None:
+        self._store = store
+        self._window = window
+
+    def get_value(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """Return the window's value state."""
+        return self._store.get_value(descriptor, self._window)
+
+    def get_list(self, descriptor: ListStateDescriptor) -> ListState:
+        """Return the window's list state."""
+        return self._store.get_list(descriptor, self._window)
+
+    def get_map(self, descriptor: MapStateDescriptor) -> MapState:
+        """Return the window's map state."""
+        return self._store.get_map(descriptor, self._window)
+
+    def get_reducing(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """Return the window's reducing state."""
+        return self._store.get_reducing(descriptor, self._window)
+
+    def get_aggregating(
+        self, descriptor: AggregatingStateDescriptor
+    ) -> AggregatingState:
+        """Return the window's aggregating state."""
+        return self._store.get_aggregating(descriptor, self._window)
+
+
+class ProcessWindowContext:
+    """What a window function may ask about the window that fires.
+
+    Attributes:
+        window: The window.
+        current_watermark: The watermark.
+
+    Concept:
+        Flink, ``ProcessWindowFunction.Context``.
+    """
+
+    __slots__ = ("_collector", "_context", "_merging", "current_watermark", "window")
+
+    def __init__(
+        self, context: RuntimeContext, collector: Collector, *, merging: bool
+    ) -> None:
+        self._context = context
+        self._collector = collector
+        self._merging = merging
+        self.window: Window
+        self.current_watermark: int
+
+    def current_processing_time(self) -> int:
+        """Return wall-clock time, milliseconds since the epoch."""
+        return self._context.processing_time.current_processing_time()
+
+    @property
+    def window_state(self) -> WindowState:
+        """State of this key and window; forget it in `ProcessWindowFunction.clear`.
+
+        Raises:
+            StateError: If windows merge: nobody could say whose state it is then.
+        """
+        if self._merging:
+            raise StateError(
+                f"operator {self._context.operator_name!r} has windows that merge, and "
+                "they have no state of their own. Use global_state."
+            )
+        return WindowState(self._context.keyed_state, self.window)
+
+    @property
+    def global_state(self) -> KeyedStateStore:
+        """State of this key, common to all its windows."""
+        return self._context.keyed_state
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """Emit to a side output."""
+        if not isinstance(tag, OutputTag):
+            raise WrongTypeError(
+                "tag", f"{tag!r} is not an OutputTag", "Write am.OutputTag('big')."
+            )
+        self._collector.collect_side(tag, value)
+
+
+class ProcessWindowFunction:
+    """A function of a window's key and elements; subclass it.
+
+    Each method may be ``async def``.
+
+    Concept:
+        Flink, ``ProcessWindowFunction``.
+
+    Example:
+        >>> class Median(ProcessWindowFunction):
+        ...     def process(self, key, context, elements, out):
+        ...         out.collect((key, sorted(elements)[len(elements) // 2]))
+    """
+
+    def open(self, context: RuntimeContext) -> Pending:
+        """Acquire resources, before the first window."""
+        return None
+
+    def process(
+        self, key: Any, context: ProcessWindowContext, elements: list[Any], out: Any
+    ) -> Pending:
+        """Take a window that fires; what it leads to goes to ``out.collect(value)``.
+
+        Args:
+            key: The window's key.
+            context: The window, state, time, side outputs.
+            elements: The window's records; after reduce or aggregate just its result.
+            out: The collector.
+        """
+        raise WrongTypeError(
+            "window_function", f"{type(self).__qualname__} defines no process"
+        )
+
+    def clear(self, context: ProcessWindowContext) -> Pending:
+        """Forget the window's own state; the window is over."""
+        return None
+
+    def close(self) -> Pending:
+        """Release resources; called also after a failure."""
+        return None
+
+
+class ApplyFunction(ProcessWindowFunction):
+    """A plain function as a window function.
+
+    Args:
+        function: ``(key, window, elements)`` → an iterable of results, e.g. a list or
+            a generator; may be ``async def``.
+    """
+
+    def __init__(self, function: Callable[[Any, Any, list[Any]], Any]) -> None:
+        self._function = check_function(function, "window_function", arity=3)
+        self._kind = callable_kind(function)
+
+    def process(
+        self, key: Any, context: ProcessWindowContext, elements: list[Any], out: Any
+    ) -> Pending:
+        """Emit what the function returns."""
+        results = self._function(key, context.window, elements)
+        if self._kind is CallableKind.ASYNC:
+            return self._await(results, out)
+        if self._kind is CallableKind.ASYNC_GENERATOR:
+            return self._iterate(results, out)
+        self._collect(results, out)
+        return None
+
+    def _collect(self, results: Any, out: Any) -> None:
+        if not hasattr(results, "__iter__"):
+            raise WrongTypeError(
+                "window_function",
+                f"{describe(self._function)} returned {results!r}, not an iterable",
+                "Return a list of results, or write a generator.",
+            )
+        for result in results:
+            out.collect(result)
+
+    async def _await(self, results: Any, out: Any) -> None:
+        self._collect(await results, out)
+
+    async def _iterate(self, results: Any, out: Any) -> None:
+        async for result in results:
+            out.collect(result)
+
+
+def check_window_function(function: Any) -> Any:
+    """Return the window function in the form of `ProcessWindowFunction`.
+
+    Raises:
+        WrongTypeError: If it is neither that nor a function of three arguments.
+    """
+    if hasattr(function, "process"):
+        check_process_method(function, "process")
+        return function
+    return ApplyFunction(function)

@@ -1,0 +1,102 @@
+"""Windows whose contents are one accumulator: how it is filled and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiomailbox.operators import Aggregate
+from aiomailbox.state import ReduceFunction
+from aiomailbox.windowing.time_window import Window, window_datetime
+
+# What precedes the named results of a window.
+WINDOW_FIELDS: Final = ("key", "window_start", "window_end")
+
+# ``(key, window, accumulator) -> result``.
+WindowResult = Callable[[Any, Window, Any], Any]
+
+
+class ReduceAggregate:
+    """A reduce function in the form of an aggregate function.
+
+    Args:
+        reduce_function: ``(reduced, value) -> reduced``.
+    """
+
+    __slots__ = ("reduce_function",)
+
+    def __init__(self, reduce_function: ReduceFunction) -> None:
+        self.reduce_function = reduce_function
+
+    def create_accumulator(self) -> Any:
+        """Return None: nothing has been added."""
+        return None
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """Return ``value``, folded into what is there."""
+        if accumulator is None:
+            return value
+        return self.reduce_function(accumulator, value)
+
+    def get_result(self, accumulator: Any) -> Any:
+        """Return the accumulator, which is the result."""
+        return accumulator
+
+    def merge(self, first: Any, second: Any) -> Any:
+        """Return both, folded into one."""
+        return self.reduce_function(first, second)
+
+
+def window_result(aggregate: Any, *, keyed: bool = True) -> WindowResult:
+    """Return how a window's accumulator becomes its result.
+
+    Several named aggregates become a record that also has the key, unless the stream
+    has none, and the window's start and end as aware datetimes in UTC (None for the
+    global window). Anything else is the aggregate's own result.
+    """
+    if not isinstance(aggregate, Aggregate) or aggregate.names is None:
+        get_result = aggregate.get_result
+        return lambda key, window, accumulator: get_result(accumulator)
+    if not keyed:
+        return _Unkeyed(aggregate)
+    return _Keyed(aggregate)
+
+
+class _Keyed:
+    __slots__ = ("_make", "_times")
+
+    def __init__(self, aggregate: Aggregate) -> None:
+        self._make = aggregate.result_maker(WINDOW_FIELDS)
+        self._times = _Times()
+
+    def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
+        start, end = self._times.of(window)
+        return self._make(key, start, end, accumulator)
+
+
+class _Unkeyed:
+    __slots__ = ("_make", "_times")
+
+    def __init__(self, aggregate: Aggregate) -> None:
+        self._make = aggregate.result_maker(WINDOW_FIELDS[1:])
+        self._times = _Times()
+
+    def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
+        start, end = self._times.of(window)
+        return self._make(start, end, accumulator)
+
+
+class _Times:
+    """The datetimes of the window that was asked for last: it is mostly the same."""
+
+    __slots__ = ("_times", "_window")
+
+    def __init__(self) -> None:
+        self._window: Window | None = None
+        self._times: tuple[Any, Any] = (None, None)
+
+    def of(self, window: Window) -> tuple[Any, Any]:
+        if window is not self._window:
+            self._window = window
+            self._times = (window_datetime(window.start), window_datetime(window.end))
+        return self._times

@@ -1,0 +1,145 @@
+"""Session windows: a record keeps its session open for a gap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.operators import check_sync_function
+from aiomailbox.windowing.assigners import (
+    Duration,
+    WindowAssigner,
+    required_timestamp,
+    signed_ms,
+)
+from aiomailbox.windowing.time_window import MergedWindows, TimeWindow, merge_windows
+
+Gap = int | Callable[[Any], int]
+
+
+class MergingWindowAssigner(WindowAssigner):
+    """Assigns windows of which those that touch become one.
+
+    Concept:
+        Flink, ``MergingWindowAssigner``.
+    """
+
+    is_merging = True
+
+    def merge(self, windows: Iterable[TimeWindow]) -> list[MergedWindows]:
+        """Return which of a key's windows become one."""
+        return merge_windows(windows)
+
+
+class _SessionWindows(MergingWindowAssigner):
+    def __init__(self, gap_ms: Gap) -> None:
+        if isinstance(gap_ms, int) and gap_ms <= 0:
+            raise InvalidArgumentError(
+                "gap", f"{gap_ms} ms does not satisfy 0 < gap", "Use a longer gap."
+            )
+        self._gap_ms = gap_ms
+
+    def _session(self, value: Any, begin_ms: int) -> list[Any]:
+        gap = self._gap_ms
+        length = gap if isinstance(gap, int) else gap(value)
+        return [TimeWindow(begin_ms, begin_ms + length)]
+
+
+class EventTimeSessionWindows(_SessionWindows):
+    """Sessions in event time: they end when a key is silent for longer than a gap.
+
+    Args:
+        gap_ms: Milliseconds, or a function of a record that returns them; see
+            `with_gap` and `with_dynamic_gap`.
+
+    Raises:
+        InvalidArgumentError: If the gap is not above zero.
+
+    Concept:
+        Flink, ``EventTimeSessionWindows``.
+
+    Example:
+        >>> EventTimeSessionWindows.with_gap(5).assign("record", 12_000, 0)
+        [TimeWindow(start=12000, end=17000)]
+    """
+
+    is_event_time = True
+
+    @classmethod
+    def with_gap(cls, gap: Duration) -> EventTimeSessionWindows:
+        """Return sessions with one gap, a timedelta or a number of seconds."""
+        return cls(signed_ms(gap, "gap"))
+
+    @classmethod
+    def with_dynamic_gap(
+        cls, gap: Callable[[Any], Duration]
+    ) -> EventTimeSessionWindows:
+        """Return sessions whose gap is what a function of the record returns."""
+        return cls(DynamicGap(gap))
+
+    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+        """Return the session that the record would have on its own."""
+        return self._session(value, required_timestamp(timestamp))
+
+
+class ProcessingTimeSessionWindows(_SessionWindows):
+    """Sessions in processing time.
+
+    Args:
+        gap_ms: Milliseconds, or a function of a record that returns them; see
+            `with_gap` and `with_dynamic_gap`.
+
+    Raises:
+        InvalidArgumentError: If the gap is not above zero.
+
+    Concept:
+        Flink, ``ProcessingTimeSessionWindows``.
+    """
+
+    is_event_time = False
+
+    @classmethod
+    def with_gap(cls, gap: Duration) -> ProcessingTimeSessionWindows:
+        """Return sessions with one gap, a timedelta or a number of seconds."""
+        return cls(signed_ms(gap, "gap"))
+
+    @classmethod
+    def with_dynamic_gap(
+        cls, gap: Callable[[Any], Duration]
+    ) -> ProcessingTimeSessionWindows:
+        """Return sessions whose gap is what a function of the record returns."""
+        return cls(DynamicGap(gap))
+
+    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+        """Return the session that the record would have on its own."""
+        return self._session(value, now_ms)
+
+
+class DynamicGap:
+    """Reads a session's gap from a record, in milliseconds.
+
+    Args:
+        gap: A function of a record that returns a timedelta or a number of seconds.
+    """
+
+    __slots__ = ("_gap",)
+
+    def __init__(self, gap: Callable[[Any], Duration]) -> None:
+        self._gap = check_sync_function(gap, "gap", arity=1)
+
+    def __call__(self, value: Any) -> int:
+        """Return the gap after ``value``.
+
+        Raises:
+            InvalidArgumentError: If it is not above zero.
+        """
+        length = duration_ms(self._gap(value), "gap")
+        if length <= 0:
+            raise InvalidArgumentError(
+                "gap",
+                f"the gap after {value!r} is {length} ms, which is not above zero",
+                "Let the function return a longer one.",
+            )
+        return length

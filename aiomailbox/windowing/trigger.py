@@ -1,0 +1,133 @@
+"""The contract of triggers: they decide when a window's contents are emitted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import Any, Protocol
+
+from aiomailbox.state import (
+    ReducingState,
+    ReducingStateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from aiomailbox.windowing.time_window import Window
+
+
+class TriggerResult(Enum):
+    """What becomes of a window's contents: emitted, forgotten, both, or neither."""
+
+    CONTINUE = "continue"
+    FIRE = "fire"
+    PURGE = "purge"
+    FIRE_AND_PURGE = "fire_and_purge"
+
+    @property
+    def is_fire(self) -> bool:
+        """Whether the contents are emitted."""
+        return self in {TriggerResult.FIRE, TriggerResult.FIRE_AND_PURGE}
+
+    @property
+    def is_purge(self) -> bool:
+        """Whether the contents are forgotten."""
+        return self in {TriggerResult.PURGE, TriggerResult.FIRE_AND_PURGE}
+
+
+class TriggerContext(Protocol):
+    """What a trigger may ask and keep, for the current key and window.
+
+    Concept:
+        Flink, ``Trigger.TriggerContext`` and ``Trigger.OnMergeContext``.
+    """
+
+    @property
+    def current_watermark(self) -> int:
+        """The watermark, `MIN_TIMESTAMP` before the first."""
+        ...
+
+    def current_processing_time(self) -> int:
+        """Return wall-clock time, milliseconds since the epoch."""
+        ...
+
+    def register_event_time_timer(self, timestamp_ms: int) -> None:
+        """Call `Trigger.on_event_time` when the watermark reaches ``timestamp_ms``."""
+        ...
+
+    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+        """Forget that timer."""
+        ...
+
+    def register_processing_time_timer(self, timestamp_ms: int) -> None:
+        """Call `Trigger.on_processing_time` when wall-clock time has passed it."""
+        ...
+
+    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+        """Forget that timer."""
+        ...
+
+    def get_value(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """Return a value that is kept for the key and window."""
+        ...
+
+    def get_reducing(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """Return a reduced value that is kept for the key and window."""
+        ...
+
+    def merge_state(self, descriptor: ReducingStateDescriptor) -> None:
+        """In `Trigger.on_merge`, take over this state of the windows merged."""
+        ...
+
+
+class Trigger(ABC):
+    """Decides when the contents of windows are emitted and forgotten.
+
+    One trigger serves all keys and windows: what it must remember it keeps through the
+    context. Its methods are not ``async def``.
+
+    Concept:
+        Flink, ``Trigger``.
+
+    Example:
+        >>> class EveryRecord(Trigger):
+        ...     def on_element(self, value, timestamp, window, context):
+        ...         return TriggerResult.FIRE
+        >>> EveryRecord().can_merge
+        False
+    """
+
+    @abstractmethod
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Take note of a record that was added to the window."""
+
+    def on_event_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Take note that the watermark has reached a timer."""
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Take note that wall-clock time has passed a timer."""
+        return TriggerResult.CONTINUE
+
+    @property
+    def can_merge(self) -> bool:
+        """Whether windows with this trigger can be merged (see `on_merge`)."""
+        return type(self).on_merge is not Trigger.on_merge
+
+    def on_merge(  # noqa: B027 -- only triggers that can merge have it
+        self, window: Window, context: TriggerContext
+    ) -> None:
+        """Take note that ``window`` replaces several others.
+
+        Their timers and state go away with `clear`; ``on_element`` follows.
+        """
+
+    def clear(  # noqa: B027 -- not all triggers keep something
+        self, window: Window, context: TriggerContext
+    ) -> None:
+        """Forget timers and state of the window."""

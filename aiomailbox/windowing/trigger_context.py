@@ -1,0 +1,71 @@
+"""The context that the window operator gives to its trigger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiomailbox.eventtime import InternalTimerService
+from aiomailbox.state import (
+    KeyedStateStore,
+    ReducingState,
+    ReducingStateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from aiomailbox.windowing.time_window import Window
+
+
+class OperatorTriggerContext:
+    """A `TriggerContext` for the key and window that the operator works for.
+
+    Attributes:
+        key: The current key.
+        window: The current window.
+        merged: In ``on_merge``, the windows that the current one replaces.
+    """
+
+    __slots__ = ("_store", "_timers", "key", "merged", "window")
+
+    def __init__(self, store: KeyedStateStore, timers: InternalTimerService) -> None:
+        self._store = store
+        self._timers = timers
+        self.key: Any = None
+        self.window: Window
+        self.merged: list[Any] = []
+
+    @property
+    def current_watermark(self) -> int:
+        """The watermark."""
+        return self._timers.current_watermark
+
+    def current_processing_time(self) -> int:
+        """Return wall-clock time."""
+        return self._timers.current_processing_time()
+
+    def register_event_time_timer(self, timestamp_ms: int) -> None:
+        """Register a timer of the window."""
+        self._timers.register_event_time_timer(self.key, self.window, timestamp_ms)
+
+    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+        """Forget a timer of the window."""
+        self._timers.delete_event_time_timer(self.key, self.window, timestamp_ms)
+
+    def register_processing_time_timer(self, timestamp_ms: int) -> None:
+        """Register a timer of the window."""
+        self._timers.register_processing_time_timer(self.key, self.window, timestamp_ms)
+
+    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+        """Forget a timer of the window."""
+        self._timers.delete_processing_time_timer(self.key, self.window, timestamp_ms)
+
+    def get_value(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """Return a value of the window."""
+        return self._store.get_value(descriptor, self.window)
+
+    def get_reducing(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """Return a reduced value of the window."""
+        return self._store.get_reducing(descriptor, self.window)
+
+    def merge_state(self, descriptor: ReducingStateDescriptor) -> None:
+        """Move the state of the merged windows to the window."""
+        self._store.merge_namespaces(descriptor, self.window, self.merged)

@@ -1,0 +1,348 @@
+"""The triggers that come with the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from operator import add
+from typing import Any, Final
+
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.operators import check_sync_function
+from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.state import ReducingStateDescriptor, ValueStateDescriptor
+from aiomailbox.windowing.time_window import Window
+from aiomailbox.windowing.trigger import Trigger, TriggerContext, TriggerResult
+
+_CONTINUE: Final = TriggerResult.CONTINUE
+_FIRE: Final = TriggerResult.FIRE
+
+
+class EventTimeTrigger(Trigger):
+    """Fires when the watermark passes the window's end, and for each late record.
+
+    Concept:
+        Flink, ``EventTimeTrigger``.
+    """
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire if the window has ended, else wait for its end."""
+        end = window.max_timestamp
+        if end <= context.current_watermark:
+            return _FIRE
+        context.register_event_time_timer(end)
+        return _CONTINUE
+
+    def on_event_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire at the window's end."""
+        return _FIRE if timestamp == window.max_timestamp else _CONTINUE
+
+    def on_merge(self, window: Window, context: TriggerContext) -> None:
+        """Wait for the end of the merged window."""
+        if window.max_timestamp > context.current_watermark:
+            context.register_event_time_timer(window.max_timestamp)
+
+    def clear(self, window: Window, context: TriggerContext) -> None:
+        """Forget the timer."""
+        context.delete_event_time_timer(window.max_timestamp)
+
+
+class ProcessingTimeTrigger(Trigger):
+    """Fires when wall-clock time passes the window's end.
+
+    Concept:
+        Flink, ``ProcessingTimeTrigger``.
+    """
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Wait for the window's end."""
+        context.register_processing_time_timer(window.max_timestamp)
+        return _CONTINUE
+
+    def on_processing_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire."""
+        return _FIRE
+
+    def on_merge(self, window: Window, context: TriggerContext) -> None:
+        """Wait for the end of the merged window."""
+        if window.max_timestamp > context.current_processing_time():
+            context.register_processing_time_timer(window.max_timestamp)
+
+    def clear(self, window: Window, context: TriggerContext) -> None:
+        """Forget the timer."""
+        context.delete_processing_time_timer(window.max_timestamp)
+
+
+class CountTrigger(Trigger):
+    """Fires for every ``count``-th record of a window.
+
+    What is left below ``count`` when the window ends is never emitted.
+
+    Args:
+        count: At least 1.
+
+    Concept:
+        Flink, ``CountTrigger``.
+    """
+
+    _SEEN: Final = ReducingStateDescriptor("trigger-count", add)
+
+    def __init__(self, count: int) -> None:
+        _check_positive_int(count, "count")
+        self.count = count
+
+    @classmethod
+    def of(cls, count: int) -> CountTrigger:
+        """Return a trigger that fires for every ``count``-th record."""
+        return cls(count)
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Count, and fire when the count is full."""
+        seen = context.get_reducing(self._SEEN)
+        seen.add(1)
+        if seen.get() >= self.count:
+            seen.clear()
+            return _FIRE
+        return _CONTINUE
+
+    def on_merge(self, window: Window, context: TriggerContext) -> None:
+        """Add up the counts."""
+        context.merge_state(self._SEEN)
+
+    def clear(self, window: Window, context: TriggerContext) -> None:
+        """Forget the count."""
+        context.get_reducing(self._SEEN).clear()
+
+
+class ContinuousEventTimeTrigger(Trigger):
+    """Fires at regular event times, and at the window's end.
+
+    The first record of a window decides from when on; records with earlier event times
+    that arrive later do not bring it forward.
+
+    Args:
+        interval_ms: Milliseconds between firings, at least 1.
+
+    Concept:
+        Flink, ``ContinuousEventTimeTrigger``.
+    """
+
+    _NEXT: Final = ReducingStateDescriptor("trigger-next-fire", min)
+
+    def __init__(self, interval_ms: int) -> None:
+        _check_positive_int(interval_ms, "interval")
+        self.interval_ms = interval_ms
+
+    @classmethod
+    def of(cls, interval: timedelta | float) -> ContinuousEventTimeTrigger:
+        """Return a trigger that fires every ``interval``."""
+        return cls(duration_ms(interval, "interval"))
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire if the window has ended; else see that a firing is planned."""
+        if window.max_timestamp <= context.current_watermark:
+            return _FIRE
+        context.register_event_time_timer(window.max_timestamp)
+        following = context.get_reducing(self._NEXT)
+        if following.get() is None:
+            now = MIN_TIMESTAMP if timestamp is None else timestamp
+            self._plan(now - now % self.interval_ms, window, context)
+        return _CONTINUE
+
+    def on_event_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire at the end and at the planned time, and plan the next."""
+        if timestamp == window.max_timestamp:
+            return _FIRE
+        following = context.get_reducing(self._NEXT)
+        if following.get() != timestamp:
+            return _CONTINUE
+        following.clear()
+        self._plan(timestamp, window, context)
+        return _FIRE
+
+    def on_merge(self, window: Window, context: TriggerContext) -> None:
+        """Keep the earliest of the planned firings."""
+        context.merge_state(self._NEXT)
+        planned = context.get_reducing(self._NEXT).get()
+        if planned is not None:
+            context.register_event_time_timer(planned)
+
+    def clear(self, window: Window, context: TriggerContext) -> None:
+        """Forget the planned firing."""
+        following = context.get_reducing(self._NEXT)
+        planned = following.get()
+        if planned is not None:
+            context.delete_event_time_timer(planned)
+            following.clear()
+
+    def _plan(self, after: int, window: Window, context: TriggerContext) -> None:
+        planned = min(after + self.interval_ms, window.max_timestamp)
+        context.get_reducing(self._NEXT).add(planned)
+        context.register_event_time_timer(planned)
+
+
+class PurgingTrigger(Trigger):
+    """Forgets the contents whenever the trigger in it fires.
+
+    Args:
+        inner: Decides when.
+
+    Concept:
+        Flink, ``PurgingTrigger``.
+    """
+
+    def __init__(self, inner: Trigger) -> None:
+        if not isinstance(inner, Trigger):
+            raise WrongTypeError(
+                "inner", f"{inner!r} is not a trigger", "Give e.g. CountTrigger(10)."
+            )
+        self.inner = inner
+
+    @classmethod
+    def of(cls, inner: Trigger) -> PurgingTrigger:
+        """Return ``inner`` with forgetting."""
+        return cls(inner)
+
+    @property
+    def can_merge(self) -> bool:
+        """Whether the inner trigger can."""
+        return self.inner.can_merge
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Do what the inner trigger does, and purge with it."""
+        return _purging(self.inner.on_element(value, timestamp, window, context))
+
+    def on_event_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Do what the inner trigger does, and purge with it."""
+        return _purging(self.inner.on_event_time(timestamp, window, context))
+
+    def on_processing_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Do what the inner trigger does, and purge with it."""
+        return _purging(self.inner.on_processing_time(timestamp, window, context))
+
+    def on_merge(self, window: Window, context: TriggerContext) -> None:
+        """Do what the inner trigger does."""
+        self.inner.on_merge(window, context)
+
+    def clear(self, window: Window, context: TriggerContext) -> None:
+        """Do what the inner trigger does."""
+        self.inner.clear(window, context)
+
+
+class NeverTrigger(Trigger):
+    """Never fires: the default of global windows.
+
+    Concept:
+        Flink, ``GlobalWindows.NeverTrigger``.
+    """
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Do nothing."""
+        return _CONTINUE
+
+    def on_merge(self, window: Window, context: TriggerContext) -> None:
+        """Do nothing."""
+
+
+class EndOfStreamTrigger(Trigger):
+    """Fires once, when event time ends.
+
+    Concept:
+        Flink, ``GlobalWindows.EndOfStreamTrigger``.
+    """
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Wait for the end of time."""
+        context.register_event_time_timer(MAX_TIMESTAMP)
+        return _CONTINUE
+
+    def on_event_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire at the end of time."""
+        return _FIRE if timestamp == MAX_TIMESTAMP else _CONTINUE
+
+    def on_merge(self, window: Window, context: TriggerContext) -> None:
+        """Wait for the end of time."""
+        context.register_event_time_timer(MAX_TIMESTAMP)
+
+    def clear(self, window: Window, context: TriggerContext) -> None:
+        """Forget the timer."""
+        context.delete_event_time_timer(MAX_TIMESTAMP)
+
+
+class DeltaTrigger(Trigger):
+    """Fires when a record is far from the one that fired last.
+
+    Args:
+        threshold: More than this is far.
+        delta: ``(last, record) -> distance``.
+
+    Concept:
+        Flink, ``DeltaTrigger``.
+    """
+
+    _LAST: Final = ValueStateDescriptor("trigger-last")
+
+    def __init__(self, threshold: float, delta: Callable[[Any, Any], Any]) -> None:
+        self.threshold = threshold
+        self.delta = check_sync_function(delta, "delta", arity=2)
+
+    @classmethod
+    def of(cls, threshold: float, delta: Callable[[Any, Any], Any]) -> DeltaTrigger:
+        """Return a trigger that fires at distances above ``threshold``."""
+        return cls(threshold, delta)
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire if the record is far from the last one."""
+        last = context.get_value(self._LAST)
+        previous = last.value()
+        if previous is None:
+            last.update(value)
+            return _CONTINUE
+        if self.delta(previous, value) > self.threshold:
+            last.update(value)
+            return _FIRE
+        return _CONTINUE
+
+    def clear(self, window: Window, context: TriggerContext) -> None:
+        """Forget the last record."""
+        context.get_value(self._LAST).clear()
+
+
+def _purging(result: TriggerResult) -> TriggerResult:
+    return TriggerResult.FIRE_AND_PURGE if result is _FIRE else result
+
+
+def _check_positive_int(value: Any, parameter: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise WrongTypeError(parameter, f"{value!r} is not an int")
+    if value < 1:
+        raise InvalidArgumentError(parameter, f"{value} is less than 1")

@@ -1,0 +1,106 @@
+"""What the user said about windows, checked as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.operators import (
+    KeySelector,
+    OnError,
+    check_on_error,
+    fail,
+    field_or_function,
+)
+from aiomailbox.records import OutputTag
+from aiomailbox.windowing.assigners import (
+    TumblingEventTimeWindows,
+    WindowAssigner,
+    WindowStagger,
+)
+from aiomailbox.windowing.evictors import Evictor
+from aiomailbox.windowing.trigger import Trigger
+from aiomailbox.windowing.triggers import EventTimeTrigger
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """Which windows there are and what happens to late and failing records.
+
+    Args:
+        key: A field's name or a function of a record; None for one key for all.
+        assigner: Which windows a record belongs to.
+        trigger: When contents are emitted; None for the assigner's default.
+        evictor: Which records are left out; None for none.
+        allowed_lateness_ms: How long after its end a window takes late records.
+        late_tag: The side output of records that come too late; None drops them.
+        on_error: What to do with a record for which a function raises.
+
+    Raises:
+        WrongTypeError: If one is of a wrong type.
+        InvalidArgumentError: If the trigger does not go with merging windows, or the
+            lateness is negative.
+    """
+
+    key: Any
+    assigner: Any
+    trigger: Trigger | None = None
+    evictor: Evictor | None = None
+    allowed_lateness_ms: int = 0
+    late_tag: OutputTag | None = None
+    on_error: OnError = fail
+
+    def __post_init__(self) -> None:
+        key_function(self.key)
+        check_on_error(self.on_error)
+        _check_type(self.assigner, WindowAssigner, "assigner")
+        _check_type(self.trigger or EventTimeTrigger(), Trigger, "trigger")
+        if self.evictor is not None:
+            _check_type(self.evictor, Evictor, "evictor")
+        if self.late_tag is not None:
+            _check_type(self.late_tag, OutputTag, "late_tag")
+        if self.allowed_lateness_ms < 0:
+            raise InvalidArgumentError(
+                "allowed_lateness", f"{self.allowed_lateness_ms} ms is negative"
+            )
+        if self.assigner.is_merging and not self.actual_trigger.can_merge:
+            raise InvalidArgumentError(
+                "trigger",
+                f"{type(self.actual_trigger).__name__} cannot be used with session "
+                "windows, for it has no on_merge",
+                "Define on_merge, or use another trigger.",
+            )
+
+    @property
+    def actual_trigger(self) -> Trigger:
+        """The trigger that was given, or the assigner's default."""
+        trigger: Trigger = self.trigger or self.assigner.default_trigger
+        return trigger
+
+    @property
+    def is_plain_tumbling(self) -> bool:
+        """Whether the windows tumble in event time and fire just at their end."""
+        return (
+            type(self.assigner) is TumblingEventTimeWindows
+            and self.assigner.stagger is not WindowStagger.NATURAL
+            and type(self.actual_trigger) is EventTimeTrigger
+            and self.evictor is None
+        )
+
+
+def key_function(key: KeySelector | None) -> Callable[[Any], Any]:
+    """Return the key function; without a key all records have the key 0."""
+    return _zero if key is None else field_or_function(key, "key")
+
+
+def _zero(record: Any) -> int:
+    return 0
+
+
+def _check_type(value: Any, kind: type, parameter: str) -> None:
+    if not isinstance(value, kind):
+        raise WrongTypeError(
+            parameter, f"{value!r} is not a {kind.__name__}", "Give an instance of one."
+        )
