@@ -1,0 +1,59 @@
+"""The docs are whole: a page for each example, a place in the reference for each name."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import aiomailbox
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+PROSE_LENGTH_MIN = 200
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_has_a_page_that_shows_it_and_says_something(name: str) -> None:
+    page = DOCS / "examples" / f"{name}.md"
+    assert page.exists(), f"write docs/examples/{name}.md"
+    text = page.read_text("utf-8")
+    shown = f"```{{literalinclude}} ../../examples/{name}.py\n```\n"
+    assert shown in text
+    assert len(text.replace(shown, "")) >= PROSE_LENGTH_MIN
+
+
+@pytest.mark.parametrize("name", sorted({*aiomailbox.__all__} - {"__version__"}))
+def test_a_public_name_is_in_the_reference(name: str) -> None:
+    reference = (DOCS / "api.md").read_text("utf-8")
+    if isinstance(getattr(aiomailbox, name), type) and issubclass(
+        getattr(aiomailbox, name), aiomailbox.AioMailboxError
+    ):
+        assert "automodule:: aiomailbox.errors" in reference
+    else:
+        assert re.search(rf"(?<!\w){name}(?!\w)", reference), name
+
+
+def test_a_page_about_an_example_that_is_not_there_is_left_out() -> None:
+    """A missing file would break the build, and the prose may come first."""
+    excluded = runpy.run_path(str(DOCS / "conf.py"))["exclude_patterns"]
+    pages = {page.stem for page in (DOCS / "examples").glob("*.md")} - {"index"}
+    assert set(excluded) - {"_build"} == {
+        f"examples/{name}.md" for name in pages - set(EXAMPLES)
+    }
+
+
+def test_decisions_are_numbered_without_gaps_or_doubles() -> None:
+    pages = sorted(DOCS.glob("decisions/[0-9]*.md"))
+    assert [page.name[:4] for page in pages] == [
+        f"{number:04}" for number in range(1, len(pages) + 1)
+    ]
+
+
+def test_a_decision_says_context_decision_and_consequences() -> None:
+    for page in DOCS.glob("decisions/[0-9]*.md"):
+        headings = re.findall(r"^## (.+)$", page.read_text("utf-8"), re.MULTILINE)
+        assert headings == ["Context", "Decision", "Consequences"], page.name
