@@ -81,7 +81,9 @@ class EventTimeSessionWindows(_SessionWindows):
 
     def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
         """Return the session that the record would have on its own."""
-        return self._session(value, required_timestamp(timestamp))
+        if timestamp is None:
+            required_timestamp(timestamp)
+        return self._session(value, timestamp)
 
 
 class ProcessingTimeSessionWindows(_SessionWindows):

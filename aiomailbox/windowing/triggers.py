@@ -159,7 +159,9 @@ class ContinuousEventTimeTrigger(Trigger):
         following = context.get_reducing(self._NEXT)
         if following.get() is None:
             now = MIN_TIMESTAMP if timestamp is None else timestamp
-            self._plan(now - now % self.interval_ms, window, context)
+            # Before the epoch Flink rounds up here, as Java's remainder does.
+            past = now % self.interval_ms if now >= 0 else -(-now % self.interval_ms)
+            self._plan(now - past, window, context)
         return _CONTINUE
 
     def on_event_time(
