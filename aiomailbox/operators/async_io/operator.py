@@ -220,8 +220,7 @@ class AsyncMapOperator(Operator):
 
     def snapshot_state(self) -> object:
         """Return the rows that have not been emitted, called or not, as they came."""
-        failed = [] if self._rows is None else self._rows.failed
-        return [*self._restored, *failed, *self._queue.inputs()]
+        return [*self._restored, *self._queue.inputs()]
 
     def restore_state(self, state: Any) -> None:
         """Take over rows; their calls are made again before new rows are taken."""

@@ -40,8 +40,6 @@ class RowFlow:
     Attributes:
         caller: Makes the calls.
         gatherer: Makes batches, or None.
-        failed: Rows that made the task fail. They have left the queue, and the mail
-            that fails the task may not have run.
     """
 
     def __init__(
@@ -68,7 +66,6 @@ class RowFlow:
             self._shared = SharedResults(settings.cache, context.clock, hits)
         self._starting: deque[Entry] = deque()
         self._is_starting = False
-        self.failed: list[tuple[Any, int | None]] = []
         self.gatherer: Gatherer | None = None
 
     def connect(self, caller: Caller, settings: CallSettings) -> None:
@@ -159,11 +156,12 @@ class RowFlow:
 
     def _drop(self, entry: Entry, error: Exception, attempts: int) -> None:
         action = self._on_error.action
-        entry.dropped = True
         if isinstance(error, StopTask) or action is ErrorAction.FAIL:
-            self.failed.append((entry.value, entry.timestamp))
+            # The row keeps its place: a snapshot before the failure must hold it.
             self._fail_task(error)
-        elif action is ErrorAction.SKIP:
+            return
+        entry.dropped = True
+        if action is ErrorAction.SKIP:
             self._failures.take(entry.value, entry.timestamp, error)
         else:
             entry.letter = self._dead_letter(entry, error, attempts)

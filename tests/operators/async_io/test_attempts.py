@@ -1,0 +1,541 @@
+"""Laws of attempts: timeouts, deadlines, retries, limits, errors, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from aiomailbox.errors import (
+    AsyncTimeoutError,
+    CallCancelledError,
+    DeadlineExceededError,
+    RetryLater,
+    StopTask,
+    UserFunctionError,
+    WrongTypeError,
+)
+from aiomailbox.operators import dead_letter, skip
+from aiomailbox.policies import Batch, Cache, RateLimit, Retry
+from aiomailbox.records import OutputTag
+
+FAILED = OutputTag("failed")
+STEADY = Retry(attempts=3, initial=10, multiplier=1, jitter=0)
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def at(*seconds: float) -> list[Any]:
+    return [pytest.approx(second, abs=0.05) for second in seconds]
+
+
+async def failure_of(driven: Any) -> UserFunctionError:
+    with pytest.raises(UserFunctionError) as caught:
+        await driven.runner
+    return caught.value
+
+
+class Server:
+    """Answers after a script by value: a result, an exception, or None for never."""
+
+    def __init__(self, script: dict[Any, list[Any]], delay_s: float = 0.0) -> None:
+        self.script = {value: list(answers) for value, answers in script.items()}
+        self.delay_s = delay_s
+        self.log: list[tuple[float, Any]] = []
+
+    async def __call__(self, value: Any) -> Any:
+        self.log.append((now_s(), value))
+        await asyncio.sleep(self.delay_s)
+        answers = self.script.get(value)
+        answer = answers.pop(0) if answers else value
+        if answer is None:
+            await asyncio.get_running_loop().create_future()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def times(self, value: Any) -> list[float]:
+        return [when for when, called in self.log if called == value]
+
+
+async def test_an_error_fails_the_task_naming_operator_uid_and_line(drive: Any) -> None:
+    async def look_up(value: int) -> int:
+        raise KeyError("no such city")
+
+    driven = await drive(look_up)
+    driven.send([1])
+    failure = await failure_of(driven)
+    assert (failure.operator, failure.uid) == ("enrich", "enrich-1")
+    line = look_up.__code__.co_firstlineno + 1
+    assert failure.location == f"{__file__}:{line}"
+    assert isinstance(failure.__cause__, KeyError)
+
+
+async def test_a_failure_reaches_a_task_that_waits_for_room(drive: Any) -> None:
+    server = Server({0: [ValueError()], 1: [None]}, delay_s=1)
+    driven = await drive(server, concurrency=2, buffer=2)
+    driven.send(range(10))
+    assert isinstance((await failure_of(driven)).__cause__, ValueError)
+
+
+async def test_a_failure_reaches_a_task_that_waits_for_its_last_calls(
+    drive: Any,
+) -> None:
+    driven = await drive(Server({0: [ValueError()], 1: [None]}, delay_s=1))
+    driven.send([0, 1])
+    driven.end()
+    assert isinstance((await failure_of(driven)).__cause__, ValueError)
+
+
+async def test_skipped_records_are_counted_and_logged(drive: Any) -> None:
+    driven = await drive(Server({1: [ValueError("bad")]}), on_error=skip)
+    driven.send([0, 1, 2])
+    assert await driven.finish() == [0, 2]
+    assert driven.metrics["skipped"] == 1
+    assert any("skipped" in event for _, event, _ in driven.context.log.entries)
+
+
+async def test_a_dead_letter_tells_all_and_keeps_its_place_before_the_watermark(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates, on_error=dead_letter(FAILED))
+    driven.send("ab", [1, 2])
+    driven.watermark(5)
+    await asyncio.sleep(0.1)
+    await gates.fail("b", ValueError("bad"))
+    assert driven.output.sides == {}
+    await gates.finish("a")
+    (record,) = driven.output.sides[FAILED]
+    letter = record.value
+    assert (letter.record, letter.timestamp, record.timestamp) == ("b", 2, 2)
+    assert (letter.operator, letter.uid) == ("enrich", "enrich-1")
+    assert (letter.attempts, letter.error_type, letter.error) == (
+        1,
+        "ValueError",
+        "bad",
+    )
+    assert "in __call__" in letter.traceback
+    assert driven.shown == ["a", "wm 5"]
+    assert driven.metrics["dead_letters"] == 1
+
+
+async def test_a_retry_keeps_its_place_in_the_order_but_not_its_slot(
+    drive: Any,
+) -> None:
+    server = Server({0: [ValueError(), ValueError()]})
+    driven = await drive(server, concurrency=1, buffer=10, retry=STEADY)
+    driven.send(range(4))
+    await asyncio.sleep(1)
+    assert [value for _, value in server.log] == [0, 1, 2, 3]
+    assert driven.values == []
+    assert driven.metrics["waiting_for_retry"] == 1
+    assert await driven.finish() == [0, 1, 2, 3]
+    assert server.times(0) == at(0, 10, 20)
+    assert driven.metrics["retries"] == 2
+    assert driven.metrics["calls"] == 6
+
+
+async def test_a_result_may_be_asked_again_and_the_last_one_counts(drive: Any) -> None:
+    server = Server({1: ["", "", ""]})
+    retry = Retry(
+        attempts=3,
+        initial=10,
+        multiplier=1,
+        jitter=0,
+        retry_if=lambda result: not result,
+    )
+    driven = await drive(server, retry=retry)
+    driven.send([1])
+    assert await driven.finish() == [""]
+    assert server.times(1) == at(0, 10, 20)
+
+
+async def test_after_the_last_attempt_the_letter_says_how_many_there_were(
+    drive: Any,
+) -> None:
+    server = Server({1: [ValueError("a"), ValueError("b"), ValueError("c")]})
+    driven = await drive(server, retry=STEADY, on_error=dead_letter(FAILED))
+    driven.send([1])
+    await driven.finish()
+    (record,) = driven.output.sides[FAILED]
+    assert (record.value.attempts, record.value.error) == (3, "c")
+
+
+async def test_the_end_of_input_waits_for_retries_with_all_their_attempts(
+    drive: Any,
+) -> None:
+    server = Server({1: [ValueError(), ValueError()]})
+    driven = await drive(server, retry=STEADY)
+    driven.send([1])
+    await asyncio.sleep(5)
+    assert await driven.finish() == [1]
+    assert server.times(1) == at(0, 10, 20)
+
+
+async def test_the_timeout_is_for_one_attempt(drive: Any) -> None:
+    server = Server({1: [None, None]})
+    driven = await drive(server, timeout=2, retry=STEADY)
+    driven.send([1])
+    assert await driven.finish() == [1]
+    assert server.times(1) == at(0, 12, 24)
+    assert driven.metrics["timeouts"] == 2
+
+
+async def test_a_timeout_without_retries_fails_the_task(drive: Any) -> None:
+    driven = await drive(Server({1: [None]}), timeout=10)
+    driven.send([1, 2])
+    assert isinstance((await failure_of(driven)).__cause__, AsyncTimeoutError)
+    assert now_s() == pytest.approx(10, abs=0.05)
+
+
+async def test_the_timeout_error_of_the_function_itself_is_not_ours(drive: Any) -> None:
+    driven = await drive(Server({1: [TimeoutError("theirs")]}), timeout=10)
+    driven.send([1])
+    assert "theirs" in str(await failure_of(driven))
+    assert driven.metrics["timeouts"] == 0
+
+
+async def test_a_function_that_ignores_its_timeout_is_too_late(drive: Any) -> None:
+    async def stubborn(value: int) -> int:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            await asyncio.sleep(5)
+        return value
+
+    driven = await drive(
+        stubborn, concurrency=1, timeout=1, on_error=dead_letter(FAILED)
+    )
+    driven.send([1, 2])
+    await asyncio.sleep(1.5)
+    assert len(driven.output.sides[FAILED]) == 1
+    assert driven.metrics["in_flight"] == 1
+    assert await driven.finish() == []
+    assert [record.value.record for record in driven.output.sides[FAILED]] == [1, 2]
+
+
+async def test_a_result_at_the_very_moment_of_the_timeout_counts_once(
+    drive: Any,
+) -> None:
+    driven = await drive(
+        Server({}, delay_s=1.0), timeout=1.0, on_error=dead_letter(FAILED)
+    )
+    driven.send(range(20))
+    await driven.finish()
+    letters = [record.value.record for record in driven.output.sides.get(FAILED, [])]
+    assert sorted(driven.values + letters) == list(range(20))
+
+
+async def test_the_deadline_ends_an_attempt_and_the_wait_for_another(
+    drive: Any,
+) -> None:
+    server = Server({1: [ValueError(), None]})
+    driven = await drive(
+        server, deadline=15, retry=STEADY, on_error=dead_letter(FAILED)
+    )
+    driven.send([1, 2])
+    await driven.finish()
+    assert now_s() == pytest.approx(15, abs=0.05)
+    (record,) = driven.output.sides[FAILED]
+    assert record.value.error_type == "DeadlineExceededError"
+    assert server.times(1) == at(0, 10)
+    await asyncio.sleep(50)
+    assert server.times(1) == at(0, 10)
+
+
+async def test_a_wait_that_would_end_after_the_deadline_is_not_begun(
+    drive: Any,
+) -> None:
+    driven = await drive(
+        Server({1: [RetryLater(retry_after=60)]}), deadline=20, retry=STEADY
+    )
+    driven.send([1])
+    failure = await failure_of(driven)
+    assert isinstance(failure.__cause__, DeadlineExceededError)
+    assert isinstance(failure.__cause__.__cause__, RetryLater)
+    assert now_s() < 1
+
+
+async def test_a_retry_after_may_be_longer_than_the_timeout(drive: Any) -> None:
+    server = Server({1: [RetryLater(retry_after=30)]})
+    driven = await drive(server, timeout=1, deadline=100, retry=STEADY)
+    driven.send([1])
+    assert await driven.finish() == [1]
+    assert server.times(1) == at(0, 30)
+
+
+async def test_a_retry_that_waits_for_its_slot_still_has_its_deadline(
+    drive: Any,
+) -> None:
+    server = Server({1: [ValueError()], 2: [None]})
+    driven = await drive(
+        server,
+        concurrency=1,
+        buffer=5,
+        deadline=15,
+        retry=STEADY,
+        on_error=dead_letter(FAILED),
+    )
+    driven.send([1, 2])
+    await driven.finish()
+    assert [r.value.record for r in driven.output.sides[FAILED]] == [1, 2]
+    assert server.times(1) == at(0)
+
+
+async def test_waiting_for_the_limit_counts_for_the_deadline_not_for_the_timeout(
+    drive: Any,
+) -> None:
+    server = Server({})
+    driven = await drive(
+        server,
+        limit=RateLimit(1, per=10),
+        timeout=1,
+        deadline=25,
+        on_error=dead_letter(FAILED),
+    )
+    driven.send(range(5))
+    await asyncio.sleep(5)
+    assert driven.metrics["waiting_for_limit"] == 4
+    assert await driven.finish() == [0, 1, 2]
+    assert [r.value.record for r in driven.output.sides[FAILED]] == [3, 4]
+
+
+async def test_two_operators_at_parallelism_4_never_exceed_their_shared_limit(
+    drive: Any,
+) -> None:
+    log: list[tuple[float, int]] = []
+    rng = random.Random(11)
+
+    async def call(value: int) -> int:
+        log.append((now_s(), 1 + value % 3))
+        await asyncio.sleep(rng.random() * 0.3)
+        if rng.random() < 0.2:
+            raise RetryLater(retry_after=rng.choice([None, 0.2]))
+        return value
+
+    subtasks = []
+    for _operator in range(2):
+        for index in range(4):
+            driven = await drive(
+                call,
+                concurrency=40,
+                limit=RateLimit(50, per=1.0, name="api"),
+                weight=lambda value: 1 + value % 3,
+                retry=Retry(attempts=20, initial=0.01),
+                context={"parallelism": 4, "subtask_index": index},
+            )
+            driven.send(range(100))
+            subtasks.append(driven)
+    for driven in subtasks:
+        assert await driven.finish() == list(range(100))
+    for start, _ in log:
+        assert sum(units for when, units in log if start <= when <= start + 1.0) <= 50
+    # It is used, too: 800 rows of 2 units and a quarter more for retries.
+    units = sum(units for _, units in log)
+    assert units / log[-1][0] > 30
+
+
+async def test_a_retry_after_holds_back_all_who_share_the_limit(drive: Any) -> None:
+    limit = RateLimit(1000, name="api")
+    first = Server({1: [RetryLater(retry_after=7)]})
+    second = Server({})
+    one = await drive(first, limit=limit, retry=STEADY)
+    other = await drive(second, limit=limit)
+    one.send([1])
+    await asyncio.sleep(1)
+    other.send([2])
+    assert await other.finish() == [2]
+    assert second.times(2) == at(7)
+
+
+async def test_attempts_use_units_not_rows(drive: Any) -> None:
+    server = Server({1: [ValueError(), ValueError()]})
+    retry = Retry(attempts=3, initial=0, jitter=0)
+    driven = await drive(server, limit=RateLimit(1, per=10), retry=retry)
+    driven.send([1])
+    assert await driven.finish() == [1]
+    assert server.times(1) == at(0, 10, 20)
+
+
+async def test_a_weight_no_lease_can_have_is_an_error_of_its_record(drive: Any) -> None:
+    driven = await drive(
+        Server({}),
+        limit=RateLimit(5),
+        weight=float,
+        retry=STEADY,
+        on_error=dead_letter(FAILED),
+    )
+    driven.send([1, 6])
+    assert await driven.finish() == [1]
+    assert driven.output.sides[FAILED][0].value.attempts == 1
+
+
+async def test_one_bad_record_of_a_batch_fails_alone_and_is_retried_alone(
+    drive: Any,
+) -> None:
+    calls = []
+
+    async def call(values: list[int]) -> list[Any]:
+        calls.append(values)
+        return [ValueError(str(v)) if v % 2 and len(calls) < 3 else v for v in values]
+
+    driven = await drive(call, batch=Batch(4, within=0), retry=STEADY)
+    driven.send(range(4))
+    assert await driven.finish() == [0, 1, 2, 3]
+    assert calls == [[0, 1, 2, 3], [1, 3], [1, 3]]
+
+
+async def test_a_failed_batch_is_a_dead_letter_for_each_record(drive: Any) -> None:
+    async def call(values: list[int]) -> list[Any]:
+        raise ValueError("down")
+
+    driven = await drive(call, batch=Batch(4, within=0), on_error=dead_letter(FAILED))
+    driven.send(range(4))
+    await driven.finish()
+    assert [r.value.record for r in driven.output.sides[FAILED]] == [0, 1, 2, 3]
+
+
+async def test_the_weight_of_a_batch_is_that_of_its_records(
+    drive: Any, limiters: Any
+) -> None:
+    async def call(values: list[int]) -> list[int]:
+        return values
+
+    limit = RateLimit(10, per=10)
+    driven = await drive(call, batch=Batch(4, within=0), limit=limit, weight=2)
+    driven.send(range(8))
+    assert await driven.finish() == list(range(8))
+    assert now_s() == pytest.approx(10, abs=0.05)
+
+
+@pytest.mark.parametrize("answer", [[1], 5, "ab"])
+async def test_a_batch_answered_with_another_number_of_results_is_refused(
+    drive: Any, answer: Any
+) -> None:
+    async def call(values: list[int]) -> Any:
+        return answer
+
+    driven = await drive(call, batch=Batch(2, within=0), retry=STEADY)
+    driven.send([1, 2])
+    assert isinstance((await failure_of(driven)).__cause__, WrongTypeError)
+
+
+@pytest.mark.parametrize("fn", [lambda value: value, lambda value: asyncio.sleep])
+async def test_a_function_that_is_not_asynchronous_is_refused(
+    drive: Any, fn: Any
+) -> None:
+    driven = await drive(fn, retry=STEADY)
+    driven.send([1])
+    assert "map_async" in str(await failure_of(driven))
+    assert now_s() < 1
+
+
+async def test_a_coroutine_as_result_is_refused(drive: Any) -> None:
+    async def call(value: int) -> Any:
+        return asyncio.sleep(0)
+
+    driven = await drive(call)
+    driven.send([1])
+    assert "coroutine" in str(await failure_of(driven))
+
+
+async def test_a_failure_is_not_cached_and_fails_those_who_wait_for_it(
+    drive: Any,
+) -> None:
+    server = Server({"a": [ValueError()]}, delay_s=1)
+    driven = await drive(
+        server, cache=Cache(lambda value: value), on_error=dead_letter(FAILED)
+    )
+    driven.send("aa")
+    await asyncio.sleep(2)
+    assert len(driven.output.sides[FAILED]) == 2
+    driven.send("a")
+    assert await driven.finish() == ["a"]
+    assert len(server.log) == 2
+
+
+@pytest.mark.parametrize("where", ["key", "cache"])
+async def test_a_key_that_cannot_be_read_is_an_error_of_its_record(
+    drive: Any, where: str
+) -> None:
+    def read(value: int) -> Any:
+        return {} if value == 2 else 1 // value
+
+    arguments: dict[str, Any] = (
+        {"ordered": "key", "key": read} if where == "key" else {"cache": Cache(read)}
+    )
+    driven = await drive(Server({}), on_error=dead_letter(FAILED), **arguments)
+    driven.send([0, 1, 2])
+    assert await driven.finish() == [1]
+    letters = [record.value.error_type for record in driven.output.sides[FAILED]]
+    assert letters == ["ZeroDivisionError", "TypeError"]
+
+
+async def test_a_cancellation_nobody_asked_for_is_a_failure(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates)
+    driven.send("a")
+    await asyncio.sleep(0.1)
+    await gates.cancel("a")
+    failure = await failure_of(driven)
+    assert isinstance(failure.__cause__, CallCancelledError)
+
+
+async def test_a_function_that_cancels_its_own_task_fails_the_job(drive: Any) -> None:
+    async def call(value: int) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+        return value
+
+    driven = await drive(call, on_error=skip, retry=STEADY)
+    driven.send([1])
+    assert isinstance((await failure_of(driven)).__cause__, CallCancelledError)
+
+
+async def test_stop_task_ends_the_task_whatever_on_error_says(drive: Any) -> None:
+    driven = await drive(Server({1: [StopTask("enough")]}), on_error=skip, retry=STEADY)
+    driven.send([1])
+    with pytest.raises(StopTask):
+        await driven.runner
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.5, 1.5, 4.0, 11.5, 15.0])
+@pytest.mark.parametrize("ordered", [True, False, "key"])
+async def test_cancelled_at_any_moment_nothing_is_lost_and_no_task_is_left(
+    drive: Any, moment: float, ordered: Any
+) -> None:
+    server = Server({2: [ValueError(), ValueError()], 3: [None]}, delay_s=1)
+    arguments: dict[str, Any] = {
+        "concurrency": 2,
+        "buffer": 4,
+        "timeout": 3,
+        "deadline": 40,
+        "retry": STEADY,
+        "limit": RateLimit(2, per=5),
+        "ordered": ordered,
+        "key": (lambda value: value % 3) if ordered == "key" else None,
+    }
+    driven = await drive(server, **arguments)
+    driven.send(range(8))
+    await asyncio.sleep(moment)
+    state = driven.operator.snapshot()
+    emitted = list(driven.values)
+    await driven.close()
+    taken = emitted + [value for value, _ in state]
+    # What is in neither is still with the runner, as the rest of its run.
+    assert sorted(taken) == list(range(len(taken)))
+    await asyncio.sleep(100)
+    assert driven.values == emitted
+    again = await drive(Server({}), **arguments, state=state)
+    again.send(range(len(taken), 8))
+    rest = await again.finish()
+    assert sorted(emitted + rest) == list(range(8))
+    if ordered is True:
+        assert emitted + rest == list(range(8))

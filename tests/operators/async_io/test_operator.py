@@ -1,0 +1,455 @@
+"""Laws of map_async: order, watermarks, bounds, snapshots, life."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from aiomailbox.errors import InvalidArgumentError, UserFunctionError, WrongTypeError
+from aiomailbox.operators.async_io import AsyncMapOperator
+from aiomailbox.policies import Batch, Cache, RateLimit
+from aiomailbox.records import StreamRecord, WatermarkStatus
+
+
+async def tick() -> None:
+    await asyncio.sleep(0.001)
+
+
+async def double(value: int) -> int:
+    await asyncio.sleep(0.01)
+    return 2 * value
+
+
+async def test_ordered_results_wait_for_those_before_them(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates)
+    driven.send("ab")
+    await tick()
+    await gates.finish("b")
+    assert driven.values == []
+    await gates.finish("a")
+    assert driven.values == ["a", "b"]
+
+
+async def test_unordered_results_come_as_they_are_done_but_not_across_a_watermark(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates, ordered=False)
+    driven.send("ab")
+    driven.watermark(10)
+    driven.send("c")
+    await tick()
+    await gates.finish("c")
+    assert driven.shown == []
+    await gates.finish("b")
+    assert driven.shown == ["b"]
+    await gates.finish("a")
+    assert driven.shown == ["b", "a", "wm 10", "c"]
+
+
+async def test_by_key_rows_of_a_key_follow_each_other_and_keys_run_at_once(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates, ordered="key", key=lambda value: value[0])
+    driven.send(["a1", "a2", "b1"])
+    await tick()
+    assert gates.called == ["a1", "b1"]
+    await gates.finish("b1")
+    assert driven.values == ["b1"]
+    await gates.finish("a1")
+    assert gates.called == ["a1", "b1", "a2"]
+    await gates.finish("a2")
+    assert driven.values == ["b1", "a1", "a2"]
+
+
+async def test_by_key_a_watermark_waits_for_all_rows_before_it_and_holds_no_row(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates, ordered="key", key=lambda value: value[0])
+    driven.send(["a1", "b1"])
+    driven.watermark(10)
+    driven.send(["b2"])
+    driven.watermark(20)
+    driven.send(["c1"])
+    await tick()
+    for value in ["b1", "b2", "c1"]:
+        await gates.finish(value)
+    assert driven.shown == ["b1", "b2", "c1"]
+    driven.watermark(30)
+    await tick()
+    await gates.finish("a1")
+    # 10 and 20 have no row between them any more: what stays is the last of them.
+    assert driven.shown == ["b1", "b2", "c1", "a1", "wm 30"]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_watermark_at_an_empty_queue_is_passed_on_at_once(
+    drive: Any, gates: Any, ordered: bool
+) -> None:
+    driven = await drive(gates, ordered=ordered)
+    assert driven.operator.process_watermark(5) is None
+    assert driven.shown == ["wm 5"]
+
+
+async def test_status_and_watermark_keep_their_places(drive: Any, gates: Any) -> None:
+    driven = await drive(gates)
+    driven.send("a")
+    driven.watermark(1)
+    driven._give(lambda _: driven.operator.process_status(WatermarkStatus.IDLE))
+    await tick()
+    assert driven.shown == []
+    await gates.finish("a")
+    assert driven.shown == ["a", "wm 1", WatermarkStatus.IDLE]
+
+
+async def test_timestamps_stay_with_their_records(drive: Any) -> None:
+    driven = await drive(double)
+    driven.send([1, 2], [10, 20])
+    driven.send([3])
+    await driven.finish()
+    assert driven.output.elements == [
+        StreamRecord(2, 10),
+        StreamRecord(4, 20),
+        StreamRecord(6, None),
+    ]
+
+
+async def test_no_more_calls_run_than_the_concurrency_and_no_more_rows_are_held(
+    drive: Any,
+) -> None:
+    running = peak = 0
+
+    async def call(value: int) -> int:
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        await asyncio.sleep(random.Random(value).random())
+        running -= 1
+        return value
+
+    driven = await drive(call, concurrency=5, buffer=8)
+    driven.send(range(200))
+    held = []
+    for _ in range(100):
+        await asyncio.sleep(0.05)
+        held.append(driven.metrics["buffered"])
+    assert peak == 5
+    assert max(held) == 8
+    assert await driven.finish() == list(range(200))
+
+
+async def test_a_place_is_free_when_its_row_was_emitted_not_when_it_was_done(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates, concurrency=2, buffer=2)
+    driven.send("abc")
+    await tick()
+    await gates.finish("b")
+    assert gates.called == ["a", "b"]
+    await gates.finish("a")
+    assert gates.called == ["a", "b", "c"]
+
+
+async def test_a_watermark_takes_a_place(drive: Any, gates: Any) -> None:
+    driven = await drive(gates, concurrency=2, buffer=2)
+    driven.send("a")
+    driven.watermark(1)
+    driven.send("b")
+    await tick()
+    assert gates.called == ["a"]
+    await gates.finish("a")
+    assert gates.called == ["a", "b"]
+
+
+async def test_while_the_output_has_no_room_results_wait_and_the_input_stops(
+    drive: Any,
+) -> None:
+    driven = await drive(double, concurrency=4, buffer=4)
+    driven.output.availability.reset()
+    driven.send(range(20))
+    await asyncio.sleep(1)
+    assert driven.values == []
+    assert driven.metrics["buffered"] == 4
+    driven.output.availability.set_available()
+    assert await driven.finish() == [2 * value for value in range(20)]
+
+
+async def test_cancelled_while_the_output_is_full_nothing_hangs_and_no_task_is_left(
+    drive: Any,
+) -> None:
+    driven = await drive(double, concurrency=2, buffer=2)
+    driven.output.availability.reset()
+    driven.send(range(20))
+    await asyncio.sleep(1)
+    await driven.close()
+
+
+@pytest.mark.parametrize("ordered", [True, False, "key"])
+async def test_a_snapshot_holds_every_row_not_emitted_and_a_new_instance_goes_on(
+    drive: Any, gates: Any, ordered: Any
+) -> None:
+    key = (lambda value: value % 2) if ordered == "key" else None
+    driven = await drive(gates, ordered=ordered, key=key, concurrency=3)
+    driven.send([1, 2, 3, 4], [1, 2, 3, 4])
+    await tick()
+    # 2 is done: in an ordered stream it has not been emitted.
+    await gates.finish(2)
+    state = driven.operator.snapshot()
+    before = driven.values
+    assert [value for value, _ in state] == [v for v in [1, 2, 3, 4] if v not in before]
+    await driven.close()
+    again = await drive(double, state=state, ordered=ordered, key=key, concurrency=3)
+    again.send([5, 6, 7, 8], [5, 6, 7, 8])
+    values = await again.finish()
+    assert sorted([*values, *(2 * value for value in before)]) == list(range(2, 17, 2))
+    if ordered is True:
+        assert again.output.elements == [StreamRecord(2 * i, i) for i in range(1, 9)]
+
+
+async def test_more_restored_rows_than_places_do_not_deadlock(drive: Any) -> None:
+    state = [(value, value) for value in range(3)]
+    driven = await drive(double, state=state, concurrency=2, buffer=2)
+    assert driven.operator.snapshot() == state
+    driven.send([3])
+    assert await driven.finish() == [0, 2, 4, 6]
+
+
+async def test_a_failed_row_is_in_the_snapshot_until_the_task_has_failed(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates)
+    driven.send("ab")
+    await tick()
+    gates._open["a"].set_exception(ValueError("broken"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert driven.operator.snapshot() == [("a", None), ("b", None)]
+    with pytest.raises(UserFunctionError):
+        await driven.runner
+
+
+async def test_closing_cancels_calls_and_waits_for_their_clean_up(drive: Any) -> None:
+    cleaned = []
+
+    async def call(value: int) -> int:
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(0.5)
+            cleaned.append(value)
+
+    driven = await drive(call)
+    driven.send([1, 2])
+    await tick()
+    await driven.close()
+    assert sorted(cleaned) == [1, 2]
+
+
+async def test_concurrency_is_divided_over_the_subtasks(drive: Any, gates: Any) -> None:
+    slots = []
+    for index in range(3):
+        driven = await drive(
+            gates,
+            concurrency=7,
+            context={"parallelism": 3, "subtask_index": index},
+        )
+        driven.send([f"{index}/{row}" for row in range(5)])
+        await tick()
+        slots.append(driven.metrics["in_flight"])
+    assert slots == [3, 2, 2]
+
+
+class Client:
+    """A function with resources."""
+
+    log: list[str] = []
+
+    def __init__(self) -> None:
+        self.log.append("made")
+
+    async def open(self, context: Any) -> None:
+        self.log.append(f"open in {context.operator_name}")
+
+    async def close(self) -> None:
+        self.log.append("closed")
+
+    async def __call__(self, value: int) -> int:
+        return value + 1
+
+
+async def test_a_class_is_made_opened_and_closed_once_a_subtask(drive: Any) -> None:
+    Client.log = []
+    driven = await drive(Client)
+    driven.send([1])
+    assert await driven.finish() == [2]
+    await driven.close()
+    await driven.close()
+    assert Client.log == ["made", "open in enrich", "closed"]
+
+
+async def test_an_asynchronous_context_manager_is_entered_and_left(drive: Any) -> None:
+    log = []
+
+    class Session:
+        async def __aenter__(self) -> Session:
+            log.append("entered")
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            log.append("left")
+
+        async def __call__(self, value: int) -> int:
+            return value
+
+    driven = await drive(Session())
+    driven.send([1])
+    assert await driven.finish() == [1]
+    await driven.close()
+    assert log == ["entered", "left"]
+
+
+async def test_a_function_that_returns_an_awaitable_will_do(drive: Any) -> None:
+    driven = await drive(lambda value: double(value))
+    driven.send([1])
+    assert await driven.finish() == [2]
+
+
+async def test_batches_are_full_or_as_old_as_allowed(drive: Any) -> None:
+    calls = []
+
+    async def call(values: list[int]) -> list[int]:
+        calls.append((asyncio.get_running_loop().time(), values))
+        return [value * 2 for value in values]
+
+    driven = await drive(call, batch=Batch(3, within=0.5))
+    driven.send(range(5))
+    await asyncio.sleep(1)
+    assert [values for _, values in calls] == [[0, 1, 2], [3, 4]]
+    assert calls[1][0] - calls[0][0] == pytest.approx(0.5, abs=0.01)
+    assert await driven.finish() == [0, 2, 4, 6, 8]
+
+
+async def test_the_end_of_input_does_not_wait_for_a_fuller_batch(drive: Any) -> None:
+    async def call(values: list[int]) -> list[int]:
+        return values
+
+    driven = await drive(call, batch=Batch(10, within=1000))
+    driven.send(range(5))
+    assert await driven.finish() == [0, 1, 2, 3, 4]
+    assert asyncio.get_running_loop().time() < 1
+
+
+async def test_equal_rows_share_a_call_and_later_ones_its_result(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates, cache=Cache(str.lower, size=10, ttl=5))
+    driven.send(["a", "A", "b"])
+    await tick()
+    assert gates.called == ["a", "b"]
+    await gates.finish("a", "result")
+    assert driven.values == ["result", "result"]
+    await gates.finish("b")
+    driven.send(["A"])
+    await tick()
+    assert driven.values == ["result", "result", "b", "result"]
+    assert driven.metrics["cache_hits"] == 2
+    await asyncio.sleep(5)
+    driven.send(["A"])
+    await tick()
+    assert gates.called == ["a", "b", "A"]
+
+
+async def test_thousands_of_cached_rows_of_one_key_do_not_recurse(drive: Any) -> None:
+    driven = await drive(
+        double, ordered="key", key=lambda _: 0, cache=Cache(lambda _: 0)
+    )
+    driven.send([1] * 4000)
+    assert await driven.finish() == [2] * 4000
+    assert driven.metrics["calls"] == 1
+
+
+async def test_one_key_blocked_for_ever_leaves_the_others_their_throughput(
+    drive: Any,
+) -> None:
+    rows, keys, concurrency = 20_000, 100, 32
+    rng = random.Random(3)
+
+    async def run(blocked: int | None) -> float:
+        held = 0
+
+        async def call(value: tuple[int, int]) -> tuple[int, int]:
+            if value[0] == blocked:
+                await asyncio.get_running_loop().create_future()
+            await asyncio.sleep(0.005)
+            return value
+
+        loop = asyncio.get_running_loop()
+        driven = await drive(
+            call, concurrency=concurrency, ordered="key", key=lambda value: value[0]
+        )
+        start = loop.time()
+        values = [(rng.randrange(keys), row) for row in range(rows)]
+        others = [value for value in values if value[0] != blocked]
+        for index in range(0, rows, 500):
+            driven.send(values[index : index + 500])
+            driven.watermark(index)
+        while len(driven.values) < len(others):
+            await asyncio.sleep(0.05)
+            held = max(held, driven.metrics["buffered"])
+        for key in range(keys):
+            if key != blocked:
+                mine = [row for k, row in driven.values if k == key]
+                assert mine == sorted(mine)
+        assert held <= 4 * concurrency + 4096
+        elapsed = loop.time() - start
+        await driven.close()
+        return len(others) / elapsed
+
+    free = await run(None)
+    assert await run(7) >= 0.95 * free
+
+
+@pytest.mark.parametrize(
+    ("wrong", "parameter"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": 2.0}, "concurrency"),
+        ({"concurrency": 4, "buffer": 3}, "buffer"),
+        ({"ordered": "keys"}, "ordered"),
+        ({"ordered": "key"}, "key"),
+        ({"ordered": True, "key": "id"}, "key"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": 100_000}, "timeout"),
+        ({"deadline": -1}, "deadline"),
+        ({"retry": 3}, "retry"),
+        ({"limit": 100}, "limit"),
+        ({"weight": 2}, "weight"),
+        ({"weight": 20, "limit": RateLimit(10)}, "weight"),
+        ({"weight": double, "limit": RateLimit(10)}, "weight"),
+        ({"batch": 10}, "batch"),
+        ({"cache": 10}, "cache"),
+        ({"on_error": "skip"}, "on_error"),
+        ({"fn": 5}, "fn"),
+        ({"fn": lambda: None}, "fn"),
+        ({"fn": object}, "fn"),
+        ({"key_buffer": 0}, "key_buffer"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(
+    wrong: dict[str, Any], parameter: str
+) -> None:
+    arguments = {"fn": double, "concurrency": 10, **wrong}
+    with pytest.raises((InvalidArgumentError, WrongTypeError), match=parameter):
+        AsyncMapOperator(arguments.pop("fn"), **arguments)
+
+
+def test_an_asynchronous_generator_is_refused() -> None:
+    async def generate(value: int) -> Any:
+        yield value
+
+    with pytest.raises(WrongTypeError, match="fn"):
+        AsyncMapOperator(generate, concurrency=1)
