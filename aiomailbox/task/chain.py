@@ -7,7 +7,8 @@ Concept:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aiomailbox.mailbox import MailboxExecutor, MailboxProcessor
@@ -96,7 +97,8 @@ class OperatorChain:
     async def open(self) -> None:
         """Open the operators, tail first, so that each may emit while it opens."""
         for link in reversed(self.links):
-            await _finish(link.operator.open())
+            with self._naming(link, "open"):
+                await _finish(link.operator.open())
 
     def restore(self, states: dict[str, object]) -> None:
         """Give each operator the state that was kept under its name."""
@@ -125,28 +127,48 @@ class OperatorChain:
         """
         for position, link in enumerate(self.links):
             if position and mode is StopMode.DRAIN:
-                await _finish(link.operator.end_input())
+                with self._naming(link, "end_input"):
+                    await _finish(link.operator.end_input())
             for service in link.timers:
                 await service.quiesce()
-            finished: asyncio.Future[None] | None = None
             if mode is StopMode.DRAIN:
-                link.mailbox.execute(link.operator.finish, description="finish")
-            finished = asyncio.get_running_loop().create_future()
-            link.mailbox.execute(_complete, finished, description="end of finish")
-            await link.mailbox.yield_until(finished, ignore_deferrable=True)
+                link.mailbox.execute(self._finish_operator, link, description="finish")
+                await _run_queued_mail(link.mailbox)
+            # What `finish` sent stands behind it.
+            await _run_queued_mail(link.mailbox)
 
     async def close(self) -> BaseException | None:
         """Close all operators, tail first; return the first error, others as notes."""
         first: BaseException | None = None
         for link in reversed(self.links):
             try:
-                await _finish(link.operator.close())
+                with self._naming(link, "close"):
+                    await _finish(link.operator.close())
             except Exception as error:  # noqa: BLE001 -- every operator is closed
                 if first is None:
                     first = error
                 else:
                     first.add_note(f"closing another operator failed too: {error!r}")
         return first
+
+    def _finish_operator(self, link: Link) -> Pending:
+        with self._naming(link, "finish"):
+            pending = link.operator.finish()
+        return None if pending is None else self._finished(link, pending)
+
+    async def _finished(self, link: Link, pending: Awaitable[None]) -> None:
+        with self._naming(link, "finish"):
+            await pending
+
+    @contextmanager
+    def _naming(self, link: Link, phase: str) -> Iterator[None]:
+        """Say in a note of an error which operator raised it, and when."""
+        try:
+            yield
+        except Exception as error:
+            name = self._plan.operators[link.members[0]].name
+            error.add_note(f"in {phase}() of operator {name!r}")
+            raise
 
     def _state_name(self, link: Link) -> str:
         plan = self._plan.operators[link.members[0]]
@@ -218,6 +240,13 @@ def _parts(operator: Operator) -> list[StatelessOperator]:
     if isinstance(operator, FusedOperator):
         return operator.parts
     return [operator] if isinstance(operator, StatelessOperator) else []
+
+
+async def _run_queued_mail(mailbox: MailboxExecutor) -> None:
+    """Run what an operator and those behind it have in the mailbox now."""
+    reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    mailbox.execute(_complete, reached, description="end of queued mail")
+    await mailbox.yield_until(reached, ignore_deferrable=True)
 
 
 def _complete(future: asyncio.Future[None]) -> None:
