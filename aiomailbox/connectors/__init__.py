@@ -1,1 +1,35 @@
-"""Sources and sinks that reach outside the program."""
+"""Sources and sinks that reach outside the program.
+
+What needs an optional dependency is looked up when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any, Final
+
+from aiomailbox.connectors.async_iterable import AsyncIterableSource
+from aiomailbox.connectors.collection import CollectionSource
+from aiomailbox.connectors.function_sink import FunctionSink
+from aiomailbox.connectors.pull_sink import PullSink
+from aiomailbox.errors import MissingExtraError
+
+__all__ = ["AsyncIterableSource", "CollectionSource", "FunctionSink", "PullSink"]
+
+# Names behind an extra: where it is, the extra, what the extra brings.
+_BEHIND_AN_EXTRA: Final = {
+    "ParquetSink": ("aiomailbox.connectors.parquet", "spark", "pyarrow"),
+    "SparkSource": ("aiomailbox.connectors.spark", "spark", "pyspark"),
+    "dataframe_from_records": ("aiomailbox.connectors.spark", "spark", "pyspark"),
+    "record_batches": ("aiomailbox.connectors.parquet", "spark", "pyarrow"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _BEHIND_AN_EXTRA:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, extra, requirement = _BEHIND_AN_EXTRA[name]
+    if importlib.util.find_spec(requirement) is None:
+        raise MissingExtraError(name, extra)
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,221 @@
+"""Asynchronous iterables, generators above all, as sources."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from typing import Any
+
+from aiomailbox.availability import Availability
+from aiomailbox.connectors.collection import RangeSplit
+from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
+from aiomailbox.operators import (
+    Boundedness,
+    EnumeratorContext,
+    InputStatus,
+    Pending,
+    ReaderContext,
+    ReaderOutput,
+    StaticEnumerator,
+)
+from aiomailbox.records import RUN_LENGTH_MAX, ListRun
+
+__all__ = ["AsyncIterableSource"]
+
+
+class AsyncIterableSource:
+    """The elements of an asynchronous iterable, as soon as they come.
+
+    A helper task awaits them, a bounded number ahead of the pipeline; whatever has
+    come when the pipeline asks is one run. An early end closes the generator.
+
+    A snapshot says how many elements were emitted; going on from it needs a factory,
+    whose new iterator is advanced by as many.
+
+    Args:
+        iterable: An asynchronous iterable, or a function without arguments that
+            returns one: an ``async def`` function with ``yield`` as it is.
+        bounded: Whether it ends by itself.
+        buffered_max: How many elements may wait for the pipeline, at least 1.
+
+    Raises:
+        WrongTypeError: If it is neither.
+        InvalidArgumentError: If ``buffered_max`` is less than 1.
+
+    Example:
+        >>> async def numbers():
+        ...     for number in range(3):
+        ...         yield number
+        >>> source = AsyncIterableSource(numbers)
+    """
+
+    # An iterator has one place in it where to go on: there is one reader.
+    parallelism_max = 1
+
+    def __init__(
+        self,
+        iterable: AsyncIterable[Any] | Callable[[], AsyncIterable[Any]],
+        *,
+        bounded: bool = True,
+        buffered_max: int = RUN_LENGTH_MAX,
+    ) -> None:
+        is_iterable = hasattr(iterable, "__aiter__")
+        if not is_iterable and not callable(iterable):
+            raise WrongTypeError(
+                "iterable",
+                f"{type(iterable).__name__} is neither an async iterable nor a function",
+                "Pass e.g. an async generator, or a function that returns one.",
+            )
+        if buffered_max < 1:
+            raise InvalidArgumentError(
+                "buffered_max", f"{buffered_max!r} is too few", "Use 1 or more."
+            )
+        self._iterable: Any = iterable
+        self._is_factory = not is_iterable
+        self._is_once = is_iterable and hasattr(iterable, "__anext__")
+        self._is_used = False
+        self._buffered_max = buffered_max
+        self.boundedness = Boundedness.BOUNDED if bounded else Boundedness.UNBOUNDED
+
+    def create_enumerator(
+        self, context: EnumeratorContext[RangeSplit], state: object | None = None
+    ) -> StaticEnumerator[RangeSplit]:
+        """Create the enumerator: one split."""
+        splits = [RangeSplit("all", 0)] if state is None else state
+        assert isinstance(splits, list)
+        return StaticEnumerator(context, splits)
+
+    def create_reader(self, context: ReaderContext) -> _AsyncReader:
+        """Create a reader."""
+        return _AsyncReader(self._open, self._buffered_max)
+
+    def _open(self, position: int) -> AsyncIterator[Any]:
+        if self._is_once and (self._is_used or position):
+            raise UsageError(
+                "an asynchronous iterator can be read once: give AsyncIterableSource a "
+                "function that returns a new one, to run it again or from the middle."
+            )
+        self._is_used = True
+        made = self._iterable() if self._is_factory else self._iterable
+        if not hasattr(made, "__aiter__"):
+            close = getattr(made, "close", None)
+            if close is not None:
+                close()
+            raise WrongTypeError(
+                "iterable",
+                f"the function returned {type(made).__name__}, no async iterable",
+                "Write an async def function with yield.",
+            )
+        iterator: AsyncIterator[Any] = made.__aiter__()
+        return iterator
+
+
+class _AsyncReader:
+    """Takes what the helper task has collected."""
+
+    def __init__(
+        self, open_at: Callable[[int], AsyncIterator[Any]], buffered_max: int
+    ) -> None:
+        self.availability = Availability()
+        self._open_at = open_at
+        self._buffered_max = buffered_max
+        self._room = Availability(available=True)
+        self._values: deque[Any] = deque()
+        self._split: RangeSplit | None = None
+        self._no_more_splits = False
+        self._is_started = False
+        self._position = 0
+        self._task: asyncio.Task[None] | None = None
+        self._ended = False
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin to await elements, if there is a split already."""
+        self._is_started = True
+        self._start_task()
+
+    def add_splits(self, splits: list[RangeSplit]) -> None:
+        """Take the split over, at its position."""
+        for split in splits:
+            self._split = split
+            self._position = split.position
+        self._start_task()
+
+    def notify_no_more_splits(self) -> None:
+        """Take note that a reader without the split has nothing to do."""
+        self._no_more_splits = True
+        self.availability.set_available()
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        """Emit what has come, at most one run."""
+        values, split = self._values, self._split
+        if split is None:
+            if self._no_more_splits:
+                return InputStatus.END_OF_INPUT
+        elif values:
+            count = min(len(values), output.records_max)
+            run = [values.popleft() for _ in range(count)]
+            self._position += count
+            self._room.set_available()
+            output.for_split(split.split_id).emit_run(ListRun(run))
+            return InputStatus.MORE_AVAILABLE
+        elif self._error is not None:
+            raise self._error
+        elif self._ended:
+            output.release_split(split.split_id)
+            self._split = None
+            self._no_more_splits = True
+            return InputStatus.END_OF_INPUT
+        self.availability.reset()
+        return InputStatus.NOTHING_AVAILABLE
+
+    def snapshot(self) -> list[RangeSplit]:
+        """Return the split at the element after the last emitted one."""
+        split = self._split
+        return [] if split is None else [RangeSplit(split.split_id, self._position)]
+
+    def close(self) -> Pending:
+        """End the helper task, which closes the generator."""
+        task, self._task = self._task, None
+        self._values.clear()
+        return None if task is None else _end(task)
+
+    def _start_task(self) -> None:
+        if self._is_started and self._split is not None and self._task is None:
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._collect(), name="async iterable")
+
+    async def _collect(self) -> None:
+        try:
+            iterator = self._open_at(self._position)
+            try:
+                await self._collect_from(iterator, self._position)
+            finally:
+                close = getattr(iterator, "aclose", None)
+                if close is not None:
+                    await close()
+        except Exception as error:  # noqa: BLE001 -- poll_next raises it
+            self._error = error
+        self._ended = True
+        self.availability.set_available()
+
+    async def _collect_from(self, iterator: AsyncIterator[Any], skip: int) -> None:
+        async for value in iterator:
+            if skip:
+                skip -= 1
+                continue
+            self._values.append(value)
+            if not self.availability.available:
+                self.availability.set_available()
+            if len(self._values) >= self._buffered_max:
+                self._room.reset()
+                await self._room.wait()
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        # Whatever closing the generator raised was kept for a poll that never comes.
+        task.exception()

@@ -1,0 +1,286 @@
+"""Collections and iterators of this process as sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
+from aiomailbox.operators import (
+    Boundedness,
+    EnumeratorContext,
+    InputStatus,
+    Pending,
+    ReaderContext,
+    ReaderOutput,
+    StaticEnumerator,
+)
+from aiomailbox.records import ListRun
+
+__all__ = ["CollectionSource", "IteratorSource", "RangeSplit"]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSplit:
+    """Consecutive elements of a collection, or all elements of an iterator.
+
+    Attributes:
+        split_id: The split's name.
+        position: The element to go on with.
+        stop: The element to stop before; None for the end of an iterator.
+    """
+
+    split_id: str
+    position: int
+    stop: int | None = None
+
+
+class CollectionSource:
+    """The elements of a list or another sequence, in its order.
+
+    With several readers each reads a consecutive part. It may be pickled if its
+    elements can, and goes on exactly where a snapshot was taken.
+
+    Args:
+        values: The elements; copied, except for a ``range``.
+        timestamps: Their event times in milliseconds, one an element, or None.
+
+    Raises:
+        WrongTypeError: If ``values`` is not a sequence; an iterator is for
+            `IteratorSource`.
+        InvalidArgumentError: If there is not one timestamp an element.
+
+    Concept:
+        Flink, ``fromData``.
+
+    Example:
+        >>> CollectionSource(["a", "b"], timestamps=[1, 2])
+        <CollectionSource of 2 records>
+    """
+
+    boundedness = Boundedness.BOUNDED
+
+    def __init__(
+        self, values: Sequence[Any], timestamps: Sequence[int] | None = None
+    ) -> None:
+        if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+            raise WrongTypeError(
+                "values",
+                f"{type(values).__name__} is not a list",
+                "Use list(values), or a source for iterators.",
+            )
+        if timestamps is not None and len(timestamps) != len(values):
+            raise InvalidArgumentError(
+                "timestamps",
+                f"{len(timestamps)} timestamps for {len(values)} values",
+                "Give one a value.",
+            )
+        self._values = values if isinstance(values, range) else list(values)
+        self._timestamps = None if timestamps is None else list(timestamps)
+
+    def create_enumerator(
+        self, context: EnumeratorContext[RangeSplit], state: object | None = None
+    ) -> StaticEnumerator[RangeSplit]:
+        """Create the enumerator: as many splits as readers."""
+        if state is None:
+            state = _ranges(len(self._values), context.parallelism)
+        assert isinstance(state, list)
+        return StaticEnumerator(context, state)
+
+    def create_reader(self, context: ReaderContext) -> _RangeReader:
+        """Create a reader."""
+        return _RangeReader(self._values, self._timestamps)
+
+    def __repr__(self) -> str:
+        return f"<CollectionSource of {len(self._values)} records>"
+
+
+class IteratorSource:
+    """The elements of an iterator or iterable, read lazily by one reader.
+
+    A snapshot says how many elements were emitted; going on from it needs a factory,
+    whose new iterator is advanced by as many. A bare iterator cannot be started again
+    and can run once only.
+
+    Args:
+        iterable: An iterable (a generator), or a function without arguments that
+            returns one.
+        bounded: Whether it ends by itself.
+
+    Raises:
+        WrongTypeError: If it is neither.
+
+    Example:
+        >>> import itertools
+        >>> source = IteratorSource(lambda: iter(range(3)))
+        >>> forever = IteratorSource(itertools.count, bounded=False)
+    """
+
+    # An iterator has one place in it where to go on: there is one reader.
+    parallelism_max = 1
+
+    def __init__(
+        self,
+        iterable: Iterable[Any] | Callable[[], Iterable[Any]],
+        *,
+        bounded: bool = True,
+    ) -> None:
+        is_iterable = hasattr(iterable, "__iter__")
+        if not is_iterable and not callable(iterable):
+            raise WrongTypeError(
+                "iterable",
+                f"{type(iterable).__name__} is neither an iterable nor a function",
+                "Pass e.g. a generator, or a function that returns one.",
+            )
+        self._iterable: Any = iterable
+        self._is_factory = not is_iterable
+        # An iterator is its own iterator: what it gave once is gone.
+        self._is_once = is_iterable and iter(self._iterable) is iterable
+        self._is_used = False
+        self.boundedness = Boundedness.BOUNDED if bounded else Boundedness.UNBOUNDED
+
+    def create_enumerator(
+        self, context: EnumeratorContext[RangeSplit], state: object | None = None
+    ) -> StaticEnumerator[RangeSplit]:
+        """Create the enumerator: one split."""
+        splits = [RangeSplit("all", 0)] if state is None else state
+        assert isinstance(splits, list)
+        return StaticEnumerator(context, splits)
+
+    def create_reader(self, context: ReaderContext) -> _IteratorReader:
+        """Create a reader."""
+        return _IteratorReader(self._open)
+
+    def _open(self, position: int) -> Iterator[Any]:
+        if self._is_once and (self._is_used or position):
+            raise UsageError(
+                "an iterator can be read once: give IteratorSource a function that "
+                "returns a new one, to run it again or from the middle."
+            )
+        self._is_used = True
+        values = iter(self._iterable() if self._is_factory else self._iterable)
+        return islice(values, position, None) if position else values
+
+
+class _SplitReader:
+    """What readers of splits in this process have in common: always ready."""
+
+    def __init__(self) -> None:
+        self.availability = Availability(available=True)
+        self._splits: list[RangeSplit] = []
+        self._no_more_splits = False
+
+    def start(self) -> None:
+        """Nothing to begin."""
+
+    def add_splits(self, splits: list[RangeSplit]) -> None:
+        """Take over splits, at their positions."""
+        self._splits += splits
+        self.availability.set_available()
+
+    def notify_no_more_splits(self) -> None:
+        """Take note that no further split comes."""
+        self._no_more_splits = True
+        self.availability.set_available()
+
+    def snapshot(self) -> list[RangeSplit]:
+        """Return every unfinished split at its position."""
+        return list(self._splits)
+
+    def close(self) -> Pending:
+        """Forget the splits."""
+        self._splits.clear()
+        return None
+
+    def _without_split(self) -> InputStatus:
+        if self._no_more_splits:
+            return InputStatus.END_OF_INPUT
+        self.availability.reset()
+        return InputStatus.NOTHING_AVAILABLE
+
+    def _finish_split(self, output: ReaderOutput) -> InputStatus:
+        output.release_split(self._splits.pop(0).split_id)
+        return InputStatus.MORE_AVAILABLE
+
+
+class _RangeReader(_SplitReader):
+    """Reads ranges of a sequence, one split after the other."""
+
+    def __init__(self, values: Sequence[Any], timestamps: list[int] | None) -> None:
+        super().__init__()
+        self._values = values
+        self._timestamps = timestamps
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        """Emit the next run of the first split."""
+        if not self._splits:
+            return self._without_split()
+        split = self._splits[0]
+        assert split.stop is not None
+        start, stop = (
+            split.position,
+            min(split.stop, split.position + output.records_max),
+        )
+        if start < stop:
+            timestamps = self._timestamps
+            run = ListRun(
+                list(self._values[start:stop]),
+                None if timestamps is None else timestamps[start:stop],
+            )
+            output.for_split(split.split_id).emit_run(run)
+            self._splits[0] = replace(split, position=stop)
+        if stop < split.stop:
+            return InputStatus.MORE_AVAILABLE
+        return self._finish_split(output)
+
+
+class _IteratorReader(_SplitReader):
+    """Reads an iterator, as many elements a poll as the task wants."""
+
+    def __init__(self, open_at: Callable[[int], Iterator[Any]]) -> None:
+        super().__init__()
+        self._open_at = open_at
+        self._values: Iterator[Any] | None = None
+        self._position = 0
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        """Emit the iterator's next elements."""
+        if not self._splits:
+            return self._without_split()
+        split = self._splits[0]
+        if self._values is None:
+            self._position = split.position
+            self._values = self._open_at(split.position)
+        values = list(islice(self._values, output.records_max))
+        if values:
+            self._position += len(values)
+            output.for_split(split.split_id).emit_run(ListRun(values))
+        if len(values) == output.records_max:
+            return InputStatus.MORE_AVAILABLE
+        self._values = None
+        return self._finish_split(output)
+
+    def snapshot(self) -> list[RangeSplit]:
+        """Return the split at the element after the last emitted one."""
+        if self._values is None:
+            return list(self._splits)
+        return [replace(self._splits[0], position=self._position)]
+
+    def close(self) -> Pending:
+        """Close the iterator, if it can be."""
+        values, self._values = self._values, None
+        close = getattr(values, "close", None)
+        if close is not None:
+            close()
+        return super().close()
+
+
+def _ranges(count: int, parts: int) -> list[RangeSplit]:
+    bounds = [count * part // parts for part in range(parts + 1)]
+    return [
+        RangeSplit(f"range-{part}", bounds[part], bounds[part + 1])
+        for part in range(parts)
+    ]

@@ -1,0 +1,103 @@
+"""A function as a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiomailbox.errors import UserFunctionError
+from aiomailbox.operators import (
+    Pending,
+    RuntimeContext,
+    check_function,
+    is_async_callable,
+    user_location,
+)
+from aiomailbox.records import Run
+
+__all__ = ["FunctionSink"]
+
+
+class FunctionSink:
+    """Calls a function with every record, in order.
+
+    An ``async def`` function is awaited before it gets the next record, so the
+    pipeline goes at its pace. Records come again after a recovery: what the function
+    does must bear it.
+
+    Args:
+        function: A function of one record; what it returns is ignored.
+
+    Raises:
+        WrongTypeError: If it is not callable with one argument.
+
+    Example:
+        >>> sink = FunctionSink(print)
+    """
+
+    def __init__(self, function: Callable[[Any], object]) -> None:
+        check_function(function, "function", arity=1)
+        self._function = function
+
+    def create_writer(self, context: RuntimeContext) -> _FunctionWriter:
+        """Create the writer of one subtask."""
+        return _FunctionWriter(self._function, context)
+
+    def create_committer(self) -> None:
+        """Return None: nothing is committed."""
+        return
+
+
+class _FunctionWriter:
+    def __init__(
+        self, function: Callable[[Any], object], context: RuntimeContext
+    ) -> None:
+        self._function = function
+        self._context = context
+        self._is_async = is_async_callable(function)
+
+    def write_run(self, run: Run) -> Pending:
+        """Call the function with each record."""
+        if self._is_async:
+            return self._await_each(run)
+        function = self._function
+        try:
+            for value in run.values:
+                function(value)
+        except Exception as error:
+            raise self._user_error(error) from error
+        return None
+
+    def flush(self, *, end_of_input: bool) -> Pending:
+        """Nothing is buffered."""
+        return None
+
+    def prepare_commit(self) -> list[Any]:
+        """Return nothing to commit."""
+        return []
+
+    def snapshot(self) -> object:
+        """Return nothing to keep."""
+        return None
+
+    def restore(self, state: object) -> None:
+        """Take over nothing."""
+
+    def close(self) -> Pending:
+        """Release nothing."""
+        return None
+
+    async def _await_each(self, run: Run) -> None:
+        function: Any = self._function
+        try:
+            for value in run.values:
+                result: Awaitable[object] = function(value)
+                await result
+        except Exception as error:
+            raise self._user_error(error) from error
+
+    def _user_error(self, error: Exception) -> UserFunctionError:
+        context = self._context
+        return UserFunctionError(
+            context.operator_name, context.uid, user_location(error), error
+        )
