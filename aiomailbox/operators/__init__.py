@@ -47,6 +47,19 @@ from aiomailbox.operators.keyed import (
     KeyedReduceOperator,
     KeySelector,
 )
+from aiomailbox.operators.keyed_co_process import (
+    KeyedCoProcessFunction,
+    KeyedCoProcessOperator,
+)
+from aiomailbox.operators.keyed_context import (
+    KeyedProcessContext,
+    TimeDomain,
+    TimerService,
+)
+from aiomailbox.operators.keyed_process import (
+    KeyedProcessFunction,
+    KeyedProcessOperator,
+)
 from aiomailbox.operators.locate import user_location
 from aiomailbox.operators.on_error import (
     DeadLetter,
@@ -122,6 +135,11 @@ __all__ = [
     "KeyReader",
     "KeySelector",
     "KeyedAggregateOperator",
+    "KeyedCoProcessFunction",
+    "KeyedCoProcessOperator",
+    "KeyedProcessContext",
+    "KeyedProcessFunction",
+    "KeyedProcessOperator",
     "KeyedReduceOperator",
     "Limiter",
     "MapOperator",
@@ -152,6 +170,8 @@ __all__ = [
     "StatefulSnapshot",
     "StatelessOperator",
     "StaticEnumerator",
+    "TimeDomain",
+    "TimerService",
     "TimestampsAndWatermarksOperator",
     "TwoInputOperator",
     "aggregates",

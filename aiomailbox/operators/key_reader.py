@@ -24,6 +24,7 @@ class KeyReader:
     Args:
         key: A `FieldSelector` or a function of a record.
         operator: Named in errors.
+        like: A reader of another input, whose keys are of the same type.
 
     Cost:
         One call of the key function per record, and one look at the type.
@@ -38,10 +39,19 @@ class KeyReader:
 
     __slots__ = ("_assigner", "_key", "_operator", "_type", "_types")
 
-    def __init__(self, key: Callable[[Any], Any], operator: Operator) -> None:
+    def __init__(
+        self,
+        key: Callable[[Any], Any],
+        operator: Operator,
+        like: KeyReader | None = None,
+    ) -> None:
         self._key = key
         self._operator = operator
-        self._assigner = KeyGroupAssigner(1, operator.context.max_parallelism)
+        self._assigner: KeyGroupAssigner = (
+            KeyGroupAssigner(1, operator.context.max_parallelism)
+            if like is None
+            else like._assigner
+        )
         self._type: type | None = None
         self._types: set[type] = set()
 
