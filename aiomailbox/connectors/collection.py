@@ -16,6 +16,7 @@ from aiomailbox.operators import (
     Pending,
     ReaderContext,
     ReaderOutput,
+    SourceReader,
     StaticEnumerator,
 )
 from aiomailbox.records import ListRun
@@ -39,19 +40,23 @@ class RangeSplit:
 
 
 class CollectionSource:
-    """The elements of a list or another sequence, in its order.
+    """The elements of a list or another sequence, in its order; or of any iterable.
 
-    With several readers each reads a consecutive part. It may be pickled if its
-    elements can, and goes on exactly where a snapshot was taken.
+    With several readers each reads a consecutive part of a sequence; any other
+    iterable is read lazily by one, see `IteratorSource`. A sequence goes on exactly
+    where a snapshot was taken.
 
     Args:
-        values: The elements; copied, except for a ``range``.
-        timestamps: Their event times in milliseconds, one an element, or None.
+        values: The elements; a sequence is copied, except for a ``range``.
+        timestamps: Their event times in milliseconds, one an element; only for a
+            sequence.
 
     Raises:
-        WrongTypeError: If ``values`` is not a sequence; an iterator is for
-            `IteratorSource`.
+        WrongTypeError: If ``values`` is not iterable, or a string.
         InvalidArgumentError: If there is not one timestamp an element.
+
+    Attributes:
+        parallelism_max: 1 for an iterable that is no sequence, else None.
 
     Concept:
         Flink, ``fromData``.
@@ -61,40 +66,52 @@ class CollectionSource:
         <CollectionSource of 2 records>
     """
 
-    boundedness = Boundedness.BOUNDED
-
     def __init__(
-        self, values: Sequence[Any], timestamps: Sequence[int] | None = None
+        self, values: Iterable[Any], timestamps: Sequence[int] | None = None
     ) -> None:
-        if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
             raise WrongTypeError(
                 "values",
-                f"{type(values).__name__} is not a list",
-                "Use list(values), or a source for iterators.",
+                f"{type(values).__name__} is not a collection of records",
+                "Use a list.",
             )
-        if timestamps is not None and len(timestamps) != len(values):
+        self.boundedness = Boundedness.BOUNDED
+        self.parallelism_max: int | None = None
+        self._iterator: IteratorSource | None = None
+        self._values: Sequence[Any] = []
+        if isinstance(values, Sequence):
+            self._values = values if isinstance(values, range) else list(values)
+        else:
+            self.parallelism_max = 1
+            self._iterator = IteratorSource(values)
+        self._timestamps = None if timestamps is None else list(timestamps)
+        if timestamps is not None and len(timestamps) != len(self._values):
             raise InvalidArgumentError(
                 "timestamps",
-                f"{len(timestamps)} timestamps for {len(values)} values",
-                "Give one a value.",
+                f"{len(timestamps)} timestamps for {len(self._values)} values",
+                "Give one a value of a list.",
             )
-        self._values = values if isinstance(values, range) else list(values)
-        self._timestamps = None if timestamps is None else list(timestamps)
 
     def create_enumerator(
         self, context: EnumeratorContext[RangeSplit], state: object | None = None
     ) -> StaticEnumerator[RangeSplit]:
         """Create the enumerator: as many splits as readers."""
+        if self._iterator is not None:
+            return self._iterator.create_enumerator(context, state)
         if state is None:
             state = _ranges(len(self._values), context.parallelism)
         assert isinstance(state, list)
         return StaticEnumerator(context, state)
 
-    def create_reader(self, context: ReaderContext) -> _RangeReader:
+    def create_reader(self, context: ReaderContext) -> SourceReader[RangeSplit]:
         """Create a reader."""
+        if self._iterator is not None:
+            return self._iterator.create_reader(context)
         return _RangeReader(self._values, self._timestamps)
 
     def __repr__(self) -> str:
+        if self._iterator is not None:
+            return "<CollectionSource of an iterable>"
         return f"<CollectionSource of {len(self._values)} records>"
 
 
@@ -138,7 +155,7 @@ class IteratorSource:
         self._iterable: Any = iterable
         self._is_factory = not is_iterable
         # An iterator is its own iterator: what it gave once is gone.
-        self._is_once = is_iterable and iter(self._iterable) is iterable
+        self._is_once = hasattr(iterable, "__next__")
         self._is_used = False
         self.boundedness = Boundedness.BOUNDED if bounded else Boundedness.UNBOUNDED
 
@@ -226,8 +243,9 @@ class _RangeReader(_SplitReader):
         )
         if start < stop:
             timestamps = self._timestamps
+            values = self._values[start:stop]
             run = ListRun(
-                list(self._values[start:stop]),
+                values if isinstance(values, list) else list(values),
                 None if timestamps is None else timestamps[start:stop],
             )
             output.for_split(split.split_id).emit_run(run)
