@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import csv
 import importlib.util
-import io
 import math
 import pathlib
 import sys
@@ -129,16 +128,13 @@ class WeatherService:
 
 def read_weather() -> dict[tuple[str, datetime], float | None]:
     """Return the hourly temperatures by airport and hour (UTC)."""
-    with zipfile.ZipFile(data_directory() / "weather.csv.zip") as archive:
-        name = archive.namelist()[0]
-        with archive.open(name) as file:
-            rows = csv.DictReader(io.TextIOWrapper(file, "utf-8"))
-            return {
-                (row["origin"], datetime.fromisoformat(row["time_hour"])): (
-                    None if row["temp"] == "NA" else float(row["temp"])
-                )
-                for row in rows
-            }
+    with (data_directory() / "weather.csv").open(newline="") as file:
+        return {
+            (row["origin"], datetime.fromisoformat(row["time_hour"])): (
+                None if row["temp"] == "NA" else float(row["temp"])
+            )
+            for row in csv.DictReader(file)
+        }
 
 
 @am.pipeline
@@ -290,9 +286,9 @@ def millis(moment: datetime) -> int:
 
 def draw(rows: list[DailyDelays], picture: pathlib.Path) -> None:
     """Draw the mean delay per airport, as an average over a week, into a PNG."""
-    import matplotlib
+    import matplotlib as mpl
 
-    matplotlib.use("Agg")
+    mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, (delays, late) = plt.subplots(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import pathlib
+import sysconfig
 import traceback
 from typing import Final
 
 _PACKAGE: Final = str(pathlib.Path(__file__).resolve().parents[1])
+_STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), "<frozen ")
 
 
 def user_location(error: BaseException) -> str:
     """Return ``file:line`` of the innermost frame that is not aiomailbox's own.
 
-    For an error raised in a library that the user's function called, this is the
-    library's line nearest to the raise if no line of the user's file is known;
+    Libraries and the standard library count only if no line of the user's own is known;
     "unknown" when the traceback is empty.
     """
     frames = traceback.extract_tb(error.__traceback__)
@@ -22,7 +23,12 @@ def user_location(error: BaseException) -> str:
         for frame in frames
         if not frame.filename.startswith((_PACKAGE, "<aiomailbox"))
     ]
-    users = [frame for frame in outside if "site-packages" not in frame.filename]
+    users = [
+        frame
+        for frame in outside
+        if "site-packages" not in frame.filename
+        and not frame.filename.startswith(_STANDARD_LIBRARY)
+    ]
     for candidates in (users, outside, frames):
         if candidates:
             return f"{candidates[-1].filename}:{candidates[-1].lineno}"
