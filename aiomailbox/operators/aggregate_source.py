@@ -156,25 +156,53 @@ def add_source(layout: Layout, reads: Sequence[tuple[int, str]]) -> str:
         layout: The pieces.
         reads: For each piece that reads something its number, and the expression.
     """
-    lines = ["def add(record, a):"]
+    body = [f"    {line}" for line in _adding(layout, reads)]
+    return "\n".join(["def add(record, a):", *body, "    return a"])
+
+
+def roll_source(layout: Layout, reads: Sequence[tuple[int, str]], result: str) -> str:
+    """Return the source of ``roll(keys, records, get, put, append)``.
+
+    It does for each record what ``add`` and ``get_result`` do, without calling them.
+
+    Args:
+        layout: The pieces.
+        reads: As for `add_source`.
+        result: The expression of the result.
+    """
+    lines = [
+        "a = get(key)",
+        "if a is None:",
+        f"    a = {layout.initial()}",
+        *_adding(layout, reads),
+        "put(key, a)",
+        f"append({result})",
+    ]
+    return "\n".join(
+        [
+            "def roll(keys, records, get, put, append):",
+            "    for key, record in zip(keys, records):",
+            *(f"        {line}" for line in lines),
+        ]
+    )
+
+
+def _adding(layout: Layout, reads: Sequence[tuple[int, str]]) -> list[str]:
+    """Return the statements that add ``record`` to ``a``."""
+    lines: list[str] = []
     if reads:
         # Equal expressions are read once.
         first: dict[str, str] = {}
-        lines.append("    try:")
+        lines.append("try:")
         for number, expression in reads:
-            lines.append(
-                f"        v{number} = {first.setdefault(expression, expression)}"
-            )
+            lines.append(f"    v{number} = {first.setdefault(expression, expression)}")
             first[expression] = f"v{number}"
         lines += [
-            "    except field_errors:",
-            "        explain(record)",
-            "        raise",
+            "except field_errors:",
+            "    explain(record)",
+            "    raise",
         ]
-    body = layout.statements("compute") + layout.statements("store")
-    lines += [f"    {line}" for line in body]
-    lines.append("    return a")
-    return "\n".join(lines)
+    return lines + layout.statements("compute") + layout.statements("store")
 
 
 def compile_function(

@@ -20,6 +20,7 @@ from aiomailbox.operators.aggregate_source import (
     Template,
     add_source,
     compile_function,
+    roll_source,
 )
 from aiomailbox.operators.callables import is_async_callable
 from aiomailbox.operators.result_record import check_result_fields, result_type
@@ -80,6 +81,9 @@ class Aggregate:
         add: ``add(record, accumulator)`` returns the accumulator, changed.
         get_result: Returns the result; changes nothing.
         merge: ``merge(first, second)`` returns the first, changed.
+        roll: ``roll(keys, records, get, put, append)`` adds each record to its key's
+            accumulator and appends the result: one loop instead of calls per record.
+            None until the first record has been added.
 
     Concept:
         Flink, ``AggregateFunction``; the ready-made ones are those of SQL.
@@ -101,6 +105,7 @@ class Aggregate:
         self._layout = Layout([_TEMPLATES[kind] for kind, _ in pieces])
         self.add: Callable[[Any, Any], Any] = self._first_add
         self._compiled: Callable[[Any, Any], Any] | None = None
+        self.roll: Callable[..., None] | None = None
         make = f"def make():\n    return {self._layout.initial()}"
         self.create_accumulator: Callable[[], Any] = self._compile("make", make)
         merge = ["def merge(a, b):", *self._indented("merge"), "    return a"]
@@ -122,27 +127,30 @@ class Aggregate:
         Args:
             before: Fields that precede the named ones; a single value has none.
         """
+        expression, names = self._result(before if self.names is not None else ())
+        source = f"def result({', '.join((*before, 'a'))}):\n    return {expression}"
+        return self._compile("result", source, **names)
+
+    def _result(self, before: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+        """Return the expression of the result and the names that it needs."""
         results = ", ".join(self._layout.results())
         if self.names is None:
-            source = f"def result({', '.join((*before, 'a'))}):\n    return {results}"
-            return self._compile("result", source)
-        fields = (*before, *self.names)
-        arguments = "".join(f"{name}, " for name in before)
-        source = (
-            f"def result({arguments}a):\n    return new(kind, ({arguments}{results},))"
-        )
-        return self._compile(
-            "result", source, new=tuple.__new__, kind=result_type(fields)
-        )
+            return results, {}
+        kind = result_type((*before, *self.names))
+        fields = "".join(f"{name}, " for name in before)
+        return f"new(kind, ({fields}{results},))", {"new": tuple.__new__, "kind": kind}
 
     def _first_add(self, record: Any, accumulator: Any) -> Any:
         # Whoever bound this method before the first record keeps calling it.
         if self._compiled is None:
-            self._compiled = self._compile_add(record)
+            self._compiled, self.roll = self._compile_for(record)
             self.add = self._compiled
         return self._compiled(record, accumulator)
 
-    def _compile_add(self, record: Any) -> Callable[[Any, Any], Any]:
+    def _compile_for(
+        self, record: Any
+    ) -> tuple[Callable[[Any, Any], Any], Callable[..., None]]:
+        """Return ``add`` and ``roll`` for records like this one."""
         reads: list[tuple[int, str]] = []
         extra: dict[str, Any] = {
             "field_errors": _FIELD_ERRORS,
@@ -157,7 +165,12 @@ class Aggregate:
                 extra[f"s{number}"] = selector
                 expression = f"s{number}(record)"
             reads.append((number, expression))
-        return self._compile("add", add_source(self._layout, reads), **extra)
+        expression, names = self._result(())
+        roll = roll_source(self._layout, reads, expression)
+        return (
+            self._compile("add", add_source(self._layout, reads), **extra),
+            self._compile("roll", roll, **extra, **names),
+        )
 
     def _explain(self, record: Any) -> None:
         """Raise `RecordTypeError` if the record has not the fields that are read."""

@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterator
 from operator import length_hint
 from typing import Any
 
-from aiomailbox.operators.aggregates import check_aggregate, is_async_aggregate
+from aiomailbox.operators.aggregates import (
+    Aggregate,
+    check_aggregate,
+    is_async_aggregate,
+)
 from aiomailbox.operators.callables import check_function, is_async_callable
 from aiomailbox.operators.contract import Pending, then
 from aiomailbox.operators.key_reader import KeyReader
@@ -227,9 +231,12 @@ class KeyedAggregateOperator(RollingOperator):
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
     ) -> None:
         aggregate, append = self._aggregate, results.append
+        get, put = self._table.get, self._table.put
+        if isinstance(aggregate, Aggregate) and aggregate.roll is not None:
+            aggregate.roll(keys, values, get, put, append)
+            return
         create, add = aggregate.create_accumulator, aggregate.add
         get_result = aggregate.get_result
-        get, put = self._table.get, self._table.put
         for key, value in zip(keys, values, strict=True):
             accumulator = get(key)
             if accumulator is None:
