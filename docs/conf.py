@@ -28,7 +28,7 @@ autodoc_typehints = "description"
 # The reference is built without Spark; where it is installed it is not mocked.
 autodoc_mock_imports = [
     name
-    for name in ("aiostream", "pandas", "py4j", "pyarrow", "pyspark")
+    for name in ("aiostream", "numpy", "pandas", "py4j", "pyarrow", "pyspark")
     if importlib.util.find_spec(name) is None
 ]
 napoleon_custom_sections = ["Concept", "Cost", "Invariants"]
