@@ -6,36 +6,195 @@ dependency are looked up when they are first used.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from typing import Any
 
+from aiomailbox import connectors as _connectors
+from aiomailbox.api import (
+    ConnectedStreams,
+    DataStream,
+    JobClient,
+    JobMetrics,
+    KeyedStream,
+    Pipeline,
+    StreamExecutionEnvironment,
+    WindowedStream,
+    pipeline,
+    run,
+)
+from aiomailbox.connectors import AsyncIterableSource, CollectionSource, FunctionSink
+from aiomailbox.durations import days, hours, millis, minutes, seconds
 from aiomailbox.errors import (
     AioMailboxError,
-    MissingExtraError,
+    JobCancelledError,
+    JobFailedError,
+    KeyTypeError,
+    RecordTypeError,
+    RetryLater,
+    TimestampError,
     UsageError,
+    UserFunctionError,
     WorldError,
 )
+from aiomailbox.eventtime import WatermarkStrategy
+from aiomailbox.mailbox import (
+    Mail,
+    MailboxDefaultAction,
+    MailboxExecutor,
+    MailboxProcessor,
+    MailOptions,
+    TaskMailbox,
+)
+from aiomailbox.operators import (
+    CoProcessFunction,
+    DeadLetter,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    ProcessFunction,
+    aggregates,
+    collect_list,
+    count,
+    dead_letter,
+    fail,
+    max_,
+    mean,
+    min_,
+    skip,
+    sum_,
+)
+from aiomailbox.policies import Batch, Cache, RateLimit, Retry
+from aiomailbox.records import OutputTag
+from aiomailbox.runtime import JobConfig, JobResult, JobState
+from aiomailbox.state import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from aiomailbox.windowing import (
+    ContinuousEventTimeTrigger,
+    CountEvictor,
+    CountTrigger,
+    DeltaEvictor,
+    DeltaTrigger,
+    EventTimeSessionWindows,
+    EventTimeTrigger,
+    GlobalWindows,
+    NeverTrigger,
+    ProcessingTimeSessionWindows,
+    ProcessingTimeTrigger,
+    ProcessWindowFunction,
+    PurgingTrigger,
+    SlidingEventTimeWindows,
+    SlidingProcessingTimeWindows,
+    TimeEvictor,
+    TimeWindow,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    explain_window,
+)
 
-__all__ = ["AioMailboxError", "UsageError", "WorldError", "__version__"]
+__all__ = [
+    "AggregateFunction",
+    "AggregatingStateDescriptor",
+    "AioMailboxError",
+    "AsyncIterableSource",
+    "Batch",
+    "Cache",
+    "CoProcessFunction",
+    "CollectionSource",
+    "ConnectedStreams",
+    "ContinuousEventTimeTrigger",
+    "CountEvictor",
+    "CountTrigger",
+    "DataStream",
+    "DeadLetter",
+    "DeltaEvictor",
+    "DeltaTrigger",
+    "EventTimeSessionWindows",
+    "EventTimeTrigger",
+    "FunctionSink",
+    "GlobalWindows",
+    "JobCancelledError",
+    "JobClient",
+    "JobConfig",
+    "JobFailedError",
+    "JobMetrics",
+    "JobResult",
+    "JobState",
+    "KeyTypeError",
+    "KeyedCoProcessFunction",
+    "KeyedProcessFunction",
+    "KeyedStream",
+    "ListStateDescriptor",
+    "Mail",
+    "MailOptions",
+    "MailboxDefaultAction",
+    "MailboxExecutor",
+    "MailboxProcessor",
+    "MapStateDescriptor",
+    "NeverTrigger",
+    "OutputTag",
+    "Pipeline",
+    "ProcessFunction",
+    "ProcessWindowFunction",
+    "ProcessingTimeSessionWindows",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
+    "RateLimit",
+    "RecordTypeError",
+    "ReducingStateDescriptor",
+    "Retry",
+    "RetryLater",
+    "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
+    "StateTtlConfig",
+    "StreamExecutionEnvironment",
+    "TaskMailbox",
+    "TimeEvictor",
+    "TimeWindow",
+    "TimestampError",
+    "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
+    "UsageError",
+    "UserFunctionError",
+    "ValueStateDescriptor",
+    "WatermarkStrategy",
+    "WindowedStream",
+    "WorldError",
+    "__version__",
+    "aggregates",
+    "collect_list",
+    "count",
+    "days",
+    "dead_letter",
+    "explain_window",
+    "fail",
+    "hours",
+    "max_",
+    "mean",
+    "millis",
+    "min_",
+    "minutes",
+    "pipeline",
+    "run",
+    "seconds",
+    "skip",
+    "sum_",
+]
 
 __version__ = "0.1.0"
 
-# Public names behind an extra: name → (where it is, the extra, what the extra brings).
-# They are not in __all__, so that a star import works without any extra.
-_BEHIND_AN_EXTRA = {
-    "ParquetSink": ("aiomailbox.connectors.spark", "spark", "pyarrow"),
-    "SparkSource": ("aiomailbox.connectors.spark", "spark", "pyspark"),
-}
+# Public names behind an extra are not in __all__, so that a star import works bare.
+_BEHIND_AN_EXTRA = ("ParquetSink", "SparkSource")
 
 
 def __getattr__(name: str) -> Any:
     if name not in _BEHIND_AN_EXTRA:
         raise AttributeError(f"module 'aiomailbox' has no attribute {name!r}")
-    module_name, extra, requirement = _BEHIND_AN_EXTRA[name]
-    if importlib.util.find_spec(requirement) is None:
-        raise MissingExtraError(name, extra)
-    return getattr(importlib.import_module(module_name), name)
+    return getattr(_connectors, name)
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from aiomailbox.connectors import FunctionSink
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
@@ -78,10 +78,11 @@ def sink_transformation(
         origins: What goes into it.
         others: The job's other sinks.
     """
-    found: Sink = (
+    found = cast(
+        "Sink",
         sink
         if hasattr(sink, "create_writer")
-        else FunctionSink(check_function(sink, "sink", arity=1))
+        else FunctionSink(check_function(sink, "sink", arity=1)),
     )
     name = base = type(found).__name__
     taken = {other.name for other in others}

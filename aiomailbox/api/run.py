@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar, cast
 
@@ -43,9 +45,6 @@ def run(work: Awaitable[ResultT]) -> ResultT:
 
 
 def _run_interruptible(work: Awaitable[ResultT]) -> ResultT:
-    import signal
-    import threading
-
     interrupted = False
 
     async def main() -> ResultT:
@@ -58,21 +57,16 @@ def _run_interruptible(work: Awaitable[ResultT]) -> ResultT:
             interrupted = True
             task.cancel()
 
-        handled = False
-        if threading.current_thread() is threading.main_thread():
-            try:
-                # Spark's own handler would raise in the middle of the loop.
-                previous = signal.getsignal(signal.SIGINT)
-                loop.add_signal_handler(signal.SIGINT, interrupt)
-                handled = True
-            except NotImplementedError:
-                previous = None
+        if threading.current_thread() is not threading.main_thread():
+            return await task
+        # Spark's own handler would raise in the middle of the loop.
+        previous = signal.getsignal(signal.SIGINT)
+        loop.add_signal_handler(signal.SIGINT, interrupt)
         try:
             return await task
         finally:
-            if handled:
-                loop.remove_signal_handler(signal.SIGINT)
-                signal.signal(signal.SIGINT, previous)
+            loop.remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, previous)
 
     try:
         return asyncio.run(main())

@@ -31,8 +31,6 @@ from aiomailbox.exchange import KeyGroupPartitioner, Partitioner
 from aiomailbox.graph import FunctionInfo, OperatorFactory, Origin, Transformation
 from aiomailbox.operators import (
     AsyncMapOperator,
-    Batch,
-    Cache,
     KeyedAggregateOperator,
     KeyedProcessFunction,
     KeyedProcessOperator,
@@ -43,13 +41,12 @@ from aiomailbox.operators import (
     Sink,
     StageKind,
     TimestampsAndWatermarksOperator,
-    check_function,
     check_on_error,
     fail,
     field_or_function,
     stateless,
 )
-from aiomailbox.policies import RateLimit, Retry
+from aiomailbox.policies import Batch, Cache, RateLimit, Retry
 from aiomailbox.records import OutputTag
 from aiomailbox.state import AggregateFunction
 from aiomailbox.windowing import WindowAssigner
@@ -130,10 +127,11 @@ class DataStream(
         deadline: timedelta | float | None = None,
         retry: Retry | None = None,
         limit: RateLimit | None = None,
-        weight: float | Callable[[T], float] = 1.0,
+        weight: float | Callable[[T], float] | None = None,
         batch: Batch | None = None,
         cache: Cache | None = None,
         on_error: OnError = fail,
+        buffer: int | None = None,
     ) -> DataStream[U]:
         """Call an async function for each record, many calls at a time.
 
@@ -149,10 +147,11 @@ class DataStream(
             deadline: Limit of all attempts of a record with their waits.
             retry: How often, and after which waits, a failed call is repeated.
             limit: A rate that all who name it keep together.
-            weight: What one call costs of the limit: a number, or a function.
+            weight: What a record costs of the limit: a number, or a function.
             batch: Give several records to one call: it gets and returns a list.
             cache: Answer equal calls once.
             on_error: What to do with a record after the last attempt.
+            buffer: Records held in the whole job, 4 times those in calls by default.
 
         Example:
             >>> import asyncio
@@ -180,13 +179,15 @@ class DataStream(
             batch=batch,
             cache=cache,
             on_error=check_on_error(on_error),
+            buffer=buffer,
         )
+        # Wrong arguments fail here, where they are written.
         sample = factory()
         return self._derive(
             "map_async",
             factory,
             functions=(function_info(function, serial=False),),
-            bound=sample.bound,
+            bound=f"{sample.buffer} records",
         )
 
     def checked(self, output_type: type | None) -> DataStream[T]:
@@ -238,6 +239,13 @@ class DataStream(
         return KeyedStream(
             self._definition, self._origins, field_or_function(key, "key")
         )
+
+    def window_all(
+        self, assigner: WindowAssigner
+    ) -> WindowedStream[None, T, DataStream[Any]]:
+        """Group all records into windows of time, in one subtask."""
+        derive = partial(self._keyed, parallelism_max=1)
+        return WindowedStream(None, assigner, derive)
 
     def connect(self, other: DataStream[U]) -> ConnectedStreams[T, U, DataStream[Any]]:
         """Give two streams, of different types if need be, to one operator."""
@@ -308,6 +316,15 @@ class DataStream(
             ],
         )
 
+    def _keyed(
+        self,
+        name: str,
+        factory: OperatorFactory,
+        functions: tuple[FunctionInfo, ...] = (),
+        **facts: Any,
+    ) -> DataStream[Any]:
+        return self._derive(name, factory, functions=functions, is_keyed=True, **facts)
+
     def _connected(
         self, others: list[Origin], name: str, factory: OperatorFactory, **facts: Any
     ) -> DataStream[Any]:
@@ -356,12 +373,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             >>> am.run(counts.collect())
             [('a', 1), ('b', 1), ('a', 2)]
         """
-        check_function(function, "function", arity=2)
-        return self._keyed(
-            "reduce",
-            partial(KeyedReduceOperator, self.key, function),
-            (function_info(function),),
-        )
+        factory = partial(KeyedReduceOperator, self.key, function)
+        factory()
+        return self._keyed("reduce", factory, (function_info(function),))
 
     def aggregate(self, aggregate: AggregateFunction) -> DataStream[Any]:
         """Aggregate the records of each key, and emit the result after every record.
@@ -369,9 +383,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         Args:
             aggregate: ``am.count()``, ``am.aggregates(...)`` or your own.
         """
-        return self._keyed(
-            "aggregate", partial(KeyedAggregateOperator, self.key, aggregate)
-        )
+        factory = partial(KeyedAggregateOperator, self.key, aggregate)
+        factory()
+        return self._keyed("aggregate", factory)
 
     def process(self, function: Any) -> DataStream[Any]:
         """Hand each record to a `KeyedProcessFunction` with state and timers of its key."""
@@ -390,11 +404,3 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     def window(self, assigner: WindowAssigner) -> WindowedStream[K, T, DataStream[Any]]:
         """Group the records of each key into windows of time."""
         return WindowedStream(self.key, assigner, self._keyed)
-
-    def _keyed(
-        self,
-        name: str,
-        factory: OperatorFactory,
-        functions: tuple[FunctionInfo, ...] = (),
-    ) -> DataStream[Any]:
-        return self._derive(name, factory, functions=functions, is_keyed=True)

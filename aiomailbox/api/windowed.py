@@ -8,10 +8,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from aiomailbox.api.build import function_info
-from aiomailbox.durations import duration_ms
-from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph import FunctionInfo, OperatorFactory
-from aiomailbox.operators import check_function
+from aiomailbox.operators import OnError, is_async_callable
 from aiomailbox.records import OutputTag
 from aiomailbox.state import AggregateFunction
 from aiomailbox.windowing import (
@@ -19,12 +17,14 @@ from aiomailbox.windowing import (
     ProcessWindowFunction,
     Trigger,
     WindowAssigner,
-    WindowOperator,
+    window_operator,
 )
 
 K = TypeVar("K")
 T = TypeVar("T")
 StreamT = TypeVar("StreamT")
+
+WindowFunction = ProcessWindowFunction | Callable[[Any, Any, list[Any]], Any] | None
 
 
 class WindowedStream(Generic[K, T, StreamT]):
@@ -38,16 +38,10 @@ class WindowedStream(Generic[K, T, StreamT]):
 
     def __init__(
         self,
-        key: Callable[[T], K],
+        key: Callable[[T], K] | None,
         assigner: WindowAssigner,
         derive: Callable[[str, OperatorFactory, tuple[FunctionInfo, ...]], StreamT],
     ) -> None:
-        if not isinstance(assigner, WindowAssigner):
-            raise WrongTypeError(
-                "assigner",
-                f"{assigner!r} is not a window assigner",
-                "Use am.TumblingEventTimeWindows.of(am.minutes(5)).",
-            )
         self._key = key
         self._derive = derive
         self._assigner = assigner
@@ -67,20 +61,21 @@ class WindowedStream(Generic[K, T, StreamT]):
         self, lateness: timedelta | float
     ) -> WindowedStream[K, T, StreamT]:
         """Keep windows so much longer, and fire again for each late record."""
-        self._settings["allowed_lateness_ms"] = duration_ms(lateness, "lateness")
+        self._settings["allowed_lateness"] = lateness
         return self
 
     def side_output_late_data(self, tag: OutputTag) -> WindowedStream[K, T, StreamT]:
         """Send records that came too late for all their windows to a side output."""
-        if not isinstance(tag, OutputTag):
-            raise WrongTypeError("tag", f"{tag!r} is not an OutputTag")
         self._settings["late_tag"] = tag
         return self
 
+    def on_error(self, on_error: OnError) -> WindowedStream[K, T, StreamT]:
+        """Say what to do with a record for which a function raises."""
+        self._settings["on_error"] = on_error
+        return self
+
     def reduce(
-        self,
-        function: Callable[[T, T], T],
-        window_function: ProcessWindowFunction | None = None,
+        self, function: Callable[[T, T], T], window_function: WindowFunction = None
     ) -> StreamT:
         """Fold the records of each window into one.
 
@@ -88,39 +83,71 @@ class WindowedStream(Generic[K, T, StreamT]):
             function: Folds two records into one.
             window_function: Gets the result, with key and window; None emits it.
         """
-        check_function(function, "function", arity=2)
         return self._windowed(
-            "window reduce",
-            (function_info(function),),
-            reduce=function,
-            process=window_function,
+            "window reduce", reduce=function, window_function=window_function
         )
 
     def aggregate(
-        self,
-        aggregate: AggregateFunction,
-        window_function: ProcessWindowFunction | None = None,
+        self, aggregate: AggregateFunction, window_function: WindowFunction = None
     ) -> StreamT:
         """Aggregate the records of each window as they come.
 
         Args:
-            aggregate: ``am.count()``, ``am.aggregates(...)`` or your own.
+            aggregate: ``am.count()``, ``am.aggregates(...)`` or your own. Several
+                named ones give records with ``key``, ``window_start``, ``window_end``.
             window_function: Gets the result, with key and window; None emits it.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> clicks = env.from_collection(
+            ...     [("a", 1000), ("a", 1500), ("a", 2500)],
+            ...     am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+            ...         lambda click: click[1]
+            ...     ),
+            ... )
+            >>> counts = (
+            ...     clicks.key_by(lambda click: click[0])
+            ...     .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+            ...     .aggregate(am.count())
+            ... )
+            >>> am.run(counts.collect())
+            [2, 1]
         """
         return self._windowed(
-            "window aggregate", (), aggregate=aggregate, process=window_function
+            "window aggregate", aggregate=aggregate, window_function=window_function
         )
 
     def process(self, function: ProcessWindowFunction) -> StreamT:
         """Keep all records of each window and hand them to ``function`` when it fires."""
-        return self._windowed("window process", (), process=function)
+        return self._windowed("window process", window_function=function)
 
-    def _windowed(
-        self, name: str, functions: tuple[FunctionInfo, ...], **work: Any
-    ) -> StreamT:
+    def apply(self, function: Callable[[Any, Any, list[T]], Any]) -> StreamT:
+        """Keep all records of each window, and emit what a function makes of them.
+
+        Args:
+            function: ``function(key, window, records)`` returns an iterable.
+        """
+        return self._windowed("window apply", window_function=function)
+
+    def _windowed(self, name: str, **work: Any) -> StreamT:
         factory = partial(
-            WindowOperator, self._key, self._assigner, **self._settings, **work
+            window_operator, self._key, self._assigner, **self._settings, **work
         )
-        # Wrong combinations fail here, where they are written.
+        # Wrong arguments and combinations fail here, where they are written.
         factory()
+        functions = tuple(
+            info for work_item in work.values() for info in _function_infos(work_item)
+        )
         return self._derive(name, factory, functions)
+
+
+def _function_infos(work: Any) -> list[FunctionInfo]:
+    """Describe what the user wrote: a function, or the methods of an object."""
+    process = getattr(work, "process", None)
+    if callable(process):
+        return [function_info(process)]
+    add = getattr(work, "add", None)
+    if callable(add):
+        return [FunctionInfo(repr(work), is_async_callable(add))]
+    return [function_info(work)] if callable(work) else []
