@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from aiomailbox.errors import MailFailedError
 from aiomailbox.mailbox import MailboxExecutor, MailboxProcessor
 from aiomailbox.operators import (
     FusedOperator,
@@ -23,6 +24,7 @@ from aiomailbox.records import OutputTag, StopMode
 from aiomailbox.task.context import TaskRuntimeContext
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
+from aiomailbox.task.interrupts import is_foreign
 from aiomailbox.task.outputs import (
     BroadcastingOutput,
     ChainingOutput,
@@ -137,19 +139,24 @@ class OperatorChain:
             # What `finish` sent stands behind it.
             await _run_queued_mail(link.mailbox)
 
-    async def close(self) -> BaseException | None:
-        """Close all operators, tail first; return the first error, others as notes."""
-        first: BaseException | None = None
+    async def close(self, errors: list[BaseException]) -> None:
+        """Close all operators, tail first, whatever happens.
+
+        Args:
+            errors: Where errors are added, in order.
+        """
+        interrupt: asyncio.CancelledError | None = None
         for link in reversed(self.links):
             try:
                 with self._naming(link, "close"):
                     await _finish(link.operator.close())
+            except asyncio.CancelledError as error:
+                # Out of time; others may still close without waiting.
+                interrupt = error
             except Exception as error:  # noqa: BLE001 -- every operator is closed
-                if first is None:
-                    first = error
-                else:
-                    first.add_note(f"closing another operator failed too: {error!r}")
-        return first
+                errors.append(error)
+        if interrupt is not None:
+            raise interrupt
 
     def _finish_operator(self, link: Link) -> Pending:
         with self._naming(link, "finish"):
@@ -162,12 +169,20 @@ class OperatorChain:
 
     @contextmanager
     def _naming(self, link: Link, phase: str) -> Iterator[None]:
-        """Say in a note of an error which operator raised it, and when."""
+        """Say in a note of an error which operator raised it, and when.
+
+        Raises:
+            MailFailedError: If something was awaited that others cancelled.
+        """
+        place = f"{phase}() of operator {self._plan.operators[link.members[0]].name!r}"
         try:
             yield
+        except asyncio.CancelledError as error:
+            if is_foreign(error):
+                raise MailFailedError(place, error) from error
+            raise
         except Exception as error:
-            name = self._plan.operators[link.members[0]].name
-            error.add_note(f"in {phase}() of operator {name!r}")
+            error.add_note(f"in {place}")
             raise
 
     def _state_name(self, link: Link) -> str:

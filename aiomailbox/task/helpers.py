@@ -30,14 +30,17 @@ class HelperTasks:
         task.add_done_callback(self._ended)
         return task
 
+    def cancel(self) -> None:
+        """Cancel what still runs, and tell of no failure any more."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+
     async def close(self) -> None:
         """Cancel what still runs and wait for it."""
-        self._closing = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        self.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import StopTask
+from aiomailbox.errors import MailFailedError, StopTask
 from aiomailbox.mailbox import (
     MailboxController,
     MailboxProcessor,
@@ -30,6 +30,7 @@ from aiomailbox.records import StopMode
 from aiomailbox.task.chain import OperatorChain
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
+from aiomailbox.task.interrupts import absorb_interrupt, first_of, is_foreign
 from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
 from aiomailbox.task.outputs import all_of
 from aiomailbox.task.plan import TaskPlan
@@ -75,6 +76,7 @@ class StreamTask:
         self._input: InputProcessor | None = None
         self._runner: asyncio.Task[None] | None = None
         self._interruptible = False
+        self._interrupted = False
         self._failure: BaseException | None = None
 
     @property
@@ -113,28 +115,30 @@ class StreamTask:
                 await self._restore()
                 await self._invoke()
         except StopTask as stop:
-            self._begin_cancelling()
+            if self._failure is None:
+                self._begin_cancelling()
             error = stop
         except BaseException as caught:  # noqa: BLE001 -- it is raised after clean-up
             error = caught
         # From here on nobody interrupts: clean-up must not be torn.
         self._interruptible = False
-        error = self._after_interrupt(error, runner)
-        await self._clean_up(error)
+        if self._interrupted:
+            await absorb_interrupt(runner)
+        await self._clean_up(self._cause_of_end(error))
 
     def cancel(self) -> None:
         """Ask the task to end; from its loop, at any time, any number of times."""
-        if not self._begin_cancelling():
-            return
-        self.processor.cancel()
-        if self._interruptible and self._runner is not None:
-            self._runner.cancel()
+        if self._begin_cancelling():
+            self._interrupt()
 
     def fail(self, error: BaseException) -> None:
-        """End the task with an error that happened outside its mailbox."""
-        if self._failure is None:
-            self._failure = error
-        self.processor.report_throwable(error)
+        """End the task with an error that happened outside its mailbox.
+
+        Concept:
+            Flink, ``Environment.failExternally``.
+        """
+        self._failure = first_of(self._failure, error, "later")
+        self._interrupt()
 
     def add_splits(self, splits: list[Any], no_more: bool) -> None:
         """Give splits to this task's source reader; runs as mail.
@@ -162,7 +166,16 @@ class StreamTask:
         self.lifecycle.advance(TaskState.CANCELLING)
         return True
 
+    def _interrupt(self) -> None:
+        """End the loop, and whatever the runner awaits; the runner is hit only once."""
+        self.processor.cancel()
+        if self._interruptible and self._runner is not None and not self._interrupted:
+            self._interrupted = True
+            self._runner.cancel()
+
     def _check_cancelled(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         if self.lifecycle.is_cancelling:
             raise StopTask(f"task {self.name!r} was cancelled")
 
@@ -283,32 +296,36 @@ class StreamTask:
         await self.processor.drain()
         self._flush()
 
-    def _after_interrupt(
-        self, error: BaseException | None, runner: asyncio.Task[None]
-    ) -> BaseException | None:
-        """Say what really ended the task, and forget the interrupt that `cancel` made."""
-        if self._failure is not None:
-            error = self._failure
-        if not self.lifecycle.is_cancelling:
-            return error
-        if runner.cancelling():
-            runner.uncancel()
-        expected = asyncio.CancelledError | StopTask
-        return None if isinstance(error, expected) else error
+    def _cause_of_end(self, error: BaseException | None) -> BaseException | None:
+        """Say what really ended the task, given what surfaced."""
+        ended = isinstance(error, asyncio.CancelledError | StopTask)
+        if ended and (self._interrupted or self.lifecycle.is_cancelling):
+            error = None
+        elif error is not None and is_foreign(error):
+            foreign, error = error, MailFailedError(self.name, error)
+            error.__cause__ = foreign
+        return first_of(self._failure, error, "later")
 
     async def _clean_up(self, error: BaseException | None) -> None:
+        errors: list[BaseException] = []
         with anyio.CancelScope(shield=True) as scope:
             scope.deadline = anyio.current_time() + self.environment.cancel_timeout_s
-            closing = await self._close_all()
+            try:
+                await self._close_operators(errors)
+            except asyncio.CancelledError as interrupt:
+                if scope.cancel_called:
+                    raise
+                # Somebody insists; what needs no time is still done.
+                errors.append(interrupt)
         if scope.cancelled_caught:
-            closing = TimeoutError(
+            message = (
                 f"cleaning up task {self.name!r} took longer than "
                 f"{self.environment.cancel_timeout_s} s"
             )
-        if error is None:
-            error = closing
-        elif closing is not None and closing is not error:
-            error.add_note(f"cleaning up failed too: {closing!r}")
+            errors.append(TimeoutError(message))
+        self._close_rest(errors)
+        for later in [*errors, self._failure]:
+            error = first_of(error, later, "cleaning up failed too")
         self._end_outputs(error)
         if error is not None:
             self.lifecycle.advance(TaskState.FAILED)
@@ -317,25 +334,23 @@ class StreamTask:
             TaskState.CANCELED if self.lifecycle.is_cancelling else TaskState.FINISHED
         )
 
-    async def _close_all(self) -> BaseException | None:
-        errors: list[BaseException] = []
+    async def _close_operators(self, errors: list[BaseException]) -> None:
         self._timers.shutdown()
         if self._input is not None:
             await _attempt(self._input.close(), errors)
         if self.chain is not None:
-            closing = await self.chain.close()
-            if closing is not None:
-                errors.append(closing)
+            await self.chain.close(errors)
         await self._helpers.close()
+
+    def _close_rest(self, errors: list[BaseException]) -> None:
+        """Close what needs no time, also when time has run out."""
+        self._helpers.cancel()
         try:
             self.processor.close()
         except Exception as caught:  # noqa: BLE001 -- reported after all is closed
             errors.append(caught)
         for gate in self.plan.gates:
             gate.close()
-        for later in errors[1:]:
-            errors[0].add_note(f"later: {later!r}")
-        return errors[0] if errors else None
 
     def _end_outputs(self, error: BaseException | None) -> None:
         finished = error is None and not self.lifecycle.is_cancelling

@@ -1,0 +1,50 @@
+"""What ended a task: its own cancellation, somebody else's, an error, several errors."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Say whether a CancelledError comes from something awaited, not from this task.
+
+    Left alone it would look like a clean end.
+    """
+    task: asyncio.Task[object] | None = asyncio.current_task()
+    is_cancelling = task is not None and task.cancelling() > 0
+    return isinstance(error, asyncio.CancelledError) and not is_cancelling
+
+
+async def absorb_interrupt(runner: asyncio.Task[None]) -> None:
+    """Take delivery of an interrupt of the running task, and forget it.
+
+    One that was sent from the task's own code has not arrived if nothing was awaited
+    since; it must not hit the clean-up.
+    """
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        pass
+    finally:
+        runner.uncancel()
+
+
+def first_of(
+    first: BaseException | None, later: BaseException | None, occasion: str
+) -> BaseException | None:
+    """Return the first error, with a note about the later one.
+
+    Args:
+        first: The error that counts, if there is one.
+        later: The error that came after it, if there is one.
+        occasion: What went wrong then, for the note.
+
+    Example:
+        >>> error = first_of(ValueError("a"), KeyError("b"), "closing failed too")
+        >>> error, error.__notes__
+        (ValueError('a'), ["closing failed too: KeyError('b')"])
+    """
+    if first is None or later is None or later is first:
+        return later if first is None else first
+    first.add_note(f"{occasion}: {later!r}")
+    return first
