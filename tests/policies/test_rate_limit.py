@@ -56,6 +56,11 @@ def test_no_window_ever_holds_more_than_the_count(
     assert busiest(use_all(limit, scaled), per) <= count * (1 + 1e-6)
 
 
+def test_uses_remembered_as_one_count_from_the_last_of_them() -> None:
+    uses = use_all(RateLimit(2, per=1.0), [(0.0, 1), (0.0009, 1), (0.0, 1), (0.0, 1)])
+    assert busiest(uses, 1.0) <= 2
+
+
 def test_all_units_of_a_window_may_be_used_at_once_and_again_after_it() -> None:
     uses = use_all(RateLimit(3, per=1.0), [(0.0, 1)] * 9)
     assert [round(at, 3) for at, _ in uses] == [0, 0, 0, 1, 1, 1, 2, 2, 2]

@@ -216,7 +216,7 @@ class AsyncMapOperator(Operator):
 
     def end_input(self) -> Pending:
         """Wait until all rows have been emitted."""
-        return None if self._queue.is_empty else self._empty()
+        return self._empty() if self._queue.held else None
 
     def snapshot_state(self) -> object:
         """Return the rows that have not been emitted, called or not, as they came."""
@@ -243,7 +243,7 @@ class AsyncMapOperator(Operator):
                 await released
 
     async def _empty(self) -> None:
-        while not self._queue.is_empty:
+        while self._queue.held:
             await self._room()
 
     def _take_rows(self, run: Run, start: int) -> int:
@@ -268,7 +268,7 @@ class AsyncMapOperator(Operator):
             start = self._take_rows(run, start)
 
     def _take_control(self, control: QueuedControl) -> Pending:
-        if self._queue.is_empty:
+        if not self._queue.held:
             return self._emitter.emit_control(control)
         if self._gate is None and self._queue.held >= self._places:
             return self._take_control_later(control)

@@ -74,11 +74,6 @@ class ResultQueue(Protocol):
         """Places taken."""
         ...
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is held back, neither a row nor a control element."""
-        ...
-
     def put(self, entry: Entry) -> None:
         """Take a row, at its arrival."""
         ...
@@ -123,11 +118,6 @@ class OrderedQueue:
     def held(self) -> int:
         """Places taken."""
         return len(self._items)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is held back."""
-        return not self._items
 
     def put(self, entry: Entry) -> None:
         """Take a row."""
@@ -200,11 +190,6 @@ class SegmentedQueue:
         self._done: deque[Entry] = deque()
         self._early: dict[Segment, list[Entry]] = {}
         self.held = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is held back, neither a row nor a control element."""
-        return not self.held and not self._first.controls
 
     def put(self, entry: Entry) -> None:
         """Take a row."""

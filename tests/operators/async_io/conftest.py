@@ -47,7 +47,7 @@ class Driven:
         self._resume: Callable[[], None] | None = None
         operator.setup(self.context, self.output)  # type: ignore[arg-type]
         self.runner: asyncio.Task[None] | None = None
-        self.processed = 0
+        self.after: Driven | None = None
 
     async def start(self, state: object = None) -> Driven:
         self.operator.restore(state)
@@ -66,7 +66,6 @@ class Driven:
         if not self._inputs:
             self._resume = controller.suspend_default_action().resume
             return None
-        self.processed += 1
         return self._inputs.popleft()(controller)
 
     def _give(self, step: Callable[[MailboxController], Pending]) -> None:
@@ -86,9 +85,10 @@ class Driven:
         self._give(self._end)
 
     async def _end(self, controller: MailboxController) -> None:
-        pending = self.operator.end_input()
-        if pending is not None:
-            await pending
+        for driven in (self, self.after):
+            pending = None if driven is None else driven.operator.end_input()
+            if pending is not None:
+                await pending
         controller.all_actions_completed()
 
     async def finish(self) -> list[Any]:
@@ -142,6 +142,11 @@ async def limiters() -> LimiterService:
 async def drive(limiters: LimiterService) -> AsyncIterator[Drive]:
     """Return what starts an operator; all are closed at the end, and leave no task."""
     started: list[Driven] = []
+    # What a timer or a callback raises would only be logged.
+    raised: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: raised.append(context)
+    )
 
     async def start(
         fn: Any,
@@ -160,6 +165,39 @@ async def drive(limiters: LimiterService) -> AsyncIterator[Drive]:
     for driven in started:
         await driven.close()
     limiters.close()
+    assert raised == []
+
+
+class ChainedOutput:
+    """Hands everything to the next operator, by call."""
+
+    def __init__(self, target: Driven) -> None:
+        self.availability = target.output.availability
+        self.emit_run = target.operator.process_run
+        self.emit_watermark = target.operator.process_watermark
+        self.emit_status = target.operator.process_status
+
+
+@pytest.fixture
+async def chain(limiters: LimiterService) -> AsyncIterator[Any]:
+    """Return what starts two operators in one task, the second behind the first."""
+    started: list[Driven] = []
+
+    async def start(arguments: list[dict[str, Any]]) -> list[Driven]:
+        first, second = (
+            Driven(AsyncMapOperator(**each), limiters) for each in arguments
+        )
+        second.context.mailbox = first.processor.executor(1)
+        first.operator.output = ChainedOutput(second)  # type: ignore[assignment]
+        second.operator.open()
+        started.extend([first, second])
+        first.after = second
+        await first.start()
+        return [first, second]
+
+    yield start
+    for driven in started:
+        await driven.close()
 
 
 class Gates:

@@ -139,6 +139,38 @@ async def test_a_retry_keeps_its_place_in_the_order_but_not_its_slot(
     assert driven.metrics["calls"] == 6
 
 
+async def test_a_retry_goes_before_rows_that_have_not_been_called(drive: Any) -> None:
+    server = Server({0: [ValueError()]}, delay_s=1)
+    retry = Retry(attempts=2, initial=1.5, jitter=0)
+    driven = await drive(server, concurrency=1, buffer=10, retry=retry)
+    driven.send(range(6))
+    await driven.finish()
+    assert [value for _, value in server.log] == [0, 1, 2, 0, 3, 4, 5]
+
+
+async def test_the_timeout_of_an_attempt_that_failed_does_not_fire(drive: Any) -> None:
+    server = Server({1: [ValueError(), None]}, delay_s=1)
+    driven = await drive(
+        server, timeout=5, retry=Retry(attempts=3, initial=2, jitter=0)
+    )
+    driven.send([1])
+    assert await driven.finish() == [1]
+    assert server.times(1) == at(0, 3, 12)
+    assert driven.metrics["timeouts"] == 1
+
+
+async def test_a_timeout_leaves_no_trace_in_the_coroutine_that_made_the_call(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates, concurrency=1, timeout=1, on_error=dead_letter(FAILED))
+    driven.send("ab")
+    await asyncio.sleep(1.5)
+    await gates.cancel("b")
+    await driven.finish()
+    errors = [record.value.error_type for record in driven.output.sides[FAILED]]
+    assert errors == ["AsyncTimeoutError", "CallCancelledError"]
+
+
 async def test_a_result_may_be_asked_again_and_the_last_one_counts(drive: Any) -> None:
     server = Server({1: ["", "", ""]})
     retry = Retry(

@@ -165,6 +165,26 @@ async def test_a_watermark_takes_a_place(drive: Any, gates: Any) -> None:
     assert gates.called == ["a", "b"]
 
 
+async def test_a_watermark_waits_for_a_place(drive: Any, gates: Any) -> None:
+    driven = await drive(gates, concurrency=2, buffer=2)
+    driven.send("ab")
+    driven.watermark(1)
+    await tick()
+    assert driven.metrics["buffered"] == 2
+    await gates.finish("a")
+    assert driven.metrics["buffered"] == 2
+    await gates.finish("b")
+    assert driven.shown == ["a", "b", "wm 1"]
+
+
+async def test_one_mail_emits_all_results_that_are_there(drive: Any) -> None:
+    driven = await drive(double, concurrency=100)
+    driven.send(range(100))
+    await driven.finish()
+    assert driven.processor.metrics.mails_processed <= 3
+    assert [len(run) for run in driven.output.runs] == [100]
+
+
 async def test_while_the_output_has_no_room_results_wait_and_the_input_stops(
     drive: Any,
 ) -> None:
@@ -222,14 +242,15 @@ async def test_a_failed_row_is_in_the_snapshot_until_the_task_has_failed(
     drive: Any, gates: Any
 ) -> None:
     driven = await drive(gates)
-    driven.send("ab")
+    driven.send("abc")
     await tick()
-    gates._open["a"].set_exception(ValueError("broken"))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert driven.operator.snapshot() == [("a", None), ("b", None)]
+    # The mail that emits "a" is on its way when "b" fails.
+    gates._open["a"].set_result("a")
+    gates._open["b"].set_exception(ValueError("broken"))
     with pytest.raises(UserFunctionError):
         await driven.runner
+    assert driven.values == ["a"]
+    assert driven.operator.snapshot() == [("b", None), ("c", None)]
 
 
 async def test_closing_cancels_calls_and_waits_for_their_clean_up(drive: Any) -> None:
@@ -261,6 +282,42 @@ async def test_concurrency_is_divided_over_the_subtasks(drive: Any, gates: Any) 
         await tick()
         slots.append(driven.metrics["in_flight"])
     assert slots == [3, 2, 2]
+
+
+async def test_chained_async_operators_keep_order_and_timestamps(
+    chain: Any,
+) -> None:
+    first, second = await chain(
+        [
+            {"fn": double, "concurrency": 3, "buffer": 3},
+            {"fn": double, "concurrency": 2, "buffer": 2},
+        ]
+    )
+    for start in range(0, 200, 50):
+        values = list(range(start, start + 50))
+        first.send(values, values)
+        first.watermark(start)
+    await first.finish()
+    records = [e for e in second.output.elements if isinstance(e, StreamRecord)]
+    assert records == [StreamRecord(4 * value, value) for value in range(200)]
+    assert [e for e in second.shown if isinstance(e, str)] == [
+        f"wm {start}" for start in range(0, 200, 50)
+    ]
+
+
+async def test_closing_chained_operators_of_which_the_last_is_full_does_not_hang(
+    chain: Any, gates: Any
+) -> None:
+    first, _ = await chain(
+        [
+            {"fn": double, "concurrency": 3, "buffer": 3},
+            {"fn": gates, "concurrency": 1, "buffer": 1},
+        ]
+    )
+    first.send(range(20))
+    await asyncio.sleep(1)
+    assert gates.called == [0]
+    await first.close()
 
 
 class Client:
