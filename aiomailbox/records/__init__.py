@@ -1,48 +1,122 @@
-"""What travels through a job: runs of records, control elements, events."""
+"""What travels through a job: runs of records, control elements, events, their bytes."""
 
+from aiomailbox.records.basic_serializers import (
+    BOOLEAN_SERIALIZER,
+    BYTE_SERIALIZER,
+    BYTES_SERIALIZER,
+    DOUBLE_SERIALIZER,
+    FLOAT_SERIALIZER,
+    INT_SERIALIZER,
+    LONG_SERIALIZER,
+    SHORT_SERIALIZER,
+    STRING_SERIALIZER,
+    SingletonSerializer,
+)
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.composite_serializers import (
+    ListSerializer,
+    MapSerializer,
+    NullableSerializer,
+    SerializedTimer,
+    TimerSerializer,
+    TimeWindowSerializer,
+    TupleSerializer,
+)
+from aiomailbox.records.element_codec import ElementCodec, StreamElement
 from aiomailbox.records.elements import (
     MAX_TIMESTAMP,
     MAX_WATERMARK,
     MIN_TIMESTAMP,
+    InternalWatermark,
     LatencyMarker,
     OutputTag,
+    RecordAttributes,
     StreamRecord,
     Watermark,
     WatermarkStatus,
 )
+from aiomailbox.records.event_codec import decode_event, encode_event
 from aiomailbox.records.events import (
+    NO_ALIGNED_TIMEOUT,
     Alignment,
     CancelCheckpoint,
     CheckpointBarrier,
     EndOfData,
+    EndOfInputChannelState,
+    EndOfOutputChannelState,
     EndOfPartition,
+    EndOfSegment,
+    EndOfSuperstep,
+    EventAnnouncement,
+    RecoveryMetadata,
     RuntimeEvent,
+    SnapshotType,
     StopMode,
+    SubtaskConnection,
+    WatermarkEvent,
 )
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.records.run_form import RunForm
+from aiomailbox.records.type_serializer import TypeSerializer
 
 Control = Watermark | WatermarkStatus | LatencyMarker
 Element = Run | Control
 
 __all__ = [
+    "BOOLEAN_SERIALIZER",
+    "BYTES_SERIALIZER",
+    "BYTE_SERIALIZER",
+    "DOUBLE_SERIALIZER",
+    "FLOAT_SERIALIZER",
+    "INT_SERIALIZER",
+    "LONG_SERIALIZER",
     "MAX_TIMESTAMP",
     "MAX_WATERMARK",
     "MIN_TIMESTAMP",
+    "NO_ALIGNED_TIMEOUT",
     "RUN_LENGTH_MAX",
+    "SHORT_SERIALIZER",
+    "STRING_SERIALIZER",
     "Alignment",
+    "ByteReader",
     "CancelCheckpoint",
     "CheckpointBarrier",
     "Control",
     "Element",
+    "ElementCodec",
     "EndOfData",
+    "EndOfInputChannelState",
+    "EndOfOutputChannelState",
     "EndOfPartition",
+    "EndOfSegment",
+    "EndOfSuperstep",
+    "EventAnnouncement",
+    "InternalWatermark",
     "LatencyMarker",
     "ListRun",
+    "ListSerializer",
+    "MapSerializer",
+    "NullableSerializer",
     "OutputTag",
+    "RecordAttributes",
+    "RecoveryMetadata",
     "Run",
+    "RunForm",
     "RuntimeEvent",
+    "SerializedTimer",
+    "SingletonSerializer",
+    "SnapshotType",
     "StopMode",
+    "StreamElement",
     "StreamRecord",
+    "SubtaskConnection",
+    "TimeWindowSerializer",
+    "TimerSerializer",
+    "TupleSerializer",
+    "TypeSerializer",
     "Watermark",
+    "WatermarkEvent",
     "WatermarkStatus",
+    "decode_event",
+    "encode_event",
 ]

@@ -60,6 +60,25 @@ class LatencyMarker:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordAttributes:
+    """What the records that follow have in common.
+
+    Attributes:
+        is_backlog: They are old, so that throughput counts more than latency.
+    """
+
+    is_backlog: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InternalWatermark:
+    """A watermark of one of the subpartitions that share a channel."""
+
+    subpartition_index: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class OutputTag:
     """The name of a side output.
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+from aiomailbox.errors import InvalidArgumentError
+
+# Of a barrier that never turns from aligned into unaligned by itself.
+NO_ALIGNED_TIMEOUT: Final = 2**63 - 1
 
 
 class StopMode(Enum):
@@ -22,6 +28,31 @@ class Alignment(Enum):
     FORCED_ALIGNED = "forced_aligned"
 
 
+class SnapshotType(Enum):
+    """What a barrier asks for; savepoints say in which format.
+
+    Concept:
+        Flink, ``SnapshotType``; canonical and native are its savepoint formats.
+    """
+
+    CHECKPOINT = "checkpoint"
+    FULL_CHECKPOINT = "full_checkpoint"
+    SAVEPOINT_CANONICAL = "savepoint_canonical"
+    SAVEPOINT_NATIVE = "savepoint_native"
+    SUSPEND_CANONICAL = "suspend_canonical"
+    SUSPEND_NATIVE = "suspend_native"
+    TERMINATE_CANONICAL = "terminate_canonical"
+    TERMINATE_NATIVE = "terminate_native"
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it belongs to the user, who asked for it."""
+        return self not in _CHECKPOINTS
+
+
+_CHECKPOINTS = frozenset({SnapshotType.CHECKPOINT, SnapshotType.FULL_CHECKPOINT})
+
+
 class RuntimeEvent:
     """Base of all events.
 
@@ -37,11 +68,64 @@ class RuntimeEvent:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBarrier(RuntimeEvent):
-    """Separates the records of a checkpoint from those after it."""
+    """Separates the records of a checkpoint from those after it.
+
+    Attributes:
+        checkpoint_id: Number of the checkpoint.
+        timestamp_ms: When it was triggered.
+        alignment: How the barriers of several inputs meet.
+        snapshot_type: What is asked for.
+        aligned_timeout_ms: After how long alignment is given up for overtaking.
+        location: Where the snapshot goes, None for the default place.
+
+    Raises:
+        InvalidArgumentError: If a savepoint is to be unaligned, or an unaligned
+            barrier has a timeout.
+    """
 
     checkpoint_id: int
     timestamp_ms: int
     alignment: Alignment = Alignment.ALIGNED
+    snapshot_type: SnapshotType = SnapshotType.CHECKPOINT
+    aligned_timeout_ms: int = NO_ALIGNED_TIMEOUT
+    location: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.alignment is not Alignment.UNALIGNED:
+            return
+        if self.snapshot_type.is_savepoint:
+            raise InvalidArgumentError(
+                "alignment",
+                "a savepoint cannot be unaligned: it holds no data in flight",
+                "Use ALIGNED or FORCED_ALIGNED.",
+            )
+        if self.aligned_timeout_ms != NO_ALIGNED_TIMEOUT:
+            raise InvalidArgumentError(
+                "aligned_timeout_ms", "an unaligned barrier waits for no alignment"
+            )
+
+    @property
+    def is_timeoutable(self) -> bool:
+        """Whether it turns into an unaligned barrier when alignment takes long."""
+        return (
+            self.alignment is Alignment.ALIGNED
+            and self.aligned_timeout_ms != NO_ALIGNED_TIMEOUT
+        )
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether no record is counted twice after recovery."""
+        return self.alignment is not Alignment.AT_LEAST_ONCE
+
+    @property
+    def needs_alignment(self) -> bool:
+        """Whether inputs wait for each other's barriers."""
+        return self.alignment in _ALIGNING
+
+    @property
+    def needs_channel_state(self) -> bool:
+        """Whether data in flight may become part of the checkpoint."""
+        return self.alignment is Alignment.UNALIGNED or self.is_timeoutable
 
     @property
     def blocks_upstream(self) -> bool:  # type: ignore[override]
@@ -52,6 +136,9 @@ class CheckpointBarrier(RuntimeEvent):
     def is_priority(self) -> bool:  # type: ignore[override]
         """Whether the barrier overtakes buffers."""
         return self.alignment is Alignment.UNALIGNED
+
+
+_ALIGNING = frozenset({Alignment.ALIGNED, Alignment.FORCED_ALIGNED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +158,77 @@ class EndOfData(RuntimeEvent):
 @dataclass(frozen=True, slots=True)
 class EndOfPartition(RuntimeEvent):
     """Nothing at all follows on this channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfSegment(RuntimeEvent):
+    """A segment of tiered storage ended; more follow elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfSuperstep(RuntimeEvent):
+    """One round of an iteration ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfOutputChannelState(RuntimeEvent):
+    """All recovered output of a producer was sent; its consumer says when to go on."""
+
+    blocks_upstream = True
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfInputChannelState(RuntimeEvent):
+    """All recovered input of a channel was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventAnnouncement(RuntimeEvent):
+    """Says ahead of the data that a barrier is on its way.
+
+    Attributes:
+        announced: The barrier.
+        sequence_number: The buffer that carries it, as a signed 32-bit integer.
+    """
+
+    announced: RuntimeEvent
+    sequence_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskConnection(RuntimeEvent):
+    """The recovered data that follows went from this subtask to that one.
+
+    Concept:
+        Flink, ``SubtaskConnectionDescriptor``.
+    """
+
+    input_subtask: int
+    output_subtask: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryMetadata(RuntimeEvent):
+    """Which subpartition the last, partial buffer of a recovery belongs to."""
+
+    final_subpartition: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkEvent(RuntimeEvent):
+    """A generalized watermark: a value under a name that users have declared.
+
+    Attributes:
+        identifier: The name.
+        value: An int of 64 bits, or a bool.
+        is_aligned: Whether a channel waits, after it, for the others.
+    """
+
+    identifier: str
+    value: int | bool
+    is_aligned: bool = False
+
+    @property
+    def blocks_upstream(self) -> bool:  # type: ignore[override]
+        """Whether the subpartition stops after handing the event out."""
+        return self.is_aligned

@@ -40,8 +40,10 @@ RESULTS = pytest.StashKey["dict[str, Counter[str]]"]()
 # Where the code that a file checks is to live. Once the module is there, a file
 # without an adapter is no longer pending, it is a failure.
 MODULES = {
+    "basic_serializers": "aiomailbox.records",
     "buffer_pool_redistribution": "aiomailbox.memory",
     "default_max_parallelism": "aiomailbox.keygroups",
+    "events": "aiomailbox.exchange",
     "internal_timer_service": "aiomailbox.eventtime",
     "key_group_ranges": "aiomailbox.keygroups",
     "key_group_rescale": "aiomailbox.keygroups",
@@ -49,10 +51,12 @@ MODULES = {
     "local_buffer_pool": "aiomailbox.memory",
     "mathutils_hash": "aiomailbox.keygroups",
     "netty_messages": "aiomailbox.exchange.remote",
-    "pipelined_subpartition": "aiomailbox.exchange.remote",
-    "record_framing": "aiomailbox.exchange.remote",
+    "pipelined_subpartition": "aiomailbox.exchange.bytes_partition",
+    "record_framing": "aiomailbox.exchange.bytes_partition",
     "status_watermark_valve": "aiomailbox.eventtime",
     "status_watermark_valve_shared": "aiomailbox.eventtime",
+    "stream_elements": "aiomailbox.records",
+    "string_value": "aiomailbox.records",
     "task_mailbox": "aiomailbox.mailbox",
     "window_start": "aiomailbox.windowing",
 }
