@@ -177,8 +177,11 @@ async def test_a_watermark_waits_for_a_place(drive: Any, gates: Any) -> None:
     assert driven.shown == ["a", "b", "wm 1"]
 
 
-async def test_one_mail_emits_all_results_that_are_there(drive: Any) -> None:
-    driven = await drive(double, concurrency=100)
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_one_mail_emits_all_results_that_are_there(
+    drive: Any, ordered: bool
+) -> None:
+    driven = await drive(double, concurrency=100, ordered=ordered)
     driven.send(range(100))
     await driven.finish()
     assert driven.processor.metrics.mails_processed <= 3
