@@ -183,8 +183,8 @@ async def test_one_mail_emits_all_results_that_are_there(
 ) -> None:
     driven = await drive(double, concurrency=100, ordered=ordered)
     driven.send(range(100))
-    await driven.finish()
-    assert driven.processor.metrics.mails_processed <= 3
+    await asyncio.sleep(1)
+    assert driven.processor.metrics.mails_processed == 1
     assert [len(run) for run in driven.output.runs] == [100]
 
 
