@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Self
 
 from aiomailbox.api.build import check_count, check_name
-from aiomailbox.errors import UsageError
+from aiomailbox.api.definition import JobDefinition
+from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
 from aiomailbox.graph import ChainingStrategy, Origin, Transformation
 
 
@@ -15,6 +16,7 @@ class OperatorSettings:
     Each returns the stream itself, so that calls can be chained.
     """
 
+    _definition: JobDefinition
     _origins: list[Origin]
 
     def name(self, name: str) -> Self:
@@ -56,3 +58,14 @@ class OperatorSettings:
             )
             raise UsageError(message)
         return self._origins[0].transformation
+
+    def _check_joinable(self, other: object, parameter: str) -> None:
+        """Raise if ``other`` is not a stream, or one of another environment."""
+        if not isinstance(other, OperatorSettings):
+            raise WrongTypeError(parameter, f"{other!r} is not a stream")
+        if other._definition is not self._definition:
+            raise InvalidArgumentError(
+                parameter,
+                "the stream belongs to another environment",
+                "Make both streams from one StreamExecutionEnvironment.",
+            )

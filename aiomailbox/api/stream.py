@@ -25,7 +25,7 @@ from aiomailbox.api.results import ResultVerbs
 from aiomailbox.api.settings import OperatorSettings
 from aiomailbox.api.typed import RecordTypeCheck
 from aiomailbox.api.windowed import WindowedStream
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.exchange import KeyGroupPartitioner, Partitioner
 from aiomailbox.graph import FunctionInfo, OperatorFactory, Origin, Transformation
@@ -249,9 +249,7 @@ class DataStream(
 
     def connect(self, other: DataStream[U]) -> ConnectedStreams[T, U, DataStream[Any]]:
         """Give two streams, of different types if need be, to one operator."""
-        if not isinstance(other, DataStream):
-            raise WrongTypeError("other", f"{other!r} is not a stream")
-        self._check_same_job(other)
+        self._check_joinable(other, "other")
         keys = (
             (self.key, other.key)
             if isinstance(self, KeyedStream) and isinstance(other, KeyedStream)
@@ -263,9 +261,7 @@ class DataStream(
         """Return the records of this stream and of others as one stream."""
         origins = list(self._origins)
         for other in others:
-            if not isinstance(other, DataStream):
-                raise WrongTypeError("others", f"{other!r} is not a stream")
-            self._check_same_job(other)
+            self._check_joinable(other, "others")
             origins += other._origins
         return DataStream(self._definition, origins)
 
@@ -330,14 +326,6 @@ class DataStream(
     ) -> DataStream[Any]:
         item = Transformation(name, factory, [self._origins, others], **facts)
         return DataStream(self._definition, [Origin(item)])
-
-    def _check_same_job(self, other: DataStream[Any]) -> None:
-        if other._definition is not self._definition:
-            raise InvalidArgumentError(
-                "other",
-                "the stream belongs to another environment",
-                "Make both streams from one StreamExecutionEnvironment.",
-            )
 
 
 class KeyedStream(DataStream[T], Generic[K, T]):

@@ -34,7 +34,7 @@ for name in modules(aiomailbox):
     for public in getattr(sys.modules[name], "__all__", ()):
         getattr(sys.modules[name], public)
         count += 1
-exec("from aiomailbox import *")
+exec("from aiomailbox import *", {})
 print(aiomailbox.__file__)
 print(count)
 """
