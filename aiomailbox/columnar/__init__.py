@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.decode import EPOCH, SpecialColumns, column_decoder
+from aiomailbox.columnar.encode import BatchMaker, in_micros, record_batches
 from aiomailbox.columnar.forms import (
     ClassForm,
     DictForm,
@@ -19,6 +20,7 @@ from aiomailbox.columnar.rows import RowMaker
 __all__ = [
     "EPOCH",
     "ArrowRun",
+    "BatchMaker",
     "ClassForm",
     "DictForm",
     "NamedTupleForm",
@@ -28,6 +30,8 @@ __all__ = [
     "StructBuilder",
     "check_unique",
     "column_decoder",
+    "in_micros",
+    "record_batches",
     "record_class",
     "record_form",
 ]

@@ -13,12 +13,14 @@ from aiomailbox.connectors.spark.session import local_session
 
 if TYPE_CHECKING:
     from aiomailbox.connectors.spark.reader import SparkSplit
+    from aiomailbox.connectors.spark.result import dataframe_from_records
     from aiomailbox.connectors.spark.source import SparkSource
 
 __all__ = [
     "JavaHome",
     "SparkSource",
     "SparkSplit",
+    "dataframe_from_records",
     "ensure_java",
     "find_java",
     "local_session",
@@ -27,6 +29,7 @@ __all__ = [
 _LAZY = {
     "SparkSource": "aiomailbox.connectors.spark.source",
     "SparkSplit": "aiomailbox.connectors.spark.reader",
+    "dataframe_from_records": "aiomailbox.connectors.spark.result",
 }
 
 

@@ -1,0 +1,282 @@
+"""From records to Arrow batches of one schema."""
+
+from __future__ import annotations
+
+import typing
+from datetime import date, datetime
+from itertools import groupby
+from types import UnionType
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.fields import RecordShape, record_shape
+from aiomailbox.errors import RecordTypeError
+from aiomailbox.records import Run
+
+__all__ = ["BatchMaker", "in_micros", "record_batches"]
+
+_DECIMAL_DIGITS: Final = 38
+
+# What an annotation says about a column in which all values so far are None.
+_TYPES: Final[dict[Any, pa.DataType]] = {
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+    date: pa.date32(),
+    datetime: pa.timestamp("us", "UTC"),
+    float: pa.float64(),
+    int: pa.int64(),
+    str: pa.string(),
+}
+
+
+class BatchMaker:
+    """Turns runs into Arrow batches that all have one schema.
+
+    Times become microseconds, and those with a time zone UTC: what every reader of
+    Parquet understands.
+
+    Args:
+        schema: The schema; None takes that of the first records.
+
+    Attributes:
+        schema: The schema, as soon as it is known. A column in which all values were
+            None so far may still get its type.
+
+    Example:
+        >>> from aiomailbox.records import ListRun
+        >>> maker = BatchMaker()
+        >>> maker.batches(ListRun([{"city": "Oslo", "visits": 3}]))[0].num_rows
+        1
+        >>> maker.schema.names
+        ['city', 'visits']
+    """
+
+    def __init__(self, schema: pa.Schema | None = None) -> None:
+        self.schema = None if schema is None else _in_micros(schema)
+        self._shape: RecordShape | None = None
+
+    def batches(self, run: Run) -> list[pa.RecordBatch]:
+        """Return a run's records as batches.
+
+        Raises:
+            RecordTypeError: If a record does not fit the schema; names the column.
+        """
+        if not len(run):
+            return []
+        if isinstance(run, ArrowRun):
+            return [self.fit(run.batch)]
+        batches: list[pa.RecordBatch] = []
+        for is_batch, values in groupby(run.values, _is_batch):
+            if not is_batch:
+                batches.append(self._from_records(list(values)))
+                continue
+            for value in values:
+                pieces = value.to_batches() if isinstance(value, pa.Table) else [value]
+                batches += map(self.fit, pieces)
+        return batches
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with the columns of the schema, in its order and types.
+
+        Raises:
+            RecordTypeError: If it does not fit; names the column.
+        """
+        schema = self.schema
+        if schema is None:
+            schema = self.schema = _in_micros(batch.schema)
+        if batch.schema.equals(schema):
+            return batch
+        names = batch.schema.names
+        extra = sorted(set(names) - set(schema.names))
+        if extra:
+            raise RecordTypeError(
+                "record", f"columns {extra} are not in the schema", "Give schema=."
+            )
+        columns = [
+            _cast(batch.column(names.index(field.name)), field)
+            if names.count(field.name) == 1
+            else _no_column(field, names)
+            for field in schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _from_records(self, records: list[Any]) -> pa.RecordBatch:
+        shape = self._shape
+        if shape is None:
+            shape = self._shape = record_shape(records[0])
+        self._check(records, shape)
+        try:
+            columns = shape.columns(records)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise RecordTypeError(
+                "record",
+                f"a record has other fields than the first, {list(shape.names)}: "
+                f"{error!r}",
+                "All records must be of one form.",
+            ) from error
+        schema = self.schema = self._schema_for(shape, columns)
+        by_name = dict(zip(shape.names, columns, strict=True))
+        extra = sorted(set(shape.names) - set(schema.names))
+        if extra:
+            raise RecordTypeError(
+                "record", f"fields {extra} are not in the schema", "Give schema=."
+            )
+        arrays = [
+            _encoded(by_name[field.name], field)
+            if field.name in by_name
+            else _no_column(field, list(shape.names))
+            for field in schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _schema_for(self, shape: RecordShape, columns: list[list[Any]]) -> pa.Schema:
+        """Return the schema; a column that was None so far gets its type when not."""
+        schema = self.schema
+        if schema is None:
+            return _inferred(shape, columns)
+        for index, field in enumerate(schema):
+            if pa.types.is_null(field.type) and field.name in shape.names:
+                values = columns[shape.names.index(field.name)]
+                schema = schema.set(index, _inferred_field(field.name, values))
+        return schema
+
+    def _check(self, records: list[Any], shape: RecordShape) -> None:
+        width = len(shape.names)
+        if not issubclass(shape.record_type, dict):
+            return
+        for record in records:
+            if len(record) != width:
+                raise RecordTypeError(
+                    "record",
+                    f"{record!r} has other fields than the first, {list(shape.names)}",
+                    "All records must be of one form.",
+                )
+
+
+def record_batches(schema: pa.Schema | None = None) -> Any:
+    """Return a function from runs to lists of Arrow batches, all of one schema.
+
+    Args:
+        schema: The schema; None takes that of the first records.
+    """
+    return BatchMaker(schema).batches
+
+
+def in_micros(kind: pa.DataType) -> pa.DataType:
+    """Return a type with all times, also nested ones, in microseconds and UTC."""
+    types = pa.types
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if types.is_time(kind):
+        return pa.time64("us")
+    if types.is_duration(kind):
+        return pa.duration("us")
+    if types.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return pa.struct([field.with_type(in_micros(field.type)) for field in fields])
+    if types.is_map(kind):
+        return pa.map_(in_micros(kind.key_type), in_micros(kind.item_type))
+    if types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(in_micros(kind.value_type)))
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(in_micros(kind.value_type)))
+    return kind
+
+
+def _in_micros(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(in_micros(field.type)) for field in schema])
+
+
+def _inferred(shape: RecordShape, columns: list[list[Any]]) -> pa.Schema:
+    hints = shape.hints()
+    fields = []
+    for name, values in zip(shape.names, columns, strict=True):
+        field = _inferred_field(name, values)
+        if pa.types.is_null(field.type):
+            field = field.with_type(_hinted(hints.get(name), field.type))
+        fields.append(field)
+    return pa.schema(fields)
+
+
+def _inferred_field(name: str, values: list[Any]) -> pa.Field:
+    try:
+        kind = pa.infer_type(values)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise _misfit(pa.field(name, pa.null()), str(error)) from error
+    if pa.types.is_decimal(kind):
+        # Later values may have more digits before the point.
+        kind = pa.decimal128(_DECIMAL_DIGITS, kind.scale)
+    return pa.field(name, in_micros(kind))
+
+
+def _encoded(values: list[Any], field: pa.Field) -> pa.Array:
+    try:
+        array = _converted(values, field.type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise _misfit(field, str(error)) from error
+    _check_zones(values, field)
+    return array
+
+
+def _converted(values: list[Any], kind: pa.DataType) -> pa.Array:
+    # Asked for integers, Arrow silently cuts floats; casting checks them.
+    if pa.types.is_integer(kind) and float in set(map(type, values)):
+        return pa.array(values).cast(kind)
+    if pa.types.is_nested(kind):
+        try:
+            return pa.array(values).cast(kind)
+        except (NotImplementedError, TypeError):
+            return pa.array(values, kind)
+    return pa.array(values, kind)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        # Only times lose anything: digits beyond microseconds.
+        return column.cast(field.type, safe=not _has_time(field.type))
+    except pa.ArrowException as error:
+        raise _misfit(field, str(error)) from error
+
+
+def _no_column(field: pa.Field, names: list[str]) -> NoReturn:
+    raise _misfit(field, f"there is not exactly one such field in {names}")
+
+
+def _hinted(hint: Any, otherwise: pa.DataType) -> pa.DataType:
+    if typing.get_origin(hint) in {typing.Union, UnionType}:
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        hint = kinds[0] if len(kinds) == 1 else None
+    try:
+        return _TYPES.get(hint, otherwise)
+    except TypeError:
+        return otherwise
+
+
+def _check_zones(values: list[Any], field: pa.Field) -> None:
+    """Refuse naive datetimes among aware ones: Arrow would take them for UTC."""
+    if not pa.types.is_timestamp(field.type):
+        return
+    aware = field.type.tz is not None
+    for value in values:
+        if isinstance(value, datetime) and (value.utcoffset() is not None) != aware:
+            kind = "aware" if aware else "naive"
+            raise _misfit(field, f"{value!r} is not {kind}, as the column is")
+
+
+def _has_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) or pa.types.is_nested(kind))
+
+
+def _misfit(field: pa.Field, problem: str) -> RecordTypeError:
+    return RecordTypeError(
+        f"column {field.name!r}",
+        f"a record does not fit its type, {field.type}: {problem}",
+        "Without schema= the first records decide the types; give one, or make all "
+        "records alike.",
+    )
+
+
+def _is_batch(value: Any) -> bool:
+    return isinstance(value, pa.RecordBatch | pa.Table)

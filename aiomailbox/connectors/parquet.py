@@ -1,0 +1,106 @@
+"""Results as a directory of Parquet files, which appear when the job succeeded."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from aiomailbox.columnar import record_batches
+from aiomailbox.connectors.parquet_commit import ParquetCommitter
+from aiomailbox.connectors.parquet_writer import ParquetWriter
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.operators import RuntimeContext
+
+__all__ = ["ParquetSink", "record_batches"]
+
+
+class ParquetSink:
+    """Writes records into a directory of Parquet files.
+
+    Files are written beside the directory under a hidden name and moved into it when
+    the job commits; a last file ``_SUCCESS`` says that all is there. A job that fails
+    or is cancelled leaves nothing. Times are microseconds, in UTC if they have a zone.
+
+    Args:
+        path: The directory; must not exist yet, but its parents need not either.
+        schema: The files' schema; None takes that of the first records of a subtask.
+        mode: ``"error"`` refuses a directory that exists, ``"overwrite"`` replaces it
+            when the job commits.
+        rows_per_file: The most rows of a file; None for one file a subtask.
+        row_group_rows: How many rows are collected before they are written.
+
+    Raises:
+        InvalidArgumentError: If an argument has a value that cannot work.
+        WrongTypeError: If ``schema`` is no Arrow schema.
+
+    Concept:
+        Flink, ``FileSink``.
+
+    Example:
+        >>> ParquetSink("out/delays")
+        <ParquetSink 'out/delays'>
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        schema: pa.Schema | None = None,
+        mode: Literal["error", "overwrite"] = "error",
+        rows_per_file: int | None = None,
+        row_group_rows: int = 65_536,
+    ) -> None:
+        if mode not in {"error", "overwrite"}:
+            raise InvalidArgumentError(
+                "mode", f"{mode!r} is unknown", 'Use "error" or "overwrite".'
+            )
+        if schema is not None and not isinstance(schema, pa.Schema):
+            raise WrongTypeError(
+                "schema", f"{schema!r} is no schema", "Use pyarrow.schema([...])."
+            )
+        if rows_per_file is not None and rows_per_file < 1:
+            raise InvalidArgumentError(
+                "rows_per_file", f"{rows_per_file!r} is too few", "Use 1 or more."
+            )
+        if row_group_rows < 1:
+            raise InvalidArgumentError(
+                "row_group_rows", f"{row_group_rows!r} is too few", "Use 1 or more."
+            )
+        if not str(path):
+            raise InvalidArgumentError("path", "it is empty", "Give a directory.")
+        self._path = Path(path)
+        self._schema = schema
+        self._mode = mode
+        self._rows_per_file = rows_per_file
+        self._row_group_rows = row_group_rows
+        # Writers and committer, wherever they are, find each other's files by it.
+        self._token = uuid.uuid4().hex[:12]
+
+    def create_writer(self, context: RuntimeContext) -> ParquetWriter:
+        """Create the writer of one subtask."""
+        prefix = f"part-{context.subtask_index:05d}-{self._token}-{context.attempt}"
+        return ParquetWriter(
+            self._staging,
+            prefix,
+            schema=self._schema,
+            rows_per_file=self._rows_per_file,
+            row_group_rows=self._row_group_rows,
+        )
+
+    def create_committer(self) -> ParquetCommitter:
+        """Create the committer."""
+        return ParquetCommitter(
+            self._path.absolute(), self._staging, overwrite=self._mode == "overwrite"
+        )
+
+    def __repr__(self) -> str:
+        return f"<ParquetSink {str(self._path)!r}>"
+
+    @property
+    def _staging(self) -> Path:
+        path = self._path.absolute()
+        return path.with_name(f".{path.name}-{self._token}")

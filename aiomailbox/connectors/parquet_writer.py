@@ -1,0 +1,185 @@
+"""Writes one subtask's Parquet files, where nobody looks yet."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from aiomailbox.columnar import BatchMaker
+from aiomailbox.errors import RecordTypeError, SinkError
+from aiomailbox.operators import Pending
+from aiomailbox.records import Run
+
+__all__ = ["ParquetWriter"]
+
+
+class ParquetWriter:
+    """Collects records and writes them a row group at a time, in a thread.
+
+    Args:
+        staging: The directory to write to; the committer made it.
+        prefix: How the files' names begin; no other writer has it.
+        schema: The files' schema, or None.
+        rows_per_file: The most rows of a file, or None.
+        row_group_rows: How many rows to collect before they are written.
+    """
+
+    def __init__(
+        self,
+        staging: Path,
+        prefix: str,
+        *,
+        schema: pa.Schema | None,
+        rows_per_file: int | None,
+        row_group_rows: int,
+    ) -> None:
+        self._staging = staging
+        self._prefix = prefix
+        self._maker = BatchMaker(schema)
+        self._given_schema = schema is not None
+        self._rows_per_file = rows_per_file
+        self._group_rows = min(row_group_rows, rows_per_file or row_group_rows)
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._file: pq.ParquetWriter | None = None
+        self._file_rows = 0
+        self._file_count = 0
+        self._finished: list[str] = []
+        self._busy: asyncio.Future[None] | None = None
+
+    def write_run(self, run: Run) -> Pending:
+        """Collect records; write when there are enough."""
+        for batch in self._maker.batches(run):
+            self._batches.append(batch)
+            self._rows += batch.num_rows
+        if self._rows < self._group_rows:
+            return None
+        return self._in_thread(self._write_groups)
+
+    def flush(self, *, end_of_input: bool) -> Pending:
+        """Write what is collected and finish the file."""
+        is_empty = self._file is None and not self._rows
+        # A schema without records is a result too, of the first subtask that ends.
+        if is_empty and not (end_of_input and self._given_schema):
+            return None
+        if is_empty and self._file_count:
+            return None
+        return self._in_thread(self._finish_file)
+
+    def prepare_commit(self) -> list[Any]:
+        """Return the names of the files finished since the last call."""
+        finished, self._finished = self._finished, []
+        return list(finished)
+
+    def snapshot(self) -> object:
+        """Return how many files there are, so that names do not come again."""
+        return self._file_count
+
+    def restore(self, state: object) -> None:
+        """Take over the number of files."""
+        assert isinstance(state, int)
+        self._file_count = state
+
+    def close(self) -> Pending:
+        """Close the file; it stays where nobody looks."""
+        if self._busy is None and self._file is None:
+            return None
+        return self._close()
+
+    async def _close(self) -> None:
+        busy, file = self._busy, self._file
+        self._busy = self._file = None
+        self._batches.clear()
+        if busy is not None and not busy.done():
+            await asyncio.wait([busy])
+        if file is not None and file.is_open:
+            await asyncio.to_thread(file.close)
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        # Kept for close(): a thread goes on when its awaiting task is cancelled.
+        self._busy = loop.run_in_executor(None, work)
+        try:
+            await self._busy
+        except OSError as error:
+            raise SinkError(
+                f"cannot write Parquet into {str(self._staging)!r}: {error}"
+            ) from error
+        self._busy = None
+
+    def _write_groups(self) -> None:
+        """Write whole row groups, and keep the rest."""
+        table = self._take_table()
+        start = 0
+        while table.num_rows - start >= self._group_rows:
+            start += self._write_group(table, start)
+        if start < table.num_rows:
+            self._batches = table.slice(start).to_batches()
+            self._rows = table.num_rows - start
+
+    def _finish_file(self) -> None:
+        table = self._take_table()
+        start = 0
+        while start < table.num_rows:
+            start += self._write_group(table, start)
+        if self._file is None and not self._file_count:
+            self._open_file(table.schema)
+        self._close_file()
+
+    def _take_table(self) -> pa.Table:
+        collected, self._batches, self._rows = self._batches, [], 0
+        # A column of None only may have got its type since.
+        batches = [self._maker.fit(batch) for batch in collected]
+        return pa.Table.from_batches(batches, self._maker.schema)
+
+    def _write_group(self, table: pa.Table, start: int) -> int:
+        """Write one row group into the present file; return its rows."""
+        file = self._file or self._open_file(table.schema)
+        if not table.schema.equals(file.schema):
+            raise RecordTypeError(
+                "record",
+                f"a column got its type after a file was begun: {table.schema}",
+                "It was None in all records until then: give ParquetSink a schema=.",
+            )
+        room = self._group_rows
+        if self._rows_per_file is not None:
+            room = min(room, self._rows_per_file - self._file_rows)
+        group = table.slice(start, room)
+        file.write_table(group, row_group_size=self._group_rows)
+        self._file_rows += group.num_rows
+        if self._file_rows == self._rows_per_file:
+            self._close_file()
+        return int(group.num_rows)
+
+    def _open_file(self, schema: pa.Schema) -> pq.ParquetWriter:
+        path = self._staging / self._file_name()
+        self._file = pq.ParquetWriter(path, schema)
+        self._file_rows = 0
+        return self._file
+
+    def _close_file(self) -> None:
+        if self._file is None:
+            return
+        self._file.close()
+        self._file = None
+        name = self._file_name()
+        _sync(self._staging / name)
+        self._finished.append(name)
+        self._file_count += 1
+
+    def _file_name(self) -> str:
+        return f"{self._prefix}-{self._file_count:05d}.parquet"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
