@@ -138,7 +138,7 @@ class Caller:
         awaitable = self._function(argument)
         if type(awaitable) is not CoroutineType and not inspect.isawaitable(awaitable):
             raise WrongTypeError(
-                "fn",
+                "function",
                 f"{describe(self._function)} returned {type(awaitable).__name__}, "
                 "which cannot be awaited",
                 "map_async is for async def functions; use map for others.",

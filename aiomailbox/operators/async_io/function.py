@@ -43,11 +43,11 @@ class AsyncFunction:
         if inspect.isclass(function):
             kind = callable_kind(_call_of_objects(function))
         else:
-            check_function(function, "fn", arity=1)
+            check_function(function, "function", arity=1)
             kind = callable_kind(function)
         if kind is CallableKind.ASYNC_GENERATOR:
             raise WrongTypeError(
-                "fn",
+                "function",
                 f"{describe(function)} is an asynchronous generator",
                 "Return one value a record; several are for flat_map.",
             )
@@ -92,7 +92,7 @@ def _call_of_objects(given: type) -> Callable[..., Any]:
             call: Callable[..., Any] = vars(base)["__call__"]
             return call
     raise WrongTypeError(
-        "fn",
+        "function",
         f"objects of the class {given.__qualname__} cannot be called",
         "Define async def __call__(self, record).",
     )

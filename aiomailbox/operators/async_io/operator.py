@@ -49,7 +49,7 @@ class AsyncMapOperator(Operator):
     """Replaces each record by what an asynchronous function returns for it.
 
     Args:
-        fn: See `AsyncFunction`.
+        function: See `AsyncFunction`.
         concurrency: Calls at a time in the whole job, divided over the subtasks; each
             has at least one.
         ordered: True: results come out as their records came in. False: as they are
@@ -105,7 +105,7 @@ class AsyncMapOperator(Operator):
 
     def __init__(
         self,
-        fn: Callable[[Any], Any],
+        function: Callable[[Any], Any],
         *,
         concurrency: int,
         ordered: Order = True,
@@ -121,7 +121,7 @@ class AsyncMapOperator(Operator):
         buffer: int | None = None,
         key_buffer: int | None = None,
     ) -> None:
-        self.function = AsyncFunction(fn)
+        self.function = AsyncFunction(function)
         self.settings = CallSettings(
             timeout=timeout,
             deadline=deadline,

@@ -96,7 +96,7 @@ class Answers:
         else:
             got = type(result).__name__
         raise WrongTypeError(
-            "fn",
+            "function",
             f"{describe(self._function)} returned {got} for a batch of {count}",
             "Return a list with one result for each record, in their order.",
         )
@@ -105,7 +105,7 @@ class Answers:
         if type(result) is CoroutineType:
             result.close()
             raise WrongTypeError(
-                "fn",
+                "function",
                 f"{describe(self._function)} returned a coroutine instead of a value",
                 "Await it inside the function.",
             )

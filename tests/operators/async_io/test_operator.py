@@ -292,8 +292,8 @@ async def test_chained_async_operators_keep_order_and_timestamps(
 ) -> None:
     first, second = await chain(
         [
-            {"fn": double, "concurrency": 3, "buffer": 3},
-            {"fn": double, "concurrency": 2, "buffer": 2},
+            {"function": double, "concurrency": 3, "buffer": 3},
+            {"function": double, "concurrency": 2, "buffer": 2},
         ]
     )
     for start in range(0, 200, 50):
@@ -313,8 +313,8 @@ async def test_closing_chained_operators_of_which_the_last_is_full_does_not_hang
 ) -> None:
     first, _ = await chain(
         [
-            {"fn": double, "concurrency": 3, "buffer": 3},
-            {"fn": gates, "concurrency": 1, "buffer": 1},
+            {"function": double, "concurrency": 3, "buffer": 3},
+            {"function": gates, "concurrency": 1, "buffer": 1},
         ]
     )
     first.send(range(20))
@@ -493,23 +493,23 @@ async def test_one_key_blocked_for_ever_leaves_the_others_their_throughput(
         ({"batch": 10}, "batch"),
         ({"cache": 10}, "cache"),
         ({"on_error": "skip"}, "on_error"),
-        ({"fn": 5}, "fn"),
-        ({"fn": lambda: None}, "fn"),
-        ({"fn": object}, "fn"),
+        ({"function": 5}, "function"),
+        ({"function": lambda: None}, "function"),
+        ({"function": object}, "function"),
         ({"key_buffer": 0}, "key_buffer"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_name(
     wrong: dict[str, Any], parameter: str
 ) -> None:
-    arguments = {"fn": double, "concurrency": 10, **wrong}
+    arguments = {"function": double, "concurrency": 10, **wrong}
     with pytest.raises((InvalidArgumentError, WrongTypeError), match=parameter):
-        AsyncMapOperator(arguments.pop("fn"), **arguments)
+        AsyncMapOperator(arguments.pop("function"), **arguments)
 
 
 def test_an_asynchronous_generator_is_refused() -> None:
     async def generate(value: int) -> Any:
         yield value
 
-    with pytest.raises(WrongTypeError, match="fn"):
+    with pytest.raises(WrongTypeError, match="function"):
         AsyncMapOperator(generate, concurrency=1)
