@@ -24,6 +24,7 @@ exclude_patterns = ["_build"] + [
 
 default_role = "code"
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 # The reference is built without Spark; where it is installed it is not mocked.
 autodoc_mock_imports = [

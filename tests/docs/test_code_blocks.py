@@ -96,7 +96,10 @@ def test_the_blocks_of_a_page_with_spark_run(
     name: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+    with (
+        spark_directory(spark, tmp_path),
+        asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner,
+    ):
         run_page(name, runner, {"spark": spark})
 
 
@@ -148,6 +151,19 @@ def run_block(
 
 async def _top_level(code: CodeType, namespace: dict[str, Any]) -> None:
     await eval(code, namespace)
+
+
+@contextmanager
+def spark_directory(spark: Any, path: Path) -> Iterator[None]:
+    """Let relative paths mean the same to Spark, whose JVM was started elsewhere."""
+    hadoop = spark._jvm.org.apache.hadoop.fs
+    files = hadoop.FileSystem.get(spark._jsc.hadoopConfiguration())
+    before = files.getWorkingDirectory()
+    files.setWorkingDirectory(hadoop.Path(str(path)))
+    try:
+        yield
+    finally:
+        files.setWorkingDirectory(before)
 
 
 @contextmanager
