@@ -227,7 +227,8 @@ def _way(
     assert edge.target is not None, "an edge leads to an operator or to a writer"
     target = links[edge.target].operator
     entry: Input = target.inputs[0]
-    return ChainingOutput(entry, target.output.availability)
+    records_in = target.context.metrics.counter("records_in")
+    return ChainingOutput(entry, target.output.availability, records_in)
 
 
 def _fused(link: Link, links: dict[int, Link], outgoing: list[OutgoingEdge]) -> Link:

@@ -7,6 +7,7 @@ caller finishes it before the next call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from aiomailbox.availability import Availability
@@ -54,6 +55,36 @@ class TaskInput(Protocol):
         ...
 
 
+class InputAvailability(Availability):
+    """A gate's availability; available also while the rest of a buffer is in hand.
+
+    Attributes:
+        has_rest: Whether the input has a buffer that is not processed to its end.
+    """
+
+    __slots__ = ("_gate", "has_rest")
+
+    def __init__(self, gate: Availability) -> None:
+        self._gate = gate
+        self.has_rest = False
+
+    @property
+    def available(self) -> bool:  # type: ignore[override]
+        """Whether there is something to process or to take."""
+        return self.has_rest or self._gate.available
+
+    def on_available(self, callback: Callable[[], None]) -> None:
+        """Run ``callback`` once: now if available, else when the gate is."""
+        if self.has_rest:
+            callback()
+        else:
+            self._gate.on_available(callback)
+
+    def discard(self, callback: Callable[[], None]) -> None:
+        """Forget a pending callback."""
+        self._gate.discard(callback)
+
+
 class NetworkInput:
     """Reads a gate: takes buffers, and gives their elements to an input of the head.
 
@@ -67,7 +98,8 @@ class NetworkInput:
     def __init__(
         self, gate: Gate, target: Input, size: SliceSize, metrics: MetricGroup
     ) -> None:
-        self.availability = gate.availability
+        self._rest = InputAvailability(gate.availability)
+        self.availability: Availability = self._rest
         self.pending: Pending = None
         self.watermark_ms = MIN_TIMESTAMP
         self._gate = gate
@@ -98,10 +130,11 @@ class NetworkInput:
             if buffer.event is not None:
                 return self._on_event(buffer)
             self._buffer = buffer
+            self._rest.has_rest = True
             self._elements = buffer.elements
             self._position = self._offset = 0
         self._process_elements()
-        if self._buffer is not None or self.availability.available:
+        if self.availability.available:
             return InputStatus.MORE_AVAILABLE
         return InputStatus.NOTHING_AVAILABLE
 
@@ -147,6 +180,7 @@ class NetworkInput:
 
     def _release_buffer(self) -> None:
         buffer, self._buffer = self._buffer, None
+        self._rest.has_rest = False
         self._elements = []
         if buffer is not None:
             buffer.recycle()

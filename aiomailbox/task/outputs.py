@@ -72,23 +72,32 @@ class _MainOutput(Protocol):
 
 
 class ChainingOutput:
-    """Hands everything to the next operator of the chain, by call."""
+    """Hands everything to the next operator of the chain, by call, and counts it."""
 
     __slots__ = (
+        "_process_run",
+        "_records_in",
         "availability",
         "emit_latency_marker",
-        "emit_run",
         "emit_status",
         "emit_watermark",
     )
 
-    def __init__(self, target: Input, availability: Availability) -> None:
+    def __init__(
+        self, target: Input, availability: Availability, records_in: Counter
+    ) -> None:
         self.availability = availability
+        self._records_in = records_in
         # Bound methods: a hop inside a chain costs one call.
-        self.emit_run = target.process_run
+        self._process_run = target.process_run
         self.emit_watermark = target.process_watermark
         self.emit_status = target.process_status
         self.emit_latency_marker = target.process_latency_marker
+
+    def emit_run(self, run: Run) -> Pending:
+        """Count the records and hand them over."""
+        self._records_in.value += len(run)
+        return self._process_run(run)
 
 
 class WriterOutput:

@@ -236,8 +236,11 @@ class StreamTask:
         self, status: InputStatus, controller: MailboxController
     ) -> Awaitable[None] | None:
         match status:
-            case InputStatus.MORE_AVAILABLE | InputStatus.NOTHING_AVAILABLE:
-                self._wait(controller)
+            case InputStatus.MORE_AVAILABLE:
+                self._wait_for_output(controller)
+            case InputStatus.NOTHING_AVAILABLE:
+                if not self._wait_for_output(controller):
+                    self._wait_for_input(controller)
             case InputStatus.STOPPED:
                 return self._end_data(StopMode.NO_DRAIN)
             case InputStatus.END_OF_DATA:
@@ -249,15 +252,18 @@ class StreamTask:
                 raise AssertionError("recovery ended outside restore")
         return None
 
-    def _wait(self, controller: MailboxController) -> None:
-        """Suspend the default action until there is input and room for output."""
+    def _wait_for_output(self, controller: MailboxController) -> bool:
+        """Suspend the default action until there is room for output; say whether."""
+        if self._output.available:
+            return False
+        self._suspend(controller, self._output, self.processor.metrics.backpressured)
+        return True
+
+    def _wait_for_input(self, controller: MailboxController) -> None:
+        """Suspend the default action until there is input."""
         source = self._input
         assert source is not None, "the loop runs after restore"
-        if not self._output.available:
-            self._suspend(
-                controller, self._output, self.processor.metrics.backpressured
-            )
-        elif not source.availability.available:
+        if not source.availability.available:
             self._flush()
             # Flushing may have made a consumer on this loop give input back.
             if not source.availability.available:

@@ -1,0 +1,201 @@
+"""Bounds, flushes, and letting the loop go."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from aiomailbox.errors import OverdraftCeilingError
+from aiomailbox.records import RUN_LENGTH_MAX, ListRun
+
+
+async def test_a_task_stops_reading_when_nobody_reads_its_output(bench: Any) -> None:
+    (producer,) = bench.input(permits=64)
+    bench.logged("a")
+    consumer = bench.output(permits=4)
+    task = bench.start()
+    run = list(range(RUN_LENGTH_MAX))
+    for _ in range(30):
+        producer.send(*run)
+    await bench.settle(500)
+    assert not task.processor.is_default_action_available
+    passed = bench.metrics.child("a").counter("records_in").value
+    # Four permits, of which one may hold a record only, and the slice in hand.
+    assert passed <= 5 * RUN_LENGTH_MAX
+    assert len(consumer.read(1)) <= RUN_LENGTH_MAX
+    await bench.settle(100)
+    assert bench.metrics.child("a").counter("records_in").value <= 6 * RUN_LENGTH_MAX
+    for _ in range(60):
+        consumer.read()
+        await bench.settle(100)
+    assert [e for e in consumer.elements if isinstance(e, int)] == run * 30
+
+
+async def test_backpressure_is_measured_apart_from_idleness(bench: Any) -> None:
+    (producer,) = bench.input()
+    bench.logged("a")
+    consumer = bench.output(permits=2)
+    task = bench.start()
+    await asyncio.sleep(1)
+    for number in range(5):
+        producer.send(*[number] * RUN_LENGTH_MAX)
+    await asyncio.sleep(2)
+    metrics = task.metrics()
+    assert metrics["idle_ms"] == pytest.approx(1000, abs=5)
+    assert metrics["backpressured_ms"] == pytest.approx(2000, abs=5)
+    while consumer.read():
+        await asyncio.sleep(0)
+        await bench.settle(20)
+    await asyncio.sleep(4)
+    metrics = task.metrics()
+    assert metrics["backpressured_ms"] == pytest.approx(2000, abs=5)
+    assert metrics["idle_ms"] == pytest.approx(5000, abs=5)
+
+
+async def test_mail_runs_while_a_task_is_backpressured(bench: Any) -> None:
+    (producer,) = bench.input()
+    bench.logged("a")
+    bench.output(permits=2)
+    task = bench.start()
+    for _ in range(5):
+        producer.send(*range(RUN_LENGTH_MAX))
+    await bench.settle(100)
+    assert not task.processor.is_default_action_available
+    assert await task.processor.main_executor.submit(lambda: "mail") == "mail"
+    assert not task.processor.is_default_action_available
+
+
+async def test_a_task_flushes_before_it_is_idle(bench: Any) -> None:
+    (producer,) = bench.input()
+    bench.logged("a")
+    consumer = bench.output(flush_interval_ms=None)
+    bench.start()
+    producer.send(1)
+    await bench.settle()
+    assert consumer.read() == [1]
+
+
+async def test_a_busy_task_flushes_when_the_interval_is_over(bench: Any) -> None:
+    (producer,) = bench.input()
+
+    async def emit_and_wait(self: Any, run: Any) -> None:
+        self.output.emit_run(run)
+        await asyncio.sleep(1)
+
+    bench.logged("a", run=emit_and_wait)
+    consumer = bench.output(flush_interval_ms=100)
+    bench.start()
+    producer.send(1)
+    await asyncio.sleep(0.099)
+    assert consumer.read() == []
+    await asyncio.sleep(0.002)
+    assert consumer.read() == [1]
+
+
+async def test_what_an_operator_emits_while_nobody_reads_fits_up_to_the_ceiling(
+    bench: Any,
+) -> None:
+    (producer,) = bench.input()
+
+    def burst(self: Any, run: Any) -> Any:
+        for _ in range(20):
+            self.output.emit_run(ListRun(list(range(RUN_LENGTH_MAX))))
+
+    bench.logged("a", run=burst)
+    consumer = bench.output(permits=4)
+    task = bench.start()
+    producer.send(1)
+    producer.send(2)
+    await bench.settle()
+    assert not task.processor.is_default_action_available
+    assert bench.writers[0].partition.queued_buffers == 20
+    for _ in range(200):
+        consumer.read()
+        await bench.settle(5)
+    assert len(consumer.elements) == 40 * RUN_LENGTH_MAX
+
+
+async def test_a_burst_without_end_fails_the_task_and_not_the_process(
+    bench: Any,
+) -> None:
+
+    (producer,) = bench.input()
+
+    def burst(self: Any, run: Any) -> Any:
+        while True:
+            self.output.emit_run(ListRun([0] * RUN_LENGTH_MAX))
+
+    bench.logged("a", run=burst)
+    bench.output(permits=4)
+    bench.start()
+    producer.send(1)
+    assert isinstance(await bench.end(), OverdraftCeilingError)
+
+
+@pytest.mark.real_time
+async def test_a_slow_function_leaves_the_loop_responsive(bench: Any) -> None:
+    """D6: a tick is late by a few slices at most."""
+    (producer,) = bench.input()
+
+    def slow(self: Any, run: Any) -> Any:
+        end = time.perf_counter() + 0.0005 * len(run)
+        while time.perf_counter() < end:
+            pass
+        return self.output.emit_run(run)
+
+    bench.logged("a", run=slow)
+    bench.output(permits=64)
+    bench.start()
+    producer.send(*range(RUN_LENGTH_MAX))
+    producer.end()
+    loop = asyncio.get_running_loop()
+    latest, last = 0.0, loop.time()
+    while not bench.runner.done():
+        await asyncio.sleep(0.001)
+        now = loop.time()
+        latest, last = max(latest, now - last), now
+    assert await bench.end() is None
+    # All in one piece it would be half a second.
+    assert latest < 0.1
+
+
+async def test_two_busy_tasks_on_one_loop_take_turns(bench: Any) -> None:
+    other = type(bench)()
+    log: list[str] = []
+
+    def note(self: Any, run: Any) -> Any:
+        log.append(self.name)
+
+    for each, name in ((bench, "a"), (other, "b")):
+        (producer,) = each.input(permits=64)
+        each.logged(name, run=note)
+        for _ in range(20):
+            producer.send(*range(RUN_LENGTH_MAX))
+        producer.end()
+        each.start()
+    await bench.end()
+    await other.end()
+    await other.tear_down()
+    # A slice ends after 1024 turns where time stands still: both were seen early.
+    assert {"a", "b"} == set(log)
+
+
+async def test_a_task_that_is_always_busy_lets_others_run(bench: Any) -> None:
+    (producer,) = bench.input(permits=256)
+    turns: list[int] = []
+
+    def slow(self: Any, run: Any) -> Any:
+        bench.clock.advance(0.001)
+
+    bench.logged("a", run=slow)
+    for number in range(100):
+        producer.send(number)
+    bench.start()
+    producer.end()
+    while not bench.runner.done():
+        turns.append(1)
+        await asyncio.sleep(0)
+    assert len(turns) > 90

@@ -1,0 +1,192 @@
+"""Which input is read next, and what the inputs together have come to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiomailbox.availability import Availability
+from aiomailbox.operators import InputStatus
+from aiomailbox.task.processors import (
+    AnyAvailability,
+    MultiInputProcessor,
+    OneInputProcessor,
+)
+
+S = InputStatus
+
+
+class ScriptedInput:
+    """Returns statuses one by one; available as long as there are some."""
+
+    def __init__(self, *statuses: InputStatus) -> None:
+        self.statuses = list(statuses)
+        self.availability = Availability(available=bool(statuses))
+        self.pending: Any = None
+        self.reads = 0
+        self.calls: list[str] = []
+
+    def offer(self, *statuses: InputStatus) -> None:
+        self.statuses += statuses
+        self.availability.set_available()
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def emit_next(self) -> InputStatus:
+        self.reads += 1
+        status = self.statuses.pop(0)
+        # A finished gate says for ever that it is available.
+        if not self.statuses and status is not S.END_OF_INPUT:
+            self.availability.reset()
+        return status
+
+    def end_of_event_time(self) -> None:
+        self.calls.append("end of event time")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def statuses(processor: Any, times: int) -> list[InputStatus]:
+    return [processor.process_input() for _ in range(times)]
+
+
+def test_one_input_says_what_its_input_says() -> None:
+    for status in S:
+        assert OneInputProcessor(ScriptedInput(status)).process_input() is status
+
+
+def test_inputs_are_read_in_turn() -> None:
+    """MB-118."""
+    order: list[int] = []
+    inputs = [ScriptedInput(*[S.MORE_AVAILABLE] * 4) for _ in range(3)]
+    processor = MultiInputProcessor(inputs)
+    for _ in range(9):
+        before = [each.reads for each in inputs]
+        processor.process_input()
+        after = [each.reads for each in inputs]
+        order += [i for i in range(3) if after[i] != before[i]]
+    assert order == [0, 1, 2] * 3
+
+
+def test_an_input_that_becomes_available_is_read_within_two_steps() -> None:
+    """MB-122."""
+    busy = ScriptedInput(*[S.MORE_AVAILABLE] * 100)
+    other = ScriptedInput(*[S.MORE_AVAILABLE] * 100)
+    late = ScriptedInput()
+    processor = MultiInputProcessor([busy, late, other])
+    statuses(processor, 10)
+    assert late.reads == 0
+    late.offer(S.NOTHING_AVAILABLE)
+    statuses(processor, 3)
+    assert late.reads == 1
+
+
+def test_more_is_available_while_any_input_is() -> None:
+    first, second = ScriptedInput(S.NOTHING_AVAILABLE), ScriptedInput()
+    processor = MultiInputProcessor([first, second])
+    assert processor.process_input() is S.NOTHING_AVAILABLE
+    assert not processor.availability.available
+    second.offer(S.MORE_AVAILABLE, S.NOTHING_AVAILABLE)
+    assert processor.availability.available
+    assert statuses(processor, 2) == [S.MORE_AVAILABLE, S.NOTHING_AVAILABLE]
+    assert processor.process_input() is S.NOTHING_AVAILABLE
+    assert (first.reads, second.reads) == (1, 2)
+
+
+def test_data_ends_when_all_inputs_ended_theirs() -> None:
+    first = ScriptedInput(S.END_OF_DATA, S.END_OF_INPUT)
+    second = ScriptedInput(S.MORE_AVAILABLE, S.END_OF_DATA, S.END_OF_INPUT)
+    processor = MultiInputProcessor([first, second])
+    assert statuses(processor, 5) == [
+        S.MORE_AVAILABLE,  # first: its data ended
+        S.MORE_AVAILABLE,  # second
+        S.MORE_AVAILABLE,  # first: all read
+        S.END_OF_DATA,
+        S.END_OF_INPUT,
+    ]
+    assert processor.process_input() is S.END_OF_INPUT
+
+
+def test_one_stopped_input_stops_the_task_whichever_is_last() -> None:
+    """D9."""
+    for first, second in [(S.STOPPED, S.END_OF_DATA), (S.END_OF_DATA, S.STOPPED)]:
+        processor = MultiInputProcessor([ScriptedInput(first), ScriptedInput(second)])
+        assert statuses(processor, 2) == [S.MORE_AVAILABLE, S.STOPPED]
+
+
+def test_a_finished_input_does_not_keep_the_task_awake() -> None:
+    first = ScriptedInput(S.END_OF_DATA, S.END_OF_INPUT)
+    second = ScriptedInput()
+    processor = MultiInputProcessor([first, second])
+    assert statuses(processor, 2)[-1] is S.NOTHING_AVAILABLE
+    assert first.availability.available
+    assert not processor.availability.available
+    woken: list[int] = []
+    processor.availability.on_available(lambda: woken.append(1))
+    second.offer(S.END_OF_DATA)
+    assert woken == [1]
+
+
+async def test_starting_ending_and_closing_reach_every_input() -> None:
+    inputs = [ScriptedInput(), ScriptedInput()]
+    processor = MultiInputProcessor(inputs)
+    processor.start()
+    await processor.end_of_event_time()
+    await processor.close()
+    for each in inputs:
+        assert each.calls == ["start", "end of event time", "close"]
+
+
+def test_what_is_pending_is_handed_on_once() -> None:
+    task_input = ScriptedInput(S.MORE_AVAILABLE, S.MORE_AVAILABLE)
+    awaitable = object()
+    task_input.pending = awaitable
+    for processor in (OneInputProcessor(task_input), MultiInputProcessor([task_input])):
+        task_input.pending = awaitable
+        processor.process_input()
+        assert processor.pending is awaitable
+        assert task_input.pending is None
+
+
+def test_a_quiet_input_collects_no_callbacks() -> None:
+    busy, quiet = Availability(), Availability()
+    either = AnyAvailability([busy, quiet])
+    woken: list[int] = []
+    for number in range(1000):
+        either.on_available(lambda number=number: woken.append(number))
+        busy.set_available()
+        busy.reset()
+    assert woken == list(range(1000))
+    assert len(quiet._callbacks) == 1
+    assert len(busy._callbacks) <= 1
+    quiet.set_available()
+    assert len(woken) == 1000
+
+
+def test_a_callback_may_ask_again_at_once() -> None:
+    first, second = Availability(), Availability()
+    either = AnyAvailability([first, second])
+    woken: list[str] = []
+
+    def again() -> None:
+        woken.append("again")
+        first.reset()
+        either.on_available(lambda: woken.append("later"))
+
+    either.on_available(again)
+    first.set_available()
+    assert woken == ["again"]
+    second.set_available()
+    assert woken == ["again", "later"]
+
+
+async def test_a_waiter_that_is_cancelled_leaves_nothing_behind() -> None:
+    first, second = Availability(), Availability()
+    either = AnyAvailability([first, second])
+    for _ in range(100):
+        either.waiter().cancel()
+        await asyncio.sleep(0)
+    assert len(either._callbacks) == 0
+    assert len(first._callbacks) + len(second._callbacks) <= 2
