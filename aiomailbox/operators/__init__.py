@@ -23,6 +23,7 @@ from aiomailbox.operators.callables import (
     check_sync_function,
     describe,
     is_async_callable,
+    refuse_coroutine,
 )
 from aiomailbox.operators.co_operator import (
     CoFlatMapOperator,
@@ -193,6 +194,7 @@ __all__ = [
     "max_",
     "mean",
     "min_",
+    "refuse_coroutine",
     "result_type",
     "skip",
     "stateless",

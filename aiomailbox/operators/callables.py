@@ -6,9 +6,10 @@ import functools
 import inspect
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from types import CoroutineType
+from typing import Any, NoReturn
 
-from aiomailbox.errors import WrongTypeError
+from aiomailbox.errors import RecordTypeError, WrongTypeError
 
 
 class CallableKind(Enum):
@@ -90,6 +91,27 @@ def check_sync_function(
             "A plain function is needed here: do the awaiting in map_async before.",
         )
     return checked
+
+
+def refuse_coroutine(
+    coroutine: CoroutineType[Any, Any, Any], function: Callable[..., Any]
+) -> NoReturn:
+    """Close a coroutine that came where a value is expected, and say whose it is.
+
+    Args:
+        coroutine: What ``function`` returned although it is no ``async def`` function.
+        function: The user's function.
+
+    Raises:
+        RecordTypeError: Always.
+    """
+    coroutine.close()
+    raise RecordTypeError(
+        "function",
+        f"{describe(function)} returned a coroutine where a value is expected",
+        "An async def function: pass the function itself instead of calling it in a "
+        "lambda, or use map_async before.",
+    )
 
 
 def describe(function: Callable[..., Any]) -> str:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from operator import length_hint
-from typing import Any
+from types import CoroutineType
+from typing import Any, NoReturn
 
+from aiomailbox.errors import RecordTypeError
 from aiomailbox.operators.aggregates import (
     Aggregate,
     check_aggregate,
     is_async_aggregate,
 )
-from aiomailbox.operators.callables import check_function, is_async_callable
+from aiomailbox.operators.callables import (
+    check_function,
+    is_async_callable,
+    refuse_coroutine,
+)
 from aiomailbox.operators.contract import Pending, then
 from aiomailbox.operators.key_reader import KeyReader
 from aiomailbox.operators.on_error import OnError, check_on_error, fail
@@ -48,6 +54,7 @@ class RollingOperator(StatefulOperator):
         self._key = field_or_function(key, "key")
         self._function = function
         self._is_async = is_async
+        self._may_give_coroutines = True
         self.on_error = check_on_error(on_error)
 
     def open(self) -> Pending:
@@ -74,7 +81,17 @@ class RollingOperator(StatefulOperator):
             self._update(remaining_keys, remaining, results)
         except Exception as error:  # noqa: BLE001 -- on_error decides
             return self._process_rest(run, remaining_keys, remaining, results, error)
+        if self._may_give_coroutines and CoroutineType in map(type, results):
+            return self._refuse(results)
         return self.output.emit_run(ListRun(results, run.timestamps))
+
+    def _refuse(self, results: list[Any]) -> NoReturn:
+        """Say that the function only looks as if it gave values."""
+        coroutine = next(one for one in results if type(one) is CoroutineType)
+        try:
+            refuse_coroutine(coroutine, self._function)
+        except RecordTypeError as error:
+            raise self._failures.user_error(error) from error
 
     def _update(
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
@@ -226,6 +243,7 @@ class KeyedAggregateOperator(RollingOperator):
             is_async=is_async_aggregate(aggregate),
             on_error=on_error,
         )
+        self._may_give_coroutines = not isinstance(aggregate, Aggregate)
 
     def _update(
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
