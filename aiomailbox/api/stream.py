@@ -132,6 +132,7 @@ class DataStream(
         cache: Cache | None = None,
         on_error: OnError = fail,
         buffer: int | None = None,
+        key_buffer: int | None = None,
     ) -> DataStream[U]:
         """Call an async function for each record, many calls at a time.
 
@@ -152,6 +153,7 @@ class DataStream(
             cache: Answer equal calls once.
             on_error: What to do with a record after the last attempt.
             buffer: Records held in the whole job, 4 times those in calls by default.
+            key_buffer: With ``ordered="key"``, records that may wait for their key.
 
         Example:
             >>> import asyncio
@@ -180,6 +182,7 @@ class DataStream(
             cache=cache,
             on_error=check_on_error(on_error),
             buffer=buffer,
+            key_buffer=key_buffer,
         )
         # Wrong arguments fail here, where they are written.
         sample = factory()
