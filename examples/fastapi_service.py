@@ -119,7 +119,7 @@ app = FastAPI(title="Readings", lifespan=lifespan)
 async def post_reading(reading: Reading, request: Request) -> dict[str, str]:
     """Accept a reading; it will be in the totals in a moment."""
     service: Service = request.app.state.service
-    if service.job.state is not am.JobState.RUNNING:
+    if service.job.state not in {am.JobState.CREATED, am.JobState.RUNNING}:
         raise HTTPException(503, f"the pipeline is {service.job.state.value}")
     if not service.inbox.put(reading):
         raise HTTPException(503, "too busy", headers={"Retry-After": "1"})

@@ -87,9 +87,11 @@ class RollingOperator(StatefulOperator):
 
     def _refuse(self, results: list[Any]) -> NoReturn:
         """Say that the function only looks as if it gave values."""
-        coroutine = next(one for one in results if type(one) is CoroutineType)
+        coroutines = [one for one in results if type(one) is CoroutineType]
+        for coroutine in coroutines:
+            coroutine.close()
         try:
-            refuse_coroutine(coroutine, self._function)
+            refuse_coroutine(coroutines[0], self._function)
         except RecordTypeError as error:
             raise self._failures.user_error(error) from error
 

@@ -1,0 +1,249 @@
+"""How jobs end: by themselves, by cancellation, by failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.errors import StopTask
+
+NothingLeft = Callable[[], None]
+Env = am.StreamExecutionEnvironment
+
+
+class Source:
+    """Numbers for ever, ten a second; knows whether it was closed."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.closed = 0
+
+    async def __call__(self) -> AsyncIterator[int]:
+        self.started.set()
+        number = 0
+        try:
+            while True:
+                yield number
+                number += 1
+                await asyncio.sleep(0.1)
+        finally:
+            self.closed += 1
+
+
+def _collect(stream: am.DataStream[Any]) -> Any:
+    return stream.collect()
+
+
+def _count(stream: am.DataStream[Any]) -> Any:
+    return stream.count()
+
+
+async def _iterate(stream: am.DataStream[Any]) -> None:
+    async for _ in stream:
+        pass
+
+
+@pytest.mark.parametrize("verb", [_collect, _count, _iterate])
+async def test_cancelling_who_awaits_a_stream_cancels_its_job(
+    env: Env, assert_nothing_left: NothingLeft, verb: Callable[..., Any]
+) -> None:
+    source = Source()
+    stream = env.from_async_iterable(source.__call__).map(lambda n: n)
+    task = asyncio.ensure_future(verb(stream))
+    await source.started.wait()
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    if verb is not _iterate:
+        # An abandoned `async for` is closed by the event loop, a moment later.
+        assert source.closed == 1
+    await asyncio.sleep(1)
+    assert source.closed == 1
+    assert_nothing_left()
+
+
+async def test_cancelling_who_awaits_execute_cancels_the_job(
+    env: Env, assert_nothing_left: NothingLeft
+) -> None:
+    source = Source()
+    env.from_async_iterable(source.__call__).sink_to(lambda n: None)
+    task = asyncio.ensure_future(env.execute())
+    await source.started.wait()
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert source.closed == 1
+    assert_nothing_left()
+
+
+async def test_a_timeout_around_a_verb_cancels_the_job(
+    env: Env, assert_nothing_left: NothingLeft
+) -> None:
+    source = Source()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3):
+            await env.from_async_iterable(source.__call__).collect()
+    assert source.closed == 1
+    assert_nothing_left()
+
+
+async def test_calls_that_are_being_made_are_cancelled_with_the_job(
+    env: Env, assert_nothing_left: NothingLeft
+) -> None:
+    cancelled = 0
+
+    async def for_ever(n: int) -> int:
+        nonlocal cancelled
+        try:
+            await asyncio.sleep(10**6)
+        except asyncio.CancelledError:
+            cancelled += 1
+            raise
+        return n
+
+    stream = env.from_collection([1, 2, 3]).map_async(for_ever, concurrency=3)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await stream.collect()
+    assert cancelled == 3
+    assert_nothing_left()
+
+
+async def test_cancelling_who_waits_for_a_result_leaves_the_job_alone(
+    env: Env,
+) -> None:
+    source = Source()
+    env.from_async_iterable(source.__call__).sink_to(lambda n: None)
+    async with env.start() as job:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await job.result()
+        assert job.state is am.JobState.RUNNING
+
+
+async def test_cancel_waits_until_all_of_the_job_is_gone(
+    env: Env, assert_nothing_left: NothingLeft
+) -> None:
+    source = Source()
+    env.from_async_iterable(source.__call__).sink_to(lambda n: None)
+    async with env.start("ticks") as job:
+        await asyncio.sleep(1)
+        await job.cancel()
+        assert job.state is am.JobState.CANCELED
+        assert source.closed == 1
+        assert_nothing_left()
+        await job.cancel()
+        with pytest.raises(am.JobCancelledError, match="ticks"):
+            await job.result()
+
+
+async def test_a_job_can_be_cancelled_before_it_began(
+    env: Env, assert_nothing_left: NothingLeft
+) -> None:
+    env.from_collection([1]).sink_to(lambda n: None)
+    async with env.start() as job:
+        assert job.state is am.JobState.CREATED
+        await job.cancel()
+        assert job.state is am.JobState.CANCELED
+    assert_nothing_left()
+
+
+async def test_an_error_in_the_block_cancels_the_job_and_goes_on(
+    env: Env, assert_nothing_left: NothingLeft
+) -> None:
+    source = Source()
+    env.from_async_iterable(source.__call__).sink_to(lambda n: None)
+    with pytest.raises(KeyError, match="mine"):
+        async with env.start() as job:
+            await asyncio.sleep(1)
+            raise KeyError("mine")
+    assert job.state is am.JobState.CANCELED
+    assert source.closed == 1
+    assert_nothing_left()
+
+
+async def test_a_job_that_fails_while_nobody_looks_fails_the_block(
+    env: Env, assert_nothing_left: NothingLeft
+) -> None:
+    env.from_collection([0]).map(lambda n: 1 / n).sink_to(lambda n: None)
+    with pytest.raises(am.JobFailedError, match="division by zero"):
+        async with env.start() as job:
+            await asyncio.sleep(5)
+            assert job.state is am.JobState.FAILED
+    assert_nothing_left()
+
+
+async def test_a_failure_that_was_seen_is_raised_as_it_is(env: Env) -> None:
+    env.from_collection([0]).map(lambda n: 1 / n).sink_to(lambda n: None)
+    with pytest.raises(am.JobFailedError) as caught:
+        async with env.start() as job:
+            await job.result()
+    assert caught.value.__cause__ is not None
+
+
+async def test_when_a_task_fails_every_other_task_is_closed(
+    env: Env, assert_nothing_left: NothingLeft
+) -> None:
+    quiet = Source()
+    closed: list[str] = []
+
+    class Watcher(am.ProcessFunction):
+        def process_element(self, value: int, context: Any, out: Any) -> None:
+            out.collect(value)
+
+        def close(self) -> None:
+            closed.append("watcher")
+
+    env.from_async_iterable(quiet.__call__).process(Watcher()).sink_to(lambda n: None)
+    env.from_collection([0]).map(lambda n: 1 / n).sink_to(lambda n: None)
+    with pytest.raises(am.JobFailedError, match="division"):
+        await env.execute()
+    assert quiet.closed == 1
+    assert closed == ["watcher"]
+    assert_nothing_left()
+
+
+async def test_the_first_error_counts(env: Env) -> None:
+    def fail_first(n: int) -> int:
+        raise ValueError("first")
+
+    async def fail_later(n: int) -> int:
+        await asyncio.sleep(1)
+        raise KeyError("later")
+
+    env.from_collection([1]).map(fail_later).sink_to(lambda n: None)
+    env.from_collection([1]).map(fail_first).sink_to(lambda n: None)
+    with pytest.raises(am.JobFailedError, match="first"):
+        await env.execute()
+
+
+async def test_stopping_a_task_from_a_function_ends_the_job_as_cancelled(
+    env: Env,
+) -> None:
+    def stop(n: int) -> int:
+        raise StopTask
+
+    env.from_collection([1]).map(stop).sink_to(lambda n: None)
+    with pytest.raises(am.JobCancelledError):
+        await env.execute()
+
+
+async def test_what_was_handed_over_before_a_failure_is_there(env: Env) -> None:
+    env.set_buffer_timeout(0)
+
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.sleep(1)
+        yield 0
+
+    seen = []
+    with pytest.raises(am.JobFailedError, match="division"):
+        async for value in env.from_async_iterable(numbers).map(lambda n: 1 / n):
+            seen.append(value)
+    assert seen == [1.0]

@@ -1,0 +1,152 @@
+"""What we leave alone in the program that we are part of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import structlog
+
+import aiomailbox as am
+
+BUILD_AND_EXPLAIN = """
+import asyncio, sys
+
+def refuse(*_, **__):
+    raise SystemExit("an event loop was touched")
+
+for name in ("get_event_loop", "get_running_loop", "new_event_loop", "set_event_loop"):
+    setattr(asyncio, name, refuse)
+
+import aiomailbox as am
+
+async def call(n):
+    return n
+
+tag = am.OutputTag("failed")
+env = am.StreamExecutionEnvironment(parallelism=2)
+strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(1.0)
+numbers = env.from_collection([1], strategy.with_timestamp_assigner(lambda n: n))
+calls = numbers.map_async(call, retry=am.Retry(), limit=am.RateLimit(5),
+                          cache=am.Cache(lambda n: n), on_error=am.dead_letter(tag))
+windows = calls.key_by(lambda n: n).window(am.TumblingEventTimeWindows.of(am.days(1)))
+windows.aggregate(am.count()).sink_to(print)
+calls.get_side_output(tag).sink_to(print)
+env.explain()
+print(*sorted({"pyspark", "pyarrow", "uvloop", "pandas", "aiostream"} & set(sys.modules)))
+"""
+
+
+def run_python(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_imports_nothing_heavy() -> None:
+    heavy = {"pyspark", "pyarrow", "uvloop", "pandas", "numpy", "aiostream"}
+    loaded = run_python("import sys, aiomailbox; print(*sys.modules)")
+    assert heavy & {name.partition(".")[0] for name in loaded.split()} == set()
+
+
+def test_building_a_pipeline_touches_no_event_loop_and_imports_nothing_heavy() -> None:
+    assert run_python(BUILD_AND_EXPLAIN) == ""
+
+
+def test_a_pipeline_can_be_built_in_another_thread() -> None:
+    built: list[am.DataStream[int]] = []
+
+    def build() -> None:
+        env = am.StreamExecutionEnvironment()
+        built.append(env.from_collection([1]).map(lambda n: n + 1))
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    thread.join()
+    assert am.run(built[0].collect()) == [2]
+
+
+def signal_handlers() -> dict[int, object]:
+    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+
+@pytest.mark.real_time
+async def test_a_job_configures_no_logging_and_installs_no_signal_handler() -> None:
+    root = logging.getLogger()
+    seen: list[tuple[object, ...]] = []
+
+    def look(_: object) -> None:
+        seen.append(look_around())
+
+    def look_around() -> tuple[object, ...]:
+        return (
+            signal_handlers(),
+            list(root.handlers),
+            root.level,
+            list(logging.getLogger("aiomailbox").handlers),
+            structlog.get_config() | {},
+            structlog.is_configured(),
+            sys.excepthook,
+            threading.excepthook,
+            asyncio.get_running_loop().get_exception_handler(),
+            asyncio.get_running_loop().get_task_factory(),
+        )
+
+    before = look_around()
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([1]).sink_to(look)
+    await env.execute()
+    assert seen == [before]
+    assert look_around() == before
+
+
+def test_the_blocking_door_puts_the_interrupt_handler_back() -> None:
+    before = signal_handlers()
+    am.run(am.StreamExecutionEnvironment().from_collection([1]).collect())
+    assert signal_handlers() == before
+
+
+INTERRUPTED = """
+import asyncio, os, signal
+import aiomailbox as am
+
+async def numbers():
+    try:
+        while True:
+            yield 1
+            await asyncio.sleep(0.01)
+    finally:
+        print("closed")
+
+async def interrupt(n):
+    os.kill(os.getpid(), signal.SIGINT)
+
+env = am.StreamExecutionEnvironment()
+env.from_async_iterable(numbers).sink_to(interrupt)
+try:
+    am.run(env.execute())
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_cancels_the_job_and_is_raised_after_its_clean_up() -> None:
+    assert run_python(INTERRUPTED).split() == ["closed", "interrupted"]
+
+
+@pytest.mark.real_time
+async def test_a_job_does_not_close_or_replace_the_loop() -> None:
+    loop = asyncio.get_running_loop()
+    await am.StreamExecutionEnvironment().from_collection([1]).collect()
+    assert asyncio.get_running_loop() is loop
+    assert not loop.is_closed()

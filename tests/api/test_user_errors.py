@@ -1,0 +1,333 @@
+"""A user function that raises names the operator, its uid and the user's line."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import pytest
+
+import aiomailbox as am
+
+Env = am.StreamExecutionEnvironment
+Stream = am.DataStream[Any]
+
+
+class Event(NamedTuple):
+    key: str
+    at: Any
+
+
+EVENTS = [Event("a", 1_000), Event("a", 2_000)]
+
+
+def broken(*_: Any) -> Any:
+    raise ValueError("broken")
+
+
+async def broken_async(*_: Any) -> Any:
+    await asyncio.sleep(0.01)
+    raise ValueError("broken")
+
+
+def broken_generator(_: Any) -> Any:
+    yield 1
+    raise ValueError("broken")
+
+
+class BrokenAggregate:
+    create_accumulator = staticmethod(list)
+    add = staticmethod(broken)
+    get_result = staticmethod(lambda accumulator: accumulator)
+    merge = staticmethod(broken)
+
+
+class BrokenResult(BrokenAggregate):
+    add = staticmethod(lambda value, accumulator: accumulator)
+    get_result = staticmethod(broken)
+
+
+class CoroutineAggregate(BrokenAggregate):
+    add = staticmethod(lambda value, accumulator: broken_async(value))
+
+
+class CoroutineResult(BrokenAggregate):
+    add = staticmethod(lambda value, accumulator: accumulator)
+    get_result = staticmethod(lambda accumulator: broken_async(accumulator))
+
+
+class BrokenProcess(am.ProcessFunction):
+    process_element = broken
+
+
+class BrokenOpen(am.ProcessFunction):
+    open = broken
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        pass
+
+
+class BrokenFinish(am.ProcessFunction):
+    finish = broken
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        pass
+
+
+class BrokenKeyed(am.KeyedProcessFunction):
+    process_element = broken
+
+
+class BrokenTimer(am.KeyedProcessFunction):
+    on_timer = broken
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        context.timer_service.register_event_time_timer(1_500)
+
+
+class BrokenWindow(am.ProcessWindowFunction):
+    process = broken
+
+
+class BrokenCall:
+    async def __call__(self, value: Any) -> Any:
+        return broken()
+
+
+def windowed(stream: Stream) -> Any:
+    return stream.key_by("key").window(am.TumblingEventTimeWindows.of(1))
+
+
+OPERATORS: dict[str, Callable[[Stream], Stream]] = {
+    "map": lambda s: s.map(broken),
+    "map async": lambda s: s.map(broken_async),
+    "filter": lambda s: s.filter(broken),
+    "filter async": lambda s: s.filter(broken_async),
+    "flat_map": lambda s: s.flat_map(broken),
+    "flat_map generator": lambda s: s.flat_map(broken_generator),
+    "map_async": lambda s: s.map_async(broken_async),
+    "map_async object": lambda s: s.map_async(BrokenCall()),
+    "process": lambda s: s.process(BrokenProcess()),
+    "process open": lambda s: s.process(BrokenOpen()),
+    "process finish": lambda s: s.process(BrokenFinish()),
+    "key_by": lambda s: s.key_by(broken).reduce(lambda a, b: b),
+    "reduce": lambda s: s.key_by("key").reduce(broken),
+    "reduce async": lambda s: s.key_by("key").reduce(broken_async),
+    "aggregate": lambda s: s.key_by("key").aggregate(BrokenAggregate()),
+    "aggregate result": lambda s: s.key_by("key").aggregate(BrokenResult()),
+    "keyed process": lambda s: s.key_by("key").process(BrokenKeyed()),
+    "timer": lambda s: s.key_by("key").process(BrokenTimer()),
+    "window reduce": lambda s: windowed(s.map(same_time)).reduce(broken),
+    "window aggregate": lambda s: windowed(s).aggregate(BrokenAggregate()),
+    "window result": lambda s: windowed(s).aggregate(BrokenResult()),
+    "window where": lambda s: windowed(s).aggregate(am.count(where=broken)),
+    "window process": lambda s: windowed(s).process(BrokenWindow()),
+    "sink": lambda s: s.sink_to(broken),
+    "sink async": lambda s: s.sink_to(broken_async),
+}
+
+
+def same_time(event: Event) -> Event:
+    return event
+
+
+def events(env: Env) -> Stream:
+    strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+    # Both in one window, so that there is something to reduce.
+    values = [Event("a", 1_000), Event("a", 1_001)]
+    return env.from_collection(values, strategy.with_timestamp_assigner("at"))
+
+
+def user_error_of(error: BaseException) -> am.UserFunctionError:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, am.UserFunctionError):
+        cause = cause.__cause__
+    assert cause is not None, f"no UserFunctionError behind {error!r}"
+    return cause
+
+
+@pytest.mark.parametrize("case", OPERATORS)
+async def test_a_function_that_raises_names_operator_uid_and_line(
+    env: Env, case: str, assert_nothing_left: Callable[[], None]
+) -> None:
+    stream = OPERATORS[case](events(env)).name("culprit").uid("u-1")
+    with pytest.raises(am.JobFailedError) as caught:
+        if case.startswith("sink"):
+            await env.execute()
+        else:
+            await stream.collect()
+    error = user_error_of(caught.value)
+    assert (error.operator, error.uid) == ("culprit", "u-1")
+    file, _, line = error.location.rpartition(":")
+    assert file == __file__
+    assert (
+        "raise ValueError"
+        in inspect.getsource(inspect.getmodule(broken)).splitlines()[int(line) - 1]
+    )
+    assert type(error.__cause__) is ValueError
+    text = str(caught.value)
+    assert "'culprit'" in text
+    assert "'u-1'" in text
+    assert error.location in text
+    assert_nothing_left()
+
+
+async def test_a_key_function_that_raises_names_the_keyed_operator(env: Env) -> None:
+    """Also when the records cross a channel before they are used."""
+    env.disable_operator_chaining()
+    stream = events(env).key_by(broken).reduce(lambda a, b: b).name("culprit")
+    with pytest.raises(am.JobFailedError, match="broken"):
+        await stream.collect()
+
+
+async def test_a_skipped_record_is_counted(env: Env) -> None:
+    seen: list[float] = []
+    numbers = env.from_collection([2, 0, 1])
+    numbers.map(lambda n: 2 / n, on_error=am.skip).name("divide").sink_to(seen.append)
+    async with env.start() as job:
+        await job.result()
+    assert seen == [1.0, 2.0]
+    assert job.metrics().operators["divide"]["skipped"] == 1
+
+
+async def test_a_dead_letter_has_the_record_and_the_reason(env: Env) -> None:
+    failed = am.OutputTag("failed")
+    divided = (
+        env.from_collection([2, 0])
+        .map(lambda n: 2 / n, on_error=am.dead_letter(failed))
+        .name("divide")
+        .uid("d")
+    )
+    (letter,) = await divided.get_side_output(failed).collect()
+    assert (letter.record, letter.operator, letter.uid) == (0, "divide", "d")
+    assert letter.error_type == "ZeroDivisionError"
+    assert __file__ in letter.traceback
+
+
+COROUTINES: dict[str, Callable[[Stream], Stream]] = {
+    "map": lambda s: s.map(lambda event: broken_async(event)),
+    "filter": lambda s: s.filter(lambda event: broken_async(event)),
+    "flat_map": lambda s: s.flat_map(lambda event: broken_async(event)),
+    "key_by": lambda s: s.key_by(lambda e: broken_async(e)).reduce(lambda a, b: b),
+    "reduce": lambda s: s.key_by("key").reduce(lambda a, b: broken_async(a)),
+    "aggregate": lambda s: s.key_by("key").aggregate(CoroutineAggregate()),
+    "aggregate result": lambda s: s.key_by("key").aggregate(CoroutineResult()),
+    "window reduce": lambda s: windowed(s).reduce(lambda a, b: broken_async(a)),
+    "window aggregate": lambda s: windowed(s).aggregate(CoroutineAggregate()),
+    "window result": lambda s: windowed(s).aggregate(CoroutineResult()),
+}
+
+
+@pytest.mark.parametrize("case", COROUTINES)
+async def test_a_coroutine_where_a_value_is_expected_is_said_to_be_one(
+    env: Env, case: str
+) -> None:
+    """Here the function only looks synchronous, so it cannot be seen before."""
+    stream = COROUTINES[case](events(env)).name("culprit")
+    with pytest.raises(am.JobFailedError, match="coroutine") as caught:
+        await stream.collect()
+    assert "culprit" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        (["a", 1], "int"),
+        ([1, 1.0], "float"),
+        ([1, True], "bool"),
+        (["a", None], "None"),
+        ([None], "None"),
+        ([["a"]], "list"),
+        ([{"a": 1}], "dict"),
+        ([2**70], "64"),
+    ],
+)
+async def test_a_key_that_has_no_place_is_refused(
+    env: Env, keys: list[Any], problem: str
+) -> None:
+    stream = env.from_collection(keys).key_by(lambda key: key).aggregate(am.count())
+    with pytest.raises(am.JobFailedError, match=problem) as caught:
+        await stream.name("culprit").collect()
+    assert "key" in str(caught.value)
+    cause: BaseException | None = caught.value
+    while cause is not None and not isinstance(cause, am.KeyTypeError):
+        cause = cause.__cause__
+    assert cause is not None
+
+
+@pytest.mark.parametrize(
+    ("at", "problem"),
+    [
+        ("2013-01-01", "str"),
+        (None, "None"),
+        (1.5, "float"),
+        (True, "bool"),
+        (datetime(2013, 1, 1), "time zone"),
+    ],
+)
+async def test_an_event_time_must_be_an_int_or_an_aware_datetime(
+    env: Env, at: Any, problem: str
+) -> None:
+    strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+    stream = env.from_collection(
+        [Event("a", at)], strategy.with_timestamp_assigner("at"), name="culprit"
+    )
+    with pytest.raises(am.JobFailedError, match=problem) as caught:
+        await stream.collect()
+    assert isinstance(caught.value.__cause__, am.TimestampError), caught.value.__cause__
+
+
+async def test_a_window_needs_event_times(env: Env) -> None:
+    stream = env.from_collection(EVENTS)
+    with pytest.raises(am.JobFailedError, match=r"timestamp|event time"):
+        await windowed(stream).aggregate(am.count()).collect()
+
+
+async def test_a_field_that_is_not_there_is_named_with_those_that_are(
+    env: Env,
+) -> None:
+    with pytest.raises(am.JobFailedError, match=r"kee.*key, at"):
+        await env.from_collection(EVENTS).key_by("kee").aggregate(am.count()).collect()
+
+
+@pytest.mark.parametrize("how", ["source", "async source", "map"])
+async def test_a_record_of_another_type_than_declared_fails_the_job(
+    env: Env, how: str
+) -> None:
+    async def values() -> Any:
+        yield 1
+        yield "2"
+
+    if how == "source":
+        stream: Stream = env.from_collection([1, "2"], output_type=int)
+    elif how == "async source":
+        stream = env.from_async_iterable(values, output_type=int)
+    else:
+        stream = env.from_collection([1, 2]).map(
+            lambda n: n if n == 1 else str(n), output_type=int
+        )
+    with pytest.raises(am.JobFailedError, match=r"'2'.*str.*int"):
+        await stream.collect()
+
+
+async def test_records_of_the_declared_type_pass(env: Env) -> None:
+    assert await env.from_collection([1, 2], output_type=int).collect() == [1, 2]
+
+
+async def test_what_a_flat_map_returns_must_be_iterable(env: Env) -> None:
+    with pytest.raises(am.JobFailedError, match="iter"):
+        await env.from_collection([1]).flat_map(lambda n: n).collect()
+
+
+async def test_a_source_that_raises_names_the_source(env: Env) -> None:
+    async def values() -> Any:
+        yield 1
+        raise ValueError("broken")
+
+    with pytest.raises(am.JobFailedError, match="broken") as caught:
+        await env.from_async_iterable(values, name="culprit").collect()
+    text = str(caught.value) + "".join(getattr(caught.value.__cause__, "__notes__", ()))
+    assert "culprit" in text
