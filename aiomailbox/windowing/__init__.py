@@ -31,6 +31,7 @@ from aiomailbox.windowing.sessions import (
     MergingWindowAssigner,
     ProcessingTimeSessionWindows,
 )
+from aiomailbox.windowing.sliding import SlidingAggregateOperator
 from aiomailbox.windowing.time_window import (
     GLOBAL_WINDOW,
     GlobalWindow,
@@ -76,6 +77,7 @@ __all__ = [
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
+    "SlidingAggregateOperator",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
     "TimeEvictor",

@@ -19,7 +19,7 @@ from aiomailbox.operators import (
     is_async_callable,
 )
 from aiomailbox.records import OutputTag
-from aiomailbox.windowing.assigners import WindowAssigner
+from aiomailbox.windowing.assigners import SlidingEventTimeWindows, WindowAssigner
 from aiomailbox.windowing.contents import (
     AccumulatedContents,
     ListedContents,
@@ -30,6 +30,7 @@ from aiomailbox.windowing.evictors import Evictor
 from aiomailbox.windowing.functions import check_window_function
 from aiomailbox.windowing.incremental import ReduceAggregate
 from aiomailbox.windowing.operator import WindowOperator
+from aiomailbox.windowing.sliding import SlidingAggregateOperator
 from aiomailbox.windowing.trigger import Trigger
 from aiomailbox.windowing.tumbling import TumblingAggregateOperator
 from aiomailbox.windowing.window_spec import WindowSpec
@@ -108,7 +109,9 @@ def window_operator(
             "Give reduce, aggregate or window_function.",
         )
     is_async = folding is not None and is_async_aggregate(folding)
-    if spec.is_plain_tumbling and folding is not None and not is_async and not function:
+    if spec.is_plain and folding is not None and not is_async and not function:
+        if isinstance(assigner, SlidingEventTimeWindows):
+            return SlidingAggregateOperator(spec, folding)
         return TumblingAggregateOperator(spec, folding)
     folds = is_async or evictor is not None
     contents: WindowContents

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiomailbox.operators import Aggregate
 from aiomailbox.state import ReduceFunction
@@ -12,8 +12,17 @@ from aiomailbox.windowing.time_window import Window, window_datetime
 # What precedes the named results of a window.
 WINDOW_FIELDS: Final = ("key", "window_start", "window_end")
 
-# ``(key, window, accumulator) -> result``.
-WindowResult = Callable[[Any, Window, Any], Any]
+
+class WindowResult(Protocol):
+    """Makes the results of windows of their accumulators."""
+
+    def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
+        """Return the result of one key."""
+        ...
+
+    def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
+        """Return the results of all keys of a window, in order."""
+        ...
 
 
 class ReduceAggregate:
@@ -55,11 +64,23 @@ def window_result(aggregate: Any, *, keyed: bool = True) -> WindowResult:
     global window). Anything else is the aggregate's own result.
     """
     if not isinstance(aggregate, Aggregate) or aggregate.names is None:
-        get_result = aggregate.get_result
-        return lambda key, window, accumulator: get_result(accumulator)
+        return _Plain(aggregate.get_result)
     if not keyed:
         return _Unkeyed(aggregate)
     return _Keyed(aggregate)
+
+
+class _Plain:
+    __slots__ = ("_get_result",)
+
+    def __init__(self, get_result: Callable[[Any], Any]) -> None:
+        self._get_result = get_result
+
+    def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
+        return self._get_result(accumulator)
+
+    def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
+        return list(map(self._get_result, accumulators.values()))
 
 
 class _Keyed:
@@ -73,6 +94,11 @@ class _Keyed:
         start, end = self._times.of(window)
         return self._make(key, start, end, accumulator)
 
+    def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
+        make = self._make
+        start, end = self._times.of(window)
+        return [make(key, start, end, found) for key, found in accumulators.items()]
+
 
 class _Unkeyed:
     __slots__ = ("_make", "_times")
@@ -84,6 +110,9 @@ class _Unkeyed:
     def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
         start, end = self._times.of(window)
         return self._make(start, end, accumulator)
+
+    def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
+        return [self(None, window, found) for found in accumulators.values()]
 
 
 class _Times:

@@ -81,9 +81,8 @@ class EventTimeSessionWindows(_SessionWindows):
 
     def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
         """Return the session that the record would have on its own."""
-        if timestamp is None:
-            required_timestamp(timestamp)
-        return self._session(value, timestamp)
+        begin_ms = required_timestamp(timestamp) if timestamp is None else timestamp
+        return self._session(value, begin_ms)
 
 
 class ProcessingTimeSessionWindows(_SessionWindows):

@@ -1,10 +1,10 @@
 """Tumbling event-time windows with incremental aggregation: the fast way.
 
-Theory of operation: state is ``key -> {window start: accumulator}``, and an index of
-window starts takes the place of timers, since all a timer could say follows from the
-state: a window with content has not fired. What has fired but may still get late
-records is moved to a second table. `aiomailbox.windowing.operator` gives the same
-results for all windows; this one gives them in one loop over a run.
+Theory of operation: accumulators are kept by window and then by key, so that a window
+is emitted as a whole, and no timers are needed, since all a timer could say follows
+from them: a window with content has not fired. What has fired but may still get late
+records is kept apart. `aiomailbox.windowing.operator` gives the same results for all
+windows; this one gives them in one loop over a run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from aiomailbox.operators import (
     Pending,
     RecordFailures,
     StatefulOperator,
+    StatefulSnapshot,
     then,
 )
-from aiomailbox.records import MIN_TIMESTAMP, ListRun, Run
+from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, ListRun, Run
 from aiomailbox.state import ValueStateDescriptor
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.incremental import window_result
+from aiomailbox.windowing.open_windows import OpenWindows
 from aiomailbox.windowing.time_window import TimeWindow
-from aiomailbox.windowing.window_index import WindowIndex
 from aiomailbox.windowing.window_spec import WindowSpec, key_function
 
 
@@ -54,28 +55,31 @@ class TumblingAggregateOperator(StatefulOperator):
         self._watermark = MIN_TIMESTAMP
 
     def open(self) -> Pending:
-        """Bind the state and look which windows it has."""
+        """Bind the state."""
         context = self.context
         self._keys = KeyReader(key_function(self._spec.key), self)
         # The names are in snapshots.
         store = context.keyed_state
-        self._open = store.table(ValueStateDescriptor("open-windows"))
-        self._fired = store.table(ValueStateDescriptor("fired-windows"))
+        self._open = OpenWindows(store.table(ValueStateDescriptor("open-windows")))
+        self._fired = OpenWindows(store.table(ValueStateDescriptor("fired-windows")))
         self._offset: int = self._spec.assigner.for_subtask(context.random).offset_ms
-        self._open_index, self._fired_index = WindowIndex(), WindowIndex()
-        for table, index in (
-            (self._open, self._open_index),
-            (self._fired, self._fired_index),
-        ):
-            for key, row in table.items():
-                for start in row:
-                    index.add(start, key)
         self._collector = Collector(self.output)
         self._failures = RecordFailures(
             self._spec.on_error, self._aggregate.add, context, self.output
         )
         self._dropped = context.metrics.counter("late_records_dropped")
         return None
+
+    def snapshot(self) -> StatefulSnapshot:
+        """Return the contents of all windows."""
+        both = (self._open, self._fired)
+        for windows in both:
+            windows.fill_table()
+        try:
+            return super().snapshot()
+        finally:
+            for windows in both:
+                windows.clear_table()
 
     def process_run(self, run: Run) -> Pending:
         """Add each record to its window."""
@@ -84,8 +88,7 @@ class TumblingAggregateOperator(StatefulOperator):
             return None
         stamps = run.timestamps
         if stamps is None:
-            required_timestamp(None)
-            return None
+            stamps = [MIN_TIMESTAMP] * len(values)
         keys = iter(self._keys.read(values))
         remaining, times = iter(values), iter(stamps)
         while True:
@@ -106,114 +109,92 @@ class TumblingAggregateOperator(StatefulOperator):
         self._watermark = timestamp_ms
         pending = self._fire(timestamp_ms)
         if self._lateness:
-            self._expire(timestamp_ms)
+            over = timestamp_ms - self._lateness - self._size + 1
+            for _ in self._fired.pop_until(over):
+                pass
         return then(pending, self.output.emit_watermark, timestamp_ms)
+
+    @property
+    def _ended(self) -> int:
+        """Windows that start here or before have ended.
+
+        `MIN_TIMESTAMP` is always among them, so that a record without event time is
+        seen without looking for it.
+        """
+        return max(self._watermark - self._size + 1, MIN_TIMESTAMP)
 
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
     ) -> None:
-        aggregate = self._aggregate
-        create, add = aggregate.create_accumulator, aggregate.add
-        get, put = self._open.get, self._open.put
-        size, offset = self._size, self._offset
-        # Windows that start here or before have ended; MIN_TIMESTAMP is always among
-        # them, so that a record without event time is seen without looking for it.
-        ended = max(self._watermark - size + 1, MIN_TIMESTAMP)
+        """Add record by record until something raises."""
+        contents, add = self._open.contents, self._aggregate.add
+        size, offset, ended = self._size, self._offset, self._ended
         for key, value, stamp in zip(keys, values, stamps, strict=True):
             start = stamp - (stamp - offset) % size
             if start <= ended:
-                self._add_late(key, value, stamp, start)
+                if not self._add_late(key, value, stamp, start):
+                    self._skip(value, stamp)
                 continue
-            row = get(key)
-            if row is not None:
-                accumulator = row.get(start)
-                if accumulator is not None:
-                    row[start] = add(value, accumulator)
-                    put(key, row)
-                    continue
-            accumulator = self._reopened(key, start)
+            window = contents.get(start)
+            if window is None:
+                window = self._open.of(start)
+            accumulator = window.get(key)
             if accumulator is None:
-                accumulator = create()
-            accumulator = add(value, accumulator)
-            if row is None:
-                put(key, {start: accumulator})
+                self._begin(window, key, value, start)
             else:
-                row[start] = accumulator
-                put(key, row)
-            self._open_index.add(start, key)
+                window[key] = add(value, accumulator)
 
-    def _reopened(self, key: Any, start: int) -> Any:
-        """Take the content of a window that had fired before a restore."""
-        return _pop(self._fired, key, start) if len(self._fired) else None
+    def _begin(self, window: dict[Any, Any], key: Any, value: Any, start: int) -> None:
+        """Add the first record of a key in a window that has not ended."""
+        # What is there has fired before a restore.
+        fired = self._fired.contents.get(start, {})
+        accumulator = fired.get(key)
+        if accumulator is None:
+            accumulator = self._aggregate.create_accumulator()
+        window[key] = self._aggregate.add(value, accumulator)
+        fired.pop(key, None)
 
-    def _add_late(self, key: Any, value: Any, stamp: int, start: int) -> None:
-        """Add a record whose window has ended, if it may still be added."""
+    def _add_late(self, key: Any, value: Any, stamp: int, start: int) -> bool:
+        """Add a record to a window that has ended, and emit; say whether it could be."""
         required_timestamp(stamp)
-        end = start + self._size
-        self._collector.timestamp = stamp
-        if end - 1 + self._lateness <= self._watermark:
-            if self._spec.late_tag is None:
-                self._dropped.add(1)
-            else:
-                self._collector.collect_side(self._spec.late_tag, value)
-            return
-        aggregate = self._aggregate
-        row = self._fired.get(key) or {}
-        known = row.get(start)
-        accumulator = aggregate.create_accumulator() if known is None else known
-        row[start] = accumulator = aggregate.add(value, accumulator)
-        self._fired.put(key, row)
-        if known is None:
-            self._fired_index.add(start, key)
-        self._collector.timestamp = end - 1
-        window = TimeWindow(start, end)
+        window = TimeWindow(start, start + self._size)
+        if self._is_over(window):
+            return False
+        fired = self._fired.of(start)
+        accumulator = fired.get(key)
+        if accumulator is None:
+            accumulator = self._aggregate.create_accumulator()
+        fired[key] = accumulator = self._aggregate.add(value, accumulator)
+        self._collector.timestamp = window.max_timestamp
         self._collector.collect(self._result(key, window, accumulator))
+        return True
+
+    def _skip(self, value: Any, stamp: int) -> None:
+        """Drop a record that no window took; it may have come too late."""
+        required_timestamp(stamp)
+        if stamp + self._lateness > self._watermark:
+            return
+        if self._spec.late_tag is None:
+            self._dropped.add(1)
+            return
+        self._collector.timestamp = stamp
+        self._collector.collect_side(self._spec.late_tag, value)
+
+    def _is_over(self, window: TimeWindow) -> bool:
+        cleanup = window.max_timestamp + self._lateness
+        return min(cleanup, MAX_TIMESTAMP) <= self._watermark
 
     def _fire(self, watermark: int) -> Pending:
-        size, result = self._size, self._result
+        size = self._size
         results: list[Any] = []
         stamps: list[int] = []
-        for start, keys in self._open_index.pop_until(watermark - size + 1):
+        for start, contents in self._open.pop_until(watermark - size + 1):
             window = TimeWindow(start, start + size)
-            before = len(results)
-            keeps = window.max_timestamp + self._lateness > watermark
-            for key in keys:
-                accumulator = _pop(self._open, key, start)
-                if accumulator is None:
-                    continue
-                results.append(self._checked(result, key, window, accumulator))
-                if keeps:
-                    self._keep(key, start, accumulator)
-            stamps += [window.max_timestamp] * (len(results) - before)
+            try:
+                results += self._result.of_all(window, contents)
+            except Exception as error:
+                raise self.user_error(error) from error
+            stamps += [window.max_timestamp] * len(contents)
+            if not self._is_over(window):
+                self._fired.of(start).update(contents)
         return self.output.emit_run(ListRun(results, stamps)) if results else None
-
-    def _checked(self, result: Any, *args: Any) -> Any:
-        try:
-            return result(*args)
-        except Exception as error:
-            raise self.user_error(error) from error
-
-    def _keep(self, key: Any, start: int, accumulator: Any) -> None:
-        row = self._fired.get(key) or {}
-        row[start] = accumulator
-        self._fired.put(key, row)
-        self._fired_index.add(start, key)
-
-    def _expire(self, watermark: int) -> None:
-        limit = watermark - self._lateness - self._size + 1
-        for start, keys in self._fired_index.pop_until(limit):
-            for key in keys:
-                _pop(self._fired, key, start)
-
-
-def _pop(table: Any, key: Any, start: int) -> Any:
-    """Take the content of a window out of the table; None if there is none."""
-    row = table.get(key)
-    if row is None:
-        return None
-    accumulator = row.pop(start, None)
-    if row:
-        table.put(key, row)
-    else:
-        table.remove(key)
-    return accumulator

@@ -16,6 +16,7 @@ from aiomailbox.operators import (
 )
 from aiomailbox.records import OutputTag
 from aiomailbox.windowing.assigners import (
+    SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     WindowAssigner,
     WindowStagger,
@@ -80,11 +81,15 @@ class WindowSpec:
         return trigger
 
     @property
-    def is_plain_tumbling(self) -> bool:
-        """Whether the windows tumble in event time and fire just at their end."""
+    def is_plain(self) -> bool:
+        """Whether windows tumble or slide in event time and fire just at their end."""
+        assigner = self.assigner
+        if type(assigner) is TumblingEventTimeWindows:
+            aligned = assigner.stagger is not WindowStagger.NATURAL
+        else:
+            aligned = type(assigner) is SlidingEventTimeWindows
         return (
-            type(self.assigner) is TumblingEventTimeWindows
-            and self.assigner.stagger is not WindowStagger.NATURAL
+            aligned
             and type(self.actual_trigger) is EventTimeTrigger
             and self.evictor is None
         )

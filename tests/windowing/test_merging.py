@@ -1,0 +1,98 @@
+"""Which windows become one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from aiomailbox.errors import IllegalStateError
+from aiomailbox.windowing import (
+    EventTimeSessionWindows,
+    MergingWindowSet,
+    TimeWindow,
+    merge_windows,
+)
+
+WINDOWS = st.builds(
+    lambda start, length: TimeWindow(start, start + length),
+    st.integers(-50, 50),
+    st.integers(0, 10),
+)
+
+
+def merged(*windows: tuple[int, int]) -> list[Any]:
+    found = merge_windows(TimeWindow(*window) for window in windows)
+    return [(tuple(result), [tuple(w) for w in group]) for result, group in found]
+
+
+def test_windows_that_touch_are_merged() -> None:
+    """SEM-66."""
+    assert merged((0, 1), (1, 2), (2, 3), (4, 5), (5, 6)) == [
+        ((0, 3), [(0, 1), (1, 2), (2, 3)]),
+        ((4, 6), [(4, 5), (5, 6)]),
+    ]
+
+
+def test_windows_that_hold_each_other_are_merged_and_lone_ones_not() -> None:
+    """SEM-67."""
+    assert merged((1, 1), (0, 2), (4, 7), (5, 6)) == [
+        ((0, 2), [(0, 2), (1, 1)]),
+        ((4, 7), [(4, 7), (5, 6)]),
+    ]
+    assert merged((0, 0)) == merged((0, 1)) == []
+
+
+@given(st.lists(WINDOWS))
+def test_merged_windows_are_apart_and_cover_the_same(windows: list[TimeWindow]) -> None:
+    merges = merge_windows(windows)
+    alone = set(windows).difference(*(set(merge.merged) for merge in merges))
+    results = sorted([merge.result for merge in merges] + list(alone))
+    for earlier, later in zip(results, results[1:], strict=False):
+        assert earlier.end < later.start
+    for merge in merges:
+        assert merge.result.start == min(window.start for window in merge.merged)
+        assert merge.result.end == max(window.end for window in merge.merged)
+
+
+@given(st.lists(WINDOWS))
+def test_a_set_holds_the_merge_of_all_windows_in_any_order(
+    windows: list[TimeWindow],
+) -> None:
+    held = MergingWindowSet(EventTimeSessionWindows(1), {})
+    states: dict[TimeWindow, set[TimeWindow]] = {}
+
+    def on_merge(result: Any, group: Any, state: Any, others: Any) -> None:
+        states[state] = states.get(state, set()).union(*(states.pop(o) for o in others))
+
+    for window in windows:
+        actual = held.add(window, on_merge)
+        state = held.state_window(actual)
+        assert state is not None
+        states.setdefault(state, set()).add(window)
+        assert actual.start <= window.start
+        assert window.end <= actual.end
+    merges = {merge.result: set(merge.merged) for merge in merge_windows(windows)}
+    together = {window for group in merges.values() for window in group}
+    alone = {window: {window} for window in set(windows) - together}
+    found = {window: states[state] for window, state in held.mapping.items()}
+    assert found == merges | alone
+
+
+def test_an_equal_window_keeps_the_state_where_it_is() -> None:
+    held = MergingWindowSet(EventTimeSessionWindows(1), {})
+    calls: list[Any] = []
+    held.add(TimeWindow(0, 5), lambda *call: calls.append(call))
+    held.add(TimeWindow(3, 8), lambda *call: calls.append(call))
+    assert len(calls) == 1
+    held.add(TimeWindow(0, 8), lambda *call: calls.append(call))
+    assert len(calls) == 1
+    assert held.state_window(TimeWindow(0, 8)) == TimeWindow(0, 5)
+
+
+def test_a_window_that_is_not_in_use_cannot_be_retired() -> None:
+    held = MergingWindowSet(EventTimeSessionWindows(1), {})
+    with pytest.raises(IllegalStateError, match="not in use"):
+        held.retire(TimeWindow(0, 1))
+    assert not held
