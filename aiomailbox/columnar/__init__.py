@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.decode import EPOCH, SpecialColumns, column_decoder
+from aiomailbox.columnar.decode import (
+    EPOCH,
+    SpecialColumns,
+    column_decoder,
+    out_of_range,
+)
 from aiomailbox.columnar.encode import BatchMaker, in_micros, record_batches
 from aiomailbox.columnar.forms import (
     ClassForm,
@@ -31,6 +36,7 @@ __all__ = [
     "check_unique",
     "column_decoder",
     "in_micros",
+    "out_of_range",
     "record_batches",
     "record_class",
     "record_form",

@@ -20,7 +20,14 @@ import pyarrow as pa
 from aiomailbox.columnar.forms import RecordForm
 from aiomailbox.errors import UnsupportedColumnError
 
-__all__ = ["EPOCH", "Decoder", "SpecialColumns", "column_decoder", "epoch_micros"]
+__all__ = [
+    "EPOCH",
+    "Decoder",
+    "SpecialColumns",
+    "column_decoder",
+    "epoch_micros",
+    "out_of_range",
+]
 
 Decoder = Callable[[pa.Array], list[Any]]
 SpecialColumns = Mapping[tuple[str, ...], Callable[[list[Any]], list[Any]]]
@@ -110,7 +117,7 @@ def _aware(path: tuple[str, ...]) -> Decoder:
                 return [None if delta is None else EPOCH + delta for delta in since]
             return [EPOCH + delta for delta in since]
         except OverflowError as error:
-            raise _out_of_range(path) from error
+            raise out_of_range(*path) from error
 
     return decode
 
@@ -142,10 +149,15 @@ def _check_range(
         return
     known = numbers[numbers != _NOT_A_TIME] if array.null_count else numbers
     if len(known) and (known.min() < low or known.max() > high):
-        raise _out_of_range(path)
+        raise out_of_range(*path)
 
 
-def _out_of_range(path: tuple[str, ...]) -> UnsupportedColumnError:
+def out_of_range(*path: str) -> UnsupportedColumnError:
+    """Return the error for a moment that Python cannot express.
+
+    Args:
+        path: The column's name, then the parts of a nested one.
+    """
     return UnsupportedColumnError(
         f"column {'.'.join(path)!r} has a moment outside the years 1 to 9999, which Python "
         "cannot express. Filter it out, or read it as a number."

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker
+from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker, out_of_range
 from aiomailbox.connectors.spark.jobs import is_connect
 from aiomailbox.connectors.spark.packer import PACKED_SCHEMA, arrow_packer
 from aiomailbox.connectors.spark.row_values import encode_timestamps, value_decoder
@@ -163,7 +163,8 @@ class _PythonRowMaker:
         form, fields = plan.form, plan.df.schema.fields
         if form is None:
             raise AioMailboxError("the row path has no batches")
-        self._build = form.builder(tuple(field.name for field in fields))
+        self._names = tuple(field.name for field in fields)
+        self._build = form.builder(self._names)
         self._decoders = [
             value_decoder(field.dataType, form.nested(field.name), (field.name,))
             for field in fields
@@ -171,8 +172,14 @@ class _PythonRowMaker:
 
     def rows(self, rows: list[Any]) -> list[Any]:
         columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True))[1:]
-        decoded = [
-            column if decode is None else list(map(decode, column))
-            for decode, column in zip(self._decoders, columns, strict=True)
-        ]
+        decoded = [self._decoded(index, column) for index, column in enumerate(columns)]
         return self._build(decoded, len(rows))
+
+    def _decoded(self, index: int, column: Sequence[Any]) -> Sequence[Any]:
+        decode = self._decoders[index]
+        if decode is None:
+            return column
+        try:
+            return list(map(decode, column))
+        except OverflowError as error:
+            raise out_of_range(self._names[index]) from error

@@ -1,0 +1,114 @@
+"""Asynchronous iterables, as soon as their elements come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from aiomailbox.connectors.async_iterable import AsyncIterableSource
+from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
+
+
+async def numbers(count: int = 10, delay: float = 0.0) -> AsyncIterator[int]:
+    for number in range(count):
+        if delay:
+            await asyncio.sleep(delay)
+        yield number
+
+
+async def test_all_elements_come_in_order(drive: Any) -> None:
+    driven = drive(AsyncIterableSource(lambda: numbers(5000)))
+    assert await driven.read() == list(range(5000))
+    await driven.close()
+
+
+async def test_an_element_does_not_wait_for_the_next_one(drive: Any) -> None:
+    driven = drive(AsyncIterableSource(numbers(3, delay=10)))
+    started = asyncio.get_running_loop().time()
+    await driven.read(runs_max=1)
+    assert asyncio.get_running_loop().time() - started == 10
+    assert driven.output.values == [0]
+    assert await driven.read() == [0, 1, 2]
+    await driven.close()
+
+
+async def test_the_generator_runs_at_most_so_many_elements_ahead(drive: Any) -> None:
+    taken = []
+
+    async def counted() -> AsyncIterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    driven = drive(AsyncIterableSource(counted, buffered_max=7), records_max=3)
+    await asyncio.sleep(1)
+    assert len(taken) == 7
+    assert await driven.read() == list(range(100))
+    await driven.close()
+
+
+@pytest.mark.parametrize("started", [True, False])
+async def test_an_early_end_closes_the_generator(drive: Any, started: bool) -> None:
+    closed = []
+
+    async def forever() -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+                await asyncio.sleep(1)
+        finally:
+            await asyncio.sleep(1)
+            closed.append(True)
+
+    driven = drive(AsyncIterableSource(forever))
+    if started:
+        await driven.read(runs_max=1)
+    await driven.close()
+    assert closed == [True] * started
+
+
+async def test_a_failure_comes_after_what_was_given_before(drive: Any) -> None:
+    async def failing() -> AsyncIterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    driven = drive(AsyncIterableSource(failing))
+    with pytest.raises(ValueError, match="broken"):
+        await driven.read()
+    assert driven.output.values == [1]
+    await driven.close()
+
+
+async def test_a_factory_can_be_started_from_the_middle(drive: Any) -> None:
+    source = AsyncIterableSource(numbers)
+    first = drive(source, records_max=3)
+    head = await first.read(runs_max=2)
+    second = drive(source, splits=first.reader.snapshot(), records_max=3)
+    assert head + await second.read() == list(range(10))
+    await first.close()
+    await second.close()
+
+
+async def test_an_iterator_runs_only_once(drive: Any) -> None:
+    source = AsyncIterableSource(numbers())
+    assert len(await drive(source).read()) == 10
+    with pytest.raises(UsageError, match="once"):
+        await drive(source).read()
+
+
+async def test_a_coroutine_function_is_refused(drive: Any) -> None:
+    async def no_generator() -> int:
+        return 1
+
+    with pytest.raises(WrongTypeError, match="yield"):
+        await drive(AsyncIterableSource(no_generator)).read()
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(WrongTypeError, match="iterable"):
+        AsyncIterableSource([1])
+    with pytest.raises(InvalidArgumentError, match="buffered_max"):
+        AsyncIterableSource(numbers, buffered_max=0)
