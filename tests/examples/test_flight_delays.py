@@ -1,0 +1,158 @@
+"""The demo: its job against Spark SQL, on other partitions, and interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+
+import aiomailbox as am
+
+Load = Callable[[str], ModuleType]
+DEMO = Path(__file__).parents[2] / "examples" / "flight_delays.py"
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.timeout(300)
+async def test_the_job_equals_spark_sql_and_writes_as_it_reads(
+    load_example: Load, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo = load_example("flight_delays")
+    flights = demo.read_flights(spark, tmp_path / "unpacked")
+    target = tmp_path / "out" / "flight_delays"
+    written_at_half = await demo.run(flights, target, quiet=True)
+    rows = demo.read_result(target)
+    assert sum(row.flights for row in rows) == demo.FLIGHTS_EXPECTED
+    assert demo.differences(rows, demo.by_spark_sql(flights, spark)) == []
+    assert written_at_half >= 400
+    assert sorted(path.name for path in target.parent.iterdir()) == ["flight_delays"]
+    assert (target / "_SUCCESS").exists()
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
+
+    demo.draw(rows, tmp_path / "delays.png")
+    assert (tmp_path / "delays.png").read_bytes().startswith(b"\x89PNG")
+    demo.show(rows)
+    assert "The ten worst days" in capsys.readouterr().out
+
+
+def test_a_difference_is_noticed(load_example: Load) -> None:
+    """Without this the check of the demo could be one that finds nothing."""
+    demo = load_example("flight_delays")
+    day = demo.datetime.fromisoformat("2013-01-01T00:00:00+00:00")
+    end = day + am.days(1)
+    row = demo.DailyDelays("JFK", day, end, 10, 1.5, None, 2)
+    theirs = ("JFK", demo.millis(day), demo.millis(end), 10, 1.5, None, 2)
+    as_spark = SparkRow(*theirs)
+    assert demo.differences([row], [as_spark]) == []
+    for changed in (
+        row._replace(origin="EWR"),
+        row._replace(flights=11),
+        row._replace(mean_dep_delay=1.5 + 1e-6),
+        row._replace(mean_temp=0.0),
+        row._replace(late_arrivals=3),
+    ):
+        assert demo.differences([changed], [as_spark]) != [], changed
+    assert demo.differences([row, row], [as_spark]) != []
+    assert demo.differences([], [as_spark]) != []
+
+
+class SparkRow(tuple):
+    """A row as `by_spark_sql` returns them."""
+
+    __slots__ = ()
+    names = (
+        "origin",
+        "window_start",
+        "window_end",
+        "flights",
+        "mean_dep_delay",
+        "mean_temp",
+        "late_arrivals",
+    )
+
+    def __new__(cls, *values: Any) -> SparkRow:
+        return super().__new__(cls, values)
+
+    def __getattr__(self, name: str) -> Any:
+        return self[self.names.index(name)]
+
+
+@pytest.mark.timeout(240)
+async def test_partitions_that_each_span_all_the_time_give_the_same_rows(
+    load_example: Load, spark: Any, tmp_path: Path
+) -> None:
+    """Two months of it: each partition has a watermark of its own here."""
+    demo = load_example("flight_delays")
+    flights = demo.read_flights(spark, tmp_path / "unpacked").where(
+        "scheduled < timestamp'2013-03-01 00:00:00'"
+    )
+    spread = flights.repartition(4).sortWithinPartitions(
+        "actual", "carrier", "flight", "scheduled"
+    )
+    env = am.StreamExecutionEnvironment()
+    source = am.SparkSource(spread, splits="independent")
+    rows = (
+        await env.from_source(source, demo.strategy(), name="flights")
+        .through(demo.daily_delays)
+        .collect()
+    )
+    assert len(rows) > 170
+    assert demo.differences(rows, demo.by_spark_sql(flights, spark)) == []
+
+
+@pytest.mark.timeout(180)
+def test_an_interrupt_half_way_ends_it_soon_with_130_and_nothing_left(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    demo = subprocess.Popen(
+        [sys.executable, str(DEMO), "--out", str(out), "--quiet"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # As in a terminal, where all of the group get the interrupt.
+        start_new_session=True,
+    )
+    try:
+        family = _when_it_works(demo, out)
+        os.killpg(demo.pid, signal.SIGINT)
+        interrupted = time.monotonic()
+        printed, problems = demo.communicate(timeout=60)
+        seconds = time.monotonic() - interrupted
+    finally:
+        if demo.poll() is None:
+            os.killpg(demo.pid, signal.SIGKILL)
+    assert demo.returncode == 130, printed + problems
+    # It takes less than 5 s on a machine that has nothing else to do.
+    assert seconds < 20
+    assert "interrupted" in printed
+    assert "Traceback" not in problems
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []
+    assert list(out.iterdir()) == []
+
+
+def _when_it_works(demo: subprocess.Popen[str], out: Path) -> list[psutil.Process]:
+    """Wait until the job has run for a while; return the processes it has then."""
+    deadline = time.monotonic() + 90
+    while not list(out.glob(".flight_delays-*")):
+        assert demo.poll() is None, demo.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(6)
+    assert demo.poll() is None, "too late: it has finished"
+    family = psutil.Process(demo.pid).children(recursive=True)
+    assert any("java" in process.name() for process in family)
+    return family
