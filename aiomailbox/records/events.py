@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -126,6 +126,12 @@ class CheckpointBarrier(RuntimeEvent):
     def needs_channel_state(self) -> bool:
         """Whether data in flight may become part of the checkpoint."""
         return self.alignment is Alignment.UNALIGNED or self.is_timeoutable
+
+    def as_unaligned(self) -> CheckpointBarrier:
+        """Return the same barrier, now overtaking: what a timeout makes of it."""
+        return replace(
+            self, alignment=Alignment.UNALIGNED, aligned_timeout_ms=NO_ALIGNED_TIMEOUT
+        )
 
     @property
     def blocks_upstream(self) -> bool:  # type: ignore[override]

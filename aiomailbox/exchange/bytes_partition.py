@@ -1,0 +1,363 @@
+"""A task's output towards one edge, as bytes: records framed into pooled segments.
+
+Theory of operation: each subpartition has a builder of its own while records go to one
+of them, and all share one while records go to all. Changing between the two finishes
+what was begun, so that the order on each channel is kept. A record that does not fit
+goes on in the next buffer. Emitting never waits: what a pool does not lend, it lends as
+overdraft, and before the next record the task looks at `availability`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.exchange.bytes_subpartition import BytesSubpartition
+from aiomailbox.exchange.channel_state import NO_CHANNEL_STATE, ChannelStateWriter
+from aiomailbox.exchange.event_buffer import event_consumer
+from aiomailbox.ids import PartitionId
+from aiomailbox.memory import BufferBuilder, LocalBufferPool
+from aiomailbox.records import EndOfData, RuntimeEvent, StopMode
+
+__all__ = ["BytesResultPartition"]
+
+# Broadcast buffers are held by all channels; the quota of the first one counts them.
+_BROADCAST_CHANNEL = 0
+
+
+class BytesResultPartition:
+    """The subpartitions of one output, and the pool that bounds them together.
+
+    Args:
+        partition_id: Whose output, and towards which edge.
+        pool: Where segments come from; the partition owns it and destroys it.
+        subpartition_count: Number of consumers, at least 1.
+        channel_state: Is given the data that barriers overtake.
+        receiver_exclusive_buffers: Of each consumer; see `BytesSubpartition`.
+
+    Attributes:
+        subpartitions: Shape ``(subpartition_count,)``.
+        availability: True while another buffer fits: the pool's own latch.
+        all_data_processed: Turns true when each consumer has acknowledged the end of
+            data.
+        bytes_written: Bytes of records and their lengths, once per record.
+
+    Concept:
+        Flink, ``PipelinedResultPartition`` and ``BufferWritingResultPartition``.
+
+    Example:
+        >>> from aiomailbox.ids import PartitionId, TaskId, VertexId
+        >>> from aiomailbox.memory import NetworkBufferPool
+        >>> from aiomailbox.records.framing import frame_record
+        >>> pool = NetworkBufferPool(8, segment_size_bytes=8).create_local_pool(2)
+        >>> partition_id = PartitionId(TaskId(VertexId(0), 0, 0), 0)
+        >>> partition = BytesResultPartition(partition_id, pool, 1)
+        >>> partition.emit_record(frame_record(b"stream"), 0)
+        >>> partition.subpartitions[0].poll().buffer.readable().hex()
+        '0000000673747265'
+    """
+
+    __slots__ = (
+        "_acknowledged",
+        "_broadcast_builder",
+        "_builders",
+        "_end_of_data",
+        "_is_closed",
+        "_is_finished",
+        "_on_consumed",
+        "_pool",
+        "_users",
+        "all_data_processed",
+        "availability",
+        "bytes_written",
+        "is_released",
+        "partition_id",
+        "subpartitions",
+    )
+
+    def __init__(
+        self,
+        partition_id: PartitionId,
+        pool: LocalBufferPool,
+        subpartition_count: int,
+        *,
+        channel_state: ChannelStateWriter = NO_CHANNEL_STATE,
+        receiver_exclusive_buffers: int = 2,
+    ) -> None:
+        if subpartition_count < 1:
+            raise InvalidArgumentError(
+                "subpartition_count", f"{subpartition_count} is less than 1"
+            )
+        self.partition_id = partition_id
+        self.availability: Availability = pool.availability
+        self.subpartitions = [
+            BytesSubpartition(
+                index,
+                channel_state,
+                receiver_exclusive_buffers=receiver_exclusive_buffers,
+            )
+            for index in range(subpartition_count)
+        ]
+        self.all_data_processed = Availability()
+        self.bytes_written = 0
+        self.is_released = False
+        self._pool = pool
+        self._builders: list[BufferBuilder | None] = [None] * subpartition_count
+        self._broadcast_builder: BufferBuilder | None = None
+        # The producer and each consumer; the last one to leave drops the partition.
+        self._users = subpartition_count + 1
+        self._is_finished = False
+        self._is_closed = False
+        self._end_of_data = False
+        self._acknowledged: set[int] = set()
+        self._on_consumed: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<BytesResultPartition {self.partition_id}: {self.subpartitions!r}>"
+
+    @property
+    def subpartition_count(self) -> int:
+        """Number of consumers."""
+        return len(self.subpartitions)
+
+    def emit_record(self, framed: bytes | bytearray | memoryview, channel: int) -> None:
+        """Append a record to one subpartition.
+
+        Args:
+            framed: Its length and its content; borrowed for the call.
+            channel: Index of the subpartition.
+
+        Raises:
+            IllegalStateError: If the partition is finished or released.
+            OverdraftCeilingError: If one record needs more than may be lent.
+        """
+        rest = memoryview(framed)
+        self.bytes_written += len(rest)
+        builder = self._builders[channel]
+        if builder is None:
+            builder = self._open_unicast(channel)
+            self._queue_unicast(builder, channel, 0, len(rest))
+        rest = rest[self._append(builder, rest) :]
+        while rest:
+            self._finish_unicast(channel)
+            builder = self._open_unicast(channel)
+            written = self._append(builder, rest)
+            self._queue_unicast(builder, channel, written, written)
+            rest = rest[written:]
+        if builder.is_full:
+            self._finish_unicast(channel)
+
+    def broadcast_record(self, framed: bytes | bytearray | memoryview) -> None:
+        """Append a record to all subpartitions, through one shared buffer.
+
+        Args:
+            framed: Its length and its content; borrowed for the call.
+
+        Raises:
+            IllegalStateError: If the partition is finished or released.
+            OverdraftCeilingError: If one record needs more than may be lent.
+        """
+        rest = memoryview(framed)
+        self.bytes_written += len(rest)
+        builder = self._broadcast_builder
+        if builder is None:
+            builder = self._open_broadcast()
+            self._queue_broadcast(builder, 0, len(rest))
+        rest = rest[self._append(builder, rest) :]
+        while rest:
+            self._finish_broadcast()
+            builder = self._open_broadcast()
+            written = self._append(builder, rest)
+            self._queue_broadcast(builder, written, written)
+            rest = rest[written:]
+        if builder.is_full:
+            self._finish_broadcast()
+
+    def broadcast_event(
+        self, event: RuntimeEvent, *, has_priority: bool | None = None
+    ) -> None:
+        """Send an event to all subpartitions, behind what was emitted.
+
+        Args:
+            event: Rides in one buffer of its own, which all share.
+            has_priority: Whether it overtakes; None for what the event says.
+
+        Raises:
+            IllegalStateError: If the partition is finished or released.
+        """
+        self._check_producing()
+        self._finish_broadcast()
+        self._finish_all_unicast()
+        overtakes = event.is_priority if has_priority is None else has_priority
+        consumer = event_consumer(event, has_priority=overtakes)
+        try:
+            for subpartition in self.subpartitions:
+                subpartition.add(consumer.copy())
+        finally:
+            consumer.close()
+
+    def flush(self, channel: int) -> None:
+        """Let what was emitted to one subpartition be taken."""
+        self.subpartitions[channel].flush()
+
+    def flush_all(self) -> None:
+        """Let everything that was emitted be taken."""
+        for subpartition in self.subpartitions:
+            subpartition.flush()
+
+    def time_out_barrier(self, checkpoint_id: int) -> None:
+        """Let the barrier of a checkpoint overtake wherever it is still queued."""
+        for subpartition in self.subpartitions:
+            subpartition.time_out_barrier(checkpoint_id)
+
+    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
+        """Let no channel state wait for the barrier of a checkpoint any more."""
+        for subpartition in self.subpartitions:
+            subpartition.abort_checkpoint(checkpoint_id, cause)
+
+    def notify_end_of_data(self, mode: StopMode) -> None:
+        """Tell every consumer that no more records follow. Idempotent."""
+        if not self._end_of_data:
+            self._end_of_data = True
+            self.broadcast_event(EndOfData(mode))
+
+    def acknowledge_all_data_processed(self, channel: int) -> None:
+        """Take note that a consumer has processed all records; repeats are ignored."""
+        self._acknowledged.add(channel)
+        if len(self._acknowledged) == len(self.subpartitions):
+            self.all_data_processed.set_available()
+
+    def finish(self) -> None:
+        """Tell every consumer that nothing at all follows, and close. Idempotent."""
+        if self._is_finished or self.is_released:
+            return
+        self._finish_broadcast()
+        self._finish_all_unicast()
+        self._is_finished = True
+        for subpartition in self.subpartitions:
+            subpartition.finish()
+        self.close()
+
+    def on_consumed(self, callback: Callable[[], None]) -> None:
+        """Call back once: all have let go, or everything was released."""
+        self._on_consumed = callback
+
+    def drop_user(self) -> None:
+        """Take note that one consumer, or the producer, has let go.
+
+        Raises:
+            IllegalStateError: If that happens more often than there are users.
+        """
+        self._users -= 1
+        if self._users < 0:
+            raise IllegalStateError(
+                f"partition {self.partition_id} was let go more often than it was used"
+            )
+        if not self._users:
+            self.is_released = True
+            self._leave()
+
+    def close(self) -> None:
+        """End the producer's part; what is queued stays for the consumers. Idempotent.
+
+        The pool lends nothing more; segments return as buffers are recycled.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._finish_broadcast()
+        self._finish_all_unicast()
+        self._pool.lazy_destroy()
+        self.drop_user()
+
+    def release(self, failure: BaseException | None = None) -> None:
+        """Let go of everything that is queued, and end what reads it. Idempotent.
+
+        Args:
+            failure: Why, when the producer failed: consumers chain it to their error.
+        """
+        if self.is_released:
+            return
+        self.is_released = True
+        for subpartition in self.subpartitions:
+            subpartition.release(failure)
+        self.close()
+        self._leave()
+
+    def _append(self, builder: BufferBuilder, record: memoryview) -> int:
+        missing = len(record) - builder.writable_bytes
+        if missing >= 0 and not self._pool.available:
+            # Rather ignore the wished size than need a segment that is not there; one
+            # more byte, so that the buffer is not full at once.
+            builder.trim(builder.capacity_bytes + missing + 1)
+        return builder.append_and_commit(record)
+
+    def _open_unicast(self, channel: int) -> BufferBuilder:
+        self._check_producing()
+        self._finish_broadcast()
+        builder = self._builders[channel] = self._new_builder(channel)
+        return builder
+
+    def _open_broadcast(self) -> BufferBuilder:
+        self._check_producing()
+        self._finish_all_unicast()
+        builder = self._broadcast_builder = self._new_builder(_BROADCAST_CHANNEL)
+        return builder
+
+    def _new_builder(self, channel: int) -> BufferBuilder:
+        pool = self._pool
+        quota = channel if pool.options.subpartitions else None
+        segment = pool.request_elastic(quota)
+        return BufferBuilder(segment, pool.recycler(quota))
+
+    def _queue_unicast(
+        self, builder: BufferBuilder, channel: int, partial: int, needed: int
+    ) -> None:
+        consumer = builder.create_consumer_from_beginning()
+        wished = self.subpartitions[channel].add(consumer, partial)
+        if wished is not None:
+            builder.trim(max(needed, wished))
+
+    def _queue_broadcast(
+        self, builder: BufferBuilder, partial: int, needed: int
+    ) -> None:
+        consumer = builder.create_consumer_from_beginning()
+        try:
+            answers = [
+                subpartition.add(consumer.copy(), partial)
+                for subpartition in self.subpartitions
+            ]
+        finally:
+            consumer.close()
+        wished = [size_bytes for size_bytes in answers if size_bytes is not None]
+        if wished:
+            builder.trim(max(needed, min(wished)))
+
+    def _finish_unicast(self, channel: int) -> None:
+        builder, self._builders[channel] = self._builders[channel], None
+        if builder is not None:
+            builder.finish()
+            builder.close()
+
+    def _finish_all_unicast(self) -> None:
+        for channel in range(len(self._builders)):
+            self._finish_unicast(channel)
+
+    def _finish_broadcast(self) -> None:
+        builder, self._broadcast_builder = self._broadcast_builder, None
+        if builder is not None:
+            builder.finish()
+            builder.close()
+
+    def _check_producing(self) -> None:
+        if self._is_finished or self.is_released:
+            state = "released" if self.is_released else "finished"
+            raise IllegalStateError(
+                f"partition {self.partition_id} is {state}: nothing can be emitted"
+            )
+
+    def _leave(self) -> None:
+        callback, self._on_consumed = self._on_consumed, None
+        if callback is not None:
+            callback()

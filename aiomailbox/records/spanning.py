@@ -1,0 +1,251 @@
+"""Putting records together that were cut anywhere, even within their length.
+
+Theory of operation: a record that is whole within the buffer is handed out in place,
+as a view. Of any other one the pieces are collected: the length first, then the
+content, in memory up to a limit, beyond it in a file. Nothing is reserved for a length
+that was only announced.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import Final, NamedTuple
+
+from aiomailbox.errors import CorruptStreamError, IllegalStateError
+from aiomailbox.records.framing import LENGTH, RECORD_BYTES_MAX
+from aiomailbox.records.spill_file import SpillFile
+
+__all__ = [
+    "SPILL_THRESHOLD_BYTES",
+    "DeserializationResult",
+    "RecordDeserializer",
+    "RecordPiece",
+]
+
+SPILL_THRESHOLD_BYTES: Final = 5 * 1024 * 1024
+_LENGTH_BYTES: Final = LENGTH.size
+_EMPTY: Final = memoryview(b"")
+
+
+class DeserializationResult(Enum):
+    """What a look for the next record found.
+
+    Concept:
+        Flink, ``RecordDeserializer.DeserializationResult``.
+    """
+
+    PARTIAL_RECORD = "no whole record; the buffer is consumed"
+    INTERMEDIATE_RECORD = "a record, and more in the buffer"
+    LAST_RECORD = "a record, and the buffer is consumed"
+
+    @property
+    def is_full_record(self) -> bool:
+        """Whether there is a record."""
+        return self is not DeserializationResult.PARTIAL_RECORD
+
+    @property
+    def is_buffer_consumed(self) -> bool:
+        """Whether the buffer may be recycled, once the record was used."""
+        return self is not DeserializationResult.INTERMEDIATE_RECORD
+
+
+class RecordPiece(NamedTuple):
+    """The outcome of one look; ``content`` is empty without a record."""
+
+    result: DeserializationResult
+    content: memoryview
+
+
+_PARTIAL: Final = RecordPiece(DeserializationResult.PARTIAL_RECORD, _EMPTY)
+
+
+class RecordDeserializer:
+    """Finds the records in one channel's buffers.
+
+    Args:
+        spill_threshold_bytes: A record of more bytes goes to a file.
+        record_bytes_max: A record of more bytes is refused.
+        spill_directory: Where files go; None for the system's place.
+
+    Invariants:
+        At most ``spill_threshold_bytes`` and one buffer are held in memory.
+
+    Concept:
+        Flink, ``SpillingAdaptiveSpanningRecordDeserializer``.
+
+    Example:
+        >>> deserializer = RecordDeserializer()
+        >>> deserializer.set_next_buffer(bytes.fromhex("0000000261"))
+        >>> deserializer.next_record().result.name
+        'PARTIAL_RECORD'
+        >>> deserializer.set_next_buffer(b"b")
+        >>> bytes(deserializer.next_record().content)
+        b'ab'
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_collected",
+        "_length",
+        "_position",
+        "_record_bytes_max",
+        "_spill_directory",
+        "_spill_threshold_bytes",
+        "_spilled",
+    )
+
+    def __init__(
+        self,
+        *,
+        spill_threshold_bytes: int = SPILL_THRESHOLD_BYTES,
+        record_bytes_max: int = RECORD_BYTES_MAX,
+        spill_directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._spill_threshold_bytes = spill_threshold_bytes
+        self._record_bytes_max = record_bytes_max
+        self._spill_directory = spill_directory
+        self._buffer = _EMPTY
+        self._position = 0
+        # Of a record that began in an earlier buffer: its length once that is known.
+        self._length: int | None = None
+        self._collected = bytearray()
+        self._spilled: SpillFile | None = None
+
+    @property
+    def has_unfinished_record(self) -> bool:
+        """Whether a record began in an earlier buffer and is not whole yet."""
+        return self._length is not None or bool(self._collected)
+
+    @property
+    def is_spilling(self) -> bool:
+        """Whether the unfinished record is in a file."""
+        return self._spilled is not None
+
+    def set_next_buffer(self, data: bytes | bytearray | memoryview) -> None:
+        """Look into these bytes from now on; borrowed until they are consumed.
+
+        Raises:
+            IllegalStateError: If the last ones were not consumed.
+        """
+        if self._position < len(self._buffer):
+            raise IllegalStateError(
+                "the last buffer holds more: call next_record() until it is consumed"
+            )
+        self._buffer = memoryview(data)
+        self._position = 0
+
+    def next_record(self) -> RecordPiece:
+        """Look for the next record.
+
+        Returns:
+            What was found; the content is borrowed from the buffer, so use it before
+            the buffer is recycled.
+
+        Raises:
+            CorruptStreamError: If a length is negative or beyond the limit.
+        """
+        if self.has_unfinished_record:
+            return self._continue()
+        start = self._position + _LENGTH_BYTES
+        if start <= len(self._buffer):
+            (length,) = LENGTH.unpack_from(self._buffer, self._position)
+            self._check_length(length)
+            if start + length <= len(self._buffer):
+                self._position = start + length
+                return self._found(self._buffer[start : self._position])
+        return self._continue()
+
+    def unconsumed(self) -> bytes:
+        """Return what was not handed out yet, as it came: to be replayed elsewhere."""
+        rest = bytes(self._buffer[self._position :])
+        if self._length is None:
+            return bytes(self._collected) + rest
+        begun = self._collected if self._spilled is None else self._spilled_content()
+        return LENGTH.pack(self._length) + bytes(begun) + rest
+
+    def clear(self) -> None:
+        """Forget everything, and delete the file if there is one. Idempotent."""
+        self._buffer = _EMPTY
+        self._position = 0
+        self._forget_record()
+
+    def _continue(self) -> RecordPiece:
+        if self._length is None and not self._collect_length():
+            return self._consumed()
+        length = self._length
+        assert length is not None
+        missing = length - self._collected_bytes
+        piece = self._take(missing)
+        if self._spilled is not None:
+            self._spilled.append(piece)
+        elif length > self._spill_threshold_bytes:
+            self._spilled = SpillFile(self._spill_directory)
+            self._spilled.append(piece)
+        else:
+            self._collected += piece
+        if len(piece) < missing:
+            return self._consumed()
+        whole = self._whole_record()
+        self._forget_record()
+        return self._found(whole)
+
+    def _collect_length(self) -> bool:
+        self._collected += self._take(_LENGTH_BYTES - len(self._collected))
+        if len(self._collected) < _LENGTH_BYTES:
+            return False
+        (length,) = LENGTH.unpack(self._collected)
+        self._check_length(length)
+        self._length = length
+        self._collected = bytearray()
+        return True
+
+    @property
+    def _collected_bytes(self) -> int:
+        if self._spilled is not None:
+            return self._spilled.size_bytes
+        return len(self._collected)
+
+    def _take(self, size_bytes: int) -> memoryview:
+        start = self._position
+        self._position = min(start + size_bytes, len(self._buffer))
+        return self._buffer[start : self._position]
+
+    def _whole_record(self) -> memoryview:
+        if self._spilled is not None:
+            return self._spilled_content()
+        return memoryview(self._collected)
+
+    def _spilled_content(self) -> memoryview:
+        assert self._spilled is not None
+        return self._spilled.content() if self._spilled.size_bytes else _EMPTY
+
+    def _found(self, content: memoryview) -> RecordPiece:
+        if self._position < len(self._buffer):
+            return RecordPiece(DeserializationResult.INTERMEDIATE_RECORD, content)
+        self._consumed()
+        return RecordPiece(DeserializationResult.LAST_RECORD, content)
+
+    def _consumed(self) -> RecordPiece:
+        # Let go of the memory: it goes back to its pool.
+        self._buffer = _EMPTY
+        self._position = 0
+        return _PARTIAL
+
+    def _forget_record(self) -> None:
+        self._length = None
+        # A new one, since the record that was handed out is a view of the old one.
+        self._collected = bytearray()
+        if self._spilled is not None:
+            self._spilled.close()
+            self._spilled = None
+
+    def _check_length(self, length: int) -> None:
+        if length < 0:
+            raise CorruptStreamError(f"a record cannot have {length} bytes")
+        if length > self._record_bytes_max:
+            raise CorruptStreamError(
+                f"a record of {length} bytes exceeds the limit of "
+                f"{self._record_bytes_max}: the stream is corrupt, or the record should "
+                "be passed by reference"
+            )
