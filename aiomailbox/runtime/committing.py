@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from aiomailbox.graph import JobGraph
 from aiomailbox.operators import Committer, Pending
 from aiomailbox.runtime.services import CommittableCollector
+from aiomailbox.task import committables_key
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    sink: str
+    key: str
     committer: Committer
 
 
@@ -28,11 +29,12 @@ class JobCommitters:
         self._begun: list[_Entry] = []
         self._entries: list[_Entry] = []
         for vertex in graph.vertices:
-            for node in vertex.nodes:
-                item = node.transformation
-                committer = None if item.sink is None else item.sink.create_committer()
+            for position, node in enumerate(vertex.nodes):
+                sink = node.transformation.sink
+                committer = None if sink is None else sink.create_committer()
                 if committer is not None:
-                    self._entries.append(_Entry(item.uid or item.name, committer))
+                    key = committables_key(vertex.id, position)
+                    self._entries.append(_Entry(key, committer))
 
     async def begin(self) -> None:
         """Check every target, before any task starts.
@@ -46,7 +48,7 @@ class JobCommitters:
     async def commit(self) -> None:
         """Make everything visible that the writers prepared."""
         for entry in self._entries:
-            prepared = self._committables.take(entry.sink)
+            prepared = self._committables.take(entry.key)
             await _finish(entry.committer.commit(prepared))
 
     async def end(self, *, succeeded: bool) -> None:

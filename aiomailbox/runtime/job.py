@@ -1,4 +1,4 @@
-"""A running job: its tasks in one task group, its first error, its end.
+"""A running job: its tasks, its first error, its end.
 
 Concept:
     Flink, ``JobMaster`` and ``DefaultScheduler``, without restarts yet.
@@ -60,6 +60,8 @@ class Job:
         self._coordinators: dict[int, SourceCoordinator] = {}
         self._failure: BaseException | None = None
         self._main: asyncio.Task[None] | None = None
+        self._is_beginning = False
+        self._is_committing = False
         self._started_s = 0.0
         self._ended_s: float | None = None
 
@@ -80,10 +82,17 @@ class Job:
         return self._failure is not None
 
     def cancel(self) -> None:
-        """Ask the job to end; from its loop, any number of times."""
-        if self.lifecycle.advance(JobState.CANCELLING):
-            for task in self.tasks:
-                task.cancel()
+        """Ask the job to end; from its loop, any number of times.
+
+        Once all tasks have finished and the results are being committed it is too late:
+        the job goes on to its end.
+        """
+        if self._is_committing or not self.lifecycle.advance(JobState.CANCELLING):
+            return
+        if self._is_beginning and self._main is not None:
+            self._main.cancel()
+        for task in self.tasks:
+            task.cancel()
 
     async def join(self) -> None:
         """Wait until the job has ended and cleaned up, however it ended.
@@ -122,14 +131,24 @@ class Job:
         committers: JobCommitters | None = None
         try:
             committers = JobCommitters(self.graph, self.services.committables)
-            await committers.begin()
+            await self._begin(committers)
             await self._run_tasks()
             if self.state is JobState.RUNNING:
+                self._is_committing = True
                 await committers.commit()
         except BaseException as error:  # noqa: BLE001 -- kept for `wait`
+            self._is_committing = False
             self._record(error)
-        with anyio.CancelScope(shield=True):
-            await self._end(committers)
+        await self._end(committers)
+
+    async def _begin(self, committers: JobCommitters) -> None:
+        self._is_beginning = True
+        try:
+            await committers.begin()
+            # An interrupt that came from a committer's own code arrives here.
+            await asyncio.sleep(0)
+        finally:
+            self._is_beginning = False
 
     async def _run_tasks(self) -> None:
         if not self.lifecycle.advance(JobState.RUNNING):
@@ -138,10 +157,24 @@ class Job:
             self.graph, self._config, self.services, request_split=self._request_split
         )
         self.tasks = builder.build()
-        self._start_coordinators()
-        async with anyio.create_task_group() as group:
-            for task in self.tasks:
-                group.start_soon(self._supervise, task, name=task.name)
+        try:
+            self._start_coordinators()
+        except Exception as error:  # noqa: BLE001 -- kept for `wait`
+            # The tasks still run: to their clean-up.
+            self._record(error)
+        loop = asyncio.get_running_loop()
+        running = {
+            loop.create_task(self._supervise(task), name=task.name)
+            for task in self.tasks
+        }
+        # No task group: that would cancel tasks in the middle of their clean-up.
+        while running:
+            try:
+                _, running = await asyncio.wait(running)
+            except asyncio.CancelledError:
+                # The loop itself is going down; the tasks clean up first.
+                self.cancel()
+                running = {task for task in running if not task.done()}
 
     async def _supervise(self, task: StreamTask) -> None:
         try:
@@ -173,14 +206,15 @@ class Job:
 
     async def _end(self, committers: JobCommitters | None) -> None:
         for coordinator in self._coordinators.values():
-            coordinator.close()
-        succeeded = self.state is JobState.RUNNING
-        if committers is not None:
             try:
-                await committers.end(succeeded=succeeded)
+                coordinator.close()
             except Exception as error:  # noqa: BLE001 -- kept for `wait`
                 self._record(error)
+        if committers is not None:
+            await self._end_committers(committers)
         self.services.limiters.close()
+        # A task that never ran leaves what was sent to it with the producer.
+        self.services.registry.release_all()
         self.services.pool.destroy_all_local_pools()
         self.services.pool.destroy()
         self._ended_s = self.services.clock.monotonic()
@@ -189,6 +223,15 @@ class Job:
                 break
         for handover in self.services.handovers.values():
             handover.end()
+
+    async def _end_committers(self, committers: JobCommitters) -> None:
+        succeeded = self.state is JobState.RUNNING
+        timeout_s = self._config.cancel_timeout_s
+        try:
+            with anyio.fail_after(timeout_s, shield=True):
+                await committers.end(succeeded=succeeded)
+        except BaseException as error:  # noqa: BLE001 -- kept for `wait`
+            self._record(error)
 
     def _start_coordinators(self) -> None:
         for vertex in self.graph.vertices:

@@ -14,9 +14,10 @@ from aiomailbox.eventtime import (
 )
 from aiomailbox.keygroups import key_group_range
 from aiomailbox.mailbox import MailboxExecutor
-from aiomailbox.operators import Handover, Limiter
+from aiomailbox.operators import Committables, Handover, Limiter
 from aiomailbox.policies import RateLimit
 from aiomailbox.state import HeapStateStore, KeyedStateStore, NoKeysStateStore
+from aiomailbox.task.committables import OperatorCommittables, committables_key
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.task.plan import OperatorPlan
@@ -64,7 +65,10 @@ class TaskRuntimeContext:
         self.metrics = environment.metrics.child(plan.name)
         self.mailbox = mailbox
         self.processing_time: ProcessingTimeService = processing_time
-        self.committables = environment.committables
+        self.committables: Committables = OperatorCommittables(
+            environment.committables,
+            committables_key(environment.task_id.vertex, mailbox.priority),
+        )
         self.journal = environment.journal
         self.keyed_state: KeyedStateStore = (
             HeapStateStore(
