@@ -7,8 +7,6 @@ import random
 from collections.abc import Mapping
 from typing import Protocol
 
-import structlog
-
 from aiomailbox.clock import Clock, clock_of
 from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.graph import JobGraph
@@ -50,6 +48,9 @@ class Embedded:
         handovers: Mapping[str, PullHandover],
     ) -> Job:
         """Start the job on the running loop and return it."""
+        # Its import takes longer than that of everything else, where rich is installed.
+        import structlog
+
         loop = asyncio.get_running_loop()
         used_clock = clock or clock_of(loop)
         seed = config.seed
