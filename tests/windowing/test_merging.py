@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ def test_merged_windows_are_apart_and_cover_the_same(windows: list[TimeWindow]) 
     merges = merge_windows(windows)
     alone = set(windows).difference(*(set(merge.merged) for merge in merges))
     results = sorted([merge.result for merge in merges] + list(alone))
-    for earlier, later in zip(results, results[1:], strict=False):
+    for earlier, later in itertools.pairwise(results):
         assert earlier.end < later.start
     for merge in merges:
         assert merge.result.start == min(window.start for window in merge.merged)

@@ -1,0 +1,297 @@
+"""Process functions with state and timers."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from aiomailbox.errors import (
+    KeyTypeError,
+    StateError,
+    TimestampError,
+    UserFunctionError,
+    WrongTypeError,
+)
+from aiomailbox.operators import (
+    KeyedCoProcessFunction,
+    KeyedCoProcessOperator,
+    KeyedProcessFunction,
+    KeyedProcessOperator,
+    TimeDomain,
+    skip,
+)
+from aiomailbox.records import MIN_TIMESTAMP, OutputTag, StreamRecord, Watermark
+from aiomailbox.state import ListStateDescriptor, ValueStateDescriptor
+from aiomailbox.testing import OneInputHarness, TwoInputHarness
+
+SEEN = ListStateDescriptor("seen")
+SIDE = OutputTag("side")
+
+
+def first(record: Any) -> Any:
+    return record[0]
+
+
+class Remind(KeyedProcessFunction):
+    """Keeps numbers, and emits them at the times that records ask for."""
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        _, number, domain, times = value
+        context.state.get_list(SEEN).add(number)
+        for time in times:
+            getattr(context.timer_service, f"register_{domain}_time_timer")(time)
+
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        seen = context.state.get_list(SEEN).get()
+        out.collect((context.current_key, timestamp, seen, context.time_domain))
+        context.output(SIDE, context.timestamp)
+
+
+def harness_of(function: Any, state: object = None, **options: Any) -> OneInputHarness:
+    operator = KeyedProcessOperator(first, function, **options)
+    harness = OneInputHarness(operator, keyed=True)
+    harness.restore(state)
+    harness.open()
+    return harness
+
+
+def test_timer_output_precedes_the_watermark_and_has_the_timers_time() -> None:
+    harness = harness_of(Remind())
+    harness.process_run(
+        [("a", 1, "event", [10, 20]), ("b", 2, "event", [10]), ("a", 3, "event", [10])]
+    )
+    harness.process_watermark(9)
+    harness.process_watermark(15)
+    event = TimeDomain.EVENT_TIME
+    assert harness.output == [
+        Watermark(9),
+        StreamRecord(("a", 10, [1, 3], event), 10),
+        StreamRecord(("b", 10, [2], event), 10),
+        Watermark(15),
+    ]
+    assert harness.side_output(SIDE) == [StreamRecord(10, 10)] * 2
+
+
+def test_processing_time_timers_emit_without_event_time_and_at_once() -> None:
+    harness = harness_of(Remind())
+    harness.process_element(("a", 1, "processing", [10]), 5)
+    harness.set_processing_time(9)
+    assert harness.output == []
+    harness.set_processing_time(10)
+    processing = TimeDomain.PROCESSING_TIME
+    assert harness.output == [StreamRecord(("a", 10, [1], processing), None)]
+
+
+def test_an_event_timer_in_the_past_waits_for_the_next_watermark() -> None:
+    """SEM-47."""
+    harness = harness_of(Remind())
+    harness.process_watermark(50)
+    harness.process_element(("a", 1, "event", [40]))
+    assert harness.values == []
+    harness.process_watermark(51)
+    assert [value[1] for value in harness.values] == [40]
+
+
+def test_state_and_timers_survive_a_restart_and_the_watermark_does_not() -> None:
+    """SEM-48, SEM-51."""
+    before = harness_of(Remind())
+    before.process_run(
+        [("a", 1, "event", [10]), ("a", 2, "processing", [10]), ("b", 3, "event", [10])]
+    )
+    before.process_watermark(5)
+    state = before.snapshot()
+    before.process_element(("a", 99, "event", [10]))
+
+    after = harness_of(Remind(), state)
+    after.set_processing_time(10)
+    after.process_watermark(10)
+    found = [value[:3] for value in after.values]
+    assert found == [("a", 10, [1, 2]), ("a", 10, [1, 2]), ("b", 10, [3])]
+
+    class Ask(KeyedProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            out.collect(context.timer_service.current_watermark)
+            out.collect(context.current_watermark)
+
+    asking = harness_of(Ask(), state)
+    asking.process_element(("a",))
+    assert asking.values == [MIN_TIMESTAMP, MIN_TIMESTAMP]
+    asking.process_watermark(7)
+    asking.process_element(("a",))
+    assert asking.values[2:] == [7, 7]
+
+
+def test_a_timer_that_was_deleted_does_not_fire_and_datetimes_are_times() -> None:
+    class Forget(KeyedProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            timers = context.timer_service
+            time = datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC)
+            for kind in ("event", "processing"):
+                getattr(timers, f"register_{kind}_time_timer")(time)
+                if value[1]:
+                    getattr(timers, f"delete_{kind}_time_timer")(10_000)
+
+        def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+            out.collect((context.current_key, timestamp))
+
+    harness = harness_of(Forget())
+    harness.process_run([("a", True), ("b", False)])
+    harness.process_watermark(10_000)
+    harness.set_processing_time(10_000)
+    assert harness.values == [("b", 10_000), ("b", 10_000)]
+    with pytest.raises(UserFunctionError) as caught:
+        harness_of(Remind()).process_element(("a", 1, "event", ["soon"]))
+    assert isinstance(caught.value.__cause__, TimestampError)
+
+
+def test_a_timer_registered_by_a_timer_fires_in_the_same_advance() -> None:
+    """SEM-46."""
+
+    class Chain(Remind):
+        def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+            out.collect(timestamp)
+            context.timer_service.register_event_time_timer(timestamp + 2)
+
+    harness = harness_of(Chain())
+    harness.process_element(("a", 1, "event", [10]))
+    harness.process_watermark(15)
+    assert harness.output[-1] == Watermark(15)
+    assert harness.values == [10, 12, 14]
+
+
+def test_there_is_no_state_without_a_key() -> None:
+    class Early(KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            context.keyed_state.get_value(ValueStateDescriptor("x")).value()
+
+    with pytest.raises(UserFunctionError) as caught:
+        harness_of(Early())
+    assert isinstance(caught.value.__cause__, StateError)
+
+
+def test_a_function_that_raises_names_its_line_for_records_and_timers() -> None:
+    class Fails(Remind):
+        def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+            raise ValueError("no")
+
+    harness = harness_of(Fails(), on_error=skip)
+    harness.process_run([("a", 1), ("b", 1, "event", [10])])
+    assert harness.context.metrics.counter("skipped").value == 1
+    with pytest.raises(UserFunctionError, match=r"test_keyed_process\.py"):
+        harness.process_watermark(10)
+
+
+class Slow(KeyedProcessFunction):
+    """Awaits everywhere, and keeps a sum."""
+
+    def __init__(self) -> None:
+        self.life: list[str] = []
+
+    async def open(self, context: Any) -> None:
+        await asyncio.sleep(1)
+        self.total = context.keyed_state.get_value(
+            ValueStateDescriptor("total", default=0)
+        )
+        self.life.append("open")
+
+    async def process_element(self, value: Any, context: Any, out: Any) -> None:
+        old = self.total.value()
+        await asyncio.sleep(1)
+        self.total.update(old + value[1])
+        context.timer_service.register_event_time_timer(10)
+        context.timer_service.register_processing_time_timer(10)
+
+    async def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        await asyncio.sleep(1)
+        out.collect((context.current_key, self.total.value()))
+
+    async def finish(self, out: Any) -> None:
+        await asyncio.sleep(1)
+        out.collect("finished")
+
+    async def close(self) -> None:
+        self.life.append("close")
+
+
+async def test_async_methods_are_awaited_one_after_the_other() -> None:
+    function = Slow()
+    operator = KeyedProcessOperator(first, function)
+    async with OneInputHarness(operator, keyed=True) as harness:
+        await harness.run(harness.process_run, [("a", 1), ("b", 5), ("a", 2)])
+        await harness.run(harness.process_watermark, 10)
+        assert harness.output == [
+            StreamRecord(("a", 3), 10),
+            StreamRecord(("b", 5), 10),
+            Watermark(10),
+        ]
+        await harness.run(harness.set_processing_time, 10)
+        await harness.run(harness.finish)
+        assert harness.values[2:] == [("a", 3), ("b", 5), "finished"]
+    assert function.life == ["open", "close"]
+
+
+def test_what_cannot_work_is_refused_when_it_is_written() -> None:
+    class Generates(KeyedProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> Any:
+            yield value
+
+    class NoTimer:
+        def process_element(self, value: Any, context: Any, out: Any) -> None: ...
+
+    with pytest.raises(WrongTypeError, match=r"out\.collect"):
+        KeyedProcessOperator(first, Generates())
+    with pytest.raises(WrongTypeError, match="on_timer"):
+        KeyedProcessOperator(first, NoTimer())
+    with pytest.raises(WrongTypeError, match="key"):
+        KeyedProcessOperator(3, Remind())  # type: ignore[arg-type]
+
+
+class Match(KeyedCoProcessFunction):
+    """Holds orders back until the payment comes, or time runs out."""
+
+    def open(self, context: Any) -> None:
+        self.order = context.keyed_state.get_value(ValueStateDescriptor("order"))
+
+    def process_element1(self, value: Any, context: Any, out: Any) -> None:
+        self.order.update(value[1])
+        context.timer_service.register_event_time_timer(context.timestamp + 10)
+
+    def process_element2(self, value: Any, context: Any, out: Any) -> None:
+        if self.order.value() is not None:
+            out.collect((context.current_key, self.order.value(), value[1]))
+            self.order.clear()
+
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        if self.order.value() is not None:
+            out.collect((context.current_key, self.order.value(), None))
+
+
+def matching() -> KeyedCoProcessOperator:
+    return KeyedCoProcessOperator(first, first, Match())
+
+
+def test_two_keyed_streams_share_state_and_timers_also_across_a_restart() -> None:
+    before = TwoInputHarness(matching(), keyed=True)
+    before.open()
+    before.first.process_run([("a", "book"), ("b", "pen")], [1, 2])
+    harness = TwoInputHarness(matching(), keyed=True)
+    harness.restore(before.snapshot())
+    with harness:
+        harness.second.process_element(("a", "paid"), 3)
+        harness.first.process_watermark(50)
+        assert harness.output == [StreamRecord(("a", "book", "paid"), 3)]
+        harness.second.process_watermark(12)
+        assert harness.output[1:] == [
+            StreamRecord(("b", "pen", None), 12),
+            Watermark(12),
+        ]
+
+
+def test_keys_of_both_streams_are_of_one_type() -> None:
+    with TwoInputHarness(matching(), keyed=True) as harness:
+        harness.first.process_element(("1", "book"), 1)
+        with pytest.raises(KeyTypeError, match="operator 'operator'"):
+            harness.second.process_element((1, "paid"), 1)

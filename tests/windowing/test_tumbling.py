@@ -1,0 +1,304 @@
+"""The fast way gives exactly what the general one gives."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from aiomailbox.errors import TimestampError, UserFunctionError
+from aiomailbox.operators import aggregates, collect_list, count, skip, sum_
+from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag, StreamRecord
+from aiomailbox.testing import OneInputHarness
+from aiomailbox.windowing import (
+    SlidingEventTimeWindows,
+    TumblingAggregateOperator,
+    TumblingEventTimeWindows,
+    WindowAssigner,
+    WindowOperator,
+    window_operator,
+)
+
+LATE = OutputTag("late")
+RECORDS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(-40, 60)), min_size=1, max_size=12
+)
+STEPS = st.lists(st.one_of(RECORDS, st.integers(-30, 80)), max_size=12)
+ASSIGNERS = st.one_of(
+    st.integers(1, 20).flatmap(
+        lambda size: st.builds(
+            TumblingEventTimeWindows, st.just(size), st.integers(-size + 1, size - 1)
+        )
+    ),
+    st.builds(SlidingEventTimeWindows, st.integers(1, 20), st.integers(1, 20)),
+)
+
+
+def operator_for(assigner: WindowAssigner, **options: Any) -> Any:
+    return window_operator(lambda record: record[0], assigner, **options)
+
+
+class Drive:
+    """Runs steps: lists of records, and watermarks."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+        self.watermark = MIN_TIMESTAMP
+        self.late: list[Any] = []
+        self.open(None)
+
+    def open(self, state: object) -> None:
+        self.harness = OneInputHarness(self.make(), keyed=True)
+        self.harness.restore(state)
+        self.harness.open()
+        if self.watermark != MIN_TIMESTAMP:
+            self.harness.process_watermark(self.watermark)
+            assert len(self.harness.take_output()) == 1
+
+    def restart(self, *, with_watermark: bool) -> None:
+        if not with_watermark:
+            self.watermark = MIN_TIMESTAMP
+        state = self.harness.snapshot()
+        self.late += self.harness.side_output(LATE)
+        self.open(state)
+
+    def step(self, number: int, step: Any) -> list[Any]:
+        """Return what came out; firings of one moment may come in any order."""
+        if isinstance(step, int):
+            self.watermark = max(self.watermark, step)
+            self.harness.process_watermark(self.watermark)
+        else:
+            values = [(key, number * 100 + i) for i, (key, _) in enumerate(step)]
+            self.harness.process_run(values, [stamp for _, stamp in step])
+        output = self.harness.take_output()
+        records = [element for element in output if isinstance(element, StreamRecord)]
+        assert output[: len(records)] == records, "the watermark comes last"
+        if isinstance(step, int):
+            stamps: list[Any] = [record.timestamp for record in records]
+            assert stamps == sorted(stamps)
+            records.sort()
+        return records
+
+
+def outcome(
+    make: Callable[[], Any], steps: list[Any], cut: int | None, *, with_watermark: bool
+) -> list[Any]:
+    drive = Drive(make)
+    found: list[Any] = []
+    for number, step in enumerate([*steps, MAX_TIMESTAMP]):
+        found.append(drive.step(number, step))
+        if number == cut:
+            drive.restart(with_watermark=with_watermark)
+    dropped = drive.harness.context.metrics.counter("late_records_dropped").value
+    return [*found, drive.late + drive.harness.side_output(LATE), dropped]
+
+
+@settings(
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+    ]
+)
+@given(
+    assigner=ASSIGNERS,
+    steps=STEPS,
+    lateness=st.sampled_from([0, 0.003, 0.02]),
+    tag=st.sampled_from([None, LATE]),
+    cut=st.one_of(st.none(), st.integers(0, 12)),
+    with_watermark=st.booleans(),
+)
+def test_the_fast_way_and_the_general_one_give_the_same(
+    general_trigger: Any,
+    assigner: WindowAssigner,
+    steps: list[Any],
+    lateness: float,
+    tag: OutputTag | None,
+    cut: int | None,
+    with_watermark: bool,
+) -> None:
+    options: dict[str, Any] = {
+        "aggregate": aggregates(n=count(), all=collect_list(lambda record: record[1])),
+        "allowed_lateness": lateness,
+        "late_tag": tag,
+    }
+
+    def fast() -> Any:
+        return operator_for(assigner, **options)
+
+    def general() -> Any:
+        return operator_for(assigner, trigger=general_trigger, **options)
+
+    assert isinstance(fast(), TumblingAggregateOperator)
+    assert isinstance(general(), WindowOperator)
+    found = outcome(fast, steps, cut, with_watermark=with_watermark)
+    assert found == outcome(general, steps, cut, with_watermark=with_watermark)
+
+
+@given(
+    size=st.integers(1, 20),
+    records=st.lists(st.tuples(st.sampled_from("abc"), st.integers(-50, 50))),
+    cut=st.integers(0, 20),
+)
+def test_when_nothing_is_late_windows_are_a_group_by(
+    size: int, records: list[tuple[str, int]], cut: int
+) -> None:
+    batch: dict[tuple[str, int], int] = defaultdict(int)
+    for key, stamp in records:
+        batch[key, stamp // size * size] += stamp
+
+    def operator() -> Any:
+        return operator_for(
+            TumblingEventTimeWindows(size),
+            aggregate=aggregates(total=sum_(lambda record: record[1])),
+        )
+
+    first = OneInputHarness(operator(), keyed=True)
+    first.open()
+    first.process_run(records[:cut], [stamp for _, stamp in records[:cut]])
+    second = OneInputHarness(operator(), keyed=True)
+    second.restore(first.snapshot())
+    second.open()
+    second.process_run(records[cut:], [stamp for _, stamp in records[cut:]])
+    second.process_watermark(MAX_TIMESTAMP)
+    found = {
+        (row.key, round(row.window_start.timestamp() * 1000)): row.total
+        for row in second.values
+    }
+    assert found == batch
+    assert len(second.values) == len(batch)
+
+
+def test_named_results_tell_key_and_window_in_utc(trigger: Any) -> None:
+    operator = operator_for(
+        TumblingEventTimeWindows.of(60),
+        aggregate=aggregates(n=count()),
+        trigger=trigger,
+    )
+    with OneInputHarness(operator, keyed=True) as harness:
+        harness.process_run([("k", 1), ("k", 2)], [60_000, 61_000])
+        harness.process_watermark(119_999)
+        (row,) = harness.values
+    assert row._fields == ("key", "window_start", "window_end", "n")
+    assert (row.key, row.n) == ("k", 2)
+    assert row.window_start.isoformat() == "1970-01-01T00:01:00+00:00"
+    assert row.window_end.isoformat() == "1970-01-01T00:02:00+00:00"
+
+
+def test_without_a_key_results_name_none(trigger: Any) -> None:
+    operator = window_operator(
+        None,
+        TumblingEventTimeWindows.of(60),
+        aggregate=aggregates(n=count()),
+        trigger=trigger,
+    )
+    with OneInputHarness(operator, keyed=True) as harness:
+        harness.process_run(["a", "b"], [0, 1])
+        harness.process_watermark(MAX_TIMESTAMP)
+        (row,) = harness.values
+    assert row._fields == ("window_start", "window_end", "n")
+    assert row.n == 2
+
+
+def test_all_results_of_a_watermark_are_one_run(trigger: Any) -> None:
+    operator = operator_for(
+        TumblingEventTimeWindows(10), aggregate=count(), trigger=trigger
+    )
+    with OneInputHarness(operator, keyed=True) as harness:
+        harness.process_run([(key, 1) for key in "abcd"], [1, 11, 21, 22])
+        harness.process_watermark(29)
+        (run,) = harness.recorded.runs
+    assert run.timestamps == [9, 19, 29, 29]
+
+
+@pytest.mark.parametrize("stamps", [None, [5, MIN_TIMESTAMP]])
+def test_a_record_without_event_time_is_an_error_that_names_the_operator(
+    trigger: Any, stamps: list[int] | None
+) -> None:
+    operator = operator_for(
+        TumblingEventTimeWindows(10), aggregate=count(), trigger=trigger
+    )
+    with OneInputHarness(operator, keyed=True, operator_name="per day") as harness:
+        with pytest.raises(TimestampError) as caught:
+            harness.process_run([("a", 1), ("b", 2)], stamps)
+        assert caught.value.__notes__ == ["in operator 'per day'"]
+
+
+def test_a_record_that_fails_leaves_no_trace_when_it_is_skipped(trigger: Any) -> None:
+    operator = operator_for(
+        TumblingEventTimeWindows(10),
+        aggregate=sum_(lambda record: 1 // record[1]),
+        trigger=trigger,
+        on_error=skip,
+    )
+    with OneInputHarness(operator, keyed=True) as harness:
+        harness.process_run([("a", 1), ("a", 0), ("b", 0), ("a", 1)], [1, 2, 3, 4])
+        harness.process_watermark(9)
+        assert harness.values == [2]
+        assert harness.context.metrics.counter("skipped").value == 2
+
+
+def test_a_record_that_fails_fails_the_operator_and_names_the_line(
+    trigger: Any,
+) -> None:
+    operator = operator_for(
+        TumblingEventTimeWindows(10),
+        aggregate=sum_(lambda record: 1 // record[1]),
+        trigger=trigger,
+    )
+    with (
+        OneInputHarness(operator, keyed=True) as harness,
+        pytest.raises(UserFunctionError, match=r"test_tumbling\.py"),
+    ):
+        harness.process_run([("a", 1), ("a", 0)], [1, 2])
+
+
+def test_a_snapshot_does_not_change_with_what_comes_after_it(trigger: Any) -> None:
+    def operator() -> Any:
+        return operator_for(
+            TumblingEventTimeWindows(10), aggregate=collect_list(), trigger=trigger
+        )
+
+    with OneInputHarness(operator(), keyed=True) as harness:
+        harness.process_run([("a", 1)], [1])
+        state = harness.snapshot()
+        harness.process_run([("a", 2)], [2])
+        harness.process_watermark(9)
+        assert harness.values == [[("a", 1), ("a", 2)]]
+    restored = OneInputHarness(operator(), keyed=True)
+    restored.restore(state)
+    with restored:
+        restored.process_watermark(9)
+        assert restored.values == [[("a", 1)]]
+
+
+def test_the_state_of_two_subtasks_becomes_that_of_one_and_of_three(
+    trigger: Any,
+) -> None:
+    def harness(parallelism: int, index: int) -> OneInputHarness:
+        return OneInputHarness(
+            operator_for(
+                TumblingEventTimeWindows(10), aggregate=count(), trigger=trigger
+            ),
+            keyed=True,
+            parallelism=parallelism,
+            subtask_index=index,
+        )
+
+    # Key groups 81 and 22 of 128: the second and the first half.
+    pieces = []
+    for index, key in ((0, "b"), (1, "a")):
+        with harness(2, index) as subtask:
+            subtask.process_run([(key, 1), (key, 2)], [1, 2])
+            pieces.append(subtask.snapshot())
+    for parallelism, expected in ((1, [[2, 2]]), (3, [[2], [2], []])):
+        found = []
+        for index in range(parallelism):
+            subtask = harness(parallelism, index)
+            subtask.restore(pieces)
+            with subtask:
+                subtask.process_watermark(9)
+                found.append(subtask.values)
+        assert found == expected
