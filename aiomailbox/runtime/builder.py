@@ -52,6 +52,10 @@ class TaskBuilder:
         self._services = services
         self._request_split = request_split
         self._attempt = attempt
+        names = unique_names([vertex.name for vertex in graph.vertices])
+        self._names = {
+            vertex.id: name for vertex, name in zip(graph.vertices, names, strict=True)
+        }
         self._targets: dict[int, list[list[int]]] = {}
         self._edge_index: dict[int, int] = {}
         for vertex in graph.vertices:
@@ -69,7 +73,7 @@ class TaskBuilder:
 
     def _task(self, vertex: JobVertex, subtask_index: int) -> StreamTask:
         task_id = TaskId(vertex.id, subtask_index, self._attempt)
-        name = f"{vertex.name} ({subtask_index + 1}/{vertex.parallelism})"
+        name = f"{self._names[vertex.id]} ({subtask_index + 1}/{vertex.parallelism})"
         services = self._services
         environment = TaskEnvironment(
             job_name=self._graph.name,
@@ -94,7 +98,8 @@ class TaskBuilder:
         positions = {node.index: place for place, node in enumerate(vertex.nodes)}
         writers: list[RecordWriter] = []
         operators = []
-        for node in vertex.nodes:
+        names = unique_names([node.name for node in vertex.nodes])
+        for node, name in zip(vertex.nodes, names, strict=True):
             outgoing = []
             for edge in node.out_edges:
                 if edge.chained:
@@ -106,7 +111,9 @@ class TaskBuilder:
                     outgoing.append(OutgoingEdge(writer=writer, tag=edge.tag))
             item = node.transformation
             operators.append(
-                OperatorPlan(item.name, item.uid, item.factory, item.is_keyed, outgoing)
+                OperatorPlan(
+                    item.name, item.uid, item.factory, item.is_keyed, outgoing, name
+                )
             )
         gates = [
             self._gate(vertex, united, task_id) for united in vertex.in_edges if united
@@ -156,3 +163,21 @@ class TaskBuilder:
                     )
                 )
         return InputGate(channels, name=f"{vertex.name}.{task_id.subtask_index}")
+
+
+def unique_names(names: list[str]) -> list[str]:
+    """Return the names, numbered where one occurs again.
+
+    Example:
+        >>> unique_names(["map", "filter", "map"])
+        ['map', 'filter', 'map #2']
+    """
+    taken: set[str] = set()
+    unique = []
+    for name in names:
+        candidate, number = name, 2
+        while candidate in taken:
+            candidate, number = f"{name} #{number}", number + 1
+        taken.add(candidate)
+        unique.append(candidate)
+    return unique

@@ -62,7 +62,7 @@ class TaskRuntimeContext:
             f"{environment.seed}/{plan.name}/{plan.uid}/{environment.subtask_index}"
         )
         self.log = environment.log.bind(operator=plan.name)
-        self.metrics = environment.metrics.child(plan.name)
+        self.metrics = environment.metrics.child(plan.metrics_name or plan.name)
         self.mailbox = mailbox
         self.processing_time: ProcessingTimeService = processing_time
         self.committables: Committables = OperatorCommittables(

@@ -38,6 +38,7 @@ class OperatorPlan:
         factory: Makes it.
         is_keyed: Whether it has keyed state.
         outgoing: Its ways out.
+        metrics_name: What its metrics are called, unique in the chain; "" for its name.
     """
 
     name: str
@@ -45,6 +46,7 @@ class OperatorPlan:
     factory: Callable[[], Operator]
     is_keyed: bool = False
     outgoing: list[OutgoingEdge] = field(default_factory=list)
+    metrics_name: str = ""
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from aiomailbox.exchange import (
     RebalancePartitioner,
     RescalePartitioner,
 )
-from aiomailbox.graph import Origin
+from aiomailbox.graph import ChainingStrategy, Origin
 from aiomailbox.records import (
     MAX_TIMESTAMP,
     RUN_LENGTH_MAX,
@@ -412,3 +412,38 @@ async def test_how_long_a_job_took(bench: Any) -> None:
     assert (result.name, result.duration_s) == ("job", 2.0)
     await asyncio.sleep(5)
     assert job.duration_s == 2.0
+
+
+async def test_metrics_of_equal_names_are_kept_apart(bench: Any) -> None:
+    chained = ChainingStrategy.ALWAYS
+    source = bench.source(range(10))
+
+    def halve(self: Any, run: Any) -> Any:
+        return self.output.emit_run(ListRun([v for v in run.values if v % 2]))
+
+    first = bench.operator(source, "map", chaining=chained, hooks={"run": halve})
+    second = bench.operator(first, "map", chaining=chained)
+    other = bench.operator(bench.source([1]), "map", chaining=chained)
+    job = bench.deploy(second, other)
+    await job.wait()
+    assert [task.name for task in job.tasks] == [
+        "source -> map -> map (1/1)",
+        "source -> map (1/1)",
+    ]
+    group = job.services.metrics.child(job.tasks[0].name)
+    assert [
+        group.child(name).counter("records_out").value
+        for name in ("source", "map", "map #2")
+    ] == [10, 5, 5]
+
+
+async def test_tasks_of_equal_names_can_be_told_apart(bench: Any) -> None:
+    sources = [bench.source([n], chaining=ChainingStrategy.NEVER) for n in range(2)]
+    job = bench.deploy(*[bench.operator(source, "print") for source in sources])
+    await job.wait()
+    assert [task.name for task in job.tasks] == [
+        "source (1/1)",
+        "source #2 (1/1)",
+        "print (1/1)",
+        "print #2 (1/1)",
+    ]
