@@ -98,8 +98,6 @@ def compare(
 ) -> list[Row]:
     """Time systems against the first one of them.
 
-    Systems with a share below 1 are peers, timed in the first round only.
-
     Raises:
         AssertionError: If a system returns another number of results than the first
             does for as many records.
@@ -110,11 +108,9 @@ def compare(
     expected = {system.share: 0 for system in systems}
     for share in expected:
         expected[share] = baseline.run(int(records * share))
-    for number in range(rounds):
+    for _ in range(rounds):
         reference = 0.0
         for system in systems:
-            if number and system.share < 1:
-                continue
             count = int(records * system.share)
             seconds, results = timed(system.run, count)
             if results != expected[system.share]:
