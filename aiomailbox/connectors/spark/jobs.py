@@ -1,4 +1,4 @@
-"""Our jobs in Spark: tagged so that they can be cancelled, failures made readable."""
+"""Our jobs in Spark: marked so that they can be cancelled, failures made readable."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def is_connect(df: Any) -> bool:
 
 
 class JobTag:
-    """A tag for the jobs of one thread.
+    """A mark for the jobs of one thread.
 
-    Classic jobs are tagged through the context: the session's own tags are not seen by
-    ``toLocalIterator``. Spark Connect has the session's only.
+    Classic jobs get it as their group: the session's own tags are not seen by
+    ``toLocalIterator``. Spark Connect has the session's tags only.
 
     Args:
         df: A DataFrame of the session.
@@ -32,20 +32,31 @@ class JobTag:
         self._is_connect = is_connect(df)
 
     def tag_thread(self) -> None:
-        """Give the tag to all jobs that the calling thread starts from now on."""
+        """Mark all jobs that the calling thread starts from now on."""
         if self._is_connect:
             self._session.addTag(self.name)
         else:
-            self._session.sparkContext.addJobTag(self.name)
+            context = self._session.sparkContext
+            context.setJobGroup(self.name, "aiomailbox reads a DataFrame")
 
-    def cancel_jobs(self) -> None:
-        """Cancel the running jobs that have the tag; from any thread, may block."""
+    def cancel_jobs(self) -> bool:
+        """Cancel the running jobs that have the mark; from any thread, may block.
+
+        Returns:
+            Whether none runs any more, as far as Spark tells: a cancelled job takes a
+            moment to end.
+        """
         # Whoever stopped the session has cancelled the jobs too.
         with contextlib.suppress(Exception):
             if self._is_connect:
                 self._session.interruptTag(self.name)
-            else:
-                self._session.sparkContext.cancelJobsWithTag(self.name)
+                return True
+            context = self._session.sparkContext
+            context.cancelJobGroup(self.name)
+            tracker = context.statusTracker()
+            ours = set(tracker.getJobIdsForGroup(self.name))
+            return ours.isdisjoint(tracker.getActiveJobsIds())
+        return True
 
 
 def spark_job_error(error: BaseException) -> SparkJobError:

