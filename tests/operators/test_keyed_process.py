@@ -295,3 +295,23 @@ def test_keys_of_both_streams_are_of_one_type() -> None:
         harness.first.process_element(("1", "book"), 1)
         with pytest.raises(KeyTypeError, match="operator 'operator'"):
             harness.second.process_element((1, "paid"), 1)
+
+
+def test_a_timer_that_runs_within_a_record_leaves_the_record_its_key() -> None:
+    """As when the function yields to mail."""
+    harness: OneInputHarness
+
+    class Nested(Remind):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            super().process_element(value, context, out)
+            harness.context.manual_time.set_current_time(10)
+            out.collect((context.current_key, context.timestamp))
+            context.state.get_list(SEEN).add("own")
+
+    harness = harness_of(Remind())
+    harness.process_element(("a", 1, "processing", [10]))
+    harness = harness_of(Nested(), harness.snapshot())
+    harness.process_run([("b", 2, "event", [20])], [5])
+    assert harness.output[-1] == StreamRecord(("b", 5), 5)
+    harness.process_watermark(20)
+    assert harness.values[-1][:3] == ("b", 20, [2, "own"])

@@ -496,3 +496,24 @@ def test_the_end_of_stream_trigger_fires_when_time_ends(scenario: Make) -> None:
     run.feed("k", 1, 2, 3)
     assert run.watermark(10**12) == []
     assert run.watermark(MAX_TIMESTAMP) == [(("k", 3), MAX_TIMESTAMP)]
+
+
+def test_a_record_in_a_gap_counts_as_late_only_after_the_lateness(
+    scenario: Make, trigger: Any
+) -> None:
+    run = scenario(SlidingEventTimeWindows(3, 5), trigger=trigger, allowed_lateness=1)
+    run.watermark(500)
+    run.feed("k", 4)
+    assert run.dropped == 0
+    run.watermark(1004)
+    run.feed("k", 4)
+    assert run.dropped == 1
+
+
+def test_a_merged_session_has_one_timer(scenario: Make) -> None:
+    run = scenario(EventTimeSessionWindows(10), allowed_lateness=1)
+    run.feed("k", 1, 5, 9, 13)
+    state = run.harness.snapshot()
+    (timers,) = state.timers.values()
+    (rows,) = timers.event.values()
+    assert sorted(timestamp for timestamp, _, _ in rows) == [22, 1022]
