@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from aiomailbox.connectors import FunctionSink
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
@@ -18,6 +18,9 @@ from aiomailbox.operators import (
     is_async_callable,
 )
 
+# Flink's upper bound, too: it is what a key group's number fits into.
+MAX_PARALLELISM_MAX: Final = 2**15
+
 
 def check_count(value: object, parameter: str) -> int:
     """Return ``value`` if it is a positive int, else raise naming the parameter."""
@@ -26,6 +29,27 @@ def check_count(value: object, parameter: str) -> int:
     if value < 1:
         raise InvalidArgumentError(parameter, f"{value} is too small", "Use 1 or more.")
     return value
+
+
+def check_max_parallelism(value: object) -> int:
+    """Return ``value`` if it can be a number of key groups, else raise."""
+    count = check_count(value, "max_parallelism")
+    if count > MAX_PARALLELISM_MAX:
+        raise InvalidArgumentError(
+            "max_parallelism",
+            f"{count} is too much",
+            f"Use at most {MAX_PARALLELISM_MAX}.",
+        )
+    return count
+
+
+def check_kind(value: Any, kind: type[Any], parameter: str, remedy: str = "") -> Any:
+    """Return ``value`` if it is an instance of ``kind``, else raise."""
+    if isinstance(value, kind):
+        return value
+    raise WrongTypeError(
+        parameter, f"{value!r} is not an instance of {kind.__name__}", remedy
+    )
 
 
 def check_name(value: object, parameter: str) -> str:

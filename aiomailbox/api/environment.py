@@ -11,14 +11,19 @@ from typing import Any, TypeVar
 
 import anyio
 
-from aiomailbox.api.build import check_count, check_name, check_strategy
+from aiomailbox.api.build import (
+    check_count,
+    check_max_parallelism,
+    check_name,
+    check_strategy,
+)
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.job import JobClient
 from aiomailbox.api.stream import DataStream
 from aiomailbox.clock import Clock
 from aiomailbox.connectors import AsyncIterableSource, CollectionSource
 from aiomailbox.durations import duration_ms
-from aiomailbox.errors import WrongTypeError
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.graph import Origin, Transformation, describe_text
 from aiomailbox.operators import Source, SourceOperator
@@ -61,7 +66,13 @@ class StreamExecutionEnvironment:
     ) -> None:
         check_count(parallelism, "parallelism")
         if max_parallelism is not None:
-            check_count(max_parallelism, "max_parallelism")
+            check_max_parallelism(max_parallelism)
+            if max_parallelism < parallelism:
+                raise InvalidArgumentError(
+                    "max_parallelism",
+                    f"{parallelism} subtasks cannot share {max_parallelism} key groups",
+                    "Use at least the parallelism, better 128.",
+                )
         self._definition = JobDefinition(
             parallelism, max_parallelism, clock, config or JobConfig()
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from aiomailbox.api.build import check_count, check_name
+from aiomailbox.api.build import check_count, check_max_parallelism, check_name
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
 from aiomailbox.graph import ChainingStrategy, Origin, Transformation
@@ -36,7 +36,7 @@ class OperatorSettings:
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
         """Give the operator so many key groups."""
-        self._operator.max_parallelism = check_count(max_parallelism, "max_parallelism")
+        self._operator.max_parallelism = check_max_parallelism(max_parallelism)
         return self
 
     def disable_chaining(self) -> Self:

@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from aiomailbox.api.build import (
     check_count,
+    check_kind,
     check_strategy,
     function_info,
     sink_transformation,
@@ -41,6 +42,7 @@ from aiomailbox.operators import (
     Sink,
     StageKind,
     TimestampsAndWatermarksOperator,
+    check_function,
     check_on_error,
     fail,
     field_or_function,
@@ -209,11 +211,12 @@ class DataStream(
 
     def process(self, function: ProcessFunction) -> DataStream[Any]:
         """Hand each record to a `ProcessFunction`, which may emit anything anywhere."""
-        if not isinstance(function, ProcessFunction):
+        check_kind(function, ProcessFunction, "function", "Derive a class from it.")
+        if isinstance(function, KeyedProcessFunction):
             raise WrongTypeError(
                 "function",
-                f"{function!r} is not a ProcessFunction",
-                "Derive a class from am.ProcessFunction.",
+                f"{function!r} is a KeyedProcessFunction, and the stream has no keys",
+                "Write stream.key_by(...).process(...).",
             )
         info = function_info(function.process_element)
         return self._derive(
@@ -272,12 +275,12 @@ class DataStream(
         self, pipeline: Callable[[DataStream[T]], DataStream[U]]
     ) -> DataStream[U]:
         """Attach a pipeline (see `aiomailbox.pipeline`) and return what comes out."""
+        check_function(pipeline, "pipeline", arity=1)
         return pipeline(self)
 
     def get_side_output(self, tag: OutputTag) -> DataStream[Any]:
         """Return the side output ``tag`` of the operator that made this stream."""
-        if not isinstance(tag, OutputTag):
-            raise WrongTypeError("tag", f"{tag!r} is not an OutputTag")
+        check_kind(tag, OutputTag, "tag", "Write am.OutputTag('late').")
         return DataStream(self._definition, [Origin(self._operator, None, tag)])
 
     def sink_to(self, sink: Sink | Callable[[T], Any]) -> DataStream[T]:
@@ -364,8 +367,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             >>> am.run(counts.collect())
             [('a', 1), ('b', 1), ('a', 2)]
         """
+        check_function(function, "function", arity=2)
         factory = partial(KeyedReduceOperator, self.key, function)
-        factory()
         return self._keyed("reduce", factory, (function_info(function),))
 
     def aggregate(self, aggregate: AggregateFunction) -> DataStream[Any]:
@@ -380,12 +383,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
 
     def process(self, function: Any) -> DataStream[Any]:
         """Hand each record to a `KeyedProcessFunction` with state and timers of its key."""
-        if not isinstance(function, KeyedProcessFunction):
-            raise WrongTypeError(
-                "function",
-                f"{function!r} is not a KeyedProcessFunction",
-                "Derive a class from am.KeyedProcessFunction.",
-            )
+        check_kind(
+            function, KeyedProcessFunction, "function", "Derive a class from it."
+        )
         return self._keyed(
             "process",
             partial(KeyedProcessOperator, self.key, function),

@@ -7,9 +7,15 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from aiomailbox.api.build import function_info
+from aiomailbox.api.build import check_kind, function_info
+from aiomailbox.durations import duration_ms
 from aiomailbox.graph import FunctionInfo, OperatorFactory
-from aiomailbox.operators import OnError, is_async_callable
+from aiomailbox.operators import (
+    OnError,
+    check_function,
+    check_on_error,
+    is_async_callable,
+)
 from aiomailbox.records import OutputTag
 from aiomailbox.state import AggregateFunction
 from aiomailbox.windowing import (
@@ -44,34 +50,42 @@ class WindowedStream(Generic[K, T, StreamT]):
     ) -> None:
         self._key = key
         self._derive = derive
-        self._assigner = assigner
+        self._assigner = check_kind(
+            assigner,
+            WindowAssigner,
+            "assigner",
+            "Use am.TumblingEventTimeWindows.of(am.minutes(5)).",
+        )
         self._settings: dict[str, Any] = {}
 
     def trigger(self, trigger: Trigger) -> WindowedStream[K, T, StreamT]:
         """Decide when a window fires; by default when time passes its end."""
-        self._settings["trigger"] = trigger
+        self._settings["trigger"] = check_kind(trigger, Trigger, "trigger")
         return self
 
     def evictor(self, evictor: Evictor) -> WindowedStream[K, T, StreamT]:
         """Decide which records a firing forgets."""
-        self._settings["evictor"] = evictor
+        self._settings["evictor"] = check_kind(evictor, Evictor, "evictor")
         return self
 
     def allowed_lateness(
         self, lateness: timedelta | float
     ) -> WindowedStream[K, T, StreamT]:
         """Keep windows so much longer, and fire again for each late record."""
+        duration_ms(lateness, "lateness")
         self._settings["allowed_lateness"] = lateness
         return self
 
     def side_output_late_data(self, tag: OutputTag) -> WindowedStream[K, T, StreamT]:
         """Send records that came too late for all their windows to a side output."""
-        self._settings["late_tag"] = tag
+        self._settings["late_tag"] = check_kind(
+            tag, OutputTag, "tag", "Write am.OutputTag('late')."
+        )
         return self
 
     def on_error(self, on_error: OnError) -> WindowedStream[K, T, StreamT]:
         """Say what to do with a record for which a function raises."""
-        self._settings["on_error"] = on_error
+        self._settings["on_error"] = check_on_error(on_error)
         return self
 
     def reduce(
@@ -83,6 +97,7 @@ class WindowedStream(Generic[K, T, StreamT]):
             function: Folds two records into one.
             window_function: Gets the result, with key and window; None emits it.
         """
+        check_function(function, "function", arity=2)
         return self._windowed(
             "window reduce", reduce=function, window_function=window_function
         )
@@ -120,6 +135,7 @@ class WindowedStream(Generic[K, T, StreamT]):
 
     def process(self, function: ProcessWindowFunction) -> StreamT:
         """Keep all records of each window and hand them to ``function`` when it fires."""
+        check_kind(function, ProcessWindowFunction, "function", "Or use apply(...).")
         return self._windowed("window process", window_function=function)
 
     def apply(self, function: Callable[[Any, Any, list[T]], Any]) -> StreamT:
@@ -128,6 +144,7 @@ class WindowedStream(Generic[K, T, StreamT]):
         Args:
             function: ``function(key, window, records)`` returns an iterable.
         """
+        check_function(function, "function", arity=3)
         return self._windowed("window apply", window_function=function)
 
     def _windowed(self, name: str, **work: Any) -> StreamT:
