@@ -126,6 +126,10 @@ class CorruptStreamError(WorldError):
     """Bytes or elements arrived that the protocol does not allow here."""
 
 
+class HandshakeError(WorldError):
+    """A peer speaks another version, belongs to another job, or knows no secret."""
+
+
 class KeyTypeError(WrongTypeError):
     """A key has a type that a keyed stream cannot place."""
 
@@ -246,8 +250,7 @@ class MissingExtraError(UsageError, ImportError):
     def __init__(self, feature: str, extra: str) -> None:
         self.extra = extra
         super().__init__(
-            f"{feature} needs an optional dependency: "
-            f"pip install 'aiomailbox[{extra}]'"
+            f"{feature} needs an optional dependency: pip install 'aiomailbox[{extra}]'"
         )
 
 
