@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CoroutineType
 from typing import Any, Final, Protocol
 
-from aiomailbox.operators import Aggregate
+from aiomailbox.operators import Aggregate, refuse_coroutine
 from aiomailbox.state import ReduceFunction
 from aiomailbox.windowing.time_window import Window, window_datetime
 
@@ -63,7 +64,9 @@ def window_result(aggregate: Any, *, keyed: bool = True) -> WindowResult:
     has none, and the window's start and end as aware datetimes in UTC (None for the
     global window). Anything else is the aggregate's own result.
     """
-    if not isinstance(aggregate, Aggregate) or aggregate.names is None:
+    if not isinstance(aggregate, Aggregate):
+        return _Own(aggregate.get_result)
+    if aggregate.names is None:
         return _Plain(aggregate.get_result)
     if not keyed:
         return _Unkeyed(aggregate)
@@ -81,6 +84,32 @@ class _Plain:
 
     def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
         return list(map(self._get_result, accumulators.values()))
+
+
+class _Own(_Plain):
+    """Results of functions of the user's, which may be coroutines by mistake."""
+
+    __slots__ = ()
+
+    def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
+        result = self._get_result(accumulator)
+        if type(result) is CoroutineType:
+            self._refuse([result])
+        return result
+
+    def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
+        results = list(map(self._get_result, accumulators.values()))
+        if CoroutineType in map(type, results):
+            self._refuse(results)
+        return results
+
+    def _refuse(self, results: list[Any]) -> None:
+        coroutines = [one for one in results if type(one) is CoroutineType]
+        for coroutine in coroutines:
+            coroutine.close()
+        owner = getattr(self._get_result, "__self__", None)
+        function = getattr(owner, "reduce_function", self._get_result)
+        refuse_coroutine(coroutines[0], function)
 
 
 class _Keyed:
