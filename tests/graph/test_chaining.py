@@ -12,7 +12,13 @@ from aiomailbox.exchange import (
     RebalancePartitioner,
     RescalePartitioner,
 )
-from aiomailbox.graph import ChainingStrategy, Origin, Transformation, build_job_graph
+from aiomailbox.graph import (
+    ChainingStrategy,
+    Origin,
+    Transformation,
+    build_job_graph,
+    is_chainable,
+)
 from aiomailbox.operators import Operator
 from aiomailbox.records import OutputTag
 
@@ -48,6 +54,12 @@ def test_unequal_key_groups_break_the_chain(item: Any) -> None:
 
 def test_united_inputs_break_the_chain(item: Any) -> None:
     assert chains(item("c", item("a"), item("b"))) == ["a", "b", "c"]
+
+
+def test_no_edge_of_a_united_input_is_chainable(item: Any) -> None:
+    graph = build_job_graph("job", [item("c", item("a"), item("b"))])
+    edges = [edge for vertex in graph.vertices for edge in vertex.out_edges]
+    assert [is_chainable(edge) for edge in edges] == [False, False]
 
 
 def test_two_inputs_break_the_chain(item: Any) -> None:

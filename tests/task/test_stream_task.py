@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aiomailbox.errors import StopTask
 from aiomailbox.mailbox import MailOptions
 from aiomailbox.records import (
     MAX_TIMESTAMP,
@@ -327,3 +328,41 @@ async def test_a_task_that_ended_takes_no_mail_and_leaves_no_asyncio_task(
     assert await bench.end() is None
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert not task.processor.mailbox.is_open
+
+
+async def test_deferrable_mail_runs_before_its_operator_finishes(bench: Any) -> None:
+    (producer,) = bench.input()
+
+    def defer(self: Any) -> None:
+        self.context.mailbox.execute(
+            self.log.append,
+            f"{self.name} deferred",
+            options=MailOptions.DEFERRABLE,
+        )
+
+    bench.logged("a", end_input=defer)
+    bench.logged("b", end_input=defer)
+    bench.start()
+    producer.end()
+    assert await bench.end() is None
+    assert bench.log[2:-2] == [
+        line
+        for name in "ab"
+        for line in (f"{name}.end_input", f"{name} deferred", f"{name}.finish")
+    ]
+
+
+async def test_what_reads_a_failed_task_stops_and_hears_why(bench: Any) -> None:
+    (producer,) = bench.input()
+
+    def fail(self: Any, run: Any) -> None:
+        raise ValueError("upstream")
+
+    bench.logged("a", run=fail)
+    consumer = bench.output()
+    bench.start()
+    producer.send(1)
+    error = await bench.end()
+    with pytest.raises(StopTask) as caught:
+        consumer.read()
+    assert caught.value.__cause__ is error
