@@ -8,7 +8,11 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from aiomailbox.clock import Clock
-from aiomailbox.eventtime import InternalTimerService, ProcessingTimeService, Triggerable
+from aiomailbox.eventtime import (
+    InternalTimerService,
+    ProcessingTimeService,
+    Triggerable,
+)
 from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.metrics import MetricGroup
@@ -119,7 +123,9 @@ class RuntimeContext(Protocol):
         """Return a new timer service; the operator advances and snapshots it."""
         ...
 
-    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+    def spawn(
+        self, work: Coroutine[Any, Any, None], *, name: str
+    ) -> asyncio.Task[None]:
         """Start a coroutine that belongs to this task.
 
         It is cancelled and awaited when the task ends; if it fails the task fails.
