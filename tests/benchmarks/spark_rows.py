@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import aiomailbox as am
-from tests.benchmarks.measure import percentile
+from tests.benchmarks.measure import OURS, percentile
 
 PARTITIONS = 4
 _PACKED = "ipc binary"
@@ -120,22 +120,40 @@ async def _latencies(stop: asyncio.Event) -> list[float]:
     return late
 
 
-def loop_latency(df: Any | None) -> float:
+async def _idle(df: Any) -> None:
+    await asyncio.sleep(2)
+
+
+async def _beside(df: Any) -> None:
+    await asyncio.to_thread(by_batches, df)
+
+
+async def _job(df: Any) -> None:
+    env = am.StreamExecutionEnvironment()
+    await env.from_source(am.SparkSource(df)).map(_value).count()
+
+
+# What goes on while the loop's lateness is measured.
+OCCUPATIONS: dict[str, Callable[[Any], Awaitable[None]]] = {
+    "idle loop": _idle,
+    "idle loop, a thread reads the DataFrame bare": _beside,
+    OURS: _job,
+}
+
+
+def loop_latency(name: str, df: Any) -> float:
     """Return by how many seconds the loop runs late: 99 of 100 times it is less.
 
     Args:
-        df: Streamed into a job meanwhile; None for a loop with nothing to do.
+        name: What goes on meanwhile: a key of `OCCUPATIONS`.
+        df: What is read.
     """
 
     async def work() -> float:
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             sampling = group.create_task(_latencies(stop))
-            if df is None:
-                await asyncio.sleep(2)
-            else:
-                env = am.StreamExecutionEnvironment()
-                await env.from_source(am.SparkSource(df)).map(_value).count()
+            await OCCUPATIONS[name](df)
             stop.set()
         return percentile(sampling.result(), 0.99)
 

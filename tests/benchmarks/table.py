@@ -13,11 +13,13 @@ def render(report: Report) -> str:
     """Return the table of one work."""
     lines = [f"{report.work}  {report.title}"]
     for row in report.rows:
-        rate = row.records / row.seconds if row.seconds else 0.0
-        lines.append(
-            f"    {row.system:<44} {row.records:>10,} records {row.seconds:>9.4f} s "
-            f"{rate:>12,.0f} /s  x {row.ratio:.3f}"
-        )
+        if row.records > 1:
+            took = f"{row.seconds:>9.3f} s  {row.records / row.seconds:>10,.0f} /s"
+            count = f"{row.records:>10,} records"
+        else:
+            took = f"{row.seconds * 1e3:>9.3f} ms {'':>13}"
+            count = f"{'one':>10} {'':7}"
+        lines.append(f"    {row.system:<46}{count} {took}  x {row.ratio:.3f}")
     for verdict in report.verdicts:
         mark = "reached" if verdict.reached else "MISSED"
         lines.append(f"    {mark:<8}{verdict.text}")
