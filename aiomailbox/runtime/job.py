@@ -12,6 +12,7 @@ from functools import partial
 
 import anyio
 
+from aiomailbox.availability import Availability
 from aiomailbox.errors import JobCancelledError, JobFailedError
 from aiomailbox.graph import JobGraph, JobVertex
 from aiomailbox.runtime.builder import TaskBuilder
@@ -62,6 +63,7 @@ class Job:
         self._main: asyncio.Task[None] | None = None
         self._is_beginning = False
         self._is_committing = False
+        self._task_ended = Availability()
         self._started_s = 0.0
         self._ended_s: float | None = None
 
@@ -162,32 +164,40 @@ class Job:
         except Exception as error:  # noqa: BLE001 -- kept for `wait`
             # The tasks still run: to their clean-up.
             self._record(error)
-        loop = asyncio.get_running_loop()
-        running = {
-            loop.create_task(self._supervise(task), name=task.name)
-            for task in self.tasks
-        }
-        # No task group: that would cancel tasks in the middle of their clean-up.
-        while running:
+        async with anyio.create_task_group() as group:
+            for task in self.tasks:
+                group.start_soon(self._supervise, task, name=task.name)
+            await self._outlast_tasks()
+
+    async def _outlast_tasks(self) -> None:
+        """Wait for the end of all tasks, even while the loop itself is going down.
+
+        A task group that is interrupted would cut short the clean-up of its tasks, so
+        it never sees the interrupt: the tasks are cancelled as by `cancel`.
+        """
+        expected = list(self.tasks)
+        while not all(task.lifecycle.is_terminal for task in expected):
             try:
-                _, running = await asyncio.wait(running)
+                await self._task_ended.wait()
             except asyncio.CancelledError:
-                # The loop itself is going down; the tasks clean up first.
                 self.cancel()
-                running = {task for task in running if not task.done()}
+                # A task that was interrupted before its first step never runs.
+                expected = [task for task in self.tasks if task.runner is not None]
+            self._task_ended.reset()
 
     async def _supervise(self, task: StreamTask) -> None:
         try:
             await task.run()
         except asyncio.CancelledError:
-            # Not by `cancel`: the loop itself is going down.
+            # Not by `cancel`: the loop itself is going down. It has cleaned up.
             self.cancel()
-            raise
         except BaseException as error:  # noqa: BLE001 -- kept for `wait`
             self._record(error, task)
-            return
-        if task.lifecycle.state is TaskState.CANCELED:
-            self.cancel()
+        else:
+            if task.lifecycle.state is TaskState.CANCELED:
+                self.cancel()
+        finally:
+            self._task_ended.set_available()
 
     def _record(self, error: BaseException, task: StreamTask | None = None) -> None:
         """Keep the first error, attach later ones to it, and end all tasks."""
