@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from aiomailbox.durations import event_time_ms
 from aiomailbox.errors import TimestampError, WrongTypeError
@@ -17,6 +17,19 @@ __all__ = ["AssignerSpec", "TimestampAssigner"]
 AssignerSpec = str | Callable[..., Any]
 
 _INT = {int}
+
+
+@runtime_checkable
+class TimedColumns(Protocol):
+    """A run that knows the event times of a column without making rows."""
+
+    def column_ms(self, name: str) -> list[int]:
+        """Return a column as event times in milliseconds.
+
+        Raises:
+            TimestampError: If it holds anything else.
+        """
+        ...
 
 
 class TimestampAssigner:
@@ -58,6 +71,8 @@ class TimestampAssigner:
             TimestampError: If a result is neither an int nor an aware datetime, or a
                 record has no such field. Names the record.
         """
+        if self.field is not None and isinstance(run, TimedColumns):
+            return run.column_ms(self.field)
         values = run.values
         if not values:
             return []
