@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from aiomailbox.connectors import FunctionSink
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.graph import FunctionInfo, Origin, Transformation
 from aiomailbox.operators import (
+    Operator,
     Sink,
     SinkOperator,
     check_function,
     describe,
     is_async_callable,
 )
+
+OperatorT = TypeVar("OperatorT", bound=Operator)
 
 # Flink's upper bound, too: it is what a key group's number fits into.
 MAX_PARALLELISM_MAX: Final = 2**15
@@ -79,6 +84,28 @@ def function_info(function: Callable[..., Any], *, serial: bool = True) -> Funct
     return FunctionInfo(describe(function), is_async, note)
 
 
+def own_copy(make: Callable[..., OperatorT], *args: Any, **named: Any) -> OperatorT:
+    """Make an operator with copies of its own of the user's objects that have a life.
+
+    All subtasks are made from one description. What an object sets on itself in
+    ``open`` belongs to one of them, so each works on a shallow copy.
+
+    Args:
+        make: Makes the operator.
+        args: Its arguments; those with ``open``, ``close`` or ``async with`` are copied.
+        named: Its keyword arguments, treated alike.
+    """
+    copies = {name: _own(value) for name, value in named.items()}
+    return make(*map(_own, args), **copies)
+
+
+def _own(value: Any) -> Any:
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return value
+    has_life = any(hasattr(value, name) for name in ("open", "close", "__aenter__"))
+    return copy.copy(value) if has_life else value
+
+
 def check_strategy(strategy: object, parameter: str) -> WatermarkStrategy:
     """Return ``strategy`` if it is a `WatermarkStrategy`, else raise."""
     if isinstance(strategy, WatermarkStrategy):
@@ -102,16 +129,18 @@ def sink_transformation(
         origins: What goes into it.
         others: The job's other sinks.
     """
-    found = cast(
-        "Sink",
-        sink
-        if hasattr(sink, "create_writer")
-        else FunctionSink(check_function(sink, "sink", arity=1)),
-    )
+    functions: tuple[FunctionInfo, ...] = ()
+    if hasattr(sink, "create_writer"):
+        found = cast("Sink", sink)
+    else:
+        function = check_function(sink, "sink", arity=1)
+        found = FunctionSink(function)
+        functions = (function_info(function),)
     name = base = type(found).__name__
     taken = {other.name for other in others}
     number = 2
     while name in taken:
         name = f"{base}-{number}"
         number += 1
-    return Transformation(name, partial(SinkOperator, found), [origins], sink=found)
+    factory = partial(SinkOperator, found)
+    return Transformation(name, factory, [origins], functions=functions, sink=found)

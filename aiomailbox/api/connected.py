@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from aiomailbox.api.build import function_info
+from aiomailbox.api.build import function_info, own_copy
 from aiomailbox.errors import UsageError, WrongTypeError
 from aiomailbox.graph import OperatorFactory, Origin
 from aiomailbox.operators import (
@@ -78,7 +78,7 @@ class ConnectedStreams(Generic[A, B, StreamT]):
             )
         return self._connected(
             "co-process",
-            partial(CoProcessOperator, function),
+            partial(own_copy, CoProcessOperator, function),
             (function.process_element1, function.process_element2),
         )
 
@@ -91,7 +91,7 @@ class ConnectedStreams(Generic[A, B, StreamT]):
             raise UsageError(message)
         return self._connected(
             "keyed co-process",
-            partial(KeyedCoProcessOperator, *self._keys, function),
+            partial(own_copy, KeyedCoProcessOperator, *self._keys, function),
             (function.process_element1, function.process_element2),
             is_keyed=True,
         )

@@ -17,6 +17,7 @@ from aiomailbox.api.build import (
     check_kind,
     check_strategy,
     function_info,
+    own_copy,
     sink_transformation,
 )
 from aiomailbox.api.connected import ConnectedStreams
@@ -170,6 +171,7 @@ class DataStream(
         if ordered == "key" and key is None and isinstance(self, KeyedStream):
             key = self.key
         factory = partial(
+            own_copy,
             AsyncMapOperator,
             function,
             concurrency=check_count(concurrency, "concurrency"),
@@ -220,7 +222,7 @@ class DataStream(
             )
         info = function_info(function.process_element)
         return self._derive(
-            "process", partial(ProcessOperator, function), functions=(info,)
+            "process", partial(own_copy, ProcessOperator, function), functions=(info,)
         )
 
     def assign_timestamps_and_watermarks(
@@ -388,7 +390,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         )
         return self._keyed(
             "process",
-            partial(KeyedProcessOperator, self.key, function),
+            partial(own_copy, KeyedProcessOperator, self.key, function),
             (function_info(function.process_element),),
         )
 
