@@ -24,8 +24,8 @@ import aiomailbox as am
 ORDERS = 400
 LIMIT, WINDOW_S = 100, 0.5
 # The limit holds for the moment of sending. What the way to the server takes differs
-# from call to call, so the client counts in a window that is a little longer.
-MARGIN_S = 0.1
+# from call to call, so the client counts in a longer window and sends few at once.
+MARGIN_S, BURST = 0.25, 20
 RETRY_AFTER_S = 1
 OVERLOADED_AT_CALL = 150
 ATTEMPTS = 4
@@ -155,7 +155,7 @@ def enrich(
         timeout=2.0,
         deadline=30.0,
         retry=am.Retry(ATTEMPTS, initial=0.05, retry_on=may_succeed_later),
-        limit=am.RateLimit(LIMIT, per=WINDOW_S + MARGIN_S),
+        limit=am.RateLimit(LIMIT, per=WINDOW_S + MARGIN_S, burst=BURST),
         on_error=am.dead_letter(FAILED),
     ).name("prices")
     return priced, priced.get_side_output(FAILED)
