@@ -1,18 +1,27 @@
 """What users write: environments, streams, jobs."""
 
+from aiomailbox.api.broadcast import BroadcastConnectedStream, BroadcastStream
 from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.environment import StreamExecutionEnvironment
+from aiomailbox.api.interval import IntervalJoin, IntervalJoined
 from aiomailbox.api.job import JobClient, JobMetrics
 from aiomailbox.api.pipeline import Pipeline, pipeline
 from aiomailbox.api.run import run
 from aiomailbox.api.stream import DataStream, KeyedStream
+from aiomailbox.api.window_joins import JoinedStreams, JoinedWindows
 from aiomailbox.api.windowed import WindowedStream
 
 __all__ = [
+    "BroadcastConnectedStream",
+    "BroadcastStream",
     "ConnectedStreams",
     "DataStream",
+    "IntervalJoin",
+    "IntervalJoined",
     "JobClient",
     "JobMetrics",
+    "JoinedStreams",
+    "JoinedWindows",
     "KeyedStream",
     "Pipeline",
     "StreamExecutionEnvironment",

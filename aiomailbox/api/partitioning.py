@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
+from aiomailbox.api.broadcast import BroadcastStream
 from aiomailbox.exchange import (
     BroadcastPartitioner,
     CustomPartitioner,
@@ -16,6 +17,7 @@ from aiomailbox.exchange import (
     ShufflePartitioner,
 )
 from aiomailbox.operators import check_function, field_or_function
+from aiomailbox.state import MapStateDescriptor
 
 StreamT = TypeVar("StreamT")
 
@@ -42,9 +44,24 @@ class Partitioning(Generic[StreamT]):
         """Give each record to a subtask chosen at random."""
         return self._partitioned(ShufflePartitioner())
 
-    def broadcast(self) -> StreamT:
-        """Give every record to every subtask."""
-        return self._partitioned(BroadcastPartitioner())
+    @overload
+    def broadcast(self) -> StreamT: ...
+
+    @overload
+    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream: ...
+
+    def broadcast(self, *descriptors: MapStateDescriptor) -> StreamT | BroadcastStream:
+        """Give every record to every subtask.
+
+        Args:
+            *descriptors: Broadcast state, to keep what the records say: rules, prices.
+
+        Returns:
+            Without descriptors a stream; with them what `DataStream.connect` takes for
+            a `BroadcastProcessFunction`.
+        """
+        stream = self._partitioned(BroadcastPartitioner())
+        return BroadcastStream(stream, descriptors) if descriptors else stream
 
     def global_(self) -> StreamT:
         """Give every record to the first subtask."""

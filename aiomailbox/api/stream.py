@@ -20,8 +20,9 @@ from aiomailbox.api.build import (
     own_copy,
     sink_transformation,
 )
-from aiomailbox.api.connected import ConnectedStreams
+from aiomailbox.api.connecting import Connecting
 from aiomailbox.api.definition import JobDefinition
+from aiomailbox.api.joins import Joins, KeyedJoins
 from aiomailbox.api.partitioning import Partitioning
 from aiomailbox.api.results import ResultVerbs
 from aiomailbox.api.settings import OperatorSettings
@@ -63,7 +64,12 @@ _ANY_MAX_PARALLELISM = 128
 
 
 class DataStream(
-    ResultVerbs[T], OperatorSettings, Partitioning["DataStream[T]"], Generic[T]
+    ResultVerbs[T],
+    OperatorSettings,
+    Partitioning["DataStream[T]"],
+    Connecting[T, "DataStream[Any]"],
+    Joins["DataStream[Any]"],
+    Generic[T],
 ):
     """A stream of records of type ``T``.
 
@@ -255,16 +261,6 @@ class DataStream(
         derive = partial(self._keyed, parallelism_max=1)
         return WindowedStream(None, assigner, derive)
 
-    def connect(self, other: DataStream[U]) -> ConnectedStreams[T, U, DataStream[Any]]:
-        """Give two streams, of different types if need be, to one operator."""
-        self._check_joinable(other, "other")
-        keys = (
-            (self.key, other.key)
-            if isinstance(self, KeyedStream) and isinstance(other, KeyedStream)
-            else None
-        )
-        return ConnectedStreams(self._connected, other._origins, keys)
-
     def union(self, *others: DataStream[T]) -> DataStream[T]:
         """Return the records of this stream and of others as one stream."""
         origins = list(self._origins)
@@ -336,7 +332,7 @@ class DataStream(
         return DataStream(self._definition, [Origin(item)])
 
 
-class KeyedStream(DataStream[T], Generic[K, T]):
+class KeyedStream(DataStream[T], KeyedJoins["DataStream[Any]"], Generic[K, T]):
     """A stream whose records are placed by key.
 
     Made by `DataStream.key_by`. The methods of `DataStream` work here too; their

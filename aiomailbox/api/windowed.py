@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from aiomailbox.api.build import check_kind, function_info
+from aiomailbox.api.build import check_kind, function_info, own_copy
 from aiomailbox.durations import duration_ms
 from aiomailbox.graph import FunctionInfo, OperatorFactory
 from aiomailbox.operators import (
@@ -19,7 +19,9 @@ from aiomailbox.operators import (
 from aiomailbox.records import OutputTag
 from aiomailbox.state import AggregateFunction
 from aiomailbox.windowing import (
+    CoGroupFunction,
     Evictor,
+    JoinFunction,
     ProcessWindowFunction,
     Trigger,
     WindowAssigner,
@@ -147,9 +149,19 @@ class WindowedStream(Generic[K, T, StreamT]):
         check_function(function, "function", arity=3)
         return self._windowed("window apply", window_function=function)
 
+    def join(self, name: str, function: CoGroupFunction | JoinFunction) -> StreamT:
+        """Emit what a function makes of the sides of each window; see `JoinedWindows`.
+
+        Args:
+            name: The operator's name.
+            function: Takes records that are marked with their side.
+        """
+        return self._windowed(name, window_function=function)
+
     def _windowed(self, name: str, **work: Any) -> StreamT:
+        settings = self._settings
         factory = partial(
-            window_operator, self._key, self._assigner, **self._settings, **work
+            own_copy, window_operator, self._key, self._assigner, **settings, **work
         )
         # Wrong arguments and combinations fail here, where they are written.
         factory()
@@ -161,6 +173,8 @@ class WindowedStream(Generic[K, T, StreamT]):
 
 def _function_infos(work: Any) -> list[FunctionInfo]:
     """Describe what the user wrote: a function, or the methods of an object."""
+    if isinstance(work, CoGroupFunction | JoinFunction):
+        return [function_info(work.function)]
     process = getattr(work, "process", None)
     if callable(process):
         return [function_info(process)]

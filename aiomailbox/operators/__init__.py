@@ -14,8 +14,16 @@ from aiomailbox.operators.aggregates import (
     min_,
     sum_,
 )
-from aiomailbox.operators.async_io import AsyncMapOperator
+from aiomailbox.operators.as_of_join import AsOfJoinOperator
+from aiomailbox.operators.async_io import AsyncMapOperator, LookupJoinOperator
 from aiomailbox.operators.async_stateless import AsyncStatelessOperator
+from aiomailbox.operators.broadcast import (
+    BroadcastProcessFunction,
+    BroadcastProcessOperator,
+    KeyedBroadcastProcessFunction,
+    KeyedBroadcastProcessOperator,
+    check_descriptors,
+)
 from aiomailbox.operators.callables import (
     CallableKind,
     callable_kind,
@@ -42,6 +50,13 @@ from aiomailbox.operators.context import (
 from aiomailbox.operators.contract import Input, Operator, Output, Pending, then
 from aiomailbox.operators.fused_source import StageKind
 from aiomailbox.operators.fusion import FusedOperator, fuse
+from aiomailbox.operators.interval_join import IntervalJoinOperator
+from aiomailbox.operators.join_function import (
+    ProcessJoinContext,
+    ProcessJoinFunction,
+    check_join_function,
+    pair,
+)
 from aiomailbox.operators.key_reader import KeyReader
 from aiomailbox.operators.keyed import (
     KeyedAggregateOperator,
@@ -110,9 +125,12 @@ from aiomailbox.operators.two_input import TwoInputOperator
 
 __all__ = [
     "Aggregate",
+    "AsOfJoinOperator",
     "AsyncMapOperator",
     "AsyncStatelessOperator",
     "Boundedness",
+    "BroadcastProcessFunction",
+    "BroadcastProcessOperator",
     "CallableKind",
     "CoFlatMapOperator",
     "CoMapOperator",
@@ -132,10 +150,13 @@ __all__ = [
     "Handover",
     "Input",
     "InputStatus",
+    "IntervalJoinOperator",
     "Journal",
     "KeyReader",
     "KeySelector",
     "KeyedAggregateOperator",
+    "KeyedBroadcastProcessFunction",
+    "KeyedBroadcastProcessOperator",
     "KeyedCoProcessFunction",
     "KeyedCoProcessOperator",
     "KeyedProcessContext",
@@ -143,6 +164,7 @@ __all__ = [
     "KeyedProcessOperator",
     "KeyedReduceOperator",
     "Limiter",
+    "LookupJoinOperator",
     "MapOperator",
     "OnError",
     "Operator",
@@ -150,6 +172,8 @@ __all__ = [
     "Pending",
     "ProcessContext",
     "ProcessFunction",
+    "ProcessJoinContext",
+    "ProcessJoinFunction",
     "ProcessOperator",
     "ReaderContext",
     "ReaderOutput",
@@ -178,7 +202,9 @@ __all__ = [
     "aggregates",
     "callable_kind",
     "check_aggregate",
+    "check_descriptors",
     "check_function",
+    "check_join_function",
     "check_on_error",
     "check_process_method",
     "check_sync_function",
@@ -194,6 +220,7 @@ __all__ = [
     "max_",
     "mean",
     "min_",
+    "pair",
     "refuse_coroutine",
     "result_type",
     "skip",

@@ -23,6 +23,7 @@ class Cache:
 
     Args:
         key: A field's name, or a function of a record; its result must be hashable.
+            None in a lookup join, which knows the key.
         size: Results kept at most; the least recently used goes first.
         ttl: How long a result is good: a timedelta or seconds, None for ever.
 
@@ -35,12 +36,13 @@ class Cache:
         60.0
     """
 
-    key: str | Callable[[Any], Hashable]
+    key: str | Callable[[Any], Hashable] | None = None
     size: int = 10_000
     ttl: timedelta | float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.key, str) and not callable(self.key):
+        given = self.key
+        if given is not None and not isinstance(given, str) and not callable(given):
             raise WrongTypeError(
                 "key",
                 f"{self.key!r} is neither a field name nor a function",

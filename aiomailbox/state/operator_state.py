@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from aiomailbox.errors import StateError
 from aiomailbox.state.descriptors import VOID, ListStateDescriptor, MapStateDescriptor
@@ -42,6 +42,18 @@ class ReadOnlyBroadcastState:
     def items(self) -> list[tuple[Any, Any]]:
         """Return all entries."""
         return self._state.items()
+
+    def put(self, map_key: Any, value: Any) -> NoReturn:
+        """Refuse to change broadcast state from this side.
+
+        Raises:
+            StateError: Always.
+        """
+        raise _read_only()
+
+    def remove(self, map_key: Any) -> NoReturn:
+        """Refuse to change broadcast state from this side; raises as `put`."""
+        raise _read_only()
 
 
 class OperatorStateStore:
@@ -126,3 +138,10 @@ class OperatorStateStore:
         key = CurrentKey()
         key.key = name
         return Cell(key, self._table, VOID)
+
+
+def _read_only() -> StateError:
+    return StateError(
+        "broadcast state is read-only here, or its copies would differ between "
+        "subtasks. Change it in process_broadcast_element."
+    )

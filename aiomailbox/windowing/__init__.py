@@ -12,6 +12,13 @@ from aiomailbox.windowing.assigners import (
     WindowStagger,
 )
 from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.co_group import (
+    CoGroupFunction,
+    JoinFunction,
+    SidedKey,
+    mark_first,
+    mark_second,
+)
 from aiomailbox.windowing.evictors import (
     CountEvictor,
     DeltaEvictor,
@@ -57,6 +64,7 @@ from aiomailbox.windowing.window_spec import WindowSpec
 
 __all__ = [
     "GLOBAL_WINDOW",
+    "CoGroupFunction",
     "ContinuousEventTimeTrigger",
     "CountEvictor",
     "CountTrigger",
@@ -68,6 +76,7 @@ __all__ = [
     "Evictor",
     "GlobalWindow",
     "GlobalWindows",
+    "JoinFunction",
     "MergedWindows",
     "MergingWindowAssigner",
     "MergingWindowSet",
@@ -77,6 +86,7 @@ __all__ = [
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
+    "SidedKey",
     "SlidingAggregateOperator",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
@@ -96,6 +106,8 @@ __all__ = [
     "WindowStagger",
     "WindowState",
     "explain_window",
+    "mark_first",
+    "mark_second",
     "merge_windows",
     "window_operator",
     "window_start",

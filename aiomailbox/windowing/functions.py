@@ -182,7 +182,10 @@ class ApplyFunction(ProcessWindowFunction):
         self, key: Any, context: ProcessWindowContext, elements: list[Any], out: Any
     ) -> Pending:
         """Emit what the function returns."""
-        results = self._function(key, context.window, elements)
+        return self.emit(self._function(key, context.window, elements), out)
+
+    def emit(self, results: Any, out: Any) -> Pending:
+        """Emit the items of what the function returned."""
         if self._kind is CallableKind.ASYNC:
             return self._await(results, out)
         if self._kind is CallableKind.ASYNC_GENERATOR:

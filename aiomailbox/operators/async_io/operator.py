@@ -164,7 +164,7 @@ class AsyncMapOperator(Operator):
         self._places = share(self.buffer, *subtask)
         if self._read_key is not None:
             self._gate = KeyGate(share(self.key_buffer, *subtask))
-        self._rows = rows = RowFlow(
+        self._rows = rows = self._row_flow(
             context,
             self._queue,
             self._emitter,
@@ -188,6 +188,9 @@ class AsyncMapOperator(Operator):
         for value, timestamp in restored:
             rows.take(value, timestamp)
         return None
+
+    def _row_flow(self, *parts: Any) -> RowFlow:
+        return RowFlow(*parts)
 
     def _show(self, caller: Caller) -> None:
         metrics = self.context.metrics

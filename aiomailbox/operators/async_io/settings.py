@@ -55,6 +55,12 @@ class CallSettings:
         _check_type(self.limit, RateLimit, "limit", "am.RateLimit(100, per=1.0)")
         _check_type(self.batch, Batch, "batch", "am.Batch(size=50, within=0.02)")
         _check_type(self.cache, Cache, "cache", 'am.Cache("city", size=1_000)')
+        if self.cache is not None and self.cache.key is None:
+            raise InvalidArgumentError(
+                "cache",
+                "it has no key, so nobody knows which calls are equal",
+                'Write am.Cache("city") or am.Cache(lambda record: record[0]).',
+            )
         self._check_weight()
 
     @property

@@ -26,6 +26,7 @@ class SharedResults:
     __slots__ = ("_clock", "_followers", "_hits", "_key", "_results")
 
     def __init__(self, cache: Cache, clock: Clock, hits: Counter) -> None:
+        assert cache.key is not None, "checked where the settings are made"
         self._key: Callable[[Any], Hashable] = field_or_function(cache.key, "key")
         self._results = LruCache(cache.size, cache.ttl_s)
         self._clock = clock

@@ -1,0 +1,132 @@
+"""A stream that every subtask gets, with state that every subtask has a copy of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from aiomailbox.api.build import function_info, own_copy
+from aiomailbox.errors import UsageError, WrongTypeError
+from aiomailbox.operators import (
+    BroadcastProcessFunction,
+    BroadcastProcessOperator,
+    KeyedBroadcastProcessFunction,
+    KeyedBroadcastProcessOperator,
+    OnError,
+    check_descriptors,
+    fail,
+)
+from aiomailbox.state import MapStateDescriptor
+
+StreamT = TypeVar("StreamT")
+
+
+class BroadcastStream:
+    """A stream that every subtask gets, to be connected with another one.
+
+    Made by `DataStream.broadcast` with descriptors of broadcast state.
+
+    Attributes:
+        stream: The broadcast stream.
+        descriptors: What functions may keep of it.
+
+    Concept:
+        Flink, ``BroadcastStream``.
+    """
+
+    def __init__(self, stream: Any, descriptors: Sequence[MapStateDescriptor]) -> None:
+        self.stream = stream
+        self.descriptors = check_descriptors(descriptors)
+
+
+class BroadcastConnectedStream(Generic[StreamT]):
+    """A stream and a broadcast one, to be processed together.
+
+    Made by `DataStream.connect` with a `BroadcastStream`.
+
+    Concept:
+        Flink, ``BroadcastConnectedStream``.
+    """
+
+    def __init__(
+        self,
+        derive: Callable[..., StreamT],
+        other: BroadcastStream,
+        key: Callable[[Any], Any] | None,
+    ) -> None:
+        self._derive = derive
+        self._other = other
+        self._key = key
+
+    def process(
+        self,
+        function: BroadcastProcessFunction | KeyedBroadcastProcessFunction,
+        *,
+        on_error: OnError = fail,
+    ) -> StreamT:
+        """Hand the records of both streams to one function object.
+
+        Args:
+            function: A `KeyedBroadcastProcessFunction` on a keyed stream, else a
+                `BroadcastProcessFunction`.
+            on_error: What to do with a record for which it raises.
+
+        Raises:
+            UsageError: If a keyed function is used where the stream has no key.
+            WrongTypeError: If ``function`` is neither of them.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> limits = am.MapStateDescriptor("limits", str, int)
+            >>> class Check(am.BroadcastProcessFunction):
+            ...     def process_element(self, value, context, out):
+            ...         limit = context.get_broadcast_state(limits).get("all", 10)
+            ...         out.collect((value, value <= limit))
+            ...
+            ...     def process_broadcast_element(self, value, context, out):
+            ...         context.get_broadcast_state(limits).put("all", value)
+            >>> env = am.StreamExecutionEnvironment()
+            >>> rules = env.from_collection([]).broadcast(limits)
+            >>> checked = env.from_collection([5, 15]).connect(rules).process(Check())
+            >>> am.run(checked.collect())
+            [(5, True), (15, False)]
+        """
+        if not isinstance(function, BroadcastProcessFunction):
+            raise WrongTypeError(
+                "function",
+                f"{function!r} is not a BroadcastProcessFunction",
+                "Derive a class from am.BroadcastProcessFunction or "
+                "am.KeyedBroadcastProcessFunction.",
+            )
+        keyed = isinstance(function, KeyedBroadcastProcessFunction)
+        descriptors = self._other.descriptors
+        factory: Callable[[], Any] = partial(
+            own_copy, BroadcastProcessOperator, function, descriptors, on_error=on_error
+        )
+        if keyed:
+            if self._key is None:
+                message = (
+                    "a KeyedBroadcastProcessFunction needs a key: "
+                    "stream.key_by(...).connect(rules)"
+                )
+                raise UsageError(message)
+            factory = partial(
+                own_copy,
+                KeyedBroadcastProcessOperator,
+                self._key,
+                function,
+                descriptors,
+                on_error=on_error,
+            )
+        factory()
+        return self._derive(
+            self._other.stream._origins,
+            "keyed broadcast process" if keyed else "broadcast process",
+            factory,
+            functions=(
+                function_info(function.process_element),
+                function_info(function.process_broadcast_element),
+            ),
+            is_keyed=keyed,
+        )

@@ -1,0 +1,154 @@
+"""Windows that hold the records of two streams: co-group and window join.
+
+Theory of operation: the records of both streams are marked with their side and
+united; from there on there is one stream with one key and the usual windows. The side
+is explicit, so that a record may be None.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from types import CoroutineType
+from typing import Any
+
+from aiomailbox.errors import WrongTypeError
+from aiomailbox.operators import (
+    CallableKind,
+    KeySelector,
+    Pending,
+    callable_kind,
+    check_function,
+    describe,
+    field_or_function,
+    refuse_coroutine,
+)
+from aiomailbox.windowing.functions import ApplyFunction, ProcessWindowFunction
+
+# A record of one of the streams: 0 for the first or 1 for the second, and the record.
+Sided = tuple[int, Any]
+
+
+def mark_first(record: Any) -> Sided:
+    """Return the record as one of the first stream.
+
+    Example:
+        >>> mark_first("a")
+        (0, 'a')
+    """
+    return 0, record
+
+
+def mark_second(record: Any) -> Sided:
+    """Return the record as one of the second stream."""
+    return 1, record
+
+
+class SidedKey:
+    """The key of a record that is marked with its side.
+
+    Args:
+        where: The key of the first stream: a field's name or a function.
+        equal_to: The key of the second stream.
+
+    Example:
+        >>> key = SidedKey(len, abs)
+        >>> key((0, "abc")), key((1, -3))
+        (3, 3)
+    """
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, where: KeySelector, equal_to: KeySelector) -> None:
+        self._keys = (
+            field_or_function(where, "where"),
+            field_or_function(equal_to, "equal_to"),
+        )
+
+    def __call__(self, record: Sided) -> Any:
+        """Return the key."""
+        return self._keys[record[0]](record[1])
+
+
+class CoGroupFunction(ApplyFunction):
+    """Gives a window's records of either stream to a function, as two lists.
+
+    Args:
+        function: ``(firsts, seconds)`` → an iterable of results, e.g. a list or a
+            generator; may be ``async def``. One list may be empty, not both.
+
+    Raises:
+        WrongTypeError: If it cannot be called with two arguments.
+
+    Concept:
+        Flink, ``CoGroupFunction`` and ``CoGroupWindowFunction``.
+    """
+
+    def __init__(self, function: Callable[[list[Any], list[Any]], Any]) -> None:
+        self.function = self._function = check_function(function, "function", arity=2)
+        self._kind = callable_kind(function)
+
+    def process(
+        self, key: Any, context: Any, elements: list[Sided], out: Any
+    ) -> Pending:
+        """Emit what the function returns for the window's records."""
+        return self.emit(self._function(*sides_of(elements)), out)
+
+
+class JoinFunction(ProcessWindowFunction):
+    """Gives each pair of a first and a second record of a window to a function.
+
+    Args:
+        function: ``(first, second)`` → the result; may be ``async def``.
+
+    Raises:
+        WrongTypeError: If it cannot be called with two arguments, or is a generator.
+
+    Concept:
+        Flink, ``JoinFunction`` and ``JoinedStreams.JoinCoGroupFunction``.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self.function = check_function(function, "function", arity=2)
+        kind = callable_kind(function)
+        if kind is CallableKind.ASYNC_GENERATOR:
+            raise WrongTypeError(
+                "function",
+                f"{describe(function)} is an asynchronous generator",
+                "Return one result for each pair, or use co_group.",
+            )
+        self._is_async = kind is CallableKind.ASYNC
+
+    def process(
+        self, key: Any, context: Any, elements: list[Sided], out: Any
+    ) -> Pending:
+        """Emit what the function returns for each pair."""
+        pairs = itertools.product(*sides_of(elements))
+        if self._is_async:
+            return self._await_each(pairs, out)
+        for first, second in pairs:
+            result = self.function(first, second)
+            if type(result) is CoroutineType:
+                refuse_coroutine(result, self.function)
+            out.collect(result)
+        return None
+
+    async def _await_each(
+        self, pairs: itertools.product[tuple[Any, ...]], out: Any
+    ) -> None:
+        for first, second in pairs:
+            result: Awaitable[Any] = self.function(first, second)
+            out.collect(await result)
+
+
+def sides_of(elements: list[Sided]) -> tuple[list[Any], list[Any]]:
+    """Return the records of the first and of the second stream.
+
+    Example:
+        >>> sides_of([(0, "a"), (1, "b"), (0, None)])
+        (['a', None], ['b'])
+    """
+    sides: tuple[list[Any], list[Any]] = ([], [])
+    for side, record in elements:
+        sides[side].append(record)
+    return sides
