@@ -1,0 +1,197 @@
+"""Python's own types that MessagePack does not know, as its extensions.
+
+Theory of operation: scalars that MessagePack has go through as they are, and so do lists
+and dicts of them. Everything else becomes an extension: a code from the table below
+and content that says nothing about classes, so that reading it cannot run anything.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+import zoneinfo
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from aiomailbox.errors import CorruptStreamError, WrongTypeError
+
+__all__ = ["decode_extension", "prepare"]
+
+_INT_MIN: Final = -(2**63)
+_INT_MAX: Final = 2**64 - 1
+# Reading digits takes a time that grows with their square.
+_INT_BYTES_MAX: Final = 64 * 1024
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_PLAIN: Final = frozenset({type(None), bool, float, str, bytes})
+
+
+def prepare(value: Any) -> Any:
+    """Return the value with what MessagePack does not know made into extensions.
+
+    Raises:
+        WrongTypeError: If a type is not among Python's own.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    convert = _PREPARE.get(kind)
+    if convert is None:
+        raise WrongTypeError(
+            "value",
+            f"a {kind.__module__}.{kind.__qualname__} cannot be serialized undeclared",
+            "Declare the record type, so that a MsgpackSerializer is used.",
+        )
+    return convert(value)
+
+
+def decode_extension(code: int, content: memoryview) -> Any:
+    """Return the value that an extension holds; the counterpart of `prepare`.
+
+    Raises:
+        CorruptStreamError: If there is no such extension.
+        ValueError: And others, if the content is not what was written.
+    """
+    read = _READ.get(code)
+    if read is None:
+        raise CorruptStreamError(f"there is no extension {code}")
+    return read(content)
+
+
+def _prepare_int(value: int) -> Any:
+    if _INT_MIN <= value <= _INT_MAX:
+        return value
+    size_bytes = value.bit_length() // 8 + 1
+    return msgspec.msgpack.Ext(_INT, value.to_bytes(size_bytes, "big", signed=True))
+
+
+def _prepare_list(value: list[Any]) -> list[Any]:
+    return [prepare(item) for item in value]
+
+
+def _prepare_dict(value: dict[Any, Any]) -> dict[Any, Any]:
+    if _PLAIN.issuperset(map(type, value)):
+        return {key: prepare(item) for key, item in value.items()}
+    # An extension cannot be looked up as a key while it is one: pairs instead.
+    pairs = [[prepare(key), prepare(item)] for key, item in value.items()]
+    return msgspec.msgpack.Ext(_DICT, _encode(pairs))  # type: ignore[return-value]
+
+
+def _items_as(code: int) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        return msgspec.msgpack.Ext(code, _encode([prepare(item) for item in value]))
+
+    return convert
+
+
+def _text_as(code: int, text: Callable[[Any], str]) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        return msgspec.msgpack.Ext(code, text(value).encode())
+
+    return convert
+
+
+def _prepare_timedelta(value: dt.timedelta) -> Any:
+    parts = [value.days, value.seconds, value.microseconds]
+    return msgspec.msgpack.Ext(_TIMEDELTA, _encode(parts))
+
+
+def _prepare_uuid(value: uuid.UUID) -> Any:
+    return msgspec.msgpack.Ext(_UUID, value.bytes)
+
+
+def _prepare_moment(code: int) -> Callable[[Any], Any]:
+    """The fold, the text, and the name of a time zone if it has one."""
+
+    def convert(value: Any) -> Any:
+        zone = value.tzinfo
+        name = ""
+        if isinstance(zone, zoneinfo.ZoneInfo) and zone.key:
+            name = zone.key
+            value = value.replace(tzinfo=None)
+        elif not (zone is None or isinstance(zone, dt.timezone)):
+            raise WrongTypeError(
+                "value",
+                f"the time zone of {value!r} cannot be serialized",
+                "Use a datetime.timezone or a zoneinfo.ZoneInfo.",
+            )
+        return msgspec.msgpack.Ext(
+            code, f"{value.fold}{value.isoformat()}[{name}".encode()
+        )
+
+    return convert
+
+
+def _read_moment(kind: Any) -> Callable[[memoryview], Any]:
+    def read(content: memoryview) -> Any:
+        text, name = _text(content).split("[")
+        value = kind.fromisoformat(text[1:]).replace(fold=int(text[0]))
+        return value.replace(tzinfo=zoneinfo.ZoneInfo(name)) if name else value
+
+    return read
+
+
+def _read_int(content: memoryview) -> int:
+    if len(content) > _INT_BYTES_MAX:
+        raise CorruptStreamError(f"an int of {len(content)} bytes is too large")
+    return int.from_bytes(content, "big", signed=True)
+
+
+def _read_items(content: memoryview) -> list[Any]:
+    items = _DECODER.decode(content)
+    if not isinstance(items, list):
+        raise CorruptStreamError("a collection holds no items")
+    return items
+
+
+def _read_dict(content: memoryview) -> dict[Any, Any]:
+    return {key: item for key, item in _read_items(content)}  # noqa: C416 -- pairs only
+
+
+def _text(content: memoryview) -> str:
+    return bytes(content).decode("ascii")
+
+
+_TUPLE, _SET, _FROZENSET, _DICT, _INT = 1, 2, 3, 4, 5
+_DATETIME, _DATE, _TIME, _TIMEDELTA, _DECIMAL, _UUID = 6, 7, 8, 9, 10, 11
+_BYTEARRAY, _COMPLEX = 12, 13
+
+_PREPARE: Final[dict[type, Callable[[Any], Any]]] = {
+    int: _prepare_int,
+    list: _prepare_list,
+    dict: _prepare_dict,
+    tuple: _items_as(_TUPLE),
+    set: _items_as(_SET),
+    frozenset: _items_as(_FROZENSET),
+    dt.datetime: _prepare_moment(_DATETIME),
+    dt.date: _text_as(_DATE, dt.date.isoformat),
+    dt.time: _prepare_moment(_TIME),
+    dt.timedelta: _prepare_timedelta,
+    decimal.Decimal: _text_as(_DECIMAL, str),
+    uuid.UUID: _prepare_uuid,
+    bytearray: lambda value: msgspec.msgpack.Ext(_BYTEARRAY, bytes(value)),
+    complex: lambda value: msgspec.msgpack.Ext(
+        _COMPLEX, _encode([value.real, value.imag])
+    ),
+}
+_READ: Final[dict[int, Callable[[memoryview], Any]]] = {
+    _TUPLE: lambda content: tuple(_read_items(content)),
+    _SET: lambda content: set(_read_items(content)),
+    _FROZENSET: lambda content: frozenset(_read_items(content)),
+    _DICT: _read_dict,
+    _INT: _read_int,
+    _DATETIME: _read_moment(dt.datetime),
+    _DATE: lambda content: dt.date.fromisoformat(_text(content)),
+    _TIME: _read_moment(dt.time),
+    _TIMEDELTA: lambda content: dt.timedelta(*_read_items(content)),
+    _DECIMAL: lambda content: decimal.Decimal(_text(content)),
+    _UUID: lambda content: uuid.UUID(bytes=bytes(content)),
+    _BYTEARRAY: bytearray,
+    _COMPLEX: lambda content: complex(*_read_items(content)),
+}
+_DECODER: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(
+    ext_hook=decode_extension
+)

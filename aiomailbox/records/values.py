@@ -1,0 +1,245 @@
+"""Serializers for the values of records: which one, and in which version.
+
+Theory of operation: both ends of an edge have to agree, so a serializer has an id and a
+schema version besides its bytes. None of them runs code that a peer chooses; the one
+that would, pickle, is in a module of its own and has to be asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from aiomailbox.errors import CorruptStreamError, WrongTypeError
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.python_types import decode_extension, prepare
+from aiomailbox.records.strings import read_varint, write_varint
+from aiomailbox.records.type_serializer import TypeSerializer
+
+__all__ = [
+    "BasicValueSerializer",
+    "MsgpackSerializer",
+    "PythonSerializer",
+    "ValueSerializer",
+]
+
+# What msgspec, and the hooks that it calls, make of bytes that are not theirs.
+_DECODING_ERRORS: Final = (
+    msgspec.MsgspecError,
+    ArithmeticError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+class ValueSerializer(TypeSerializer[Any], Protocol):
+    """A `TypeSerializer` that can be named, and that does many values at once.
+
+    Attributes:
+        serializer_id: What kind it is, and of which type; both ends compare it.
+        schema_version: Raised by the user when the type's meaning changes.
+    """
+
+    @property
+    def serializer_id(self) -> str:
+        """What kind it is, and of which type."""
+        ...
+
+    @property
+    def schema_version(self) -> int:
+        """Which version of the type it writes."""
+        ...
+
+    def write_many(self, values: list[Any], output: bytearray) -> None:
+        """Append many values."""
+        ...
+
+    def read_many(self, source: ByteReader, count: int) -> list[Any]:
+        """Read so many values.
+
+        Raises:
+            CorruptStreamError: If the bytes are not what `write_many` makes.
+        """
+        ...
+
+
+class BasicValueSerializer:
+    """Names one of Flink's serializers, so that an edge can carry its values.
+
+    Args:
+        serializer: The serializer.
+        serializer_id: Its name, such as ``flink.long``.
+        schema_version: Its version.
+
+    Example:
+        >>> from aiomailbox.records.basic_serializers import LONG_SERIALIZER
+        >>> serializer = BasicValueSerializer(LONG_SERIALIZER, "flink.long")
+        >>> output = bytearray()
+        >>> serializer.write_many([1, 2], output)
+        >>> serializer.read_many(ByteReader(output), 2)
+        [1, 2]
+    """
+
+    __slots__ = ("read", "schema_version", "serializer_id", "write")
+
+    def __init__(
+        self,
+        serializer: TypeSerializer[Any],
+        serializer_id: str,
+        schema_version: int = 1,
+    ) -> None:
+        self.serializer_id = serializer_id
+        self.schema_version = schema_version
+        self.write: Callable[[Any, bytearray], None] = serializer.write
+        self.read: Callable[[ByteReader], Any] = serializer.read
+
+    def write_many(self, values: list[Any], output: bytearray) -> None:
+        """Append many values."""
+        write = self.write
+        for value in values:
+            write(value, output)
+
+    def read_many(self, source: ByteReader, count: int) -> list[Any]:
+        """Read so many values."""
+        read = self.read
+        return [read(source) for _ in range(count)]
+
+
+class MsgpackSerializer:
+    """MessagePack for values of one declared type.
+
+    A value is its length, as a varint, and its encoding; many values are one array.
+
+    Args:
+        kind: What msgspec can decode into: a builtin or a container of them, a
+            dataclass, a ``msgspec.Struct``, a NamedTuple, datetime, Decimal, UUID, an
+            enum, bytes. A tuple comes back as a tuple if it is declared as one.
+        schema_version: Raise it when the type's meaning changes.
+
+    Example:
+        >>> serializer = MsgpackSerializer(tuple[str, int])
+        >>> output = bytearray()
+        >>> serializer.write(("a", 1), output)
+        >>> serializer.read(ByteReader(output))
+        ('a', 1)
+    """
+
+    __slots__ = ("_decoder", "_encoder", "_many", "schema_version", "serializer_id")
+
+    def __init__(self, kind: Any, *, schema_version: int = 1) -> None:
+        try:
+            self._decoder = msgspec.msgpack.Decoder(kind)
+            self._many: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+                list[kind]
+            )
+        except TypeError as error:
+            raise WrongTypeError("kind", f"{kind!r} cannot be read: {error}") from error
+        self._encoder = msgspec.msgpack.Encoder()
+        self.serializer_id = f"msgpack:{_name_of(kind)}"
+        self.schema_version = schema_version
+
+    def write(self, value: Any, output: bytearray) -> None:
+        """Append a value."""
+        _append(_encode(self._encoder, value), output)
+
+    def read(self, source: ByteReader) -> Any:
+        """Read a value."""
+        return _decode(self._decoder, source)
+
+    def write_many(self, values: list[Any], output: bytearray) -> None:
+        """Append many values."""
+        _append(_encode(self._encoder, values), output)
+
+    def read_many(self, source: ByteReader, count: int) -> list[Any]:
+        """Read so many values."""
+        return _decode_many(self._many, source, count)
+
+
+class PythonSerializer:
+    """MessagePack for values of any type among Python's own.
+
+    Unlike plain MessagePack it gives back what it was given: tuples as tuples, sets,
+    integers beyond 64 bits, datetime, date, time, timedelta, Decimal and UUID as such.
+    Of the user's own classes, declare one and use `MsgpackSerializer`.
+
+    Example:
+        >>> serializer = PythonSerializer()
+        >>> output = bytearray()
+        >>> serializer.write({"pair": (1, {2, 3})}, output)
+        >>> serializer.read(ByteReader(output))
+        {'pair': (1, {2, 3})}
+    """
+
+    __slots__ = ("_decoder", "_encoder")
+
+    serializer_id: Final = "python"
+    schema_version: Final = 1
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+            ext_hook=decode_extension
+        )
+
+    def write(self, value: Any, output: bytearray) -> None:
+        """Append a value."""
+        _append(_encode(self._encoder, _prepared(value)), output)
+
+    def read(self, source: ByteReader) -> Any:
+        """Read a value."""
+        return _decode(self._decoder, source)
+
+    def write_many(self, values: list[Any], output: bytearray) -> None:
+        """Append many values."""
+        _append(_encode(self._encoder, _prepared(values)), output)
+
+    def read_many(self, source: ByteReader, count: int) -> list[Any]:
+        """Read so many values."""
+        return _decode_many(self._decoder, source, count)
+
+
+def _name_of(kind: Any) -> str:
+    if isinstance(kind, type) and not hasattr(kind, "__args__"):
+        return f"{kind.__module__}.{kind.__qualname__}"
+    return str(kind)
+
+
+def _prepared(value: Any) -> Any:
+    try:
+        return prepare(value)
+    except RecursionError as error:
+        raise WrongTypeError("value", "it is nested too deeply") from error
+
+
+def _encode(encoder: msgspec.msgpack.Encoder, value: Any) -> bytes:
+    try:
+        return encoder.encode(value)
+    except (TypeError, OverflowError, RecursionError, UnicodeEncodeError) as error:
+        raise WrongTypeError("value", f"it cannot be serialized: {error}") from error
+
+
+def _append(encoded: bytes, output: bytearray) -> None:
+    write_varint(len(encoded), output)
+    output += encoded
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], source: ByteReader) -> Any:
+    encoded = source.take(read_varint(source))
+    try:
+        return decoder.decode(encoded)
+    except _DECODING_ERRORS as error:
+        raise CorruptStreamError(f"a value cannot be read: {error}") from error
+
+
+def _decode_many(
+    decoder: msgspec.msgpack.Decoder[Any], source: ByteReader, count: int
+) -> list[Any]:
+    values = _decode(decoder, source)
+    if not isinstance(values, list) or len(values) != count:
+        raise CorruptStreamError(f"{count} values are announced, and others found")
+    return values
