@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -128,3 +130,16 @@ async def test_event_times_are_taken_from_the_items(env: Env) -> None:
 def test_what_is_no_stream_is_refused_by_name(adapt: Callable[..., object]) -> None:
     with pytest.raises(TypeError, match="stream: 3 "):
         adapt(3)
+
+
+def test_without_aiostream_it_is_said_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['aiostream'] = None\n"
+        "import aiomailbox\n"
+        "try: import aiomailbox.connectors.aiostream\n"
+        "except aiomailbox.UsageError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "pip install 'aiomailbox[aiostream]'" in done.stdout

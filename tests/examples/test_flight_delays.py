@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import select
 import signal
 import subprocess
 import sys
@@ -110,49 +112,59 @@ async def test_partitions_that_each_span_all_the_time_give_the_same_rows(
     assert demo.differences(rows, demo.by_spark_sql(flights, spark)) == []
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_an_interrupt_half_way_ends_it_soon_with_130_and_nothing_left(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
+    # A terminal shows the progress bar, which says when it is half way.
+    terminal, inner = os.openpty()
     demo = subprocess.Popen(
-        [sys.executable, str(DEMO), "--out", str(out), "--quiet"],
+        [sys.executable, str(DEMO), "--out", str(out)],
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        stdout=inner,
+        stderr=inner,
         # As in a terminal, where all of the group get the interrupt.
         start_new_session=True,
     )
+    os.close(inner)
     try:
-        family = _when_it_works(demo, out)
+        shown = _read_until(terminal, r"[45]\d%")
+        family = psutil.Process(demo.pid).children(recursive=True)
+        assert any("java" in process.name() for process in family)
+        assert list(out.glob(".flight_delays-*"))
         os.killpg(demo.pid, signal.SIGINT)
         interrupted = time.monotonic()
-        printed, problems = demo.communicate(timeout=60)
+        shown += _read_until(terminal, None)
+        demo.wait(timeout=60)
         seconds = time.monotonic() - interrupted
     finally:
         if demo.poll() is None:
             os.killpg(demo.pid, signal.SIGKILL)
-    assert demo.returncode == 130, printed + problems
+            demo.wait()
+        os.close(terminal)
+    assert demo.returncode == 130, shown
     # It takes less than 5 s on a machine that has nothing else to do.
-    assert seconds < 20
-    assert "interrupted" in printed
-    assert "Traceback" not in problems
+    assert seconds < 20, seconds
+    assert "interrupted" in shown
+    assert "Traceback" not in shown
     _, alive = psutil.wait_procs(family, timeout=20)
     assert alive == []
     assert list(out.iterdir()) == []
 
 
-def _when_it_works(demo: subprocess.Popen[str], out: Path) -> list[psutil.Process]:
-    """Wait until the job has run for a while; return the processes it has then."""
-    deadline = time.monotonic() + 90
-    while not list(out.glob(".flight_delays-*")):
-        assert demo.poll() is None, demo.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    time.sleep(6)
-    assert demo.poll() is None, "too late: it has finished"
-    family = psutil.Process(demo.pid).children(recursive=True)
-    assert any("java" in process.name() for process in family)
-    return family
+def _read_until(terminal: int, pattern: str | None) -> str:
+    """Return what a terminal shows until it matches, or until its program is gone."""
+    shown = ""
+    deadline = time.monotonic() + 150
+    while pattern is None or not re.search(pattern, shown):
+        ready, _, _ = select.select([terminal], [], [], deadline - time.monotonic())
+        assert ready, f"nothing more than: {shown}"
+        try:
+            shown += os.read(terminal, 65_536).decode(errors="replace")
+        except OSError:
+            # That is how a terminal on Linux says that nobody writes any more.
+            assert pattern is None, f"it ended with: {shown}"
+            break
+    return shown
