@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.state.functions import AggregateFunction, ReduceFunction
+from aiomailbox.state.schema import StateSchema, class_schemas, type_options
+from aiomailbox.state.serializers import ObjectSerializer, StateSerializer
 
 __all__ = [
     "VOID",
@@ -33,6 +35,9 @@ class Void(Enum):
 
 
 VOID = Void.VOID
+
+# What the contents of a kind of state consist of, where it is not a value.
+_PARTS = {"list": "element", "aggregating": "accumulator"}
 
 
 class TtlUpdate(Enum):
@@ -105,6 +110,24 @@ class StateDescriptor:
         """The time to live, or None when the state never expires."""
         return getattr(self, "ttl", None)
 
+    @property
+    def serializer_id(self) -> str:
+        """The id of the serializer, as snapshots name it."""
+        serializer: StateSerializer | None = getattr(self, "serializer", None)
+        return ObjectSerializer.id if serializer is None else serializer.id
+
+    @property
+    def schema(self) -> StateSchema:
+        """What the descriptor says of the types of the contents."""
+        part = _PARTS.get(self.kind, "value")
+        given = {"key": getattr(self, "key_type", None)}
+        given[part] = getattr(self, "type_", None) or getattr(self, "value_type", None)
+        parts = {part: type_options(kind) for part, kind in given.items()}
+        return StateSchema(
+            {part: options for part, options in parts.items() if options},
+            class_schemas(given.values()),
+        )
+
 
 @dataclass(frozen=True)
 class ValueStateDescriptor(StateDescriptor):
@@ -115,6 +138,7 @@ class ValueStateDescriptor(StateDescriptor):
         type_: The value's type, for serializers; None when it follows from the values.
         default: What `ValueState.value` returns when there is none.
         ttl: How long a value lives; None for ever.
+        serializer: How contents become bytes; None for `ObjectSerializer`.
 
     Example:
         >>> ValueStateDescriptor("count", int, default=0).default
@@ -126,6 +150,7 @@ class ValueStateDescriptor(StateDescriptor):
     type_: Any = None
     default: Any = None
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+    serializer: StateSerializer | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -136,6 +161,7 @@ class ListStateDescriptor(StateDescriptor):
         name: The state's name, unique within its operator.
         type_: The elements' type, for serializers.
         ttl: How long each element lives; None for ever.
+        serializer: How contents become bytes; None for `ObjectSerializer`.
 
     Example:
         >>> ListStateDescriptor("visits", str).name
@@ -146,6 +172,7 @@ class ListStateDescriptor(StateDescriptor):
 
     type_: Any = None
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+    serializer: StateSerializer | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -157,6 +184,7 @@ class MapStateDescriptor(StateDescriptor):
         key_type: The map's keys' type, for serializers.
         value_type: The map's values' type, for serializers.
         ttl: How long each entry lives; None for ever.
+        serializer: How contents become bytes; None for `ObjectSerializer`.
 
     Example:
         >>> MapStateDescriptor("prices", str, float).value_type
@@ -168,6 +196,7 @@ class MapStateDescriptor(StateDescriptor):
     key_type: Any = None
     value_type: Any = None
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+    serializer: StateSerializer | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -179,6 +208,7 @@ class ReducingStateDescriptor(StateDescriptor):
         reduce_function: ``(old, added) -> new``; must be associative.
         type_: The value's type, for serializers.
         ttl: How long the value lives; None for ever.
+        serializer: How contents become bytes; None for `ObjectSerializer`.
 
     Example:
         >>> ReducingStateDescriptor("highest", max).reduce_function(3, 5)
@@ -190,6 +220,7 @@ class ReducingStateDescriptor(StateDescriptor):
     reduce_function: ReduceFunction
     type_: Any = None
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+    serializer: StateSerializer | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -210,6 +241,7 @@ class AggregatingStateDescriptor(StateDescriptor):
         aggregate_function: Makes, fills, reads and merges accumulators.
         type_: The accumulator's type, for serializers.
         ttl: How long the accumulator lives; None for ever.
+        serializer: How contents become bytes; None for `ObjectSerializer`.
     """
 
     kind: ClassVar[str] = "aggregating"
@@ -217,6 +249,7 @@ class AggregatingStateDescriptor(StateDescriptor):
     aggregate_function: AggregateFunction
     type_: Any = None
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+    serializer: StateSerializer | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aiomailbox.clock import Clock
-from aiomailbox.errors import StateError
 from aiomailbox.keygroups import KeyGroupAssigner, KeyGroupRange
 from aiomailbox.state.descriptors import (
     VOID,
@@ -36,6 +35,11 @@ from aiomailbox.state.heap_state import (
 )
 from aiomailbox.state.heap_table import HeapNamespacedTable, HeapStateTable
 from aiomailbox.state.merging import merge_contents, merge_expiring
+from aiomailbox.state.registry import (
+    StateRegistry,
+    check_max_parallelism,
+    refuse_ttl,
+)
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta, copier
 from aiomailbox.state.store import (
     AggregatingState,
@@ -82,7 +86,7 @@ class HeapStateStore:
         self._clock = clock
         self._current = CurrentKey()
         self._sweeps: dict[int, Sweep] = {}
-        self._tables: dict[tuple[str, bool], tuple[StateMeta, _Table]] = {}
+        self._registry: StateRegistry[_Table] = StateRegistry(_new_table)
 
     @property
     def current_key(self) -> Any:
@@ -149,14 +153,14 @@ class HeapStateStore:
         Raises:
             StateError: If the state has a time to live: a table does not look at it.
         """
-        _refuse_ttl(descriptor)
+        refuse_ttl(descriptor)
         table = self._table(descriptor, namespaced=False)
         assert isinstance(table, HeapStateTable)
         return table
 
     def namespaced(self, descriptor: StateDescriptor) -> HeapNamespacedTable:
         """Return the state of all keys and namespaces; raises as `table` does."""
-        _refuse_ttl(descriptor)
+        refuse_ttl(descriptor)
         table = self._table(descriptor, namespaced=True)
         assert isinstance(table, HeapNamespacedTable)
         return table
@@ -165,16 +169,16 @@ class HeapStateStore:
         """Return the keys that have content in any namespace, as a new list."""
         found: dict[Any, None] = {}
         for namespaced in (False, True):
-            entry = self._tables.get((descriptor.name, namespaced))
+            entry = self._registry.entries.get((descriptor.name, namespaced))
             if entry is not None:
-                found.update(dict.fromkeys(entry[1].rows))
+                found.update(dict.fromkeys(entry.table.rows))
         return list(found)
 
     def key_count(self) -> int:
         """Return how many keys have state; costs a walk over all keys."""
         keys: set[Any] = set()
-        for _, table in self._tables.values():
-            keys.update(table.rows)
+        for entry in self._registry.entries.values():
+            keys.update(entry.table.rows)
         return len(keys)
 
     def snapshot(self) -> KeyedStateSnapshot:
@@ -183,17 +187,19 @@ class HeapStateStore:
         See `aiomailbox.state.snapshot` for what is copied. Costs a walk over all
         state, and one hash per key.
         """
-        snapshot = KeyedStateSnapshot(self._max_parallelism)
+        states: list[StateMeta] = []
         groups = KeyGroupAssigner(1, self._max_parallelism)
-        for position, (meta, table) in enumerate(self._tables.values()):
-            snapshot.states.append(meta)
-            entries = table.entries()
+        key_groups: dict[int, dict[int, list[tuple[Any, ...]]]] = {}
+        for position, state in enumerate(self._registry.entries.values()):
+            meta = state.meta
+            states.append(meta)
+            entries = state.table.entries()
             contents = copier(meta.kind, ttl=meta.ttl)(entry[-1] for entry in entries)
             placed = groups.key_groups([entry[0] for entry in entries])
             for group, entry, content in zip(placed, entries, contents, strict=True):
-                of_group = snapshot.key_groups.setdefault(group, {})
+                of_group = key_groups.setdefault(group, {})
                 of_group.setdefault(position, []).append((*entry[:-1], content))
-        return snapshot
+        return KeyedStateSnapshot(self._max_parallelism, states, key_groups)
 
     def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:
         """Replace all state by what the snapshots hold for this store's key groups.
@@ -202,24 +208,18 @@ class HeapStateStore:
             StateError: If a snapshot was made with another number of key groups, or
                 two of them describe a state in two ways.
         """
-        for _, table in self._tables.values():
-            table.rows.clear()
+        for entry in self._registry.entries.values():
+            entry.table.rows.clear()
         for snapshot in snapshots:
             self._restore_one(snapshot)
 
     def _restore_one(self, snapshot: KeyedStateSnapshot) -> None:
-        if snapshot.max_parallelism != self._max_parallelism:
-            raise StateError(
-                f"the state was written with max_parallelism "
-                f"{snapshot.max_parallelism} and cannot be read with "
-                f"{self._max_parallelism}: every key would be looked for in another "
-                f"place. Set max_parallelism to {snapshot.max_parallelism}."
-            )
-        tables = [self._register(meta) for meta in snapshot.states]
-        for group, states in snapshot.key_groups.items():
+        check_max_parallelism(snapshot, self._max_parallelism)
+        tables = [self._registry.restored(meta) for meta in snapshot.states]
+        for group in snapshot.key_groups:
             if group not in self._key_group_range.key_groups:
                 continue
-            for position, entries in states.items():
+            for position, entries in snapshot.key_groups[group].items():
                 meta = snapshot.states[position]
                 contents = copier(meta.kind, ttl=meta.ttl)(
                     entry[-1] for entry in entries
@@ -250,40 +250,8 @@ class HeapStateStore:
         return expiry, sweep
 
     def _table(self, descriptor: StateDescriptor, *, namespaced: bool) -> _Table:
-        ttl = descriptor.ttl_config is not None
-        return self._register(
-            StateMeta(descriptor.name, descriptor.kind, namespaced, ttl)
-        )
-
-    def _register(self, meta: StateMeta) -> _Table:
-        known = self._tables.get((meta.name, meta.namespaced))
-        if known is not None and known[0] == meta:
-            return known[1]
-        for other in (known, self._tables.get((meta.name, not meta.namespaced))):
-            if other is not None:
-                _refuse_other_kind(other[0], meta)
-        table = HeapNamespacedTable() if meta.namespaced else HeapStateTable()
-        self._tables[meta.name, meta.namespaced] = (meta, table)
-        return table
+        return self._registry.table(descriptor, namespaced=namespaced)
 
 
-def _refuse_ttl(descriptor: StateDescriptor) -> None:
-    if descriptor.ttl_config is not None:
-        raise StateError(
-            f"state {descriptor.name!r} has a time to live, which a table of all keys "
-            "does not look at. Use the state object of its kind, e.g. get_value()."
-        )
-
-
-def _refuse_other_kind(known: StateMeta, asked: StateMeta) -> None:
-    if known.kind != asked.kind:
-        raise StateError(
-            f"state {asked.name!r} is {known.kind} state and cannot be used as "
-            f"{asked.kind} state. Give the second state a name of its own."
-        )
-    if known.ttl != asked.ttl:
-        had, has = ("a", "none") if known.ttl else ("no", "one")
-        raise StateError(
-            f"state {asked.name!r} had {had} time to live and now has {has}: its "
-            f"contents do not fit. Give the state another name."
-        )
+def _new_table(meta: StateMeta) -> _Table:
+    return HeapNamespacedTable() if meta.namespaced else HeapStateTable()

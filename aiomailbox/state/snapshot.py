@@ -13,9 +13,12 @@ import copy
 import datetime as dt
 import decimal
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from aiomailbox.state.schema import StateSchema
+from aiomailbox.state.serializers import ObjectSerializer
 
 __all__ = ["KeyedStateSnapshot", "StateMeta", "copier", "copy_content"]
 
@@ -47,12 +50,16 @@ class StateMeta:
         kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``.
         namespaced: Whether the contents belong to a key and a namespace.
         ttl: Whether the contents carry the time they were last touched.
+        serializer: The id of the serializer that turns contents into bytes.
+        schema: The types of the contents, as far as they are known.
     """
 
     name: str
     kind: str
     namespaced: bool
     ttl: bool
+    serializer: str = ObjectSerializer.id
+    schema: StateSchema = field(default_factory=StateSchema, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +70,13 @@ class KeyedStateSnapshot:
         max_parallelism: The number of key groups that the keys were placed in.
         states: One entry per state.
         key_groups: Per key group that has state, and per position in ``states``, the
-            entries: ``(key, content)``, or ``(key, namespace, content)``.
+            entries: ``(key, content)``, or ``(key, namespace, content)``. Of state
+            that is larger than memory a key group is read when it is asked for.
     """
 
     max_parallelism: int
     states: list[StateMeta] = field(default_factory=list)
-    key_groups: dict[int, dict[int, list[tuple[Any, ...]]]] = field(
+    key_groups: Mapping[int, dict[int, list[tuple[Any, ...]]]] = field(
         default_factory=dict
     )
 

@@ -1,0 +1,199 @@
+"""What types state is made of, as text, and whether newer ones can read older ones.
+
+Theory of operation: a schema names the type of each part of a state (its value, or a
+map's key and value) and the fields of every class that its contents hold. A type is a
+set of alternatives, so that ``int | None`` reads what was written as ``int``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from aiomailbox.errors import StateError
+
+__all__ = [
+    "ClassSchema",
+    "StateSchema",
+    "check_fields",
+    "check_parts",
+    "class_reference",
+    "class_schema",
+    "class_schemas",
+    "is_record_class",
+    "type_options",
+]
+
+Options = tuple[str, ...]
+# Per field its alternatives, and whether it must be given.
+ClassSchema = dict[str, tuple[Options, bool]]
+
+# What a wider type reads without loss.
+_WIDER = {"int": "float"}
+
+
+@dataclass(frozen=True, slots=True)
+class StateSchema:
+    """The types of one state.
+
+    Attributes:
+        parts: Per part (``value``, ``element``, ``key``) the alternatives of its type;
+            a part whose type is not known is left out.
+        classes: Per class that occurs, ``module:name``, its fields.
+
+    Example:
+        >>> StateSchema({"value": type_options(int | None)}).parts
+        {'value': ('None', 'int')}
+    """
+
+    parts: dict[str, Options] = field(default_factory=dict)
+    classes: dict[str, ClassSchema] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that two schemas share if they are equal."""
+        canonical = msgspec.json.encode([self.parts, self.classes], order="sorted")
+        return hashlib.sha256(canonical).hexdigest()[:16]
+
+
+def type_options(annotation: Any) -> Options:
+    """Return the alternatives of a type as sorted text; empty when it is not known.
+
+    Example:
+        >>> type_options(list[int]), type_options(typing.Optional[str])
+        (('list[int]',), ('None', 'str'))
+    """
+    if annotation is None or annotation is Any:
+        return ()
+    if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
+        parts = [type_options(arg) or ("None",) for arg in typing.get_args(annotation)]
+        return tuple(sorted({text for options in parts for text in options}))
+    return (_text(annotation),)
+
+
+def _text(annotation: Any) -> str:
+    if annotation is type(None):
+        return "None"
+    if isinstance(annotation, str):
+        return annotation
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is None:
+        if not isinstance(annotation, type):
+            return str(annotation)
+        if annotation.__module__ == "builtins":
+            return annotation.__qualname__
+        return class_reference(annotation)
+    inner = ", ".join(
+        "..." if argument is ... else " | ".join(type_options(argument)) or "Any"
+        for argument in arguments
+    )
+    return f"{_text(origin)}[{inner}]"
+
+
+def class_reference(kind: type) -> str:
+    """Return the name under which a class is found again: ``module:name``."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def class_schema(kind: type) -> ClassSchema:
+    """Return the fields of a dataclass, struct or NamedTuple; an enum has none."""
+    if issubclass(kind, Enum):
+        return {}
+    try:
+        hints = typing.get_type_hints(kind)
+    except (NameError, TypeError):
+        # Annotations that only a type checker can resolve stay as they are written.
+        hints = dict(getattr(kind, "__annotations__", {}))
+    return {
+        name: (type_options(hints.get(name)), required)
+        for name, required in _fields(kind)
+    }
+
+
+def class_schemas(annotations: Iterable[Any]) -> dict[str, ClassSchema]:
+    """Return the schemas of all classes of records that the annotations mention."""
+    found: dict[str, ClassSchema] = {}
+    for annotation in annotations:
+        if isinstance(annotation, type) and is_record_class(annotation):
+            found[class_reference(annotation)] = class_schema(annotation)
+        found.update(class_schemas(typing.get_args(annotation)))
+    return found
+
+
+def is_record_class(kind: Any) -> bool:
+    """Say whether it is a dataclass, a struct, a NamedTuple or an enum."""
+    if issubclass(kind, tuple):
+        return hasattr(kind, "_fields")
+    return dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct | Enum)
+
+
+def _fields(kind: Any) -> list[tuple[str, bool]]:
+    if dataclasses.is_dataclass(kind):
+        return [
+            (one.name, one.default is one.default_factory is dataclasses.MISSING)
+            for one in dataclasses.fields(kind)
+        ]
+    if issubclass(kind, msgspec.Struct):
+        return [(one.name, one.required) for one in msgspec.structs.fields(kind)]
+    defaults: dict[str, Any] = kind._field_defaults
+    return [(name, name not in defaults) for name in kind._fields]
+
+
+def check_parts(state: str, old: StateSchema, new: StateSchema) -> None:
+    """Raise if a state's parts were written as types that the new ones do not read.
+
+    Raises:
+        StateError: Naming the state, the part, and both types.
+    """
+    for part, now in new.parts.items():
+        written = old.parts.get(part, ())
+        if not _reads(now, written):
+            raise StateError(
+                f"state {state!r}: its {part} was written as {_or(written)} and cannot "
+                f"be read as {_or(now)}. Give the new state another name."
+            )
+
+
+def check_fields(
+    state: str, reference: str, written: ClassSchema, now: ClassSchema
+) -> None:
+    """Raise if objects of a class, as they were written, cannot be made any more.
+
+    Fields that are gone are dropped; fields that are new need a default.
+
+    Raises:
+        StateError: Naming the state, the field, and both types.
+    """
+    for name, (options, required) in now.items():
+        if name not in written:
+            if required:
+                raise StateError(
+                    f"state {state!r}: field {name!r} of {reference} is new and has no "
+                    "default, so older objects cannot be read. Give it a default."
+                )
+            continue
+        old, _ = written[name]
+        if not _reads(options, old):
+            raise StateError(
+                f"state {state!r}: field {name!r} of {reference} was written as "
+                f"{_or(old)} and cannot be read as {_or(options)}. Keep the type, or "
+                "add a field of another name."
+            )
+
+
+def _reads(now: Options, written: Options) -> bool:
+    if not now or not written:
+        return True
+    return all(text in now or _WIDER.get(text) in now for text in written)
+
+
+def _or(options: Options) -> str:
+    return " | ".join(options)
