@@ -31,7 +31,8 @@ class BytesResultPartition:
 
     Args:
         partition_id: Whose output, and towards which edge.
-        pool: Where segments come from; the partition owns it and destroys it.
+        pool: Where segments come from, at least one more than there are
+            subpartitions; the partition owns it and destroys it.
         subpartition_count: Number of consumers, at least 1.
         channel_state: Is given the data that barriers overtake.
         receiver_exclusive_buffers: Of each consumer; see `BytesSubpartition`.
@@ -42,6 +43,9 @@ class BytesResultPartition:
         all_data_processed: Turns true when each consumer has acknowledged the end of
             data.
         bytes_written: Bytes of records and their lengths, once per record.
+
+    Raises:
+        InvalidArgumentError: If the pool is too small, or there is no subpartition.
 
     Concept:
         Flink, ``PipelinedResultPartition`` and ``BufferWritingResultPartition``.
@@ -88,6 +92,15 @@ class BytesResultPartition:
         if subpartition_count < 1:
             raise InvalidArgumentError(
                 "subpartition_count", f"{subpartition_count} is less than 1"
+            )
+        if pool.options.required_segments <= subpartition_count:
+            # Each unfinished buffer keeps a segment even when all in it was read; were
+            # there no other one, nothing would ever be available again.
+            raise InvalidArgumentError(
+                "pool",
+                f"{pool.options.required_segments} required segments do not suffice "
+                f"for {subpartition_count} subpartitions",
+                f"Create it with required_segments={subpartition_count + 1} or more.",
             )
         self.partition_id = partition_id
         self.availability: Availability = pool.availability

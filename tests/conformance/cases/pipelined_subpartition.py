@@ -85,7 +85,7 @@ class _Replay:
         self.network = NetworkBufferPool(512, segment_size_bytes=case["segment_size"])
         self.partition = BytesResultPartition(
             PartitionId(TaskId(VertexId(0), 0, 0), 0),
-            self.network.create_local_pool(1, subpartitions=count),
+            self.network.create_local_pool(count + 1, subpartitions=count),
             count,
             channel_state=_ChannelState(self.kept),
         )

@@ -68,7 +68,7 @@ def run_case(case: dict[str, Any]) -> None:
     """Apply the operations, poll everything, and look that all memory came back."""
     network = NetworkBufferPool(512, segment_size_bytes=case["segment_size"])
     count = case["num_subpartitions"]
-    pool = network.create_local_pool(1, subpartitions=count)
+    pool = network.create_local_pool(count + 1, subpartitions=count)
     partition_id = PartitionId(TaskId(VertexId(0), 0, 0), 0)
     partition = BytesResultPartition(partition_id, pool, count)
     for step in case["ops"]:
