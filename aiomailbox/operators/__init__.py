@@ -50,6 +50,7 @@ from aiomailbox.operators.context import (
 from aiomailbox.operators.contract import Input, Operator, Output, Pending, then
 from aiomailbox.operators.fused_source import StageKind
 from aiomailbox.operators.fusion import FusedOperator, fuse
+from aiomailbox.operators.input_selection import InputSelectable, InputSelection
 from aiomailbox.operators.interval_join import IntervalJoinOperator
 from aiomailbox.operators.join_function import (
     ProcessJoinContext,
@@ -149,6 +150,8 @@ __all__ = [
     "FusedOperator",
     "Handover",
     "Input",
+    "InputSelectable",
+    "InputSelection",
     "InputStatus",
     "IntervalJoinOperator",
     "Journal",

@@ -13,6 +13,7 @@ from aiomailbox.operators.broadcast_context import (
     KeyedReadOnlyContext,
     ReadOnlyContext,
 )
+from aiomailbox.operators.co_inputs import CoInputsOperator
 from aiomailbox.operators.collector import Collector
 from aiomailbox.operators.context import RuntimeContext
 from aiomailbox.operators.contract import Pending, then
@@ -23,7 +24,6 @@ from aiomailbox.operators.on_error import OnError, check_on_error, fail
 from aiomailbox.operators.process import ElementCalls, check_process_method
 from aiomailbox.operators.record_failures import RecordFailures
 from aiomailbox.operators.selectors import field_or_function
-from aiomailbox.operators.two_input import TwoInputOperator
 from aiomailbox.records import MIN_TIMESTAMP, Run
 from aiomailbox.state import MapStateDescriptor
 
@@ -31,7 +31,9 @@ from aiomailbox.state import MapStateDescriptor
 class BroadcastProcessFunction:
     """A function of a stream and of a broadcast one; subclass it.
 
-    Each method may be ``async def``.
+    Each method may be ``async def``. With a method ``next_selection()``, which may not,
+    that returns an `InputSelection` it chooses the stream that is read next: e.g. the
+    broadcast one until it has ended.
 
     Concept:
         Flink, ``BroadcastProcessFunction``.
@@ -55,6 +57,10 @@ class BroadcastProcessFunction:
             "function",
             f"{type(self).__qualname__} defines no process_broadcast_element",
         )
+
+    def end_input(self, index: int, out: Collector) -> Pending:
+        """Take note that the stream (0) or the broadcast stream (1) has ended."""
+        return None
 
     def finish(self, out: Collector) -> Pending:
         """Emit what is still held back; no record follows."""
@@ -80,7 +86,7 @@ class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
         return None
 
 
-class BroadcastProcessOperator(TwoInputOperator):
+class BroadcastProcessOperator(CoInputsOperator):
     """Runs a `BroadcastProcessFunction`; the second input is the broadcast one.
 
     Args:
@@ -179,7 +185,7 @@ class BroadcastProcessOperator(TwoInputOperator):
         return self._failures.guard(self.function.close)
 
 
-class KeyedBroadcastProcessOperator(KeyedFunctionOperator, TwoInputOperator):
+class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoInputsOperator):
     """Runs a `KeyedBroadcastProcessFunction`; the second input is the broadcast one.
 
     Args:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from aiomailbox.operators.callables import check_sync_function
+from aiomailbox.operators.co_inputs import CoInputsOperator
 from aiomailbox.operators.collector import Collector
 from aiomailbox.operators.context import RuntimeContext
 from aiomailbox.operators.contract import Pending, then
@@ -112,6 +113,9 @@ class CoFlatMapOperator(CoMapOperator):
 class CoProcessFunction:
     """A process function of two streams; subclass it. Methods may be ``async def``.
 
+    With a method ``next_selection()``, not ``async def``, that returns an
+    `InputSelection` it chooses the stream that the next record comes from.
+
     Concept:
         Flink, ``CoProcessFunction``.
     """
@@ -128,6 +132,10 @@ class CoProcessFunction:
         """Process a record of the second stream; by default it is dropped."""
         return None
 
+    def end_input(self, index: int, out: Collector) -> Pending:
+        """Take note that the first (0) or the second (1) stream has ended."""
+        return None
+
     def finish(self, out: Collector) -> Pending:
         """Emit what is still held back; no record follows."""
         return None
@@ -137,7 +145,7 @@ class CoProcessFunction:
         return None
 
 
-class CoProcessOperator(TwoInputOperator):
+class CoProcessOperator(CoInputsOperator):
     """Runs a `CoProcessFunction` on two streams without keys.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aiomailbox.operators.co_inputs import CoInputsOperator
 from aiomailbox.operators.co_operator import CoProcessFunction
 from aiomailbox.operators.collector import Collector
 from aiomailbox.operators.contract import Pending
@@ -13,7 +14,6 @@ from aiomailbox.operators.keyed_process import KeyedFunctionOperator
 from aiomailbox.operators.on_error import OnError, fail
 from aiomailbox.operators.process import check_process_method
 from aiomailbox.operators.selectors import field_or_function
-from aiomailbox.operators.two_input import TwoInputOperator
 from aiomailbox.records import Run
 
 
@@ -31,7 +31,7 @@ class KeyedCoProcessFunction(CoProcessFunction):
         return None
 
 
-class KeyedCoProcessOperator(KeyedFunctionOperator, TwoInputOperator):
+class KeyedCoProcessOperator(KeyedFunctionOperator, CoInputsOperator):
     """Runs a `KeyedCoProcessFunction`.
 
     Args:

@@ -7,15 +7,25 @@ Concept:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from aiomailbox.availability import Availability
+from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange import Gate
-from aiomailbox.operators import InputStatus, Operator, Pending, SourceOperator
+from aiomailbox.operators import (
+    InputSelection,
+    InputStatus,
+    Operator,
+    Pending,
+    SourceOperator,
+)
+from aiomailbox.records import RUN_LENGTH_MAX
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.inputs import NetworkInput, TaskInput
 from aiomailbox.task.slices import SliceSize
 from aiomailbox.task.source_input import SourceInput
+
+_ALL: Final = InputSelection.ALL.mask
 
 
 class InputProcessor(Protocol):
@@ -116,19 +126,28 @@ class MultiInputProcessor:
 
     An input that has nothing is passed over; one whose data has ended is read on only
     for its last events.
+
+    Args:
+        inputs: What there is to read.
+        select: Asked around each slice which inputs may be read; None for all. Inputs
+            whose data has ended are read to their end whatever it says.
     """
 
-    def __init__(self, inputs: list[TaskInput]) -> None:
+    def __init__(
+        self,
+        inputs: list[TaskInput],
+        select: Callable[[], InputSelection] | None = None,
+    ) -> None:
         self._inputs = inputs
+        self._select = select
+        self._mask = _ALL
+        self._by_mask: dict[int, Availability] = {}
         self._data_ended = [False] * len(inputs)
         self._finished = [False] * len(inputs)
         self._any_stopped = False
         self._last = len(inputs) - 1
         self.pending: Pending = None
-        self._unfinished = AnyAvailability(
-            [task_input.availability for task_input in inputs]
-        )
-        self.availability: Availability = self._unfinished
+        self.availability: Availability = self._any_of(_ALL)
 
     def start(self) -> None:
         """Begin to read all inputs."""
@@ -136,11 +155,19 @@ class MultiInputProcessor:
             task_input.start()
 
     def process_input(self) -> InputStatus:
-        """Process one slice of the next input that has something."""
+        """Process one slice of the next input that has something.
+
+        Raises:
+            IllegalStateError: If only inputs are selected that have ended.
+        """
+        if self._select is not None:
+            self._choose(self._select)
         for step in range(1, len(self._inputs) + 1):
             index = (self._last + step) % len(self._inputs)
             task_input = self._inputs[index]
             if self._finished[index] or not task_input.availability.available:
+                continue
+            if not self._mask >> index & 1:
                 continue
             self._last = index
             status = task_input.emit_next()
@@ -176,30 +203,67 @@ class MultiInputProcessor:
     def _finish_input(self, index: int) -> None:
         self._finished[index] = True
         # A finished gate says "available" for ever: it must not keep the task awake.
-        self._unfinished = AnyAvailability(
-            [
-                task_input.availability
-                for number, task_input in enumerate(self._inputs)
-                if not self._finished[number]
-            ]
-        )
-        self.availability = self._unfinished
+        self._by_mask.clear()
+        self.availability = self._any_of(self._mask)
 
     def _nothing(self) -> InputStatus:
         if all(self._finished):
             return InputStatus.END_OF_INPUT
+        if self._select is not None:
+            if self.pending is not None:
+                # What is awaited may change the selection: ask again after it.
+                return InputStatus.MORE_AVAILABLE
+            self._choose(self._select)
         if self.availability.available:
             return InputStatus.MORE_AVAILABLE
         return InputStatus.NOTHING_AVAILABLE
+
+    def _choose(self, select: Callable[[], InputSelection]) -> None:
+        """Read only what is selected from now on."""
+        mask = _ALL
+        if not self._any_stopped and not all(self._data_ended):
+            mask = select().mask
+            for index, ended in enumerate(self._data_ended):
+                mask |= ended << index
+            self._check_progress(mask)
+        if mask != self._mask:
+            self._mask = mask
+            self.availability = self._any_of(mask)
+
+    def _check_progress(self, mask: int) -> None:
+        if any(
+            mask >> index & 1 and not finished
+            for index, finished in enumerate(self._finished)
+        ):
+            return
+        raise IllegalStateError(
+            "next_selection() selects only inputs that have ended, so that nothing can "
+            "ever be read again. Select the other ones when end_input says so."
+        )
+
+    def _any_of(self, mask: int) -> Availability:
+        """Return the availability of the unfinished inputs of a selection."""
+        known = self._by_mask.get(mask)
+        if known is None:
+            known = self._by_mask[mask] = AnyAvailability(
+                [
+                    task_input.availability
+                    for index, task_input in enumerate(self._inputs)
+                    if mask >> index & 1 and not self._finished[index]
+                ]
+            )
+        return known
 
 
 def create_processor(
     head: Operator, gates: list[Gate], environment: TaskEnvironment
 ) -> InputProcessor:
     """Return the processor for a head operator: source, one input or several."""
-    size = SliceSize(environment.clock)
     if isinstance(head, SourceOperator):
-        return OneInputProcessor(SourceInput(head, size))
+        return OneInputProcessor(SourceInput(head, SliceSize(environment.clock)))
+    select = getattr(head, "next_selection", None)
+    # Whoever selects is asked after each record: a slice must not be longer.
+    size = SliceSize(environment.clock, records_max=RUN_LENGTH_MAX if not select else 1)
     inputs: list[TaskInput] = [
         NetworkInput(gate, target, size, head.context.metrics)
         for gate, target in zip(gates, head.inputs, strict=True)
@@ -207,7 +271,7 @@ def create_processor(
     return (
         OneInputProcessor(inputs[0])
         if len(inputs) == 1
-        else MultiInputProcessor(inputs)
+        else MultiInputProcessor(inputs, select)
     )
 
 

@@ -17,8 +17,13 @@ class SliceSize:
     Two clock reads a slice, none a record. It starts with one record, doubles at most
     and falls at once: what a record costs is not known before it was paid.
 
+    Args:
+        clock: Tells how long a slice took.
+        target_s: How long it should take, seconds.
+        records_max: The longest slice.
+
     Attributes:
-        records: How long the next slice may be, 1 to `RUN_LENGTH_MAX`.
+        records: How long the next slice may be, 1 to ``records_max``.
 
     Example:
         >>> from aiomailbox.testing import ManualClock
@@ -35,10 +40,16 @@ class SliceSize:
         1
     """
 
-    __slots__ = ("_monotonic", "_target_s", "records")
+    __slots__ = ("_monotonic", "_records_max", "_target_s", "records")
 
-    def __init__(self, clock: Clock, target_s: float = SLICE_TARGET_S) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        target_s: float = SLICE_TARGET_S,
+        records_max: int = RUN_LENGTH_MAX,
+    ) -> None:
         self.records = 1
+        self._records_max = records_max
         self._target_s = target_s
         self._monotonic = clock.monotonic
 
@@ -49,7 +60,7 @@ class SliceSize:
     def stop(self, started: float, count: int) -> None:
         """Take note that ``count`` records took from ``started`` until now."""
         elapsed = self._monotonic() - started
-        longest = min(2 * self.records, RUN_LENGTH_MAX)
+        longest = min(2 * self.records, self._records_max)
         if elapsed * longest <= self._target_s * count:
             self.records = longest
         else:

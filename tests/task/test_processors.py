@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from aiomailbox.availability import Availability
-from aiomailbox.operators import InputStatus
+from aiomailbox.errors import IllegalStateError
+from aiomailbox.operators import InputSelection, InputStatus
 from aiomailbox.task.processors import (
     AnyAvailability,
     MultiInputProcessor,
@@ -190,3 +193,125 @@ async def test_a_waiter_that_is_cancelled_leaves_nothing_behind() -> None:
         await asyncio.sleep(0)
     assert len(either._callbacks) == 0
     assert len(first._callbacks) + len(second._callbacks) <= 2
+
+
+class Chooses:
+    """Selects as told; counts how often it was asked."""
+
+    def __init__(self, selection: InputSelection) -> None:
+        self.selection = selection
+        self.asked = 0
+
+    def __call__(self) -> InputSelection:
+        self.asked += 1
+        return self.selection
+
+
+def reads(processor: Any, inputs: list[ScriptedInput], times: int) -> list[int]:
+    """Return which input was read in each of so many steps."""
+    order = []
+    for _ in range(times):
+        before = [each.reads for each in inputs]
+        processor.process_input()
+        order += [n for n, each in enumerate(inputs) if each.reads != before[n]]
+    return order
+
+
+def test_a_selection_of_all_reads_in_turn() -> None:
+    """MB-118, with a rule."""
+    inputs = [ScriptedInput(*[S.MORE_AVAILABLE] * 3) for _ in range(2)]
+    processor = MultiInputProcessor(inputs, Chooses(InputSelection.ALL))
+    assert reads(processor, inputs, 6) == [0, 1, 0, 1, 0, 1]
+
+
+def test_the_first_input_can_be_read_to_its_end_before_the_second() -> None:
+    """MB-119: also the end itself, which comes after the end of its data."""
+    first = ScriptedInput(S.MORE_AVAILABLE, S.MORE_AVAILABLE, S.END_OF_DATA)
+    second = ScriptedInput(S.MORE_AVAILABLE, S.END_OF_DATA, S.END_OF_INPUT)
+    choose = Chooses(InputSelection.FIRST)
+    processor = MultiInputProcessor([first, second], choose)
+    assert statuses(processor, 2) == [S.MORE_AVAILABLE] * 2
+    assert processor.process_input() is S.NOTHING_AVAILABLE  # first: its data ended
+    choose.selection = InputSelection.SECOND
+    assert processor.process_input() is S.MORE_AVAILABLE
+    first.offer(S.END_OF_INPUT)
+    assert statuses(processor, 3) == [S.MORE_AVAILABLE, S.END_OF_DATA, S.END_OF_INPUT]
+    assert (first.reads, second.reads) == (4, 3)
+
+
+def test_a_rule_may_change_its_mind_after_every_two_reads() -> None:
+    """MB-120."""
+    inputs = [ScriptedInput(*[S.MORE_AVAILABLE] * 9) for _ in range(2)]
+    counted: list[int] = []
+
+    def choose() -> InputSelection:
+        done = sum(each.reads for each in inputs)
+        counted.append(done)
+        return InputSelection.of(done // 2 % 2)
+
+    processor = MultiInputProcessor(inputs, choose)
+    assert counted == []  # Not before the operator was opened.
+    assert reads(processor, inputs, 8) == [0, 0, 1, 1, 0, 0, 1, 1]
+
+
+def test_selecting_only_an_input_that_has_ended_is_an_error() -> None:
+    """MB-121."""
+    first = ScriptedInput(S.END_OF_DATA, S.END_OF_INPUT)
+    second = ScriptedInput(S.MORE_AVAILABLE)
+    processor = MultiInputProcessor([first, second], Chooses(InputSelection.FIRST))
+    processor.process_input()
+    with pytest.raises(IllegalStateError, match="only inputs that have ended"):
+        processor.process_input()
+    assert second.reads == 0
+
+
+def test_a_selected_input_is_not_starved_and_another_one_is_not_read() -> None:
+    """MB-122."""
+    busy = ScriptedInput(*[S.MORE_AVAILABLE] * 100)
+    late = ScriptedInput()
+    unselected = ScriptedInput(*[S.MORE_AVAILABLE] * 100)
+    processor = MultiInputProcessor(
+        [busy, late, unselected], Chooses(InputSelection.of(0, 1))
+    )
+    statuses(processor, 10)
+    late.offer(S.NOTHING_AVAILABLE)
+    statuses(processor, 2)
+    assert (late.reads, unselected.reads) == (1, 0)
+
+
+def test_a_task_waits_only_for_what_is_selected() -> None:
+    first, second = ScriptedInput(), ScriptedInput(S.MORE_AVAILABLE)
+    choose = Chooses(InputSelection.FIRST)
+    processor = MultiInputProcessor([first, second], choose)
+    assert processor.process_input() is S.NOTHING_AVAILABLE
+    assert not processor.availability.available
+    woken: list[int] = []
+    processor.availability.on_available(lambda: woken.append(1))
+    second.offer(S.MORE_AVAILABLE)
+    assert woken == []
+    first.offer(S.MORE_AVAILABLE)
+    assert woken == [1]
+
+
+def test_what_is_awaited_may_change_the_selection() -> None:
+    first = ScriptedInput(S.MORE_AVAILABLE)
+    second = ScriptedInput(S.MORE_AVAILABLE)
+    choose = Chooses(InputSelection.FIRST)
+    processor = MultiInputProcessor([first, second], choose)
+    first.pending = object()
+    # Nothing is said before it was awaited: the task has to ask again.
+    assert processor.process_input() is S.MORE_AVAILABLE
+    assert choose.asked == 1
+    processor.pending = None
+    choose.selection = InputSelection.SECOND
+    assert processor.process_input() is S.NOTHING_AVAILABLE
+    assert second.reads == 1
+
+
+def test_a_task_that_is_stopped_reads_all_inputs_to_their_end() -> None:
+    first = ScriptedInput(S.STOPPED, S.END_OF_INPUT)
+    second = ScriptedInput(S.STOPPED, S.END_OF_INPUT)
+    processor = MultiInputProcessor([first, second], Chooses(InputSelection.FIRST))
+    assert statuses(processor, 4) == [
+        *[S.MORE_AVAILABLE, S.STOPPED, S.MORE_AVAILABLE, S.END_OF_INPUT]
+    ]
