@@ -23,6 +23,7 @@ from aiomailbox.api.build import (
 from aiomailbox.api.connecting import Connecting
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.joins import Joins, KeyedJoins
+from aiomailbox.api.keyed_functions import KeyedFunctions
 from aiomailbox.api.partitioning import Partitioning
 from aiomailbox.api.results import ResultVerbs
 from aiomailbox.api.settings import OperatorSettings
@@ -34,7 +35,6 @@ from aiomailbox.exchange import KeyGroupPartitioner, Partitioner
 from aiomailbox.graph import FunctionInfo, OperatorFactory, Origin, Transformation
 from aiomailbox.operators import (
     AsyncMapOperator,
-    KeyedAggregateOperator,
     KeyedProcessFunction,
     KeyedProcessOperator,
     KeyedReduceOperator,
@@ -52,7 +52,6 @@ from aiomailbox.operators import (
 )
 from aiomailbox.policies import Batch, Cache, RateLimit, Retry
 from aiomailbox.records import OutputTag
-from aiomailbox.state import AggregateFunction
 from aiomailbox.windowing import WindowAssigner
 
 T = TypeVar("T")
@@ -332,7 +331,12 @@ class DataStream(
         return DataStream(self._definition, [Origin(item)])
 
 
-class KeyedStream(DataStream[T], KeyedJoins["DataStream[Any]"], Generic[K, T]):
+class KeyedStream(
+    DataStream[T],
+    KeyedJoins["DataStream[Any]"],
+    KeyedFunctions["DataStream[Any]"],
+    Generic[K, T],
+):
     """A stream whose records are placed by key.
 
     Made by `DataStream.key_by`. The methods of `DataStream` work here too; their
@@ -368,16 +372,6 @@ class KeyedStream(DataStream[T], KeyedJoins["DataStream[Any]"], Generic[K, T]):
         check_function(function, "function", arity=2)
         factory = partial(KeyedReduceOperator, self.key, function)
         return self._keyed("reduce", factory, (function_info(function),))
-
-    def aggregate(self, aggregate: AggregateFunction) -> DataStream[Any]:
-        """Aggregate the records of each key, and emit the result after every record.
-
-        Args:
-            aggregate: ``am.count()``, ``am.aggregates(...)`` or your own.
-        """
-        factory = partial(KeyedAggregateOperator, self.key, aggregate)
-        factory()
-        return self._keyed("aggregate", factory)
 
     def process(self, function: Any) -> DataStream[Any]:
         """Hand each record to a `KeyedProcessFunction` with state and timers of its key."""

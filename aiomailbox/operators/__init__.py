@@ -16,6 +16,11 @@ from aiomailbox.operators.aggregates import (
 )
 from aiomailbox.operators.as_of_join import AsOfJoinOperator
 from aiomailbox.operators.async_io import AsyncMapOperator, LookupJoinOperator
+from aiomailbox.operators.async_state import (
+    KeyedAsyncContext,
+    KeyedAsyncProcessFunction,
+    KeyedAsyncProcessOperator,
+)
 from aiomailbox.operators.async_stateless import AsyncStatelessOperator
 from aiomailbox.operators.broadcast import (
     BroadcastProcessFunction,
@@ -158,6 +163,9 @@ __all__ = [
     "KeyReader",
     "KeySelector",
     "KeyedAggregateOperator",
+    "KeyedAsyncContext",
+    "KeyedAsyncProcessFunction",
+    "KeyedAsyncProcessOperator",
     "KeyedBroadcastProcessFunction",
     "KeyedBroadcastProcessOperator",
     "KeyedCoProcessFunction",

@@ -100,23 +100,27 @@ class Emitter:
                     self._waiting_for_output = True
                     availability.on_available(self._on_output)
                 return None
-            ready = self._queue.take_ready(RUN_LENGTH_MAX)
+            ready = self._take()
             if ready is None:
                 return None
             pending = self._emit(ready)
             if pending is not None:
                 return pending
 
+    def _take(self) -> Ready | None:
+        return self._queue.take_ready(RUN_LENGTH_MAX)
+
     def _emit(self, ready: Ready) -> Pending:
         if self._failures.waiting:
             self._failures.report()
-        pending = self._emit_letters(ready)
-        results = ready.results
-        if len(results):
-            pending = then(pending, self._output.emit_run, results)
+        pending = then(self._emit_letters(ready), self._emit_results, ready)
         for control in ready.controls:
             pending = then(pending, self.emit_control, control)
         return pending
+
+    def _emit_results(self, ready: Ready) -> Pending:
+        results = ready.results
+        return self._output.emit_run(results) if len(results) else None
 
     def _emit_letters(self, ready: Ready) -> Pending:
         letters = ready.letters

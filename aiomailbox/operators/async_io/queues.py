@@ -233,6 +233,26 @@ class SegmentedQueue:
         """Return the rows, in order of arrival."""
         return [(entry.value, entry.timestamp) for entry in self._rows]
 
+    def put_into(self, entry: Entry, segment: Segment) -> None:
+        """Take a row that belongs to an earlier stretch, one that still holds rows."""
+        entry.segment = segment
+        segment.held += 1
+        self._rows[entry] = None
+        self.held += 1
+
+    def elements(self) -> list[Entry | QueuedControl]:
+        """Return rows and control elements in order of arrival, stretch by stretch."""
+        by_segment: dict[Segment, list[Entry]] = {}
+        for entry in self._rows:
+            by_segment.setdefault(entry.segment, []).append(entry)
+        elements: list[Entry | QueuedControl] = []
+        segment: Segment | None = self._first
+        while segment is not None:
+            elements += by_segment.get(segment, ())
+            elements += segment.controls
+            segment = segment.after
+        return elements
+
     def _left(self, segment: Segment) -> None:
         segment.held -= 1
         if segment.held or segment is self._first or segment is self._last:

@@ -17,15 +17,17 @@ class Segment:
         controls: What is emitted when they all are; empty while the segment is open.
         before: The segment that arrived before, or None.
         after: The segment that arrived after, or None while this one is the last.
+        number: Grows from segment to segment.
     """
 
-    __slots__ = ("after", "before", "controls", "held")
+    __slots__ = ("after", "before", "controls", "held", "number")
 
     def __init__(self, before: Segment | None) -> None:
         self.held = 0
         self.controls: list[QueuedControl] = []
         self.before = before
         self.after: Segment | None = None
+        self.number: int = 0 if before is None else before.number + 1
 
     def close(self, control: QueuedControl) -> Segment:
         """End the segment with a control element and return the one that follows."""

@@ -1,0 +1,308 @@
+"""The operator behind process_async: keyed state, timers, and many calls at once.
+
+Theory of operation: the parts of map_async with order by key make the calls; see
+`KeyedFlow` for what is different: state, timers, and when they take effect.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.eventtime import Timer
+from aiomailbox.keygroups import KeyGroupAssigner
+from aiomailbox.operators.async_io.caller import Caller
+from aiomailbox.operators.async_io.entry import Entry
+from aiomailbox.operators.async_io.queues import SegmentedQueue
+from aiomailbox.operators.async_io.segment import QueuedControl
+from aiomailbox.operators.async_io.settings import CallSettings, check_bounds, share
+from aiomailbox.operators.async_state.flow import ChangesEmitter, KeyedFlow
+from aiomailbox.operators.async_state.function import KeyedAsyncFunction
+from aiomailbox.operators.async_state.gate import TimerGate
+from aiomailbox.operators.async_state.row_state import StateHandles
+from aiomailbox.operators.async_state.snapshot import RowsInFlight
+from aiomailbox.operators.contract import Pending, then
+from aiomailbox.operators.key_reader import KeyReader
+from aiomailbox.operators.keyed import KeySelector
+from aiomailbox.operators.keyed_context import TimeDomain
+from aiomailbox.operators.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.operators.selectors import field_or_function
+from aiomailbox.operators.stateful import StatefulOperator
+from aiomailbox.policies import RateLimit, Retry
+from aiomailbox.records import MIN_TIMESTAMP, Run, Watermark, WatermarkStatus
+from aiomailbox.state import VOID
+
+__all__ = ["KeyedAsyncProcessOperator"]
+
+
+class KeyedAsyncProcessOperator(StatefulOperator):
+    """Runs a keyed async function: rows of a key in order, keys at once.
+
+    Args:
+        key: A field's name or a function of a record.
+        function: A `KeyedAsyncProcessFunction`, or an ``async def`` function
+            ``(value, context, out)``.
+        concurrency: Calls at a time in the whole job.
+        timeout: Limit of one attempt, a timedelta or seconds.
+        deadline: Limit of all attempts of a row with their waits.
+        retry: Whether and when a row that failed is tried again, from its state before.
+        limit: A rate that all who name it keep together.
+        on_error: What to do with a row after its last attempt; nothing that it changed
+            stays. A timer that fails always fails the task.
+        buffer: Rows held at most in the whole job, 4 times ``concurrency`` if left out.
+        key_buffer: Rows that may wait for their key, beside ``buffer``.
+
+    Raises:
+        InvalidArgumentError: If an argument has a value that cannot work.
+        WrongTypeError: If an argument is of another type.
+
+    Concept:
+        Flink, ``AsyncExecutionController`` with ``AsyncKeyedProcessOperator``.
+
+    Example:
+        >>> import asyncio
+        >>> from aiomailbox.state import ValueStateDescriptor
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> async def number(value, context, out):
+        ...     seen = context.state.get_value(ValueStateDescriptor("seen", default=0))
+        ...     await asyncio.sleep(0)
+        ...     seen.update(seen.value() + 1)
+        ...     out.collect((value, seen.value()))
+        >>> async def main():
+        ...     operator = KeyedAsyncProcessOperator(str.lower, number, concurrency=8)
+        ...     async with OneInputHarness(operator, keyed=True) as harness:
+        ...         await harness.run(harness.process_run, ["a", "A"])
+        ...         await harness.run(harness.end_input)
+        ...         return harness.values
+        >>> asyncio.run(main())
+        [('a', 1), ('A', 2)]
+    """
+
+    def __init__(
+        self,
+        key: KeySelector,
+        function: Any,
+        *,
+        concurrency: int = 16,
+        timeout: timedelta | float | None = None,
+        deadline: timedelta | float | None = None,
+        retry: Retry | None = None,
+        limit: RateLimit | None = None,
+        on_error: OnError = fail,
+        buffer: int | None = None,
+        key_buffer: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._key = field_or_function(key, "key")
+        self.function = KeyedAsyncFunction(function)
+        self.settings = CallSettings(
+            timeout=timeout, deadline=deadline, retry=retry, limit=limit
+        )
+        _refuse_retry_if(retry)
+        self.concurrency, self.buffer, self.key_buffer = check_bounds(
+            concurrency, buffer, key_buffer, 1
+        )
+        self.on_error = check_on_error(on_error)
+        self._flow: KeyedFlow | None = None
+        self._watermark = MIN_TIMESTAMP
+        self._restored: list[RowsInFlight] = []
+
+    def open(self) -> Pending:
+        """Open the function, then begin with what was in flight in the snapshot."""
+        context = self.context
+        self._failures = RecordFailures(
+            self.on_error, self.function.given, context, self.output
+        )
+        self._timers = self.timer_service("timers", self)
+        handles = StateHandles(context.keyed_state)
+        opened = self._failures.guard(self.function.open, context, handles)
+        return then(opened, self._begin)
+
+    def _begin(self) -> Pending:
+        context = self.context
+        subtask = context.parallelism, context.subtask_index
+        self._keys = KeyReader(self._key, self)
+        self._places = share(self.buffer, *subtask)
+        self._gate = TimerGate(share(self.key_buffer, *subtask))
+        self._queue = SegmentedQueue(rows_may_overtake=True)
+        self._emitter = ChangesEmitter(
+            context, self.output, self._queue, self._failures, self.on_error
+        )
+        parts = (self._emitter, self._failures, self.on_error, self.settings)
+        self._flow = self._emitter.flow = KeyedFlow(
+            context, *parts, queue=self._queue, gate=self._gate, timers=self._timers
+        )
+        caller = Caller(
+            context,
+            self.function.call,
+            self.settings,
+            share(self.concurrency, *subtask),
+            self._flow.outcomes,
+        )
+        self._flow.connect(caller, self.settings)
+        self._show(caller)
+        return self._take_restored(self._flow)
+
+    def _show(self, caller: Caller) -> None:
+        metrics = self.context.metrics
+        metrics.gauge("in_flight", lambda: caller.in_flight)
+        metrics.gauge("buffered", lambda: self._queue.held)
+        metrics.gauge("buffer_max", lambda: self._places)
+        metrics.gauge("waiting_for_slot", lambda: caller.waiting_for_slot)
+        metrics.gauge("waiting_for_limit", lambda: caller.waiting_for_limit)
+        metrics.gauge("waiting_for_retry", lambda: caller.waiting_for_retry)
+        metrics.gauge("waiting_for_key", lambda: self._gate.waiting)
+
+    def process_run(self, run: Run) -> Pending:
+        """Take the rows and begin their calls, as far as there is room."""
+        keys = self._keys.read(run.values)
+        taken = self._take_rows(run, keys, 0)
+        return None if taken == len(run) else self._take_the_rest(run, keys, taken)
+
+    def process_watermark(self, timestamp_ms: int) -> Pending:
+        """Let due timers follow the rows before them, and the watermark follow all."""
+        self._watermark = timestamp_ms
+        # Calls on_event_time, which only puts the timers behind the rows of their keys.
+        self._timers.advance_watermark(timestamp_ms)
+        return self._take_control(Watermark(timestamp_ms))
+
+    def process_status(self, status: WatermarkStatus) -> Pending:
+        """Pass the status on after the rows that came before it."""
+        return self._take_control(status)
+
+    def on_event_time(self, timer: Timer) -> Pending:
+        """Take a timer that the watermark has reached."""
+        assert self._flow is not None, "a watermark before open"
+        self._flow.take_timer(timer, TimeDomain.EVENT_TIME, self._watermark)
+        return None
+
+    def on_processing_time(self, timer: Timer) -> Pending:
+        """Take a timer that wall-clock time has passed."""
+        if self._flow is not None:
+            self._flow.take_timer(timer, TimeDomain.PROCESSING_TIME, self._watermark)
+        return None
+
+    def end_input(self) -> Pending:
+        """Wait until all rows and due timers have taken effect."""
+        return self._empty() if self._queue.held else None
+
+    def snapshot_state(self) -> object:
+        """Return the rows and timers that have not taken effect; None without any."""
+        if self._flow is None:
+            return self._restored or None
+        elements = [
+            _element(element)
+            for element in self._queue.elements()
+            if not (isinstance(element, Entry) and element.value.domain is not None)
+            and not isinstance(element, WatermarkStatus)
+        ]
+        timers = self._flow.timers_in_flight()
+        return RowsInFlight(elements, timers) if elements or timers else None
+
+    def restore_state(self, state: Any) -> None:
+        """Take over rows and timers; they come before new rows."""
+        self._restored += [state] if isinstance(state, RowsInFlight) else state
+
+    def close(self) -> Pending:
+        """Cancel the calls that are being made, disarm timers, close the function."""
+        return self._close()
+
+    async def _close(self) -> None:
+        try:
+            super().close()
+            if self._flow is not None:
+                self._emitter.close()
+                await self._flow.caller.close()
+        finally:
+            released = self.function.life.close()
+            if released is not None:
+                await released
+
+    async def _empty(self) -> None:
+        while self._queue.held:
+            await self._emitter.wait_for_change()
+
+    def _take_rows(self, run: Run, keys: list[Any], start: int) -> int:
+        """Take rows while there is room; return the index of the first one left."""
+        flow, watermark = self._flow, self._watermark
+        assert flow is not None, "process_run before open"
+        values, timestamps = run.values, run.timestamps
+        for index in range(start, len(values)):
+            key = keys[index]
+            if not self._has_room(key):
+                return index
+            stamp = None if timestamps is None else timestamps[index]
+            if stamp == MIN_TIMESTAMP:
+                stamp = None
+            flow.take_row(values[index], stamp, key, watermark)
+        return len(values)
+
+    def _has_room(self, key: Any) -> bool:
+        gate = self._gate
+        if gate.is_busy(key):
+            return not gate.is_full
+        return self._queue.held - gate.waiting < self._places
+
+    async def _take_the_rest(self, run: Run, keys: list[Any], start: int) -> None:
+        while start < len(run):
+            await self._emitter.wait_for_change()
+            start = self._take_rows(run, keys, start)
+
+    def _take_control(self, control: QueuedControl) -> Pending:
+        if not self._queue.held:
+            return self._emitter.emit_control(control)
+        self._queue.put_control(control)
+        return None
+
+    def _take_restored(self, flow: KeyedFlow) -> Pending:
+        restored, self._restored = self._restored, []
+        for piece in restored:
+            self._register_restored(piece)
+        pending: Pending = None
+        for piece in restored:
+            for kind, *facts in piece.elements:
+                if kind == "row":
+                    self._take_restored_row(flow, *facts)
+                elif len(restored) == 1:
+                    # Of several subtasks each had watermarks of its own: the next
+                    # one that they have in common fires what is due.
+                    pending = then(pending, self.process_watermark, *facts)
+        return pending
+
+    def _take_restored_row(
+        self, flow: KeyedFlow, value: Any, timestamp: int | None
+    ) -> None:
+        (key,) = self._keys.read([value])
+        if self._owns(key):
+            flow.take_row(value, timestamp, key, self._watermark)
+
+    def _register_restored(self, piece: RowsInFlight) -> None:
+        for domain, key, timestamp in piece.timers:
+            if not self._owns(key):
+                continue
+            if domain == TimeDomain.EVENT_TIME.value:
+                self._timers.register_event_time_timer(key, VOID, timestamp)
+            else:
+                self._timers.register_processing_time_timer(key, VOID, timestamp)
+
+    def _owns(self, key: Any) -> bool:
+        groups = KeyGroupAssigner(1, self.context.max_parallelism)
+        (group,) = groups.key_groups([key])
+        return group in self.context.key_group_range.key_groups
+
+
+def _element(element: Any) -> tuple[Any, ...]:
+    if isinstance(element, Entry):
+        return ("row", element.value.value, element.timestamp)
+    return ("watermark", element.timestamp_ms)
+
+
+def _refuse_retry_if(retry: Retry | None) -> None:
+    if retry is not None and retry.retry_if is not None:
+        raise InvalidArgumentError(
+            "retry",
+            "retry_if looks at results, and process_async has none to look at",
+            "Raise an exception in the function, and name it in retry_on.",
+        )

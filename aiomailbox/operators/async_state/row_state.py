@@ -1,0 +1,339 @@
+"""Keyed state as one row sees it: its own changes over what was there before it.
+
+Theory of operation: what a row reads is a copy of what the store holds for its key,
+and what it writes stays here. When the row has ended well its changes are applied to
+the store in one go; if it failed, or its attempt was given up, nobody ever sees them.
+The key does not depend on the store's current key, which other rows change meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from aiomailbox.errors import StateError
+from aiomailbox.state import (
+    AggregatingStateDescriptor,
+    KeyedStateStore,
+    StateDescriptor,
+    copy_content,
+)
+
+__all__ = ["RowState", "StateHandles", "row_state"]
+
+_GONE: Final = object()
+
+Enter = Callable[[], None]
+
+
+class StateHandles:
+    """The store's own state objects, one per description.
+
+    Args:
+        store: The operator's keyed state.
+    """
+
+    __slots__ = ("_handles", "store")
+
+    def __init__(self, store: KeyedStateStore) -> None:
+        self.store = store
+        self._handles: dict[str, tuple[StateDescriptor, Any]] = {}
+
+    def get(self, descriptor: StateDescriptor) -> Any:
+        """Return the store's state object.
+
+        Raises:
+            StateError: If the name is in use for another kind of state.
+        """
+        known = self._handles.get(descriptor.name)
+        if known is not None and (known[0] is descriptor or known[0] == descriptor):
+            return known[1]
+        handle = self._make(descriptor)
+        self._handles[descriptor.name] = (descriptor, handle)
+        return handle
+
+    def _make(self, descriptor: StateDescriptor) -> Any:
+        if not isinstance(descriptor, AggregatingStateDescriptor):
+            return getattr(self.store, f"get_{descriptor.kind}")(descriptor)
+        if descriptor.ttl is not None:
+            raise StateError(
+                f"aggregating state {descriptor.name!r} has a time to live, which "
+                "process_async cannot keep. Hold the accumulator in a value state."
+            )
+        return self.store.table(descriptor)
+
+
+class RowState:
+    """The base of what rows read and write.
+
+    Args:
+        handle: The store's state object.
+        descriptor: Describes the state.
+        enter: Makes the row's key the store's current one, if the row may still use
+            its state.
+        key: The row's key.
+    """
+
+    __slots__ = ("_descriptor", "_enter", "_handle", "_key")
+
+    def __init__(self, handle: Any, descriptor: Any, enter: Enter, key: Any) -> None:
+        self._handle = handle
+        self._descriptor = descriptor
+        self._enter = enter
+        self._key = key
+
+    def apply(self) -> None:
+        """Change the store; its current key is the row's."""
+
+
+class _Single(RowState):
+    """A content that is read and written as a whole."""
+
+    __slots__ = ("_changed", "_content")
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        self._content: Any = _GONE
+        self._changed = False
+
+    def clear(self) -> None:
+        """Forget the content."""
+        self._set(None)
+
+    def _get(self) -> Any:
+        self._enter()
+        if self._content is _GONE:
+            self._content = copy_content(self._read())
+        return self._content
+
+    def _set(self, content: Any) -> None:
+        self._enter()
+        self._content = content
+        self._changed = True
+
+    def _read(self) -> Any:
+        return self._handle.get()
+
+    def apply(self) -> None:
+        """Replace the content in the store, if it was changed."""
+        if self._changed:
+            self._write(self._content)
+
+    def _write(self, content: Any) -> None:
+        self._handle.clear()
+        if content is not None:
+            self._handle.add(content)
+
+
+class RowValueState(_Single):
+    """One value of the row's key; only `update` changes it."""
+
+    __slots__ = ()
+
+    def value(self) -> Any:
+        """Return the value, or the descriptor's default."""
+        content = self._get()
+        if content is None:
+            return copy_content(self._descriptor.default)
+        return content
+
+    def update(self, value: Any) -> None:
+        """Replace the value; None clears it."""
+        self._set(value)
+
+    def _read(self) -> Any:
+        return self._handle.value()
+
+    def _write(self, content: Any) -> None:
+        self._handle.update(content)
+
+
+class RowReducingState(_Single):
+    """One value of the row's key that others are folded into."""
+
+    __slots__ = ()
+
+    def get(self) -> Any:
+        """Return the value, or None when nothing was added."""
+        return self._get()
+
+    def add(self, value: Any) -> None:
+        """Fold ``value`` in."""
+        old = self._get()
+        if old is not None:
+            value = self._descriptor.reduce_function(old, value)
+        self._set(value)
+
+
+class RowAggregatingState(_Single):
+    """One accumulator of the row's key."""
+
+    __slots__ = ()
+
+    def get(self) -> Any:
+        """Return the accumulator's result, or None when nothing was added."""
+        accumulator = self._get()
+        if accumulator is None:
+            return None
+        return self._descriptor.aggregate_function.get_result(accumulator)
+
+    def add(self, value: Any) -> None:
+        """Add ``value`` to the accumulator."""
+        function = self._descriptor.aggregate_function
+        accumulator = self._get()
+        if accumulator is None:
+            accumulator = function.create_accumulator()
+        self._set(function.add(value, accumulator))
+
+    def _read(self) -> Any:
+        return self._handle.get(self._key)
+
+    def _write(self, content: Any) -> None:
+        if content is None:
+            self._handle.remove(self._key)
+        else:
+            self._handle.put(self._key, content)
+
+
+class RowListState(RowState):
+    """A list of the row's key."""
+
+    __slots__ = ("_added", "_replaced")
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        self._added: list[Any] = []
+        self._replaced = False
+
+    def get(self) -> list[Any]:
+        """Return the elements as a new list; empty when there are none."""
+        self._enter()
+        if self._replaced:
+            return list(self._added)
+        return [*map(copy_content, self._handle.get()), *self._added]
+
+    def add(self, value: Any) -> None:
+        """Append an element."""
+        self._enter()
+        self._added.append(value)
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append elements."""
+        self._enter()
+        self._added.extend(values)
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace all elements."""
+        self._enter()
+        self._added = list(values)
+        self._replaced = True
+
+    def clear(self) -> None:
+        """Forget all elements."""
+        self.update(())
+
+    def apply(self) -> None:
+        """Append to the list in the store, or replace it."""
+        if self._replaced:
+            self._handle.update(self._added)
+        elif self._added:
+            self._handle.add_all(self._added)
+
+
+class RowMapState(RowState):
+    """A map of the row's key."""
+
+    __slots__ = ("_changes", "_cleared")
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        self._changes: dict[Any, Any] = {}
+        self._cleared = False
+
+    def get(self, map_key: Any, default: Any = None) -> Any:
+        """Return the value of ``map_key``, or ``default``."""
+        self._enter()
+        if map_key in self._changes:
+            found = self._changes[map_key]
+        elif self._cleared:
+            found = _GONE
+        else:
+            found = copy_content(self._handle.get(map_key, _GONE))
+        return default if found is _GONE else found
+
+    def put(self, map_key: Any, value: Any) -> None:
+        """Set the value of ``map_key``."""
+        self._enter()
+        self._changes[map_key] = value
+
+    def put_all(self, entries: dict[Any, Any]) -> None:
+        """Set several values."""
+        self._enter()
+        self._changes.update(entries)
+
+    def remove(self, map_key: Any) -> None:
+        """Forget ``map_key``; a no-op if it is not there."""
+        self._enter()
+        self._changes[map_key] = _GONE
+
+    def contains(self, map_key: Any) -> bool:
+        """Say whether ``map_key`` is there."""
+        self._enter()
+        if map_key in self._changes:
+            return self._changes[map_key] is not _GONE
+        return not self._cleared and bool(self._handle.contains(map_key))
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Return all entries."""
+        self._enter()
+        before = () if self._cleared else self._handle.items()
+        entries = {key: copy_content(value) for key, value in before}
+        entries.update(self._changes)
+        return [item for item in entries.items() if item[1] is not _GONE]
+
+    def keys(self) -> list[Any]:
+        """Return all keys of the map."""
+        return [key for key, _ in self.items()]
+
+    def values(self) -> list[Any]:
+        """Return all values of the map."""
+        return [value for _, value in self.items()]
+
+    def is_empty(self) -> bool:
+        """Say whether the map has no entry."""
+        return not self.items()
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._enter()
+        self._changes.clear()
+        self._cleared = True
+
+    def apply(self) -> None:
+        """Change the entries in the store that were changed here."""
+        if self._cleared:
+            self._handle.clear()
+        put = {}
+        for map_key, value in self._changes.items():
+            if value is _GONE:
+                self._handle.remove(map_key)
+            else:
+                put[map_key] = value
+        if put:
+            self._handle.put_all(put)
+
+
+_CLASSES: Final[dict[str, type[RowState]]] = {
+    "value": RowValueState,
+    "list": RowListState,
+    "map": RowMapState,
+    "reducing": RowReducingState,
+    "aggregating": RowAggregatingState,
+}
+
+
+def row_state(
+    handles: StateHandles, descriptor: StateDescriptor, enter: Enter, key: Any
+) -> RowState:
+    """Return the state that ``descriptor`` names, as a row sees it."""
+    return _CLASSES[descriptor.kind](handles.get(descriptor), descriptor, enter, key)

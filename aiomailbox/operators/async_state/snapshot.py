@@ -1,0 +1,22 @@
+"""What a keyed async operator goes on from, besides its state and its timers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["RowsInFlight"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInFlight:
+    """Rows, watermarks and timers that had not taken effect.
+
+    Attributes:
+        elements: ``("row", value, timestamp)`` and ``("watermark", timestamp)`` in
+            order of arrival.
+        timers: Timers that were due: ``(domain, key, timestamp)``.
+    """
+
+    elements: list[tuple[Any, ...]] = field(default_factory=list)
+    timers: list[tuple[str, Any, int]] = field(default_factory=list)

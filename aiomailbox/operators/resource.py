@@ -1,0 +1,110 @@
+"""The life of a user's function: opened once, with what it needs, and closed once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiomailbox.errors import WrongTypeError
+from aiomailbox.operators.callables import describe
+from aiomailbox.operators.contract import Pending
+
+
+class FunctionLife:
+    """Calls ``open`` and ``close`` of a function object, and holds what ``open`` gave.
+
+    ``open(context)`` may be sync or async, and may return a context manager, sync or
+    async: it is entered before the first record and left after the last, and what it
+    gives is the `resource`. So an HTTP client, say, is opened once a subtask.
+
+    Args:
+        function: An object that may have ``open(context)`` and ``close()``.
+
+    Attributes:
+        resource: What the context manager gave, or None.
+
+    Example:
+        >>> import asyncio, contextlib
+        >>> class Function:
+        ...     @contextlib.asynccontextmanager
+        ...     async def open(self, context):
+        ...         yield "client"
+        ...         print("closed")
+        >>> async def main():
+        ...     life = FunctionLife(Function())
+        ...     await life.open(None)
+        ...     print(life.resource)
+        ...     await life.close()
+        >>> asyncio.run(main())
+        client
+        closed
+    """
+
+    __slots__ = ("_exit", "_function", "_is_open", "resource")
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._exit: Callable[..., Any] | None = None
+        self._is_open = False
+        self.resource: Any = None
+
+    def open(self, context: Any) -> Pending:
+        """Open the function and enter what it returns."""
+        self._is_open = True
+        acquire = getattr(self._function, "open", None)
+        return None if acquire is None else self._enter(acquire(context))
+
+    def close(self) -> Pending:
+        """Leave the context manager, then close the function; once, if it was opened."""
+        if not self._is_open:
+            return None
+        self._is_open = False
+        leave, self._exit = self._exit, None
+        release = getattr(self._function, "close", None)
+        if leave is None:
+            return None if release is None else _awaited(release())
+        return self._leave(leave, release)
+
+    def _enter(self, given: Any) -> Pending:
+        if given is None:
+            return None
+        if hasattr(type(given), "__aenter__"):
+            return self._enter_async(given)
+        if hasattr(type(given), "__enter__"):
+            self.resource = given.__enter__()
+            self._exit = given.__exit__
+            return None
+        if inspect.isawaitable(given):
+            return self._enter_awaited(given)
+        raise WrongTypeError(
+            "open",
+            f"{describe(self._function.open)} returned {given!r}",
+            "Return None, or a context manager such as an HTTP client.",
+        )
+
+    async def _enter_awaited(self, given: Awaitable[Any]) -> None:
+        pending = self._enter(await given)
+        if pending is not None:
+            await pending
+
+    async def _enter_async(self, given: Any) -> None:
+        self.resource = await given.__aenter__()
+        self._exit = given.__aexit__
+
+    async def _leave(
+        self, leave: Callable[..., Any], release: Callable[[], Any] | None
+    ) -> None:
+        try:
+            left = leave(None, None, None)
+            if inspect.isawaitable(left):
+                await left
+        finally:
+            self.resource = None
+            released = None if release is None else _awaited(release())
+            if released is not None:
+                await released
+
+
+def _awaited(result: Any) -> Pending:
+    return result if inspect.isawaitable(result) else None
