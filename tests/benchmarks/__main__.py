@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import sys
+import traceback
 from pathlib import Path
 
 from tests.benchmarks.measure import Report
@@ -47,15 +48,23 @@ def main(argv: list[str]) -> None:
         "x is the speed relative to the first line\n"
     )
     reports: list[Report] = []
+    failed: list[str] = []
     for name in chosen.works:
-        for report in WORKS[name](options):
-            reports.append(report)
-            print(render(report) + "\n", flush=True)
+        try:
+            for report in WORKS[name](options):
+                reports.append(report)
+                print(render(report) + "\n", flush=True)
+        except Exception:
+            # What the other works say is worth having.
+            failed.append(name)
+            print(f"{name}  failed\n{traceback.format_exc()}", flush=True)
     missed = [v for report in reports for v in report.verdicts if not v.reached]
     judged = sum(len(report.verdicts) for report in reports)
     print(f"{judged - len(missed)} of {judged} targets reached")
     if chosen.json is not None:
         write_json(reports, chosen.json)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":
