@@ -11,6 +11,7 @@ server's own log says whether that is true.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -21,13 +22,14 @@ from aiohttp import web
 
 import aiomailbox as am
 
-ORDERS = 400
-LIMIT, WINDOW_S = 100, 0.5
-# The limit holds for the moment of sending. What the way to the server takes differs
-# from call to call, so the client counts in a longer window and sends few at once.
-MARGIN_S, BURST = 0.25, 20
+ORDERS = 300
+LIMIT, WINDOW_S = 50, 0.5
+# The server counts when calls arrive, the pipeline when they are sent. What is on its
+# way between the two is at most CONCURRENCY: leave that out of the limit, and the
+# server's count is kept whatever the network does.
+CONCURRENCY = 10
 RETRY_AFTER_S = 1
-OVERLOADED_AT_CALL = 150
+OVERLOADED_AT_CALL = 100
 ATTEMPTS = 4
 
 
@@ -107,7 +109,7 @@ class PriceServer:
         refused_at: dict[int, float] = {}
         early = 0
         for call in self.log:
-            early += call.at_s < refused_at.get(call.article, 0.0) + RETRY_AFTER_S
+            early += call.at_s < refused_at.get(call.article, -math.inf) + RETRY_AFTER_S
             if call.status == 429:
                 refused_at[call.article] = call.at_s
         return early
@@ -139,7 +141,7 @@ def may_succeed_later(error: BaseException) -> bool:
     """Whether a failure is worth another attempt: not if the order itself is wrong."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code == 429 or error.response.is_server_error
-    return isinstance(error, httpx.TransportError)
+    return isinstance(error, httpx.TransportError | TimeoutError)
 
 
 FAILED = am.OutputTag("failed")
@@ -151,11 +153,11 @@ def enrich(
     """Return the orders with their prices, and those that nobody has a price for."""
     priced = orders.map_async(
         PriceClient(url),
-        concurrency=64,
-        timeout=2.0,
-        deadline=30.0,
+        concurrency=CONCURRENCY,
+        timeout=10.0,
+        deadline=60.0,
         retry=am.Retry(ATTEMPTS, initial=0.05, retry_on=may_succeed_later),
-        limit=am.RateLimit(LIMIT, per=WINDOW_S + MARGIN_S, burst=BURST),
+        limit=am.RateLimit(LIMIT - CONCURRENCY, per=WINDOW_S),
         on_error=am.dead_letter(FAILED),
     ).name("prices")
     return priced, priced.get_side_output(FAILED)
