@@ -141,6 +141,24 @@ def test_unfinished_bytes_can_be_taken_without_being_told() -> None:
     assert queue.poll() == (1024, 0, False)
 
 
+def test_a_buffer_that_was_read_from_is_written_on() -> None:
+    queue = Harness()
+    builder = BufferBuilder(MemorySegment(64), lambda segment: None)
+    queue.subpartition.add(builder.create_consumer())
+    for size_bytes in (1, 2, 3):
+        builder.append_and_commit(bytes(size_bytes))
+        assert queue.poll() == (size_bytes, 0, False)
+    assert queue.subpartition.queued_buffers == 1
+
+
+def test_finishing_a_buffer_tells_nobody_until_the_next_one_comes() -> None:
+    queue = Harness()
+    queue.add(5)
+    assert (queue.told.data, queue.subpartition.is_available()) == (0, False)
+    queue.add(0, finished=False)
+    assert (queue.told.data, queue.subpartition.is_available()) == (1, True)
+
+
 def test_a_second_buffer_tells_of_the_first() -> None:
     queue = Harness()
     queue.add(1025)
@@ -336,8 +354,10 @@ def make(
     return BytesResultPartition(partition_id, pool, count), pool, network
 
 
-def drain(subpartition: BytesSubpartition) -> list[bytes]:
-    deserializer = RecordDeserializer()
+def drain(
+    subpartition: BytesSubpartition, deserializer: RecordDeserializer | None = None
+) -> list[bytes]:
+    deserializer = deserializer or RecordDeserializer()
     found = []
     while (polled := subpartition.poll()) is not None:
         if polled.buffer.data_type.is_buffer:
@@ -353,7 +373,10 @@ def drain(subpartition: BytesSubpartition) -> list[bytes]:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["emit0", "emit1", "all", "flush", "event"]), st.binary())
+    st.tuples(
+        st.sampled_from(["emit0", "emit1", "all", "flush", "event", "poll0", "poll1"]),
+        st.binary(),
+    )
 )
 
 
@@ -363,6 +386,13 @@ def test_each_channel_gets_its_records_in_order_and_all_memory_returns(
 ) -> None:
     partition, _, network = make(2, 256)
     expected: list[list[bytes]] = [[], []]
+    found: list[list[bytes]] = [[], []]
+    deserializers = RecordDeserializer(), RecordDeserializer()
+
+    def poll(channel: int) -> None:
+        queue = partition.subpartitions[channel]
+        found[channel] += drain(queue, deserializers[channel])
+
     for step, content in steps:
         if step == "all":
             partition.broadcast_record(frame_record(content))
@@ -372,11 +402,15 @@ def test_each_channel_gets_its_records_in_order_and_all_memory_returns(
             partition.flush_all()
         elif step == "event":
             partition.broadcast_event(CancelCheckpoint(1))
+        elif step.startswith("poll"):
+            poll(int(step[-1]))
         else:
             partition.emit_record(frame_record(content), int(step[-1]))
             expected[int(step[-1])].append(content)
     partition.finish()
-    assert [drain(channel) for channel in partition.subpartitions] == expected
+    poll(0)
+    poll(1)
+    assert found == expected
     assert network.available_segments == 256
 
 

@@ -302,6 +302,13 @@ def test_a_cut_or_flipped_element_is_a_corrupt_stream_at_worst(
         CODEC.decode(encoded)
 
 
+def test_a_count_that_cannot_be_is_refused_before_anything_is_read() -> None:
+    for count in ("00000005", "ffffffff"):
+        with pytest.raises(CorruptStreamError, match="elements cannot be"):
+            ByteReader(bytes.fromhex(count) + bytes(4)).read_count("elements")
+    assert ByteReader(bytes.fromhex("0000000100000000")).read_count("longs", 4) == 1
+
+
 def test_lengths_that_lie_reserve_nothing() -> None:
     huge = bytes.fromhex("7fffffff")
     lies = [

@@ -16,7 +16,7 @@ from typing import Protocol
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.memory import BufferListener, DataType, MemorySegment, NetworkBuffer
 
-__all__ = ["BufferManager", "FloatingPool", "SenderCredit"]
+__all__ = ["ChannelBuffers", "FloatingPool", "SenderCredit"]
 
 
 class FloatingPool(Protocol):
@@ -35,7 +35,7 @@ class FloatingPool(Protocol):
         ...
 
 
-class BufferManager:
+class ChannelBuffers:
     """The buffers of one remote channel on the reader's side.
 
     Args:
@@ -61,16 +61,16 @@ class BufferManager:
         ...     def try_request(self): ...
         ...     def add_listener(self, listener):
         ...         return True
-        >>> manager = BufferManager(
+        >>> buffers = ChannelBuffers(
         ...     Empty(),
         ...     [MemorySegment(8), MemorySegment(8)],
         ...     on_credit=lambda: print("credit to announce"),
         ...     return_exclusive=lambda segments: None,
         ... )
-        >>> buffer = manager.request_buffer()
+        >>> buffer = buffers.request_buffer()
         >>> buffer.recycle()
         credit to announce
-        >>> manager.take_credit()
+        >>> buffers.take_credit()
         1
     """
 
@@ -108,7 +108,7 @@ class BufferManager:
 
     def __repr__(self) -> str:
         return (
-            f"<BufferManager: {self.available} available, {self.required} required, "
+            f"<ChannelBuffers: {self.available} available, {self.required} required, "
             f"{self.unannounced} unannounced{', waiting' if self.is_waiting else ''}"
             f"{', released' if self.is_released else ''}>"
         )

@@ -14,7 +14,7 @@ from aiomailbox.errors import CorruptStreamError, IllegalStateError
 from aiomailbox.exchange.contract import SEQUENCE_MODULUS, DataListener
 from aiomailbox.exchange.event_buffer import event_buffer
 from aiomailbox.exchange.priority_deque import PrioritizedDeque
-from aiomailbox.exchange.remote.credit import BufferManager
+from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.memory import Buffer, DataType
 from aiomailbox.records import CheckpointBarrier, EventAnnouncement, decode_event
 
@@ -41,7 +41,7 @@ class ReceivedBuffers:
     """The queue of one remote channel on the reader's side.
 
     Args:
-        manager: The channel's buffers.
+        buffers: The channel's buffers.
         listener: Is told when there is something to read.
         first_sequence_number: Of the buffer that is expected first.
 
@@ -52,23 +52,23 @@ class ReceivedBuffers:
     __slots__ = (
         "_barrier_id",
         "_barrier_sequence_number",
+        "_buffers",
         "_expected",
         "_failure",
         "_items",
         "_listener",
-        "_manager",
         "is_released",
         "queued_bytes",
     )
 
     def __init__(
         self,
-        manager: BufferManager,
+        buffers: ChannelBuffers,
         listener: DataListener,
         *,
         first_sequence_number: int = 0,
     ) -> None:
-        self._manager = manager
+        self._buffers = buffers
         self._listener = listener
         self._items: PrioritizedDeque[ReceivedBuffer] = PrioritizedDeque()
         self._expected = first_sequence_number
@@ -84,7 +84,7 @@ class ReceivedBuffers:
     @property
     def buffers_in_use(self) -> int:
         """How many buffers the data of this channel takes, here and at the producer."""
-        return self._manager.buffers_in_use(len(self._items))
+        return self._buffers.buffers_in_use(len(self._items))
 
     def on_buffer(self, buffer: Buffer, sequence_number: int, backlog: int) -> None:
         """Take a buffer that has arrived; it is recycled here in any case.
@@ -97,7 +97,7 @@ class ReceivedBuffers:
             return
         data_type = buffer.data_type
         if data_type.is_blocking_upstream:
-            self._manager.on_blocking_event()
+            self._buffers.on_blocking_event()
         if data_type.is_event and not self._look_for_barrier(buffer, sequence_number):
             buffer.recycle()
             return
@@ -108,19 +108,19 @@ class ReceivedBuffers:
             self._listener.on_priority_event(sequence_number)
         if was_empty:
             self._listener.on_data_available()
-        self._manager.on_sender_backlog(backlog)
+        self._buffers.on_sender_backlog(backlog)
 
     def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
         """Take note of a data buffer without content; its credit comes back."""
         if self._accepts(sequence_number):
             self._expected = (sequence_number + 1) % SEQUENCE_MODULUS
             # It has used up a credit, so it uses up a buffer, for an instant.
-            buffer = self._manager.request_buffer()
+            buffer = self._buffers.request_buffer()
             if buffer is None:
                 self.fail(CorruptStreamError("the producer has sent without credit"))
                 return
             buffer.recycle()
-            self._manager.on_sender_backlog(backlog)
+            self._buffers.on_sender_backlog(backlog)
 
     def fail(self, error: BaseException) -> None:
         """Let whoever reads next trip over an error; the first one stays."""
@@ -201,7 +201,7 @@ class ReceivedBuffers:
         for item in self._items.clear():
             item.buffer.recycle()
         self.queued_bytes = 0
-        self._manager.release()
+        self._buffers.release()
 
     def _accepts(self, sequence_number: int) -> bool:
         if self.is_released or self._failure is not None:

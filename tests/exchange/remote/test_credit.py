@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.exchange.remote.credit import BufferManager, SenderCredit
+from aiomailbox.exchange.remote.credit import ChannelBuffers, SenderCredit
 from aiomailbox.memory import (
     DataType,
     LocalBufferPool,
@@ -25,7 +25,7 @@ class Channel:
         self.returned: list[MemorySegment] = []
         self.told = 0
         self.pool = pool
-        self.manager = BufferManager(
+        self.manager = ChannelBuffers(
             pool,
             [MemorySegment(32) for _ in range(exclusive)],
             on_credit=self._tell,

@@ -6,7 +6,7 @@ import pytest
 
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
 from aiomailbox.exchange.event_buffer import event_buffer
-from aiomailbox.exchange.remote.credit import BufferManager
+from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.exchange.remote.received import ReceivedBuffers
 from aiomailbox.memory import (
     DataType,
@@ -37,7 +37,7 @@ class Queue:
         self.recycled = 0
         self.next = first
         pool = NetworkBufferPool(8, segment_size_bytes=32).create_local_pool(4, 4)
-        self.manager = BufferManager(
+        self.manager = ChannelBuffers(
             pool,
             [MemorySegment(32), MemorySegment(32)],
             on_credit=lambda: None,
