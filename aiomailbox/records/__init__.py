@@ -55,6 +55,11 @@ from aiomailbox.records.events import (
     SubtaskConnection,
     WatermarkEvent,
 )
+from aiomailbox.records.python_types import (
+    PREPARED_TYPES,
+    decode_extension,
+    prepare,
+)
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.records.run_form import RunForm
 from aiomailbox.records.type_serializer import TypeSerializer
@@ -74,6 +79,7 @@ __all__ = [
     "MAX_WATERMARK",
     "MIN_TIMESTAMP",
     "NO_ALIGNED_TIMEOUT",
+    "PREPARED_TYPES",
     "RUN_LENGTH_MAX",
     "SHORT_SERIALIZER",
     "STRING_SERIALIZER",
@@ -118,5 +124,7 @@ __all__ = [
     "WatermarkEvent",
     "WatermarkStatus",
     "decode_event",
+    "decode_extension",
     "encode_event",
+    "prepare",
 ]

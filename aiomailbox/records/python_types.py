@@ -18,7 +18,7 @@ import msgspec
 
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
 
-__all__ = ["decode_extension", "prepare"]
+__all__ = ["PREPARED_TYPES", "decode_extension", "prepare"]
 
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**64 - 1
@@ -177,6 +177,7 @@ _PREPARE: Final[dict[type, Callable[[Any], Any]]] = {
         _COMPLEX, _encode([value.real, value.imag])
     ),
 }
+PREPARED_TYPES: Final = frozenset(_PREPARE)
 _READ: Final[dict[int, Callable[[memoryview], Any]]] = {
     _TUPLE: lambda content: tuple(_read_items(content)),
     _SET: lambda content: set(_read_items(content)),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from aiomailbox.errors import StateError
 from aiomailbox.state.functions import AggregateFunction, ReduceFunction
-from aiomailbox.state.heap_table import HeapNamespacedTable, HeapStateTable
 
 __all__ = [
     "NO_KEY",
     "Cell",
     "ContentCell",
+    "ContentTable",
     "CurrentKey",
     "HeapAggregatingState",
     "HeapListState",
@@ -47,6 +47,30 @@ class CurrentKey:
         return self.key
 
 
+class ContentTable(Protocol):
+    """Where the contents of one state are."""
+
+    def read(self, key: Any, namespace: Any) -> Any:
+        """Return the content of ``key`` in ``namespace``, or None."""
+        ...
+
+    def write(self, key: Any, namespace: Any, content: Any) -> None:
+        """Set the content of ``key`` in ``namespace``."""
+        ...
+
+    def forget(self, key: Any, namespace: Any) -> None:
+        """Forget the content of ``key`` in ``namespace``."""
+        ...
+
+    def all_keys(self) -> Iterable[Any]:
+        """Return the keys; the state may be changed while they are walked."""
+        ...
+
+    def namespaces_of(self, key: Any) -> Sequence[Any]:
+        """Return the namespaces of ``key``; of state without them, one."""
+        ...
+
+
 class ContentCell(Protocol):
     """The place of one content, whichever key is current."""
 
@@ -71,7 +95,7 @@ class Cell:
     def __init__(
         self,
         current: CurrentKey,
-        table: HeapStateTable | HeapNamespacedTable,
+        table: ContentTable,
         namespace: Any,
     ) -> None:
         self._current = current

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Callable, ItemsView, Iterable, Iterator
 from typing import Any
 
-__all__ = ["HeapNamespacedTable", "HeapStateTable"]
+__all__ = ["HeapNamespacedTable", "HeapStateTable", "HeapTable", "estimated_bytes"]
+
+_SAMPLED = 64
+_DICT_ENTRY_BYTES = 100
 
 
 class HeapStateTable:
@@ -24,6 +29,17 @@ class HeapStateTable:
         self.rows: dict[Any, Any] = {}
         self.get: Callable[..., Any] = self.rows.get
         self.put: Callable[[Any, Any], None] = self.rows.__setitem__
+
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Do nothing: all contents are here."""
+
+    def all_keys(self) -> list[Any]:
+        """Return all keys as a new list."""
+        return list(self.rows)
+
+    def namespaces_of(self, key: Any) -> tuple[None]:
+        """Return the one namespace that is none."""
+        return (None,)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -112,6 +128,34 @@ class HeapNamespacedTable:
         for (key, namespace, _), content in zip(entries, contents, strict=True):
             self.put(key, namespace, content)
 
+    def all_keys(self) -> list[Any]:
+        """Return all keys as a new list."""
+        return list(self.rows)
+
     read = get
     write = put
     forget = remove
+    namespaces_of = namespaces
+
+
+HeapTable = HeapStateTable | HeapNamespacedTable
+
+
+def estimated_bytes(table: HeapTable) -> int:
+    """Return about how many bytes the contents of a table take, keys included."""
+    count = len(table)
+    sample = list(itertools.islice(table.items(), _SAMPLED))
+    if not sample:
+        return 0
+    sampled = sum(_size(part) for entry in sample for part in entry)
+    return count * (_DICT_ENTRY_BYTES + sampled // len(sample))
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of a value and of what is in it, two levels deep."""
+    size = sys.getsizeof(value)
+    if isinstance(value, dict):
+        return size + sum(map(sys.getsizeof, itertools.chain(value, value.values())))
+    if isinstance(value, list | tuple):
+        return size + sum(map(sys.getsizeof, value))
+    return size

@@ -99,6 +99,10 @@ class NoKeysStateStore:
         """Raise `StateError`."""
         self._refuse()
 
+    def size_bytes(self) -> int:
+        """Raise `StateError`."""
+        self._refuse()
+
     def snapshot(self) -> KeyedStateSnapshot:
         """Raise `StateError`."""
         self._refuse()
@@ -106,6 +110,9 @@ class NoKeysStateStore:
     def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:
         """Raise `StateError`."""
         self._refuse()
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to give back."""
 
     def _refuse(self) -> NoReturn:
         raise StateError(

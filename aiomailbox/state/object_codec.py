@@ -10,12 +10,8 @@ bytes can name no function to call.
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import importlib
-import uuid
-import zoneinfo
 from collections.abc import Callable
-from decimal import Decimal
 from enum import Enum
 from typing import Any, Final
 
@@ -23,23 +19,25 @@ import msgspec
 from msgspec.msgpack import Decoder, Encoder, Ext
 
 from aiomailbox.errors import StateError
+from aiomailbox.records import PREPARED_TYPES, decode_extension, prepare
 from aiomailbox.state.schema import class_reference, is_record_class
 
 __all__ = ["ObjectCodec"]
 
-_TUPLE, _DICT, _SET, _FROZENSET, _INT, _OBJECT, _ENUM = range(1, 8)
-_DATETIME, _DATE, _TIME, _TIMEDELTA, _DECIMAL, _UUID, _COMPLEX = range(16, 23)
+# Beside those of `aiomailbox.records`, which know nothing of classes.
+_TUPLE, _DICT, _SET, _FROZENSET, _OBJECT, _ENUM = range(32, 38)
 
 _PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
-_INT64: Final = range(-(2**63), 2**63)
+# What a dict may have as keys to be one in msgpack; an int may be too large.
+_KEYS: Final = _PLAIN - {int}
 
 
 class ObjectCodec:
     """Encodes and decodes Python objects.
 
     It knows bool, int, float, complex, str, bytes, None, list, tuple, dict, set,
-    frozenset, datetime, date, time, timedelta, Decimal, UUID, enums, dataclasses,
-    NamedTuples and `msgspec.Struct`; of all others it says how to make them known.
+    frozenset, bytearray, datetime, date, time, timedelta, Decimal, UUID, enums,
+    dataclasses, NamedTuples and `msgspec.Struct`; of all others it says what to do.
 
     Attributes:
         classes: The classes met so far, by ``module:name``.
@@ -82,25 +80,19 @@ class ObjectCodec:
 
     def _pack(self, value: Any) -> Any:
         kind = type(value)
-        if kind is int and value not in _INT64:
-            length = value.bit_length() // 8 + 1
-            return Ext(_INT, value.to_bytes(length, "big", signed=True))
-        if kind in _PLAIN:
-            return value
         if kind is list:
             return [self._pack(one) for one in value]
         if kind is dict:
             return self._pack_dict(value)
-        special = _SPECIAL.get(kind)
-        if special is not None:
-            code, parts = special
-            return Ext(code, self._encode([self._pack(part) for part in parts(value)]))
+        code = _CONTAINERS.get(kind)
+        if code is not None:
+            return Ext(code, self._encode([self._pack(one) for one in value]))
+        if kind in _PLAIN or kind in PREPARED_TYPES:
+            return prepare(value)
         return self._pack_object(kind, value)
 
     def _pack_dict(self, value: dict[Any, Any]) -> Any:
-        if _PLAIN.issuperset(map(type, value)) and all(
-            type(key) is not int or key in _INT64 for key in value
-        ):
+        if _KEYS.issuperset(map(type, value)):
             return {key: self._pack(one) for key, one in value.items()}
         pairs = [self._pack(part) for pair in value.items() for part in pair]
         return Ext(_DICT, self._encode(pairs))
@@ -130,8 +122,8 @@ class ObjectCodec:
         return reference
 
     def _unpack(self, code: int, data: memoryview) -> Any:
-        if code == _INT:
-            return int.from_bytes(data, "big", signed=True)
+        if code < _TUPLE:
+            return decode_extension(code, data)
         parts = self._decode(data)
         if code == _OBJECT:
             return _make(self.resolve(parts[0]), parts[1])
@@ -200,52 +192,15 @@ def _make_dataclass(kind: Any, kept: dict[str, Any]) -> Any:
     return made
 
 
-def _zone(value: dt.datetime | dt.time) -> str | None:
-    return getattr(value.tzinfo, "key", None)
-
-
-def _datetime(parts: list[Any]) -> dt.datetime:
-    value = dt.datetime.fromisoformat(parts[0]).replace(fold=parts[2])
-    return (
-        value if parts[1] is None else value.replace(tzinfo=zoneinfo.ZoneInfo(parts[1]))
-    )
-
-
-def _time(parts: list[Any]) -> dt.time:
-    value = dt.time.fromisoformat(parts[0]).replace(fold=parts[2])
-    return (
-        value if parts[1] is None else value.replace(tzinfo=zoneinfo.ZoneInfo(parts[1]))
-    )
-
-
 def _dict(parts: list[Any]) -> dict[Any, Any]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-# Per type its code and what it is made of.
-_SPECIAL: Final[dict[type, tuple[int, Callable[[Any], Any]]]] = {
-    tuple: (_TUPLE, list),
-    set: (_SET, list),
-    frozenset: (_FROZENSET, list),
-    dt.datetime: (_DATETIME, lambda v: (v.isoformat(), _zone(v), v.fold)),
-    dt.date: (_DATE, lambda v: (v.isoformat(),)),
-    dt.time: (_TIME, lambda v: (v.isoformat(), _zone(v), v.fold)),
-    dt.timedelta: (_TIMEDELTA, lambda v: (v.days, v.seconds, v.microseconds)),
-    Decimal: (_DECIMAL, lambda v: (str(v),)),
-    uuid.UUID: (_UUID, lambda v: (v.bytes,)),
-    complex: (_COMPLEX, lambda v: (v.real, v.imag)),
-}
+_CONTAINERS: Final[dict[type, int]] = {tuple: _TUPLE, set: _SET, frozenset: _FROZENSET}
 
 _MAKERS: Final[dict[int, Callable[[list[Any]], Any]]] = {
     _TUPLE: tuple,
     _DICT: _dict,
     _SET: set,
     _FROZENSET: frozenset,
-    _DATETIME: _datetime,
-    _DATE: lambda parts: dt.date.fromisoformat(parts[0]),
-    _TIME: _time,
-    _TIMEDELTA: lambda parts: dt.timedelta(*parts),
-    _DECIMAL: lambda parts: Decimal(parts[0]),
-    _UUID: lambda parts: uuid.UUID(bytes=parts[0]),
-    _COMPLEX: lambda parts: complex(*parts),
 }

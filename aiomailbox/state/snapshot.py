@@ -20,9 +20,15 @@ from typing import Any
 from aiomailbox.state.schema import StateSchema
 from aiomailbox.state.serializers import ObjectSerializer
 
-__all__ = ["KeyedStateSnapshot", "StateMeta", "copier", "copy_content"]
+__all__ = [
+    "IMMUTABLE_TYPES",
+    "KeyedStateSnapshot",
+    "StateMeta",
+    "copier",
+    "copy_content",
+]
 
-_IMMUTABLE = frozenset(
+IMMUTABLE_TYPES = frozenset(
     {
         bool,
         bytes,
@@ -102,22 +108,22 @@ def copy_content(content: Any) -> Any:
         {'counts': [1, 2]}
     """
     kind = type(content)
-    if kind in _IMMUTABLE:
+    if kind in IMMUTABLE_TYPES:
         return content
     if kind is list:
-        if _IMMUTABLE.issuperset(map(type, content)):
+        if IMMUTABLE_TYPES.issuperset(map(type, content)):
             return content.copy()
         return [copy_content(element) for element in content]
     if kind is dict:
         return {key: copy_content(value) for key, value in content.items()}
-    if isinstance(content, tuple) and _IMMUTABLE.issuperset(map(type, content)):
+    if isinstance(content, tuple) and IMMUTABLE_TYPES.issuperset(map(type, content)):
         return content
     return copy.deepcopy(content)
 
 
 def _copy_all(contents: Iterable[Any]) -> list[Any]:
     listed = list(contents)
-    if _IMMUTABLE.issuperset(map(type, listed)):
+    if IMMUTABLE_TYPES.issuperset(map(type, listed)):
         return listed
     return [copy_content(content) for content in listed]
 

@@ -184,6 +184,10 @@ class StateTable(Protocol):
     get: Callable[..., Any]
     put: Callable[[Any, Any], None]
 
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Take note that these keys are asked for next; a run's keys, for example."""
+        ...
+
     def remove(self, key: Any) -> None:
         """Forget the content of ``key``; a no-op if there is none."""
         ...
@@ -306,6 +310,10 @@ class KeyedStateStore(Protocol):
         """Return how many keys have state; costs a walk over all keys."""
         ...
 
+    def size_bytes(self) -> int:
+        """Return about how many bytes the state takes."""
+        ...
+
     def snapshot(self) -> KeyedStateSnapshot:
         """Return a cut of all state that later changes do not touch."""
         ...
@@ -316,4 +324,8 @@ class KeyedStateStore(Protocol):
         Raises:
             StateError: If a snapshot was made with another number of key groups.
         """
+        ...
+
+    def close(self) -> None:
+        """Give back what the store holds outside of memory; again is a no-op."""
         ...

@@ -13,8 +13,7 @@ from typing import Any
 
 from aiomailbox.clock import Clock
 from aiomailbox.state.descriptors import StateTtlConfig, StateVisibility, TtlUpdate
-from aiomailbox.state.heap_state import Cell
-from aiomailbox.state.heap_table import HeapNamespacedTable, HeapStateTable
+from aiomailbox.state.heap_state import Cell, ContentTable
 
 __all__ = ["Expiry", "Sweep", "TtlCell", "TtlListState", "TtlMapState"]
 
@@ -79,9 +78,7 @@ class Sweep:
 
     __slots__ = ("_expiry", "_keys", "_table")
 
-    def __init__(
-        self, table: HeapStateTable | HeapNamespacedTable, expiry: Expiry
-    ) -> None:
+    def __init__(self, table: ContentTable, expiry: Expiry) -> None:
         self._table = table
         self._expiry = expiry
         self._keys: Iterator[Any] = iter(())
@@ -94,16 +91,13 @@ class Sweep:
         for _ in range(_SWEPT_PER_WRITE):
             key = next(self._keys, None)
             if key is None:
-                self._keys = iter(list(self._table.rows))
+                self._keys = iter(self._table.all_keys())
                 return
             self._drop_expired(key, now_ms)
 
     def _drop_expired(self, key: Any, now_ms: int) -> None:
         table = self._table
-        namespaces: Iterable[Any] = (None,)
-        if isinstance(table, HeapNamespacedTable):
-            namespaces = table.namespaces(key)
-        for namespace in namespaces:
+        for namespace in table.namespaces_of(key):
             content = table.read(key, namespace)
             if content is not None and self._expiry.live(content, now_ms) is None:
                 table.forget(key, namespace)

@@ -1,0 +1,153 @@
+"""One RocksDB in a directory of its own: opened, read and written, cut, removed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from aiomailbox.errors import MissingExtraError
+from aiomailbox.state.rocksdb.encoding import prefix_end
+
+__all__ = ["Cut", "Database"]
+
+_MIB: Final = 1 << 20
+_BLOOM_BITS: Final = 10
+
+
+def _rocksdict() -> Any:
+    try:
+        import rocksdict
+    except ImportError as error:
+        raise MissingExtraError("RocksDBStateBackend", "rocksdb") from error
+    return rocksdict
+
+
+def _options(memory_bytes: int) -> Any:
+    """Return options under which RocksDB stays within so many bytes, about."""
+    rocks = _rocksdict()
+    options = rocks.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(max(memory_bytes // 4, _MIB))
+    options.set_max_write_buffer_number(2)
+    options.set_compression_type(rocks.DBCompressionType.lz4())
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(256)
+    options.set_keep_log_file_num(1)
+    blocks = rocks.BlockBasedOptions()
+    blocks.set_block_cache(rocks.Cache(max(memory_bytes // 2, _MIB)))
+    blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_bloom_filter(_BLOOM_BITS, False)
+    options.set_block_based_table_factory(blocks)
+    return options
+
+
+def _items(
+    db: Any, prefix: bytes, start: bytes | None
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield what begins with ``prefix``, from ``start`` on, in order."""
+    end = prefix_end(prefix)
+    for place, data in db.items(from_key=start or prefix):
+        if end and place >= end:
+            return
+        yield place, data
+
+
+def new_directory(parent: Path | None) -> Path:
+    """Make an empty directory, in the system's place for temporary files by default."""
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="aiomailbox-state-", dir=parent))
+
+
+class Cut:
+    """A database as it was at one moment; its directory goes with the object."""
+
+    def __init__(self, directory: Path) -> None:
+        rocks = _rocksdict()
+        self._db = rocks.Rdict(
+            str(directory / "db"),
+            rocks.Options(raw_mode=True),
+            access_type=rocks.AccessType.read_only(),
+        )
+        self._finalizer = weakref.finalize(self, _remove, self._db, directory)
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield what begins with ``prefix``, in order."""
+        return _items(self._db, prefix, None)
+
+
+class Database:
+    """A RocksDB that lives as long as a store; nothing in it outlives the process.
+
+    Args:
+        parent: Where to make its directory; None for the system's place.
+        memory_bytes: What its buffers and its cache may take.
+
+    Raises:
+        MissingExtraError: If ``rocksdict`` is not installed.
+    """
+
+    def __init__(self, parent: Path | None, memory_bytes: int) -> None:
+        rocks = self._rocks = _rocksdict()
+        self._parent = parent
+        self.directory = new_directory(parent)
+        self._db = rocks.Rdict(str(self.directory / "db"), _options(memory_bytes))
+        # Cuts are what survives, so a log would only cost.
+        unlogged = rocks.WriteOptions()
+        unlogged.disable_wal = True
+        self._db.set_write_options(unlogged)
+        self._finalizer = weakref.finalize(self, _remove, self._db, self.directory)
+
+    def get(self, place: bytes) -> bytes | None:
+        """Return what is at a place, or None."""
+        data: bytes | None = self._db.get(place)
+        return data
+
+    def get_all(self, places: list[bytes]) -> list[bytes | None]:
+        """Return what is at each place, in one call."""
+        data: list[bytes | None] = self._db.get(places)
+        return data
+
+    def new_batch(self) -> Any:
+        """Return an empty batch, with ``put(place, data)`` and ``delete(place)``."""
+        return self._rocks.WriteBatch(raw_mode=True)
+
+    def write(self, batch: Any) -> None:
+        """Write a batch."""
+        self._db.write(batch)
+
+    def items(
+        self, prefix: bytes, start: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield what begins with ``prefix``, from ``start`` on, as it is now."""
+        return _items(self._db, prefix, start)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        batch = self.new_batch()
+        batch.delete_range(b"", b"\xff" * 8)
+        self.write(batch)
+
+    def number(self, name: str) -> int:
+        """Return one of RocksDB's properties."""
+        return int(self._db.property_value(f"rocksdb.{name}") or 0)
+
+    def cut(self) -> Cut:
+        """Return what is there now; its files are shared until either side changes."""
+        directory = new_directory(self._parent)
+        self._db.flush()
+        self._rocks.Checkpoint(self._db).create_checkpoint(str(directory / "db"))
+        return Cut(directory)
+
+    def close(self) -> None:
+        """Close the database and remove its directory; again is a no-op."""
+        self._finalizer()
+
+
+def _remove(db: Any, directory: Path) -> None:
+    db.close()
+    shutil.rmtree(directory, ignore_errors=True)

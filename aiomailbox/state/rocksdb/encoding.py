@@ -1,0 +1,84 @@
+"""Where an entry is: ``key group | state | key | namespace``, so that groups are ranges.
+
+Both numbers take two bytes, big-endian; keys and namespaces say where they end, so no
+entry's place is the beginning of another one's, and all namespaces of a key are side
+by side.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from aiomailbox.keygroups import KeyGroupAssigner
+from aiomailbox.state.object_codec import ObjectCodec
+
+__all__ = ["KeyCodec", "prefix_end"]
+
+_PLACE: Final = struct.Struct(">HH")
+_PLACE_BYTES: Final = _PLACE.size
+# How a plain msgpack array of two begins.
+_PAIR: Final = b"\x92"
+
+
+class KeyCodec:
+    """Encodes keys of one store, and decodes them.
+
+    Args:
+        max_parallelism: Number of key groups.
+        objects: Encodes keys and namespaces.
+    """
+
+    __slots__ = ("_encode", "_groups", "_objects")
+
+    def __init__(self, max_parallelism: int, objects: ObjectCodec) -> None:
+        self._groups = KeyGroupAssigner(1, max_parallelism)
+        self._objects = objects
+        self._encode = objects.encode
+
+    def encode(self, state: int, key: Any) -> bytes:
+        """Return the place of a key, which all its namespaces begin with."""
+        if type(key) is float:
+            # -0.0 and 0.0 are one key.
+            key += 0.0
+        return _PLACE.pack(self._groups.key_group_of(key), state) + self._encode(key)
+
+    def encode_pair(self, state: int, key: Any, namespace: Any) -> bytes:
+        """Return the place of a key in a namespace."""
+        return self.encode(state, key) + self._encode(namespace)
+
+    def encode_all(self, state: int, keys: list[Any]) -> list[bytes]:
+        """Return the places of many keys."""
+        if keys and type(keys[0]) is float:
+            keys = [key + 0.0 for key in keys]
+        pack, encode = _PLACE.pack, self._encode
+        groups = self._groups.key_groups(keys)
+        return [
+            pack(group, state) + encode(key)
+            for group, key in zip(groups, keys, strict=True)
+        ]
+
+    def decode(self, place: bytes) -> Any:
+        """Return the key of a place without a namespace."""
+        return self._objects.decode(place[_PLACE_BYTES:])
+
+    def decode_pair(self, place: bytes) -> tuple[Any, Any]:
+        """Return key and namespace of a place."""
+        pair = self._objects.decode(_PAIR + place[_PLACE_BYTES:])
+        return pair[0], pair[1]
+
+    @staticmethod
+    def prefix(group: int, state: int) -> bytes:
+        """Return what all places of a state in a key group begin with."""
+        return _PLACE.pack(group, state)
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    r"""Return the first place behind all that begin with ``prefix``.
+
+    Example:
+        >>> prefix_end(b"a\xff")
+        b'b'
+    """
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""

@@ -1,0 +1,190 @@
+"""Keyed state in RocksDB, behind a cache of objects.
+
+Theory of operation: the database is opened with the first state and lies in a temporary
+directory, because what outlives the process are snapshots. A cut shares the database's
+files, and is read key group by key group when somebody asks for its contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from aiomailbox.clock import Clock
+from aiomailbox.errors import StateError
+from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.state.registry import check_max_parallelism
+from aiomailbox.state.rocksdb.cache import CacheLimit
+from aiomailbox.state.rocksdb.database import Cut, Database
+from aiomailbox.state.rocksdb.encoding import KeyCodec
+from aiomailbox.state.rocksdb.tables import (
+    RocksDBNamespacedTable,
+    RocksDBStateTable,
+    Rows,
+    new_table,
+)
+from aiomailbox.state.serializers import ObjectSerializer, serializer_of
+from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
+from aiomailbox.state.table_store import TableStateStore
+
+__all__ = ["DEFAULT_MEMORY_BYTES", "RocksDBStateStore"]
+
+DEFAULT_MEMORY_BYTES: Final = 128 << 20
+
+_Table = RocksDBStateTable | RocksDBNamespacedTable
+_Entries = dict[int, list[tuple[Any, ...]]]
+
+
+class RocksDBStateStore(TableStateStore[_Table]):
+    """The keyed state of one operator in one subtask, on disk.
+
+    Contents are objects while they are in use, as on the heap, and bytes when they are
+    not. A content is one entry, also that of list and map state.
+
+    Args:
+        max_parallelism: Number of key groups of the job.
+        key_group_range: The key groups of this subtask.
+        clock: Read only for state with a time to live.
+        path: Where to make a temporary directory; None for the system's place.
+        memory_bytes: What caches and buffers may take, about.
+
+    Raises:
+        MissingExtraError: With the first state, if ``rocksdict`` is not installed.
+
+    Concept:
+        Flink, ``RocksDBKeyedStateBackend`` (``EmbeddedRocksDBStateBackend``).
+    """
+
+    def __init__(
+        self,
+        max_parallelism: int,
+        key_group_range: KeyGroupRange,
+        clock: Clock,
+        *,
+        path: Path | None = None,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    ) -> None:
+        super().__init__(self._new_table, clock)
+        self._max_parallelism = max_parallelism
+        self._key_group_range = key_group_range
+        self._path = path
+        self._memory_bytes = memory_bytes
+        self._limit = CacheLimit(memory_bytes // 2)
+        self._objects = ObjectSerializer()
+        self._codec = KeyCodec(max_parallelism, self._objects.codec)
+        self._database: Database | None = None
+        self._closed = False
+
+    def key_count(self) -> int:
+        """Return how many keys have state; reads them all."""
+        self._flush()
+        return super().key_count()
+
+    def size_bytes(self) -> int:
+        """Return RocksDB's estimate of what the state takes on disk and in buffers."""
+        if self._database is None:
+            return 0
+        return self._database.number("estimate-live-data-size") + (
+            self._database.number("cur-size-all-mem-tables")
+        )
+
+    def snapshot(self) -> KeyedStateSnapshot:
+        """Return a cut: it shares the files, and reads a key group when it is asked."""
+        metas = [entry.meta for entry in self._registry.entries.values()]
+        if self._database is None:
+            return KeyedStateSnapshot(self._max_parallelism, metas)
+        self._flush()
+        tables = [entry.table.rows_of for entry in self._registry.entries.values()]
+        groups = CutKeyGroups(self._database.cut(), tables, self._key_group_range)
+        return KeyedStateSnapshot(self._max_parallelism, metas, groups)
+
+    def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:
+        """Replace all state by what the snapshots hold for this store's key groups.
+
+        Raises:
+            StateError: If a snapshot was made with another number of key groups, or
+                two of them describe a state in two ways.
+        """
+        if self._database is not None:
+            self._database.clear()
+        for entry in self._registry.entries.values():
+            entry.table.forget_all()
+        for snapshot in snapshots:
+            check_max_parallelism(snapshot, self._max_parallelism)
+            tables = [self._registry.restored(meta) for meta in snapshot.states]
+            for group in snapshot.key_groups:
+                if group in self._key_group_range.key_groups:
+                    for position, entries in snapshot.key_groups[group].items():
+                        tables[position].load(entries, [entry[-1] for entry in entries])
+        self._flush()
+
+    def close(self) -> None:
+        """Close the database and remove its directory; again is a no-op."""
+        self._closed = True
+        if self._database is not None:
+            self._database.close()
+
+    def _flush(self) -> None:
+        for entry in self._registry.entries.values():
+            entry.table.cache.flush()
+
+    def _new_table(self, meta: StateMeta) -> _Table:
+        if self._closed:
+            raise StateError(f"state {meta.name!r} was asked for after the end")
+        if self._database is None:
+            self._database = Database(self._path, self._memory_bytes // 2)
+        return new_table(
+            self._database,
+            self._limit,
+            self._codec,
+            serializer_of(meta.serializer, self._objects),
+            self._key_group_range,
+            len(self._registry.entries),
+            namespaced=meta.namespaced,
+        )
+
+
+class CutKeyGroups(Mapping[int, _Entries]):
+    """The entries of a cut by key group, read when they are asked for.
+
+    Args:
+        cut: The database at the moment of the cut.
+        states: Reads the entries of each state.
+        key_group_range: The key groups of the store that was cut.
+    """
+
+    __slots__ = ("_cut", "_range", "_states")
+
+    def __init__(
+        self, cut: Cut, states: list[Rows], key_group_range: KeyGroupRange
+    ) -> None:
+        self._cut = cut
+        self._states = states
+        self._range = key_group_range
+
+    def __getitem__(self, group: int) -> _Entries:
+        found: _Entries = {}
+        for position, rows in enumerate(self._states):
+            entries = [rows.entry(*row) for row in self._cut.items(rows.prefix(group))]
+            if entries:
+                found[position] = entries
+        if not found:
+            raise KeyError(group)
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return (group for group in self._range.key_groups if self._holds(group))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Its files are this machine's: what travels are the contents.
+        return dict, (dict(self),)
+
+    def _holds(self, group: int) -> bool:
+        return any(
+            next(self._cut.items(rows.prefix(group)), None) is not None
+            for rows in self._states
+        )

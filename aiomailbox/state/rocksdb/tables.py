@@ -1,0 +1,246 @@
+"""States in the database, as tables over its cached contents."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.state.rocksdb.cache import CacheLimit, ContentCache
+from aiomailbox.state.rocksdb.database import Database
+from aiomailbox.state.rocksdb.encoding import KeyCodec
+from aiomailbox.state.serializers import StateSerializer
+
+__all__ = ["RocksDBNamespacedTable", "RocksDBStateTable", "RocksDBTable", "Rows"]
+
+_KEYS_PER_READ = 256
+
+
+class Rows:
+    """Reads all entries of one state from a database or a cut.
+
+    Args:
+        state: The state's number.
+        codec: Decodes places.
+        serializer: Decodes contents.
+        namespaced: Whether places hold a namespace.
+    """
+
+    __slots__ = ("_codec", "_decode", "_namespaced", "_state")
+
+    def __init__(
+        self,
+        state: int,
+        codec: KeyCodec,
+        serializer: StateSerializer,
+        *,
+        namespaced: bool,
+    ) -> None:
+        self._state = state
+        self._codec = codec
+        self._decode = serializer.decode
+        self._namespaced = namespaced
+
+    def prefix(self, group: int) -> bytes:
+        """Return what all places of the state in a key group begin with."""
+        return self._codec.prefix(group, self._state)
+
+    def address(self, place: bytes) -> tuple[Any, ...]:
+        """Return key, or key and namespace, of a place."""
+        if self._namespaced:
+            return self._codec.decode_pair(place)
+        return (self._codec.decode(place),)
+
+    def entry(self, place: bytes, data: bytes) -> tuple[Any, ...]:
+        """Return address and content."""
+        return (*self.address(place), self._decode(data))
+
+
+class RocksDBTable:
+    """What both kinds of tables have in common.
+
+    Args:
+        database: Where the contents are.
+        rows: Reads them all.
+        key_groups: The key groups of the store.
+        cache: Holds those in use.
+    """
+
+    __slots__ = ("_database", "_key_groups", "cache", "rows_of")
+
+    def __init__(
+        self,
+        database: Database,
+        rows: Rows,
+        key_groups: KeyGroupRange,
+        cache: ContentCache,
+    ) -> None:
+        self._database = database
+        self._key_groups = key_groups
+        self.rows_of = rows
+        self.cache = cache
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._places())
+
+    def items(self) -> Iterator[tuple[Any, ...]]:
+        """Return all entries as they are now, copied; reads the whole state."""
+        self.cache.flush()
+        for group in self._key_groups.key_groups:
+            for place, data in self._database.items(self.rows_of.prefix(group)):
+                yield self.rows_of.entry(place, data)
+
+    def all_keys(self) -> Iterator[Any]:
+        """Return all keys, some twice; the state may be changed meanwhile."""
+        self.cache.flush()
+        for group in self._key_groups.key_groups:
+            prefix = self.rows_of.prefix(group)
+            start: bytes | None = prefix
+            while start is not None:
+                places = self._some_places(prefix, start)
+                start = places[-1] + b"\0" if len(places) == _KEYS_PER_READ else None
+                for place in places:
+                    yield self.rows_of.address(place)[0]
+
+    def forget_all(self) -> None:
+        """Forget what is cached; the database was cleared."""
+        self.cache.clear()
+
+    def _some_places(self, prefix: bytes, start: bytes) -> list[bytes]:
+        rows = self._database.items(prefix, start)
+        return list(itertools.islice(_places(rows), _KEYS_PER_READ))
+
+    def _places(self) -> Iterator[bytes]:
+        self.cache.flush()
+        for group in self._key_groups.key_groups:
+            yield from _places(self._database.items(self.rows_of.prefix(group)))
+
+
+class RocksDBStateTable(RocksDBTable):
+    """One state of all keys.
+
+    Attributes:
+        get: ``get(key, default=None)`` returns the content.
+        put: ``put(key, content)`` sets it.
+        prefetch: ``prefetch(keys)`` reads the contents of keys in one go.
+    """
+
+    __slots__ = ("get", "prefetch", "put", "remove")
+
+    def __init__(
+        self,
+        database: Database,
+        rows: Rows,
+        key_groups: KeyGroupRange,
+        cache: ContentCache,
+    ) -> None:
+        super().__init__(database, rows, key_groups, cache)
+        self.get: Callable[..., Any] = cache.get
+        self.put: Callable[[Any, Any], None] = cache.put
+        self.prefetch: Callable[[Iterable[Any]], None] = cache.prefetch
+        self.remove: Callable[[Any], None] = cache.remove
+
+    def load(self, entries: Iterable[tuple[Any, ...]], contents: list[Any]) -> None:
+        """Set the keys of ``entries`` to ``contents``."""
+        for entry, content in zip(entries, contents, strict=True):
+            self.put(entry[0], content)
+
+    def namespaces_of(self, key: Any) -> tuple[None]:
+        """Return the one namespace that is none."""
+        return (None,)
+
+    def read(self, key: Any, namespace: Any) -> Any:
+        """Return the content of ``key``, or None; there are no namespaces here."""
+        return self.get(key)
+
+    def write(self, key: Any, namespace: Any, content: Any) -> None:
+        """Set the content of ``key``."""
+        self.put(key, content)
+
+    def forget(self, key: Any, namespace: Any) -> None:
+        """Forget the content of ``key``."""
+        self.remove(key)
+
+
+class RocksDBNamespacedTable(RocksDBTable):
+    """One state of all keys and namespaces."""
+
+    __slots__ = ("_key_place",)
+
+    def __init__(
+        self,
+        database: Database,
+        rows: Rows,
+        key_groups: KeyGroupRange,
+        cache: ContentCache,
+        key_place: Callable[[Any], bytes],
+    ) -> None:
+        super().__init__(database, rows, key_groups, cache)
+        self._key_place = key_place
+
+    def get(self, key: Any, namespace: Any, default: Any = None) -> Any:
+        """Return the content of ``key`` in ``namespace``."""
+        return self.cache.get((key, namespace), default)
+
+    def put(self, key: Any, namespace: Any, content: Any) -> None:
+        """Set the content of ``key`` in ``namespace``."""
+        self.cache.put((key, namespace), content)
+
+    def remove(self, key: Any, namespace: Any) -> None:
+        """Forget the content of ``key`` in ``namespace``; a no-op if there is none."""
+        self.cache.remove((key, namespace))
+
+    def namespaces(self, key: Any) -> list[Any]:
+        """Return the namespaces in which ``key`` has content; writes what is new."""
+        self.cache.flush()
+        rows = self._database.items(self._key_place(key))
+        return [self.rows_of.address(place)[1] for place in _places(rows)]
+
+    def load(self, entries: Iterable[tuple[Any, ...]], contents: list[Any]) -> None:
+        """Set the keys and namespaces of ``entries`` to ``contents``."""
+        for (key, namespace, _), content in zip(entries, contents, strict=True):
+            self.put(key, namespace, content)
+
+    read = get
+    write = put
+    forget = remove
+    namespaces_of = namespaces
+
+
+def new_table(
+    database: Database,
+    limit: CacheLimit,
+    codec: KeyCodec,
+    serializer: StateSerializer,
+    key_groups: KeyGroupRange,
+    state: int,
+    *,
+    namespaced: bool,
+) -> RocksDBStateTable | RocksDBNamespacedTable:
+    """Return the table of a state, by its number."""
+    rows = Rows(state, codec, serializer, namespaced=namespaced)
+    key_place = partial(codec.encode, state)
+
+    def pair_place(address: tuple[Any, Any]) -> bytes:
+        return codec.encode_pair(state, *address)
+
+    def pair_places(addresses: list[tuple[Any, Any]]) -> list[bytes]:
+        return [codec.encode_pair(state, *address) for address in addresses]
+
+    cache = ContentCache(
+        database,
+        limit,
+        place=pair_place if namespaced else key_place,
+        places=pair_places if namespaced else partial(codec.encode_all, state),
+        encode=serializer.encode,
+        decode=serializer.decode,
+    )
+    if namespaced:
+        return RocksDBNamespacedTable(database, rows, key_groups, cache, key_place)
+    return RocksDBStateTable(database, rows, key_groups, cache)
+
+
+def _places(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    return (place for place, _ in rows)

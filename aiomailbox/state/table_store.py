@@ -1,0 +1,200 @@
+"""What keyed stores have in common: state objects over tables.
+
+Theory of operation: a store has a table per state, and a state object is a view of the
+current key's entry in it. Stores differ in the tables they make, and in how they cut
+and restore them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Protocol, TypeVar
+
+from aiomailbox.clock import Clock
+from aiomailbox.state.descriptors import (
+    VOID,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from aiomailbox.state.heap_state import (
+    NO_KEY,
+    Cell,
+    ContentCell,
+    ContentTable,
+    CurrentKey,
+    HeapAggregatingState,
+    HeapListState,
+    HeapMapState,
+    HeapReducingState,
+    HeapValueState,
+)
+from aiomailbox.state.merging import merge_contents, merge_expiring
+from aiomailbox.state.registry import StateRegistry, refuse_ttl
+from aiomailbox.state.snapshot import StateMeta
+from aiomailbox.state.store import (
+    AggregatingState,
+    ListState,
+    MapState,
+    NamespacedTable,
+    ReducingState,
+    StateTable,
+    ValueState,
+)
+from aiomailbox.state.ttl import Expiry, Sweep, TtlCell, TtlListState, TtlMapState
+
+__all__ = ["KeyedTable", "TableStateStore"]
+
+
+class KeyedTable(ContentTable, Protocol):
+    """What a store asks of its own tables, of whichever shape."""
+
+    def all_keys(self) -> Iterable[Any]:
+        """Return the keys, perhaps some of them twice."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+TableT = TypeVar("TableT", bound=KeyedTable)
+
+
+class TableStateStore(Generic[TableT]):
+    """The state objects of a store, and its current key.
+
+    A descriptor may be used with and without namespaces; the two do not mix.
+
+    Args:
+        make_table: Makes the table of a new state.
+        clock: Read only for state with a time to live.
+    """
+
+    def __init__(self, make_table: Callable[[StateMeta], TableT], clock: Clock) -> None:
+        self._clock = clock
+        self._current = CurrentKey()
+        self._sweeps: dict[int, Sweep] = {}
+        self._registry: StateRegistry[TableT] = StateRegistry(make_table)
+
+    @property
+    def current_key(self) -> Any:
+        """The key that state objects refer to; `StateError` if there is none."""
+        return self._current.required()
+
+    def set_current_key(self, key: Any) -> None:
+        """Make ``key`` the key that state objects refer to; None for no key."""
+        self._current.key = NO_KEY if key is None else key
+
+    def get_value(
+        self, descriptor: ValueStateDescriptor, namespace: Any = VOID
+    ) -> ValueState:
+        """Return the value state that ``descriptor`` names."""
+        cell = self._expiring_cell(descriptor, namespace)
+        return HeapValueState(cell, descriptor.default)
+
+    def get_list(
+        self, descriptor: ListStateDescriptor, namespace: Any = VOID
+    ) -> ListState:
+        """Return the list state that ``descriptor`` names."""
+        cell = self._cell(descriptor, namespace)
+        expiry = self._expiry(descriptor, namespace)
+        return HeapListState(cell) if expiry is None else TtlListState(cell, *expiry)
+
+    def get_map(
+        self, descriptor: MapStateDescriptor, namespace: Any = VOID
+    ) -> MapState:
+        """Return the map state that ``descriptor`` names."""
+        cell = self._cell(descriptor, namespace)
+        expiry = self._expiry(descriptor, namespace)
+        return HeapMapState(cell) if expiry is None else TtlMapState(cell, *expiry)
+
+    def get_reducing(
+        self, descriptor: ReducingStateDescriptor, namespace: Any = VOID
+    ) -> ReducingState:
+        """Return the reducing state that ``descriptor`` names."""
+        cell = self._expiring_cell(descriptor, namespace)
+        return HeapReducingState(cell, descriptor.reduce_function)
+
+    def get_aggregating(
+        self, descriptor: AggregatingStateDescriptor, namespace: Any = VOID
+    ) -> AggregatingState:
+        """Return the aggregating state that ``descriptor`` names."""
+        cell = self._expiring_cell(descriptor, namespace)
+        return HeapAggregatingState(cell, descriptor.aggregate_function)
+
+    def merge_namespaces(
+        self, descriptor: StateDescriptor, target: Any, sources: Iterable[Any]
+    ) -> None:
+        """Move the current key's contents of ``sources`` into ``target``."""
+        key = self._current.required()
+        table = self._namespaced(descriptor)
+        expiry = self._expiry(descriptor, target)
+        if expiry is None:
+            merge_contents(table, descriptor, key, target, sources)
+        else:
+            merge_expiring(table, descriptor, key, target, sources, expiry[0])
+
+    def table(self, descriptor: StateDescriptor) -> StateTable:
+        """Return the state of all keys, without namespaces.
+
+        Raises:
+            StateError: If the state has a time to live: a table does not look at it.
+        """
+        refuse_ttl(descriptor)
+        table: Any = self._table(descriptor, namespaced=False)
+        shaped: StateTable = table
+        return shaped
+
+    def namespaced(self, descriptor: StateDescriptor) -> NamespacedTable:
+        """Return the state of all keys and namespaces; raises as `table` does."""
+        refuse_ttl(descriptor)
+        return self._namespaced(descriptor)
+
+    def keys(self, descriptor: StateDescriptor) -> list[Any]:
+        """Return the keys that have content in any namespace, as a new list."""
+        found: dict[Any, None] = {}
+        for namespaced in (False, True):
+            entry = self._registry.entries.get((descriptor.name, namespaced))
+            if entry is not None:
+                found.update(dict.fromkeys(entry.table.all_keys()))
+        return list(found)
+
+    def key_count(self) -> int:
+        """Return how many keys have state; costs a walk over all keys."""
+        keys: set[Any] = set()
+        for entry in self._registry.entries.values():
+            keys.update(entry.table.all_keys())
+        return len(keys)
+
+    def _cell(self, descriptor: StateDescriptor, namespace: Any) -> Cell:
+        table = self._table(descriptor, namespaced=namespace is not VOID)
+        return Cell(self._current, table, namespace)
+
+    def _expiring_cell(
+        self, descriptor: StateDescriptor, namespace: Any
+    ) -> ContentCell:
+        cell = self._cell(descriptor, namespace)
+        expiry = self._expiry(descriptor, namespace)
+        return cell if expiry is None else TtlCell(cell, *expiry)
+
+    def _expiry(
+        self, descriptor: StateDescriptor, namespace: Any
+    ) -> tuple[Expiry, Sweep] | None:
+        """Return when the state's contents expire; one sweep serves all its objects."""
+        config = descriptor.ttl_config
+        if config is None:
+            return None
+        table = self._table(descriptor, namespaced=namespace is not VOID)
+        expiry = Expiry(config, descriptor.kind, self._clock)
+        sweep = self._sweeps.setdefault(id(table), Sweep(table, expiry))
+        return expiry, sweep
+
+    def _namespaced(self, descriptor: StateDescriptor) -> NamespacedTable:
+        table: Any = self._table(descriptor, namespaced=True)
+        shaped: NamespacedTable = table
+        return shaped
+
+    def _table(self, descriptor: StateDescriptor, *, namespaced: bool) -> TableT:
+        return self._registry.table(descriptor, namespaced=namespaced)
