@@ -7,6 +7,7 @@ is explicit, so that a record may be None.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Awaitable, Callable
 from types import CoroutineType
@@ -111,10 +112,11 @@ class JoinFunction(ProcessWindowFunction):
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self.function = check_function(function, "function", arity=2)
         kind = callable_kind(function)
-        if kind is CallableKind.ASYNC_GENERATOR:
+        is_generator = inspect.isgeneratorfunction(function)
+        if is_generator or kind is CallableKind.ASYNC_GENERATOR:
             raise WrongTypeError(
                 "function",
-                f"{describe(function)} is an asynchronous generator",
+                f"{describe(function)} is a generator",
                 "Return one result for each pair, or use co_group.",
             )
         self._is_async = kind is CallableKind.ASYNC
