@@ -1,0 +1,1 @@
+"""The queries, each a function from the events to its results."""
