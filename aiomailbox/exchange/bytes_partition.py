@@ -145,9 +145,13 @@ class BytesResultPartition:
             IllegalStateError: If the partition is finished or released.
             OverdraftCeilingError: If one record needs more than may be lent.
         """
-        rest = memoryview(framed)
-        self.bytes_written += len(rest)
+        size_bytes = len(framed)
+        self.bytes_written += size_bytes
         builder = self._builders[channel]
+        if builder is not None and size_bytes < builder.writable_bytes:
+            builder.append_and_commit(framed)
+            return
+        rest = memoryview(framed)
         if builder is None:
             builder = self._open_unicast(channel)
             self._queue_unicast(builder, channel, 0, len(rest))
@@ -171,9 +175,13 @@ class BytesResultPartition:
             IllegalStateError: If the partition is finished or released.
             OverdraftCeilingError: If one record needs more than may be lent.
         """
-        rest = memoryview(framed)
-        self.bytes_written += len(rest)
+        size_bytes = len(framed)
+        self.bytes_written += size_bytes
         builder = self._broadcast_builder
+        if builder is not None and size_bytes < builder.writable_bytes:
+            builder.append_and_commit(framed)
+            return
+        rest = memoryview(framed)
         if builder is None:
             builder = self._open_broadcast()
             self._queue_broadcast(builder, 0, len(rest))

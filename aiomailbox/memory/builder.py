@@ -100,7 +100,7 @@ class BufferBuilder:
         """
         return self._consumer_from(0)
 
-    def append(self, source: bytes | memoryview) -> int:
+    def append(self, source: bytes | bytearray | memoryview) -> int:
         """Copy as much as fits, without publishing it, and say how much that was.
 
         Args:
@@ -117,8 +117,11 @@ class BufferBuilder:
                 "append() after finish(): request a new builder for the rest"
             )
         start = self.written_bytes
-        copied = min(self.capacity_bytes - start, len(source))
-        self._buffer.segment.view[start : start + copied] = source[:copied]
+        size_bytes = len(source)
+        copied = min(self.capacity_bytes - start, size_bytes)
+        # A slice of bytes would be a copy of its own.
+        piece = source if copied == size_bytes else source[:copied]
+        self._buffer.segment.view[start : start + copied] = piece
         self.written_bytes = start + copied
         return copied
 
@@ -126,7 +129,7 @@ class BufferBuilder:
         """Let the consumer see what was appended."""
         self._position.published = self.written_bytes
 
-    def append_and_commit(self, source: bytes | memoryview) -> int:
+    def append_and_commit(self, source: bytes | bytearray | memoryview) -> int:
         """Append and publish; see `append`."""
         copied = self.append(source)
         self.commit()

@@ -9,6 +9,7 @@ that was only announced.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -156,6 +157,31 @@ class RecordDeserializer:
                 return self._found(self._buffer[start : self._position])
         return self._continue()
 
+    def records(self, data: bytes | bytearray | memoryview) -> Iterator[memoryview]:
+        """Return the records that end in a buffer, one after the other.
+
+        The same as `set_next_buffer` and `next_record` until the buffer is consumed,
+        for less: records that are whole within the buffer cost no call each.
+
+        Args:
+            data: Borrowed until the last record was taken.
+
+        Raises:
+            IllegalStateError: If the last buffer was not consumed.
+            CorruptStreamError: If a length is negative or beyond the limit.
+        """
+        self.set_next_buffer(data)
+        if self.has_unfinished_record:
+            result, content = self.next_record()
+            if result.is_full_record:
+                yield content
+            if result.is_buffer_consumed:
+                return
+        yield from self._whole_records(self._buffer)
+        if self._position < len(self._buffer):
+            self.next_record()
+        self._consumed()
+
     def unconsumed(self) -> bytes:
         """Return what was not handed out yet, as it came: to be replayed elsewhere."""
         rest = bytes(self._buffer[self._position :])
@@ -169,6 +195,20 @@ class RecordDeserializer:
         self._buffer = _EMPTY
         self._position = 0
         self._forget_record()
+
+    def _whole_records(self, buffer: memoryview) -> Iterator[memoryview]:
+        unpack_length = LENGTH.unpack_from
+        length_max = self._record_bytes_max
+        end = len(buffer)
+        start = self._position + _LENGTH_BYTES
+        while start <= end:
+            (length,) = unpack_length(buffer, start - _LENGTH_BYTES)
+            stop = start + length
+            if stop > end or not 0 <= length <= length_max:
+                return
+            self._position = stop
+            yield buffer[start:stop]
+            start = stop + _LENGTH_BYTES
 
     def _continue(self) -> RecordPiece:
         if self._length is None and not self._collect_length():

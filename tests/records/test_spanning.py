@@ -61,6 +61,45 @@ def test_however_it_is_cut_the_records_are_the_same(
     assert read_in(pieces, spill_threshold_bytes=spill_threshold_bytes) == records
 
 
+@given(RECORDS, st.sets(st.integers(0, 400)), st.sampled_from([0, 7, 1000]))
+def test_the_fast_way_finds_the_same_records(
+    records: list[bytes], cuts: set[int], spill_threshold_bytes: int
+) -> None:
+    deserializer = RecordDeserializer(spill_threshold_bytes=spill_threshold_bytes)
+    found = []
+    for piece in cut(b"".join(map(frame_record, records)), cuts):
+        found += [bytes(record) for record in deserializer.records(piece)]
+    assert found == records
+    assert not deserializer.has_unfinished_record
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_the_fast_way_refuses_what_the_other_one_does(pieces: list[bytes]) -> None:
+    outcomes = []
+    for is_fast in (True, False):
+        deserializer = RecordDeserializer(record_bytes_max=20)
+        found: list[bytes | str] = []
+        try:
+            for piece in pieces:
+                if is_fast:
+                    found += map(bytes, deserializer.records(piece))
+                else:
+                    deserializer.set_next_buffer(piece)
+                    found += drain(deserializer)
+        except CorruptStreamError as error:
+            outcomes.append(str(error))
+            continue
+        outcomes.append(str([found, deserializer.unconsumed()]))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_what_the_fast_way_has_not_reached_can_be_replayed() -> None:
+    deserializer = RecordDeserializer()
+    records = deserializer.records(frame_record(b"a") + frame_record(b"b"))
+    assert bytes(next(records)) == b"a"
+    assert deserializer.unconsumed() == frame_record(b"b")
+
+
 @pytest.mark.parametrize("at", range(1, 11))
 def test_one_record_may_be_cut_at_every_byte(at: int) -> None:
     stream = frame_record(b"records")
