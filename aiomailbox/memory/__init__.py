@@ -5,6 +5,12 @@ from __future__ import annotations
 from aiomailbox.memory.buffer import Buffer, NetworkBuffer, ReadOnlySlice
 from aiomailbox.memory.builder import BufferBuilder, BufferConsumer
 from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.debloat import (
+    BufferDebloater,
+    BufferSizeEma,
+    DebloatOptions,
+    ThroughputMeter,
+)
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool, PoolLeak
 from aiomailbox.memory.options import (
@@ -26,8 +32,11 @@ __all__ = [
     "Buffer",
     "BufferBuilder",
     "BufferConsumer",
+    "BufferDebloater",
     "BufferListener",
+    "BufferSizeEma",
     "DataType",
+    "DebloatOptions",
     "Demand",
     "LocalBufferPool",
     "LocalPoolOptions",
@@ -38,5 +47,6 @@ __all__ = [
     "PoolLeak",
     "PoolStatistics",
     "ReadOnlySlice",
+    "ThroughputMeter",
     "redistribute",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, Protocol
 
-from aiomailbox.errors import CorruptStreamError
+from aiomailbox.errors import CorruptStreamError, IllegalStateError
 from aiomailbox.exchange.remote.messages import BufferResponse, Message
 from aiomailbox.exchange.remote.wire import (
     BUFFER_HEADER_BYTES,
@@ -228,7 +228,13 @@ class WireDecoder:
             return
         self._header = header
         self._expect(_State.CONTENT, header.size_bytes)
-        self._window = self._handler.open_body(header)
+        window = self._handler.open_body(header)
+        if window is not None and len(window) != header.size_bytes:
+            raise IllegalStateError(
+                f"open_body() gave {len(window)} bytes for {header.size_bytes}: give "
+                "exactly as many, or None"
+            )
+        self._window = window
 
     def _end_content(self) -> None:
         header, self._header, self._window = self._header, None, None

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.errors import CorruptStreamError, HandshakeError, InvalidArgumentError
+from aiomailbox.errors import (
+    CorruptStreamError,
+    HandshakeError,
+    IllegalStateError,
+    InvalidArgumentError,
+)
 from aiomailbox.exchange.remote import messages as m
 from aiomailbox.exchange.remote.decoder import WireDecoder
 from aiomailbox.exchange.remote.hello import agree, check_proof, prove
@@ -279,6 +284,13 @@ def test_an_endless_trickle_of_announced_frames_holds_no_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 500_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_window_of_another_size_is_a_mistake_of_the_handler() -> None:
+    handler = Handler()
+    handler.open_body = lambda header: memoryview(bytearray(7))  # type: ignore[method-assign]
+    with pytest.raises(IllegalStateError, match="7 bytes for 8"):
+        WireDecoder(handler).feed(buffer_frame())
 
 
 def test_the_overhead_of_a_buffer_is_forty_seven_bytes() -> None:
