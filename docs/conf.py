@@ -15,11 +15,14 @@ html_theme = "furo"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 3
 
-# A page about an example that is not there would include a file that is not there.
+# A page about an example that is not there would include a file that is not there. An
+# example is a file or a package.
 exclude_patterns = ["_build"] + [
     f"examples/{page.name}"
     for page in sorted((HERE / "examples").glob("*.md"))
-    if page.stem != "index" and not (EXAMPLES / f"{page.stem}.py").exists()
+    if page.stem != "index"
+    and not (EXAMPLES / f"{page.stem}.py").exists()
+    and not (EXAMPLES / page.stem / "__main__.py").exists()
 ]
 
 default_role = "code"

@@ -14,6 +14,9 @@ import aiomailbox
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+PACKAGES = sorted(
+    path.parent.name for path in (ROOT / "examples").glob("*/__main__.py")
+)
 PROSE_LENGTH_MIN = 200
 
 
@@ -25,6 +28,17 @@ def test_an_example_has_a_page_that_shows_it_and_says_something(name: str) -> No
     shown = f"```{{literalinclude}} ../../examples/{name}.py\n```\n"
     assert shown in text
     assert len(text.replace(shown, "")) >= PROSE_LENGTH_MIN
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_of_examples_has_a_page_that_shows_some_of_it(name: str) -> None:
+    text = (DOCS / "examples" / f"{name}.md").read_text("utf-8")
+    include = rf"```{{literalinclude}} \.\./\.\./examples/({name}/\S+\.py)\n```\n"
+    shown = re.findall(include, text)
+    assert shown
+    assert all((ROOT / "examples" / path).exists() for path in shown)
+    assert len(re.sub(include, "", text)) >= PROSE_LENGTH_MIN
+    assert f"python -m examples.{name}" in text
 
 
 @pytest.mark.parametrize("name", sorted({*aiomailbox.__all__} - {"__version__"}))
@@ -42,7 +56,7 @@ def test_a_page_about_an_example_that_is_not_there_is_left_out() -> None:
     excluded = runpy.run_path(str(DOCS / "conf.py"))["exclude_patterns"]
     pages = {page.stem for page in (DOCS / "examples").glob("*.md")} - {"index"}
     assert set(excluded) - {"_build"} == {
-        f"examples/{name}.md" for name in pages - set(EXAMPLES)
+        f"examples/{name}.md" for name in pages - {*EXAMPLES, *PACKAGES}
     }
 
 

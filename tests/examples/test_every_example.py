@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PACKAGES = sorted(path.parent for path in (ROOT / "examples").glob("*/__main__.py"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -23,5 +24,18 @@ def test_an_example_has_a_test_that_loads_it(example: Path) -> None:
     assert names & {example.stem, example.name}, f"{test.name} does not run {example}"
 
 
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_a_package_of_examples_has_tests_that_run_it(package: Path) -> None:
+    tests = Path(__file__).with_name(package.name).glob("test_*.py")
+    imported = {
+        node.module
+        for test in tests
+        for node in ast.walk(ast.parse(test.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert f"examples.{package.name}.__main__" in imported
+
+
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 8
+    assert len(PACKAGES) >= 1
