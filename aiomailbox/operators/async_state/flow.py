@@ -140,7 +140,7 @@ class KeyedFlow(RowFlow):
         timer = self._timer_entry(key, timestamp, domain, watermark)
         self._segments.put_into(timer, segment)
         self._keys.insert(
-            timer, key, lambda other: other.segment.number > segment.number
+            timer, key, lambda other: _comes_after(other, segment, timestamp)
         )
 
     def _timer_entry(
@@ -203,3 +203,15 @@ def _reached_by(start: Segment, timestamp: int) -> tuple[Segment, int] | None:
                 return segment, control.timestamp_ms
         segment = segment.after
     return None
+
+
+def _comes_after(other: Entry, segment: Segment, timestamp: int) -> bool:
+    """Whether an entry of the same key comes after a timer of a stretch."""
+    if other.segment.number != segment.number:
+        return other.segment.number > segment.number
+    event: KeyedEvent = other.value
+    return (
+        event.domain is TimeDomain.EVENT_TIME
+        and event.timestamp is not None
+        and event.timestamp > timestamp
+    )

@@ -258,7 +258,8 @@ class RowMapState(RowState):
         elif self._cleared:
             found = _GONE
         else:
-            found = copy_content(self._handle.get(map_key, _GONE))
+            found = self._handle.get(map_key, _GONE)
+            return default if found is _GONE else copy_content(found)
         return default if found is _GONE else found
 
     def put(self, map_key: Any, value: Any) -> None:
