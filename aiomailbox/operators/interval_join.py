@@ -107,24 +107,28 @@ class IntervalJoinOperator(KeyedJoinOperator):
         low, high = stamp + self.lower_ms, stamp + self.upper_ms
         return [
             (value, stamp, other, other_stamp)
-            for other_stamp in _times(self._right, low, high)
-            for other in self._right.buffer.get(other_stamp, ())
+            for other_stamp, others in _within(self._right, low, high)
+            for other in others
         ]
 
     def _with_right(self, value: Any, stamp: int) -> list[Pair]:
         low, high = stamp - self.upper_ms, stamp - self.lower_ms
         return [
             (other, other_stamp, value, stamp)
-            for other_stamp in _times(self._left, low, high)
-            for other in self._left.buffer.get(other_stamp, ())
+            for other_stamp, others in _within(self._left, low, high)
+            for other in others
         ]
 
 
-def _times(side: JoinSide, low: int, high: int) -> range | list[int]:
-    """Return the times from ``low`` to ``high`` at which there may be records."""
+def _within(side: JoinSide, low: int, high: int) -> list[tuple[int, tuple[Any, ...]]]:
+    """Return the records of a side from ``low`` to ``high``, by event time."""
+    buffer = side.buffer
     if high - low < _LOOK_UPS_MAX:
-        return range(low, high + 1)
-    return sorted(stamp for stamp in side.buffer.keys() if low <= stamp <= high)  # noqa: SIM118 -- state is no dict
+        return [(stamp, buffer.get(stamp, ())) for stamp in range(low, high + 1)]
+    # Nearly all that is kept is near: only what a partner may still come for.
+    return sorted(
+        (stamp, records) for stamp, records in buffer.items() if low <= stamp <= high
+    )
 
 
 def _check_tag(tag: object, parameter: str) -> OutputTag | None:

@@ -167,15 +167,15 @@ class PairCalls:
 
     def process(self, pairs: Sequence[Pair], start: int = 0) -> Pending:
         """Call the function for each pair, in order."""
+        call, context, collector = self._call, self._context, self._collector
         for index in range(start, len(pairs)):
             left, left_ms, right, right_ms = pairs[index]
-            context, collector = self._context, self._collector
             context.left_timestamp = left_ms
             context.right_timestamp = None if right_ms == MIN_TIMESTAMP else right_ms
             stamp = max(left_ms, right_ms)
             context.timestamp = collector.timestamp = stamp
             try:
-                pending = self._call(left, right, context, collector)
+                pending = call(left, right, context, collector)
             except Exception as error:  # noqa: BLE001 -- on_error decides
                 self._failures.take((left, right), stamp, error)
                 continue

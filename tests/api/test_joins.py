@@ -77,6 +77,29 @@ async def test_a_window_join_gives_the_pairs_of_each_window(
     assert sorted(await joined.collect()) == sorted(expected)
 
 
+async def test_a_stream_can_be_joined_with_itself() -> None:
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    stream = env.from_collection(LEFT[:50], by_time(1)).key_by(key)
+    windowed = (
+        stream.join(stream)
+        .where(key)
+        .equal_to(key)
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+        .apply(ids)
+    )
+    near = stream.interval_join(stream).between(0, 0).process(ids)
+    same_window = [
+        ids(a, b)
+        for a, b in itertools.product(LEFT[:50], LEFT[:50])
+        if key(a) == key(b) and a[1] // 1000 == b[1] // 1000
+    ]
+    same_time = [
+        ids(a, b) for a, b in itertools.product(LEFT[:50], LEFT[:50]) if a[:2] == b[:2]
+    ]
+    assert sorted(await windowed.collect()) == sorted(same_window)
+    assert sorted(await near.collect()) == sorted(same_time)
+
+
 async def slow(firsts: list[Row], seconds: list[Row]) -> list[tuple[int, int]]:
     await asyncio.sleep(0.1)
     return [(len(firsts), len(seconds))]

@@ -164,6 +164,9 @@ class Forbidden(Counts):
             context.timer_service.register_event_time_timer(5)
         elif value == "state":
             self.seen.update(1)
+        elif value == "after":
+            context.apply_to_keyed_state(SEEN, lambda key, state: None)
+            self.seen.update(1)
         else:
             context.apply_to_keyed_state(SEEN, self.later)
 
@@ -176,6 +179,7 @@ class Forbidden(Counts):
     [
         ("timer", "the broadcast side of operator 'operator' has no timers"),
         ("state", "no key is current"),
+        ("after", "no key is current"),
         ("async", "gives a coroutine"),
     ],
 )
