@@ -29,6 +29,7 @@ from aiomailbox.graph import Origin, Transformation, describe_text
 from aiomailbox.operators import Source, SourceOperator
 from aiomailbox.records import RUN_LENGTH_MAX
 from aiomailbox.runtime import Deployment, JobConfig, JobResult
+from aiomailbox.state import StateBackend
 
 T = TypeVar("T")
 
@@ -211,6 +212,23 @@ class StreamExecutionEnvironment:
             floating_buffers=config.floating_buffers,
             records_per_buffer=RUN_LENGTH_MAX,
             buffer_size_bytes=config.buffer_size_bytes,
+        )
+
+    @property
+    def state_backend(self) -> StateBackend:
+        """Where keyed state is kept: `HeapStateBackend` or `RocksDBStateBackend`."""
+        return self._definition.config.state_backend
+
+    @state_backend.setter
+    def state_backend(self, backend: StateBackend) -> None:
+        if not callable(getattr(backend, "create_store", None)):
+            raise WrongTypeError(
+                "state_backend",
+                f"{backend!r} is no state backend",
+                "Use am.HeapStateBackend() or am.RocksDBStateBackend().",
+            )
+        self._definition.config = replace(
+            self._definition.config, state_backend=backend
         )
 
     def disable_operator_chaining(self) -> StreamExecutionEnvironment:

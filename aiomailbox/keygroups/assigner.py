@@ -14,7 +14,7 @@ from typing import Any
 from aiomailbox.errors import InvalidArgumentError, KeyTypeError
 from aiomailbox.keygroups.assignment import (
     check_parallelism,
-    key_group,
+    key_group_of_hash,
     operator_index,
 )
 from aiomailbox.keygroups.hashing import hash_code
@@ -182,7 +182,9 @@ class KeyGroupAssigner:
             )
 
     def _compute_group(self, key: Any) -> int:
-        return key_group(_normalized(key), self.max_parallelism)
+        if type(key) is float or type(key) is tuple:
+            key = _normalized(key)
+        return key_group_of_hash(hash_code(key), self.max_parallelism)
 
     def _compute_channel(self, key: Any) -> int:
         group = self._compute_group(key)

@@ -190,8 +190,13 @@ def murmur_hash(code: int) -> int:
     mixed = (mixed * 0x1B873593) & _MASK_32
     mixed = ((mixed << 13) | (mixed >> 19)) & _MASK_32
     mixed = ((mixed * 5 + 0xE6546B64) & _MASK_32) ^ 4
-    mixed = _signed(bit_mix(mixed))
-    return abs(mixed) if mixed != -0x80000000 else 0
+    # As `bit_mix`, written out: this is done for every new key.
+    mixed ^= mixed >> 16
+    mixed = (mixed * 0x85EBCA6B) & _MASK_32
+    mixed ^= mixed >> 13
+    mixed = (mixed * 0xC2B2AE35) & _MASK_32
+    mixed ^= mixed >> 16
+    return mixed if mixed < 0x80000000 else (0x100000000 - mixed) & 0x7FFFFFFF
 
 
 def bit_mix(code: int) -> int:

@@ -18,7 +18,7 @@ from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.policies import RateLimit
 from aiomailbox.records import Run
-from aiomailbox.state import KeyedStateStore
+from aiomailbox.state import KeyedStateStore, OperatorStateStore
 
 
 class Limiter(Protocol):
@@ -90,6 +90,7 @@ class RuntimeContext(Protocol):
         processing_time: Processing-time timers as mail of this operator.
         keyed_state: The keyed state of this operator; on an operator without keys
             every access raises `StateError`.
+        operator_state: State of the operator that belongs to no key.
     """
 
     job_name: str
@@ -108,6 +109,7 @@ class RuntimeContext(Protocol):
     mailbox: MailboxExecutor
     processing_time: ProcessingTimeService
     keyed_state: KeyedStateStore
+    operator_state: OperatorStateStore
     committables: Committables
     journal: Journal
 

@@ -73,6 +73,7 @@ class RollingOperator(StatefulOperator):
         if not values:
             return None
         keys = self._keys.read(values)
+        self._table.prefetch(keys)
         if self._is_async:
             return self._process_awaited(run, keys)
         results: list[Any] = []

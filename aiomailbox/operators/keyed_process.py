@@ -143,7 +143,9 @@ class KeyedFunctionOperator(StatefulOperator):
     def _process_keyed(self, calls: ElementCalls, keys: KeyReader, run: Run) -> Pending:
         if not len(run):
             return None
-        self._next_key = iter(keys.read(run.values)).__next__
+        keys_of_run = keys.read(run.values)
+        self.context.keyed_state.prefetch(keys_of_run)
+        self._next_key = iter(keys_of_run).__next__
         return calls.process_run(run)
 
     def _enter_next(self, value: Any) -> None:

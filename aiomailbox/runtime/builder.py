@@ -90,6 +90,7 @@ class TaskBuilder:
             limiter=services.limiters.get,
             handover=services.handover,
             request_split=lambda: self._request_split(vertex, subtask_index),
+            state_backend=self._config.state_backend,
             cancel_timeout_s=self._config.cancel_timeout_s,
         )
         return StreamTask(environment, self._plan(vertex, task_id))

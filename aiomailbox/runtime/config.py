@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiomailbox.exchange import BUFFER_SIZE_BYTES
+from aiomailbox.state import HeapStateBackend, StateBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class JobConfig:
         overdraft_buffers: Buffers beyond that for what one record emits.
         buffer_size_bytes: Estimated bytes that a buffer holds at most.
         cancel_timeout_s: How long clean-up of a task may take.
+        state_backend: Where keyed state is kept.
         seed: Seeds the random sources of operators; None takes one from the system.
     """
 
@@ -28,4 +30,5 @@ class JobConfig:
     overdraft_buffers: int = 5
     buffer_size_bytes: int = BUFFER_SIZE_BYTES
     cancel_timeout_s: float = 30.0
+    state_backend: StateBackend = field(default_factory=HeapStateBackend)
     seed: int | None = None

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from aiomailbox.state.backends import (
+    HeapStateBackend,
+    RocksDBStateBackend,
+    StateBackend,
+)
 from aiomailbox.state.descriptors import (
     VOID,
     AggregatingStateDescriptor,
@@ -26,6 +31,12 @@ from aiomailbox.state.rescale import (
     SubtaskStateMapper,
     redistribute_operator_state,
 )
+from aiomailbox.state.schema import StateSchema
+from aiomailbox.state.serializers import (
+    ObjectSerializer,
+    PickleSerializer,
+    StateSerializer,
+)
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta, copy_content
 from aiomailbox.state.store import (
     AggregatingState,
@@ -43,6 +54,7 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
+    "HeapStateBackend",
     "HeapStateStore",
     "KeyedStateSnapshot",
     "KeyedStateStore",
@@ -52,16 +64,22 @@ __all__ = [
     "MapStateDescriptor",
     "NamespacedTable",
     "NoKeysStateStore",
+    "ObjectSerializer",
     "OperatorStateEntry",
     "OperatorStateSnapshot",
     "OperatorStateStore",
+    "PickleSerializer",
     "ReadOnlyBroadcastState",
     "RedistributionMode",
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
+    "RocksDBStateBackend",
+    "StateBackend",
     "StateDescriptor",
     "StateMeta",
+    "StateSchema",
+    "StateSerializer",
     "StateTable",
     "StateTtlConfig",
     "StateVisibility",

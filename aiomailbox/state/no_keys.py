@@ -99,7 +99,15 @@ class NoKeysStateStore:
         """Raise `StateError`."""
         self._refuse()
 
+    def estimated_keys(self) -> int:
+        """Raise `StateError`."""
+        self._refuse()
+
     def size_bytes(self) -> int:
+        """Raise `StateError`."""
+        self._refuse()
+
+    def prefetch(self, keys: Iterable[Any]) -> None:
         """Raise `StateError`."""
         self._refuse()
 

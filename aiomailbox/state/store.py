@@ -310,8 +310,16 @@ class KeyedStateStore(Protocol):
         """Return how many keys have state; costs a walk over all keys."""
         ...
 
+    def estimated_keys(self) -> int:
+        """Return about how many keys have state, without a walk over them."""
+        ...
+
     def size_bytes(self) -> int:
         """Return about how many bytes the state takes."""
+        ...
+
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Take note that state of these keys, without namespaces, is used next."""
         ...
 
     def snapshot(self) -> KeyedStateSnapshot:

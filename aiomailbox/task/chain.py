@@ -85,6 +85,7 @@ class OperatorChain:
         self._system_timers = timers
         self._helpers = helpers
         self._on_timer_error = on_timer_error
+        self._contexts: list[TaskRuntimeContext] = []
         links: dict[int, Link] = {}
         for index in reversed(range(len(plan.operators))):
             links[index] = self._build(index, links)
@@ -158,6 +159,18 @@ class OperatorChain:
         if interrupt is not None:
             raise interrupt
 
+    def release(self, errors: list[BaseException]) -> None:
+        """Give back what the operators' state holds, after `close`, however it went.
+
+        Args:
+            errors: Where errors are added.
+        """
+        for context in self._contexts:
+            try:
+                context.close()
+            except Exception as error:  # noqa: BLE001 -- every context is closed
+                errors.append(error)
+
     def _finish_operator(self, link: Link) -> Pending:
         with self._naming(link, "finish"):
             pending = link.operator.finish()
@@ -199,6 +212,7 @@ class OperatorChain:
         context = TaskRuntimeContext(
             self._environment, plan, mailbox, timers, self._helpers
         )
+        self._contexts.append(context)
         operator.setup(context, self._output(plan, links, context))
         link = Link(operator, [index], mailbox, [timers])
         return _fused(link, links, plan.outgoing)

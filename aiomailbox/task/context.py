@@ -16,7 +16,7 @@ from aiomailbox.keygroups import key_group_range
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.operators import Committables, Handover, Limiter
 from aiomailbox.policies import RateLimit
-from aiomailbox.state import HeapStateStore, KeyedStateStore, NoKeysStateStore
+from aiomailbox.state import KeyedStateStore, NoKeysStateStore, OperatorStateStore
 from aiomailbox.task.committables import OperatorCommittables, committables_key
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
@@ -70,13 +70,22 @@ class TaskRuntimeContext:
             committables_key(environment.task_id.vertex, mailbox.priority),
         )
         self.journal = environment.journal
-        self.keyed_state: KeyedStateStore = (
-            HeapStateStore(
-                environment.max_parallelism, self.key_group_range, environment.clock
-            )
-            if plan.is_keyed
-            else NoKeysStateStore(plan.name)
+        self.keyed_state = self._keyed_state(plan)
+        self.operator_state = OperatorStateStore()
+
+    def close(self) -> None:
+        """Give back what state holds outside of memory; again is a no-op."""
+        self.keyed_state.close()
+
+    def _keyed_state(self, plan: OperatorPlan) -> KeyedStateStore:
+        if not plan.is_keyed:
+            return NoKeysStateStore(plan.name)
+        store = self._environment.state_backend.create_store(
+            self.max_parallelism, self.key_group_range, self.clock
         )
+        self.metrics.gauge("state_keys", store.estimated_keys)
+        self.metrics.gauge("state_bytes", store.size_bytes)
+        return store
 
     def limiter(self, limit: RateLimit) -> Limiter:
         """Return the job-wide limiter that this limit names."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiomailbox.clock import Clock
@@ -11,6 +11,7 @@ from aiomailbox.ids import TaskId
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Committables, Handover, Journal, Limiter
 from aiomailbox.policies import RateLimit
+from aiomailbox.state import HeapStateBackend, StateBackend
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class TaskEnvironment:
         limiter: Finds the job-wide limiter of a rate limit.
         handover: Finds the job's hand-over of a name.
         request_split: Asks the enumerator of this task's source for a split.
+        state_backend: Makes the stores of operators with keys.
         cancel_timeout_s: How long clean-up may take.
     """
 
@@ -49,6 +51,7 @@ class TaskEnvironment:
     limiter: Callable[[RateLimit], Limiter]
     handover: Callable[[str], Handover]
     request_split: Callable[[], None]
+    state_backend: StateBackend = field(default_factory=HeapStateBackend)
     cancel_timeout_s: float = 30.0
 
     @property

@@ -355,6 +355,8 @@ class StreamTask:
             self.processor.close()
         except Exception as caught:  # noqa: BLE001 -- reported after all is closed
             errors.append(caught)
+        if self.chain is not None:
+            self.chain.release(errors)
         for gate in self.plan.gates:
             gate.close()
 

@@ -17,7 +17,13 @@ from aiomailbox.keygroups import key_group_range
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.policies import RateLimit
-from aiomailbox.state import HeapStateStore, KeyedStateStore, NoKeysStateStore
+from aiomailbox.state import (
+    HeapStateBackend,
+    KeyedStateStore,
+    NoKeysStateStore,
+    OperatorStateStore,
+    StateBackend,
+)
 from aiomailbox.testing.clock import ManualClock
 from aiomailbox.testing.mailbox import HarnessMailbox
 from aiomailbox.testing.services import (
@@ -46,6 +52,7 @@ class TestRuntimeContext:
         subtask_index: Which of them this is, from 0.
         attempt: How often the job was restarted.
         seed: Of the random source.
+        state_backend: Where keyed state is kept.
 
     Attributes:
         run_mail: The same mailbox as ``mailbox``, as the fake that it is.
@@ -71,6 +78,7 @@ class TestRuntimeContext:
         subtask_index: int = 0,
         attempt: int = 0,
         seed: int = 0,
+        state_backend: StateBackend | None = None,
     ) -> None:
         self.job_name = "test"
         self.task_name = f"{operator_name} ({subtask_index + 1}/{parallelism})"
@@ -92,10 +100,13 @@ class TestRuntimeContext:
         self.manual_time = ManualProcessingTimeService()
         self.processing_time = self.manual_time
         self.keyed_state: KeyedStateStore = (
-            HeapStateStore(max_parallelism, self.key_group_range, self.clock)
+            (state_backend or HeapStateBackend()).create_store(
+                max_parallelism, self.key_group_range, self.clock
+            )
             if keyed
             else NoKeysStateStore(operator_name)
         )
+        self.operator_state = OperatorStateStore()
         self.committables = MemoryCommittables()
         self.journal = MemoryJournal()
         self.tasks: list[asyncio.Task[None]] = []

@@ -117,7 +117,8 @@ def test_a_snapshot_is_a_cut() -> None:
     assert restored.get_list_state(ListStateDescriptor("l")).get() == [1, 5]
     view = restored.get_read_only_broadcast_state(MapStateDescriptor("b"))
     assert (view.get("k"), view.contains("x"), view.items()) == (1, False, [("k", 1)])
-    assert not hasattr(view, "put")
+    with pytest.raises(StateError, match="read-only"):
+        view.put("k", 2)
 
 
 def test_a_name_belongs_to_one_mode() -> None:

@@ -20,8 +20,9 @@ __all__ = ["GENERATION_MIN", "CacheLimit", "ContentCache"]
 
 # More than the keys of a run, so that what was read for one stays while it is used.
 GENERATION_MIN: Final = 4096
-# A content, its key and their places in two dicts, beside what their bytes take.
-_OVERHEAD_BYTES: Final = 250
+# A content, its key and its place with their entries in dicts and sets, beside what
+# the bytes of the content would take.
+_OVERHEAD_BYTES: Final = 400
 _OBJECT_PER_BYTE: Final = 6
 _ABSENT: Final = object()
 # Reads after which a batch leaves, when they are made one by one.
@@ -80,6 +81,7 @@ class ContentCache:
         "_database",
         "_decode",
         "_encode",
+        "_known_places",
         "_leaving",
         "_limit",
         "_old",
@@ -109,6 +111,8 @@ class ContentCache:
         self._young: dict[Any, Any] = {}
         self._old: dict[Any, Any] = {}
         self._leaving: dict[Any, Any] = {}
+        # Places that were computed to read: most of them are needed again to write.
+        self._known_places: dict[Any, bytes] = {}
         self._reads = 0
         # Addresses whose content here is newer than that in the database.
         self._put: set[Any] = set()
@@ -152,7 +156,9 @@ class ContentCache:
             else:
                 young[address] = content
         self._leave(2 * len(missing))
-        found = self._database.get_all(self._places(unread)) if unread else []
+        places = self._places(unread)
+        self._known_places.update(zip(unread, places, strict=True))
+        found = self._database.get_all(places) if unread else []
         decode = self._decode
         for address, data in zip(unread, found, strict=True):
             young[address] = _ABSENT if data is None else decode(data)
@@ -168,6 +174,7 @@ class ContentCache:
         self._old = {}
         self._leaving = {}
         self._put.clear()
+        self._known_places.clear()
 
     def _find(self, address: Any) -> Any:
         content = self._old.get(address)
@@ -200,6 +207,9 @@ class ContentCache:
             if address not in young and address not in old:
                 going[address] = content
         self._write(going)
+        forget = self._known_places.pop
+        for address in going:
+            forget(address, None)
 
     def _write(self, contents: dict[Any, Any]) -> None:
         put = self._put
@@ -212,8 +222,9 @@ class ContentCache:
             return
         batch = self._database.new_batch()
         size_bytes = 0
-        places = self._places([address for address, _ in written])
-        for place, (_, content) in zip(places, written, strict=True):
+        known_place = self._known_places.get
+        for address, content in written:
+            place = known_place(address) or self._place(address)
             if content is _ABSENT:
                 batch.delete(place)
             else:

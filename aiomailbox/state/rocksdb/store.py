@@ -7,7 +7,7 @@ files, and is read key group by key group when somebody asks for its contents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ __all__ = ["DEFAULT_MEMORY_BYTES", "RocksDBStateStore"]
 DEFAULT_MEMORY_BYTES: Final = 128 << 20
 
 _Table = RocksDBStateTable | RocksDBNamespacedTable
+_NUMBERS = ("estimate-num-keys", "estimate-live-data-size", "cur-size-all-mem-tables")
 _Entries = dict[int, list[tuple[Any, ...]]]
 
 
@@ -75,19 +76,27 @@ class RocksDBStateStore(TableStateStore[_Table]):
         self._codec = KeyCodec(max_parallelism, self._objects.codec)
         self._database: Database | None = None
         self._closed = False
+        self._last: dict[str, int] = {}
 
     def key_count(self) -> int:
         """Return how many keys have state; reads them all."""
         self._flush()
         return super().key_count()
 
+    def estimated_keys(self) -> int:
+        """Return RocksDB's estimate of its entries, over all states and namespaces."""
+        return self._number("estimate-num-keys")
+
     def size_bytes(self) -> int:
         """Return RocksDB's estimate of what the state takes on disk and in buffers."""
-        if self._database is None:
-            return 0
-        return self._database.number("estimate-live-data-size") + (
-            self._database.number("cur-size-all-mem-tables")
-        )
+        return sum(map(self._number, _NUMBERS[1:]))
+
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Read the state of these keys that is not cached, in one go per state."""
+        known = [*keys]
+        for entry in self._registry.entries.values():
+            if isinstance(entry.table, RocksDBStateTable):
+                entry.table.prefetch(known)
 
     def snapshot(self) -> KeyedStateSnapshot:
         """Return a cut: it shares the files, and reads a key group when it is asked."""
@@ -121,9 +130,16 @@ class RocksDBStateStore(TableStateStore[_Table]):
 
     def close(self) -> None:
         """Close the database and remove its directory; again is a no-op."""
-        self._closed = True
-        if self._database is not None:
+        if self._database is not None and not self._closed:
+            # Metrics are looked at after the end, too.
+            self._last = {name: self._number(name) for name in _NUMBERS}
             self._database.close()
+        self._closed = True
+
+    def _number(self, name: str) -> int:
+        if self._database is None:
+            return 0
+        return self._last[name] if self._closed else self._database.number(name)
 
     def _flush(self) -> None:
         for entry in self._registry.entries.values():

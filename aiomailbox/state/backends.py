@@ -1,0 +1,113 @@
+"""Where keyed state is kept, as the user says it for a job."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from aiomailbox.clock import Clock
+from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
+from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.state.heap import HeapStateStore
+from aiomailbox.state.store import KeyedStateStore
+
+__all__ = ["HeapStateBackend", "RocksDBStateBackend", "StateBackend"]
+
+_MIB: Final = 1 << 20
+
+
+class StateBackend(Protocol):
+    """Makes the keyed state stores of a job: one per keyed operator and subtask.
+
+    Concept:
+        Flink, ``StateBackend``.
+    """
+
+    def create_store(
+        self, max_parallelism: int, key_group_range: KeyGroupRange, clock: Clock
+    ) -> KeyedStateStore:
+        """Return a new, empty store; whoever asked for it closes it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeapStateBackend:
+    """Keeps state as Python objects in the process's memory: the default, and fastest.
+
+    Concept:
+        Flink, ``HashMapStateBackend``.
+
+    Example:
+        >>> import aiomailbox as am
+        >>> env = am.StreamExecutionEnvironment()
+        >>> env.state_backend
+        HeapStateBackend()
+    """
+
+    def create_store(
+        self, max_parallelism: int, key_group_range: KeyGroupRange, clock: Clock
+    ) -> KeyedStateStore:
+        """Return a new, empty store."""
+        return HeapStateStore(max_parallelism, key_group_range, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class RocksDBStateBackend:
+    """Keeps state in RocksDB on the local disk, for state that is larger than memory.
+
+    Needs ``aiomailbox[rocksdb]``. The files are temporary and removed with the task.
+
+    Args:
+        path: The directory in which each store makes one of its own; None for the
+            system's directory for temporary files.
+        memory_bytes: What the caches and buffers of one keyed operator in one subtask
+            may take, about; at least 1 MiB. A single list or map has to fit in it.
+
+    Raises:
+        InvalidArgumentError: If ``memory_bytes`` is too small.
+        MissingExtraError: If ``rocksdict`` is not installed.
+
+    Concept:
+        Flink, ``EmbeddedRocksDBStateBackend``.
+
+    Example:
+        >>> import aiomailbox as am
+        >>> env = am.StreamExecutionEnvironment()
+        >>> env.state_backend = am.RocksDBStateBackend(memory_bytes=64 << 20)
+        >>> am.run(env.from_collection([1, 2]).key_by(str).reduce(max).collect())
+        [1, 2]
+    """
+
+    path: str | PathLike[str] | None = None
+    memory_bytes: int = 128 * _MIB
+
+    def __post_init__(self) -> None:
+        size: Any = self.memory_bytes
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise WrongTypeError("memory_bytes", f"{size!r} is not an int")
+        if size < _MIB:
+            raise InvalidArgumentError(
+                "memory_bytes", f"{size} is too small", "Use 1 MiB or more."
+            )
+        path: Any = self.path
+        if path is not None and not isinstance(path, str | PathLike):
+            raise WrongTypeError("path", f"{path!r} is not a path")
+        if importlib.util.find_spec("rocksdict") is None:
+            raise MissingExtraError("RocksDBStateBackend", "rocksdb")
+
+    def create_store(
+        self, max_parallelism: int, key_group_range: KeyGroupRange, clock: Clock
+    ) -> KeyedStateStore:
+        """Return a new, empty store; its files come with the first state."""
+        from aiomailbox.state.rocksdb import RocksDBStateStore
+
+        return RocksDBStateStore(
+            max_parallelism,
+            key_group_range,
+            clock,
+            path=None if self.path is None else Path(self.path),
+            memory_bytes=self.memory_bytes,
+        )
