@@ -47,6 +47,37 @@ class KeyedFunctions(Generic[StreamT]):
         factory()
         return self._keyed("aggregate", factory)
 
+    def transform_with_state(
+        self, processor: Any, *, time_mode: str = "None"
+    ) -> StreamT:
+        """Run a class that was written for Spark's ``transformWithState``.
+
+        It is used as it is, whether it derives from pyspark's ``StatefulProcessor`` or
+        only looks like it. Rows are the records of the stream, keys are tuples, state
+        holds tuples; results are what the processor yields. Schemas and output modes
+        are not needed; ``handleInitialState`` is not called.
+
+        Args:
+            processor: An instance with ``init``, ``handleInputRows``,
+                ``handleExpiredTimer`` and ``close``.
+            time_mode: Which time its timers are about: ``"None"``, ``"EventTime"`` or
+                ``"ProcessingTime"``.
+        """
+        # What only users of Spark need is imported when they use it.
+        from aiomailbox.connectors.spark.transform_with_state import (
+            TransformWithStateOperator,
+        )
+
+        factory = partial(
+            TransformWithStateOperator, self.key, processor, time_mode=time_mode
+        )
+        factory()
+        return self._keyed(
+            "transform_with_state",
+            factory,
+            (function_info(processor.handleInputRows),),
+        )
+
     def process_async(
         self,
         function: KeyedAsyncProcessFunction | Callable[..., Awaitable[None]],

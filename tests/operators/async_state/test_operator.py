@@ -414,7 +414,7 @@ async def test_every_kind_of_state_shows_a_row_its_own_changes(drive: Any) -> No
         await asyncio.sleep(0)
         if value[0] == "bad":
             raise ValueError(value)
-        out.collect((largest.get(), total.get(), entries.keys(), 1 in entries.keys()))
+        out.collect((largest.get(), total.get(), entries.keys(), entries.contains(1)))
 
     driven = drive(use, key=lambda value: "k", on_error=skip)
     driven.send([("a", 3), ("bad", 9), ("b", 1)])
