@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from types import CoroutineType
 from typing import Any
 
 from aiomailbox.errors import UserFunctionError
@@ -11,6 +12,7 @@ from aiomailbox.operators import (
     RuntimeContext,
     check_function,
     is_async_callable,
+    refuse_coroutine,
     user_location,
 )
 from aiomailbox.records import Run
@@ -26,7 +28,8 @@ class FunctionSink:
     does must bear it.
 
     Args:
-        function: A function of one record; what it returns is ignored.
+        function: A function of one record. What it returns is ignored, but a coroutine
+            from a function that is not ``async def`` fails the job.
 
     Raises:
         WrongTypeError: If it is not callable with one argument.
@@ -63,7 +66,10 @@ class _FunctionWriter:
         function = self._function
         try:
             for value in run.values:
-                function(value)
+                result = function(value)
+                # One test per record; a call that is never awaited would be lost.
+                if type(result) is CoroutineType:
+                    refuse_coroutine(result, function)
         except Exception as error:
             raise self._user_error(error) from error
         return None

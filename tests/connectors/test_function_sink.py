@@ -33,6 +33,16 @@ async def test_an_async_function_is_awaited_before_the_next_record() -> None:
     assert seen == [1, 2]
 
 
+async def test_a_coroutine_that_nobody_would_await_is_refused() -> None:
+    async def keep(value: int) -> None:
+        """Never runs."""
+
+    context = TestRuntimeContext("alert")
+    writer = FunctionSink(lambda value: keep(value)).create_writer(context)
+    with pytest.raises(UserFunctionError, match="'alert'.*coroutine"):
+        writer.write_run(ListRun([1]))
+
+
 async def test_a_failure_names_the_operator() -> None:
     def fail(value: int) -> None:
         raise ValueError(value)
