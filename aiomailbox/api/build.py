@@ -107,14 +107,21 @@ def _own(value: Any) -> Any:
 
 
 def check_strategy(strategy: object, parameter: str) -> WatermarkStrategy:
-    """Return ``strategy`` if it is a `WatermarkStrategy`, else raise."""
-    if isinstance(strategy, WatermarkStrategy):
-        return strategy
-    raise WrongTypeError(
-        parameter,
-        f"{strategy!r} is not a WatermarkStrategy",
-        "Use am.WatermarkStrategy.for_bounded_out_of_orderness(...).",
-    )
+    """Return ``strategy`` if it is a `WatermarkStrategy` that jobs follow, else raise."""
+    if not isinstance(strategy, WatermarkStrategy):
+        raise WrongTypeError(
+            parameter,
+            f"{strategy!r} is not a WatermarkStrategy",
+            "Use am.WatermarkStrategy.for_bounded_out_of_orderness(...).",
+        )
+    if strategy.alignment is not None:
+        raise InvalidArgumentError(
+            parameter,
+            "sources do not wait for each other yet, so watermark alignment would "
+            "have no effect",
+            "Leave with_watermark_alignment(...) out.",
+        )
+    return strategy
 
 
 def sink_transformation(

@@ -228,6 +228,13 @@ def test_an_async_function_is_no_surprise_where_it_cannot_be_used(env: Env) -> N
         stream.key_by(call)
 
 
+def test_watermark_alignment_is_not_accepted_and_then_ignored(env: Env) -> None:
+    strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+    aligned = strategy.with_watermark_alignment("group", am.minutes(1))
+    with pytest.raises(am.UsageError, match="watermark_strategy: .*alignment"):
+        env.from_collection([1], aligned)
+
+
 def test_a_keyed_function_needs_keys(env: Env) -> None:
     stream = env.from_collection([1])
     with pytest.raises(am.UsageError, match="key_by"):
