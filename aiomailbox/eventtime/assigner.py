@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter, itemgetter
-from typing import Any, Protocol, runtime_checkable
+from types import CoroutineType
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from aiomailbox.durations import event_time_ms
 from aiomailbox.errors import TimestampError, WrongTypeError
@@ -120,12 +121,24 @@ def _previous(run: Run) -> Iterable[int | None]:
 
 def _converted(found: list[Any], values: list[Any]) -> list[int]:
     timestamps = []
+    if any(type(time) is CoroutineType for time in found):
+        _refuse_coroutines(found)
     for time, value in zip(found, values, strict=True):
         try:
             timestamps.append(event_time_ms(time))
         except TimestampError as error:
             raise TimestampError(f"record {value!r}: {error}") from None
     return timestamps
+
+
+def _refuse_coroutines(found: list[Any]) -> NoReturn:
+    for time in found:
+        if type(time) is CoroutineType:
+            time.close()
+    raise TimestampError(
+        "the timestamp assigner returned a coroutine where an event time is expected. "
+        "Use a plain function; look things up with map_async before."
+    )
 
 
 def _check_function(spec: Any) -> None:
