@@ -35,7 +35,7 @@ class ParquetSink:
 
     Raises:
         InvalidArgumentError: If an argument has a value that cannot work.
-        WrongTypeError: If ``schema`` is no Arrow schema.
+        WrongTypeError: If ``path`` is no path, or ``schema`` no Arrow schema.
 
     Concept:
         Flink, ``FileSink``.
@@ -70,6 +70,8 @@ class ParquetSink:
             raise InvalidArgumentError(
                 "row_group_rows", f"{row_group_rows!r} is too few", "Use 1 or more."
             )
+        if not isinstance(path, str | os.PathLike):
+            raise WrongTypeError("path", f"{path!r} is no path", "Give a directory.")
         if not str(path):
             raise InvalidArgumentError("path", "it is empty", "Give a directory.")
         self._path = Path(path)

@@ -20,6 +20,7 @@ from aiomailbox.errors import (
     RecordTypeError,
     SinkError,
     TargetExistsError,
+    WrongTypeError,
 )
 from aiomailbox.records import ListRun
 from aiomailbox.testing import TestRuntimeContext
@@ -249,3 +250,8 @@ async def test_no_records_without_a_schema_is_an_empty_directory(
 def test_wrong_arguments_are_named(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(arguments))):
         ParquetSink("out", **arguments)
+
+
+def test_a_path_that_is_none_is_named() -> None:
+    with pytest.raises(WrongTypeError, match="path"):
+        ParquetSink(5)  # type: ignore[arg-type]
