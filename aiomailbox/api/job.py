@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 import anyio
@@ -18,7 +19,8 @@ class JobMetrics:
         state: Where the job is in its life.
         duration_s: Seconds since it started, or that it took.
         operators: Per operator its metrics over all subtasks: counts are sums,
-            watermarks and other levels the smallest of the subtasks.
+            watermarks the smallest, quantiles and maxima the largest of the subtasks.
+            A name that occurs again is numbered: ``map``, ``map #2``.
         tasks: Per task its own: busy, idle and backpressured milliseconds, mails.
     """
 
@@ -60,10 +62,17 @@ class JobClient:
         """Return the metrics as they are now: rows, calls, retries, watermarks."""
         tasks: dict[str, dict[str, MetricValue]] = {}
         operators: dict[str, dict[str, MetricValue]] = {}
+        # Operators of several tasks may have one name; subtasks of one share it.
+        labels: dict[tuple[int, str], str] = {}
         for task in self._job.tasks:
             tasks[task.name] = task.metrics()
+            vertex = task.environment.task_id.vertex
             for group in task.environment.metrics.children:
-                merged = operators.setdefault(group.name, {})
+                label = labels.get((vertex, group.name))
+                if label is None:
+                    label = _free_label(group.name, operators)
+                    labels[vertex, group.name] = label
+                merged = operators.setdefault(label, {})
                 for name, value in group.snapshot().items():
                     merged[name] = _merge(name, merged.get(name), value)
         return JobMetrics(self.state, self._job.duration_s, operators, tasks)
@@ -99,6 +108,14 @@ class JobClient:
 
     def __repr__(self) -> str:
         return f"<JobClient {self.name!r} {self.state.value}>"
+
+
+def _free_label(name: str, taken: Container[str]) -> str:
+    """Return the name, numbered if another operator has it."""
+    label, number = name, 2
+    while label in taken:
+        label, number = f"{name} #{number}", number + 1
+    return label
 
 
 _LEVELS = ("watermark", "_p50", "_p99", "_max")

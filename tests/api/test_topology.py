@@ -253,6 +253,16 @@ async def test_metrics_tell_rows_calls_retries_and_dead_letters(env: Env) -> Non
     assert all(task["mails"] for task in metrics.tasks.values())
 
 
+async def test_operators_of_one_name_have_metrics_of_their_own(env: Env) -> None:
+    stream = env.from_collection([1, 2]).map(doubled)
+    stream.filter(lambda n: n > 2).rebalance().map(doubled).sink_to(lambda n: None)
+    async with env.start() as job:
+        await job.result()
+    operators = job.metrics().operators
+    assert operators["map"]["records_in"] == 2
+    assert operators["map #2"]["records_in"] == 1
+
+
 async def test_metrics_and_await_tree_can_be_looked_at_while_a_job_runs(
     env: Env,
 ) -> None:
