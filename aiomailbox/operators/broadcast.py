@@ -200,6 +200,28 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoInputsOperator):
 
     Concept:
         Flink, ``CoBroadcastWithKeyedOperator``.
+
+    Example:
+        >>> from aiomailbox.state import ValueStateDescriptor
+        >>> from aiomailbox.testing import TwoInputHarness
+        >>> rules = MapStateDescriptor("rules", str, int)
+        >>> seen = ValueStateDescriptor("seen", int, default=0)
+        >>> class Count(KeyedBroadcastProcessFunction):
+        ...     def process_element(self, value, context, out):
+        ...         count = context.state.get_value(seen)
+        ...         count.update(count.value() + 1)
+        ...         limit = context.get_broadcast_state(rules).get("limit", 1)
+        ...         out.collect((context.current_key, count.value() <= limit))
+        ...
+        ...     def process_broadcast_element(self, value, context, out):
+        ...         context.get_broadcast_state(rules).put(*value)
+        >>> operator = KeyedBroadcastProcessOperator(str.lower, Count(), [rules])
+        >>> with TwoInputHarness(operator, keyed=True) as harness:
+        ...     harness.first.process_run(["a", "A"])
+        ...     harness.second.process_element(("limit", 9))
+        ...     harness.first.process_element("a")
+        ...     harness.values
+        [('a', True), ('a', False), ('a', True)]
     """
 
     def __init__(

@@ -83,6 +83,20 @@ class CoGroupFunction(ApplyFunction):
 
     Concept:
         Flink, ``CoGroupFunction`` and ``CoGroupWindowFunction``.
+
+    Example:
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> from aiomailbox.windowing import TumblingEventTimeWindows, window_operator
+        >>> operator = window_operator(
+        ...     SidedKey(str.lower, str.lower),
+        ...     TumblingEventTimeWindows.of(5),
+        ...     window_function=CoGroupFunction(lambda a, b: [(a, b)]),
+        ... )
+        >>> with OneInputHarness(operator, keyed=True) as harness:
+        ...     harness.process_run([(0, "a"), (1, "A"), (1, "b")], [1, 2, 3])
+        ...     harness.process_watermark(4999)
+        ...     harness.values
+        [(['a'], ['A']), ([], ['b'])]
     """
 
     def __init__(self, function: Callable[[list[Any], list[Any]], Any]) -> None:
@@ -107,6 +121,20 @@ class JoinFunction(ProcessWindowFunction):
 
     Concept:
         Flink, ``JoinFunction`` and ``JoinedStreams.JoinCoGroupFunction``.
+
+    Example:
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> from aiomailbox.windowing import TumblingEventTimeWindows, window_operator
+        >>> operator = window_operator(
+        ...     SidedKey(str.lower, str.lower),
+        ...     TumblingEventTimeWindows.of(5),
+        ...     window_function=JoinFunction(lambda a, b: (a, b)),
+        ... )
+        >>> with OneInputHarness(operator, keyed=True) as harness:
+        ...     harness.process_run([(0, "a"), (1, "A"), (1, "b")], [1, 2, 3])
+        ...     harness.process_watermark(4999)
+        ...     harness.values
+        [('a', 'A')]
     """
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:

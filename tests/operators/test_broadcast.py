@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from typing import Any
 
 import pytest
@@ -245,6 +246,20 @@ async def test_methods_may_be_async_and_on_error_applies() -> None:
             ("b", "B", [("a", 1)]),
             *["end of 1", "end of 0", "finished"],
         ]
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        BroadcastProcessOperator(Limits(), [RULES]),
+        KeyedBroadcastProcessOperator("name", Counts(), [RULES]),
+    ],
+)
+def test_operators_can_be_pickled(operator: Any) -> None:
+    with opened(pickle.loads(pickle.dumps(operator))) as harness:
+        harness.second.process_element(("a", 20))
+        state = harness.operator._states.readable(RULES)  # type: ignore[attr-defined]
+        assert state.items() == [("a", 20)]
 
 
 def test_wrong_arguments_are_refused_by_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import pickle
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -203,6 +204,17 @@ async def test_functions_may_be_async_or_generators(
         await harness.run(harness.process_watermark, 9)
         assert harness.values == values
         assert harness.output[-1] == Watermark(9)
+
+
+def test_keys_may_be_names_of_fields_and_operators_are_pickled() -> None:
+    operator = window_operator(
+        SidedKey("city", "place"), TUMBLING, window_function=CoGroupFunction(each_once)
+    )
+    with OneInputHarness(pickle.loads(pickle.dumps(operator)), keyed=True) as harness:
+        here, there = {"city": "Oslo", 1: "a"}, {"place": "Oslo", 1: "x"}
+        harness.process_run([mark_first(here), mark_second(there)], [1, 2])
+        harness.process_watermark(9)
+        assert harness.values == ["a", "x"]
 
 
 def test_wrong_functions_are_refused_by_name() -> None:
