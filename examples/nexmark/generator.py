@@ -31,6 +31,10 @@ EXTRAS = 1_024
 PRICE_MIN = 100
 PRICE_MAX = 100_000_000
 
+# A named tuple's own constructor takes twice as long.
+new_tuple = tuple.__new__
+exp = math.exp
+
 FIRST_NAMES = (
     "Ada", "Blaise", "Carl", "Dana", "Edsger", "Frances", "Grace", "Haskell", "Ida",
     "John", "Kay", "Leslie",
@@ -141,14 +145,13 @@ class _Maker:
 
     def make(self, numbers: Iterator[int]) -> Iterator[Event]:
         """Yield the events of these numbers, in the order of event time."""
-        config = self.config
+        config, bid = self.config, self._bid
         persons_each, auctions_each = (
             config.person_proportion,
             config.auction_proportion,
         )
         no_bid = persons_each + auctions_each
         cycle, base, spacing = config.cycle, config.base_time_ms, 1000 / config.rate
-        person, auction, bid = self._person, self._auction, self._bid
         for number in numbers:
             round_, place = divmod(number, cycle)
             now = base + int(number * spacing)
@@ -156,10 +159,10 @@ class _Maker:
             if place >= no_bid:
                 yield bid(now, persons + persons_each, auctions + auctions_each)
             elif place < persons_each:
-                yield person(now, FIRST_ID + persons + place)
+                yield self._person(now, FIRST_ID + persons + place)
             else:
                 identifier = FIRST_ID + auctions + place - persons_each
-                yield auction(now, persons + persons_each, identifier)
+                yield self._auction(now, persons + persons_each, identifier)
 
     def _person(self, now: int, identifier: int) -> Person:
         first, last = self._one_of(FIRST_NAMES), self._one_of(LAST_NAMES)
@@ -193,20 +196,27 @@ class _Maker:
         )
 
     def _bid(self, now: int, persons: int, auctions: int) -> Bid:
-        rnd, config = self._random, self.config
-        if rnd() * config.hot_auction_ratio >= 1:
-            auction = _hot(auctions)
+        # Most events are bids: one random number serves two choices where it can.
+        random_, config = self._random, self.config
+        choice = random_() * config.hot_auction_ratio
+        if choice >= 1:
+            auction = FIRST_ID + (auctions - 1) // HOT_STEP * HOT_STEP
         else:
-            auction = self._recent(auctions, config.in_flight_auctions)
-        if rnd() * config.hot_bidder_ratio >= 1:
+            newest = min(config.in_flight_auctions, auctions)
+            auction = FIRST_ID + auctions - newest + int(choice * (newest + LEAD))
+        choice = random_() * config.hot_bidder_ratio
+        if choice >= 1:
             # Not the hot seller, who is the first of the same hundred.
             bidder = _hot(persons, 1)
         else:
-            bidder = self._somebody(persons)
-        places = self._hot_places if rnd() < 0.5 else self._places
-        channel, url = places[int(rnd() * len(places))]
-        extra = self._extras[int(rnd() * EXTRAS)]
-        return Bid(auction, bidder, self._price(), channel, url, now, extra)
+            newest = min(config.active_people, persons)
+            bidder = FIRST_ID + persons - newest + int(choice * (newest + LEAD))
+        choice = 2 * random_()
+        places = self._hot_places if choice >= 1 else self._places
+        channel, url = places[int(choice % 1 * len(places))]
+        price = int(PRICE_MIN * exp(random_() * self._price_log))
+        extra = self._extras[int(random_() * EXTRAS)]
+        return new_tuple(Bid, (auction, bidder, price, channel, url, now, extra))
 
     def _somebody(self, persons: int) -> int:
         return self._recent(persons, self.config.active_people)
@@ -217,7 +227,7 @@ class _Maker:
         return FIRST_ID + existing - newest + int(self._random() * (newest + LEAD))
 
     def _price(self) -> int:
-        return int(PRICE_MIN * math.exp(self._random() * self._price_log))
+        return int(PRICE_MIN * exp(self._random() * self._price_log))
 
     def _one_of(self, values):
         return values[int(self._random() * len(values))]
