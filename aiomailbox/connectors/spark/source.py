@@ -49,7 +49,8 @@ class SparkSource:
             takes Arrow where it can.
         prefetch: Whether Spark computes one partition ahead (not on Spark Connect,
             which computes all of them at once anyway).
-        batch_rows: The most rows of an Arrow batch.
+        batch_rows: The most rows of an Arrow batch; Spark makes none longer than its
+            ``spark.sql.execution.arrow.maxRecordsPerBatch``, which is 10,000 too.
         handover_batches: How many batches may wait for the pipeline.
 
     Raises:
@@ -78,7 +79,7 @@ class SparkSource:
         records: Any = "namedtuple",
         path: ReadPath | None = None,
         prefetch: bool = False,
-        batch_rows: int = 4096,
+        batch_rows: int = 10_000,
         handover_batches: int = 2,
     ) -> None:
         _check_df(df)
