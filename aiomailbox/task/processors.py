@@ -129,8 +129,9 @@ class MultiInputProcessor:
 
     Args:
         inputs: What there is to read.
-        select: Asked around each slice which inputs may be read; None for all. Inputs
-            whose data has ended are read to their end whatever it says.
+        select: Asked before the first slice and after each one which inputs may be
+            read; None for all. Inputs whose data has ended are read to their end
+            whatever it says.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class MultiInputProcessor:
         self._inputs = inputs
         self._select = select
         self._mask = _ALL
+        self._is_chosen = False
         self._by_mask: dict[int, Availability] = {}
         self._data_ended = [False] * len(inputs)
         self._finished = [False] * len(inputs)
@@ -160,7 +162,7 @@ class MultiInputProcessor:
         Raises:
             IllegalStateError: If only inputs are selected that have ended.
         """
-        if self._select is not None:
+        if self._select is not None and not self._is_chosen:
             self._choose(self._select)
         for step in range(1, len(self._inputs) + 1):
             index = (self._last + step) % len(self._inputs)
@@ -170,6 +172,7 @@ class MultiInputProcessor:
             if not self._mask >> index & 1:
                 continue
             self._last = index
+            self._is_chosen = False
             status = task_input.emit_next()
             if task_input.pending is not None:
                 self.pending, task_input.pending = task_input.pending, None
@@ -209,9 +212,9 @@ class MultiInputProcessor:
     def _nothing(self) -> InputStatus:
         if all(self._finished):
             return InputStatus.END_OF_INPUT
-        if self._select is not None:
+        if self._select is not None and not self._is_chosen:
             if self.pending is not None:
-                # What is awaited may change the selection: ask again after it.
+                # What is awaited may change the selection: ask after it.
                 return InputStatus.MORE_AVAILABLE
             self._choose(self._select)
         if self.availability.available:
@@ -219,7 +222,8 @@ class MultiInputProcessor:
         return InputStatus.NOTHING_AVAILABLE
 
     def _choose(self, select: Callable[[], InputSelection]) -> None:
-        """Read only what is selected from now on."""
+        """Read only what is selected; asked once between two slices."""
+        self._is_chosen = True
         mask = _ALL
         if not self._any_stopped and not all(self._data_ended):
             mask = select().mask

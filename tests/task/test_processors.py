@@ -220,19 +220,25 @@ def reads(processor: Any, inputs: list[ScriptedInput], times: int) -> list[int]:
 def test_a_selection_of_all_reads_in_turn() -> None:
     """MB-118, with a rule."""
     inputs = [ScriptedInput(*[S.MORE_AVAILABLE] * 3) for _ in range(2)]
-    processor = MultiInputProcessor(inputs, Chooses(InputSelection.ALL))
+    choose = Chooses(InputSelection.ALL)
+    processor = MultiInputProcessor(inputs, choose)
     assert reads(processor, inputs, 6) == [0, 1, 0, 1, 0, 1]
+    # Once at first, then after each step; not when there was nothing to read.
+    processor.process_input()
+    assert choose.asked == 7
 
 
 def test_the_first_input_can_be_read_to_its_end_before_the_second() -> None:
     """MB-119: also the end itself, which comes after the end of its data."""
     first = ScriptedInput(S.MORE_AVAILABLE, S.MORE_AVAILABLE, S.END_OF_DATA)
     second = ScriptedInput(S.MORE_AVAILABLE, S.END_OF_DATA, S.END_OF_INPUT)
-    choose = Chooses(InputSelection.FIRST)
+
+    def choose() -> InputSelection:
+        return InputSelection.FIRST if first.reads < 3 else InputSelection.SECOND
+
     processor = MultiInputProcessor([first, second], choose)
-    assert statuses(processor, 2) == [S.MORE_AVAILABLE] * 2
-    assert processor.process_input() is S.NOTHING_AVAILABLE  # first: its data ended
-    choose.selection = InputSelection.SECOND
+    assert statuses(processor, 3) == [S.MORE_AVAILABLE] * 3
+    assert (first.reads, second.reads) == (3, 0)
     assert processor.process_input() is S.MORE_AVAILABLE
     first.offer(S.END_OF_INPUT)
     assert statuses(processor, 3) == [S.MORE_AVAILABLE, S.END_OF_DATA, S.END_OF_INPUT]
