@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import itemgetter
 from random import Random
+from types import CoroutineType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.keygroups import KeyGroupAssigner
+from aiomailbox.errors import IllegalStateError, InvalidArgumentError, KeyTypeError
+from aiomailbox.keygroups import KeyGroupAssigner, KeyTypeAgreement
 from aiomailbox.records import ListRun, Run
 
 __all__ = [
@@ -244,6 +245,9 @@ class KeyGroupPartitioner(Partitioner):
     Args:
         key: Returns the key of a value.
         max_parallelism: Number of key groups.
+        consumer: The keyed operator, as errors name it.
+
+    All that are made by `fresh` of one hold their keys to one type.
 
     Concept:
         Flink, ``KeyGroupStreamPartitioner``.
@@ -256,26 +260,52 @@ class KeyGroupPartitioner(Partitioner):
 
     name = "HASH"
 
-    def __init__(self, key: Callable[[Any], Any], max_parallelism: int) -> None:
+    def __init__(
+        self, key: Callable[[Any], Any], max_parallelism: int, consumer: str = ""
+    ) -> None:
         self.key = key
         self.max_parallelism = max_parallelism
+        self.consumer = consumer
+        self._agreement = KeyTypeAgreement()
         self._assigner: KeyGroupAssigner | None = None
 
     def fresh(self, random: Random) -> Partitioner:
         """Return a partitioner for one writer, with a cache of its own."""
-        return type(self)(self.key, self.max_parallelism)
+        made = type(self)(self.key, self.max_parallelism, self.consumer)
+        made._agreement = self._agreement
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         # A description travels to other processes; what a writer remembers does not.
-        return {**self.__dict__, "_assigner": None}
+        return {**self.__dict__, "_assigner": None, "_agreement": KeyTypeAgreement()}
 
     def _split(self, run: Run, channel_count: int) -> list[tuple[int, Run]]:
         assigner = self._assigner
         if assigner is None or assigner.parallelism != channel_count:
-            assigner = KeyGroupAssigner(channel_count, self.max_parallelism)
+            assigner = KeyGroupAssigner(
+                channel_count, self.max_parallelism, agreement=self._agreement
+            )
             self._assigner = assigner
-        channels = assigner.channels(list(map(self.key, run.values)))
+        keys = list(map(self.key, run.values))
+        try:
+            channels = assigner.channels(keys)
+        except KeyTypeError as error:
+            raise self._named(error, keys) from error
         return _distribute(run, channels, channel_count)
+
+    def _named(self, error: KeyTypeError, keys: list[Any]) -> KeyTypeError:
+        """Say at which operator, and that a coroutine is one."""
+        where = f"operator {self.consumer!r}" if self.consumer else "key_by"
+        coroutines = [key for key in keys if type(key) is CoroutineType]
+        for coroutine in coroutines:
+            coroutine.close()
+        if not coroutines:
+            return KeyTypeError(where, str(error).removesuffix("."))
+        return KeyTypeError(
+            where,
+            "the key function returned a coroutine where a key is expected",
+            "A plain function is needed here: do the awaiting in map_async before.",
+        )
 
 
 def _distribute(

@@ -153,7 +153,7 @@ def _parallelism(item: Transformation, default: int) -> int:
 def _decide_partitioner(edge: Edge, *, explicit: bool) -> None:
     if isinstance(edge.partitioner, KeyGroupPartitioner):
         edge.partitioner = KeyGroupPartitioner(
-            edge.partitioner.key, edge.target.max_parallelism
+            edge.partitioner.key, edge.target.max_parallelism, edge.target.name
         )
         return
     if edge.source.parallelism == edge.target.parallelism:

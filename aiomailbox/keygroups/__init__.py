@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from aiomailbox.keygroups.assigner import CACHE_ENTRIES_MAX, KeyGroupAssigner
+from aiomailbox.keygroups.assigner import (
+    CACHE_ENTRIES_MAX,
+    KeyGroupAssigner,
+    KeyTypeAgreement,
+)
 from aiomailbox.keygroups.assignment import (
     DEFAULT_LOWER_BOUND_MAX_PARALLELISM,
     UPPER_BOUND_MAX_PARALLELISM,
@@ -35,6 +39,7 @@ __all__ = [
     "KeyGroupAssigner",
     "KeyGroupPiece",
     "KeyGroupRange",
+    "KeyTypeAgreement",
     "RescaledSubtask",
     "bit_mix",
     "check_parallelism",

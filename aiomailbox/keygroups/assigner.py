@@ -19,7 +19,7 @@ from aiomailbox.keygroups.assignment import (
 )
 from aiomailbox.keygroups.hashing import hash_code
 
-__all__ = ["CACHE_ENTRIES_MAX", "KeyGroupAssigner"]
+__all__ = ["CACHE_ENTRIES_MAX", "KeyGroupAssigner", "KeyTypeAgreement"]
 
 CACHE_ENTRIES_MAX = 65_536
 
@@ -47,6 +47,19 @@ class _Cache(dict[Any, int]):
         return value
 
 
+class KeyTypeAgreement:
+    """The key type of a stream whose keys several assigners place.
+
+    Attributes:
+        shape: The type of the first key that any of them saw, or None before it.
+    """
+
+    __slots__ = ("shape",)
+
+    def __init__(self) -> None:
+        self.shape: _Shape | None = None
+
+
 class KeyGroupAssigner:
     """Places the keys of one keyed stream, as seen by one task.
 
@@ -58,6 +71,8 @@ class KeyGroupAssigner:
         parallelism: Number of subtasks that the keys are spread over.
         max_parallelism: Number of key groups.
         cache_entries_max: Keys remembered at most.
+        agreement: Shared with other assigners of the same stream, whose keys must be
+            of the same type; None for an assigner that sees all keys.
 
     Raises:
         InvalidArgumentError: If the parallelisms do not fit, or the cache has no room.
@@ -77,6 +92,7 @@ class KeyGroupAssigner:
     """
 
     __slots__ = (
+        "_agreement",
         "_channels",
         "_groups",
         "_shape",
@@ -91,6 +107,7 @@ class KeyGroupAssigner:
         max_parallelism: int,
         *,
         cache_entries_max: int = CACHE_ENTRIES_MAX,
+        agreement: KeyTypeAgreement | None = None,
     ) -> None:
         check_parallelism(parallelism, max_parallelism)
         if cache_entries_max < 1:
@@ -103,6 +120,7 @@ class KeyGroupAssigner:
         self._channels = _Cache(self._compute_channel, cache_entries_max)
         self._type: type | None = None
         self._shape: _Shape | None = None
+        self._agreement = agreement or KeyTypeAgreement()
 
     @property
     def key_type(self) -> str | None:
@@ -169,17 +187,20 @@ class KeyGroupAssigner:
 
     def _check(self, key: Any) -> None:
         """Fix the stream's key type by its first key, or compare with it."""
-        if self._shape is None:
+        agreement, shape = self._agreement, _shape_of(key)
+        if agreement.shape is None:
             hash_code(key)
-            self._shape = _shape_of(key)
-            self._type = type(key)
-        elif _shape_of(key) != self._shape:
+            agreement.shape = shape
+        elif shape != agreement.shape:
             raise KeyTypeError(
                 "key",
-                f"{key!r} is of type {_shape_name(_shape_of(key))}, but the first key "
-                f"of this stream was of type {_shape_name(self._shape)}",
+                f"{key!r} is of type {_shape_name(shape)}, but the first key "
+                f"of this stream was of type {_shape_name(agreement.shape)}",
                 "Convert in the key function, so that all keys have one type.",
             )
+        if self._shape is None:
+            self._shape = shape
+            self._type = type(key)
 
     def _compute_group(self, key: Any) -> int:
         if type(key) is float or type(key) is tuple:

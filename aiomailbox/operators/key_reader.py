@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from types import CoroutineType
+from typing import Any, Final, NoReturn
 
 from aiomailbox.errors import KeyTypeError, RecordTypeError
 from aiomailbox.keygroups import KeyGroupAssigner
+from aiomailbox.operators.callables import describe
 from aiomailbox.operators.contract import Operator
 from aiomailbox.operators.selectors import FieldSelector
 
@@ -86,6 +88,8 @@ class KeyReader:
     def _check(self, keys: list[Any]) -> None:
         if not keys:
             return
+        if any(type(key) is CoroutineType for key in keys):
+            self._refuse_coroutines(keys)
         try:
             self._assigner.key_groups(keys)
         except KeyTypeError as error:
@@ -95,3 +99,14 @@ class KeyReader:
             ) from error
         self._type = type(keys[0])
         self._types = {self._type}
+
+    def _refuse_coroutines(self, keys: list[Any]) -> NoReturn:
+        for key in keys:
+            if type(key) is CoroutineType:
+                key.close()
+        context = self._operator.context
+        raise KeyTypeError(
+            f"operator {context.operator_name!r} (uid {context.uid!r})",
+            f"{describe(self._key)} returned a coroutine where a key is expected",
+            "A plain function is needed here: do the awaiting in map_async before.",
+        )

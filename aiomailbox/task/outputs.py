@@ -121,16 +121,22 @@ class WriterOutput:
         """Write records, each to the channel that the partitioner says."""
         try:
             self._write(run)
-        except AioMailboxError:
+        except AioMailboxError as error:
+            error.add_note(f"in {self._partitioner_name}")
             raise
         except Exception as error:
-            name = (
-                f"{self._writer.partitioner.name} after {self._context.operator_name}"
-            )
+            name = self._partitioner_name
             raise UserFunctionError(
                 name, self._context.uid, user_location(error), error
             ) from error
         return None
+
+    @property
+    def _partitioner_name(self) -> str:
+        partitioner = self._writer.partitioner
+        name = f"{partitioner.name} after {self._context.operator_name}"
+        consumer = getattr(partitioner, "consumer", "")
+        return f"{name} before {consumer}" if consumer else name
 
     def emit_watermark(self, timestamp_ms: int) -> Pending:
         """Broadcast a watermark, unless the stream is idle."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+import traceback
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -243,6 +245,30 @@ async def test_a_coroutine_where_a_value_is_expected_is_said_to_be_one(
         while made:
             made.pop().close()
     assert "culprit" in str(caught.value)
+
+
+async def test_keys_of_one_stream_have_one_type_in_all_subtasks() -> None:
+    """Each source subtask sees keys of one type, and so would each consumer."""
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    keys: list[Any] = [1, "2", 3, "4"]
+    stream = env.from_collection(keys).key_by(lambda key: key).aggregate(am.count())
+    with pytest.raises(am.JobFailedError, match=r"'culprit'.* first key"):
+        await stream.name("culprit").collect()
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+async def test_a_coroutine_is_no_key_and_nothing_is_left_to_await(
+    parallelism: int,
+) -> None:
+    async def look_up(event: Event) -> str:
+        return event.key
+
+    env = am.StreamExecutionEnvironment(parallelism=parallelism)
+    stream = events(env).key_by(lambda e: look_up(e)).reduce(lambda a, b: b)
+    with pytest.raises(am.JobFailedError, match="returned a coroutine") as caught:
+        await stream.name("culprit").uid("c").collect()
+    assert "culprit" in "".join(traceback.format_exception(caught.value))
+    gc.collect()
 
 
 @pytest.mark.parametrize(
