@@ -39,7 +39,7 @@ async def test_a_coroutine_that_nobody_would_await_is_refused() -> None:
 
     context = TestRuntimeContext("alert")
     writer = FunctionSink(lambda value: keep(value)).create_writer(context)
-    with pytest.raises(UserFunctionError, match="'alert'.*coroutine"):
+    with pytest.raises(UserFunctionError, match=r"'alert'.*coroutine"):
         writer.write_run(ListRun([1]))
 
 
