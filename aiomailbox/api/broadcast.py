@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from aiomailbox.api.build import function_info, own_copy
 from aiomailbox.errors import UsageError, WrongTypeError
+from aiomailbox.graph import OperatorFactory
 from aiomailbox.operators import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
@@ -100,25 +101,7 @@ class BroadcastConnectedStream(Generic[StreamT]):
                 "am.KeyedBroadcastProcessFunction.",
             )
         keyed = isinstance(function, KeyedBroadcastProcessFunction)
-        descriptors = self._other.descriptors
-        factory: Callable[[], Any] = partial(
-            own_copy, BroadcastProcessOperator, function, descriptors, on_error=on_error
-        )
-        if keyed:
-            if self._key is None:
-                message = (
-                    "a KeyedBroadcastProcessFunction needs a key: "
-                    "stream.key_by(...).connect(rules)"
-                )
-                raise UsageError(message)
-            factory = partial(
-                own_copy,
-                KeyedBroadcastProcessOperator,
-                self._key,
-                function,
-                descriptors,
-                on_error=on_error,
-            )
+        factory = (self._keyed_factory if keyed else self._factory)(function, on_error)
         factory()
         return self._derive(
             self._other.stream._origins,
@@ -129,4 +112,29 @@ class BroadcastConnectedStream(Generic[StreamT]):
                 function_info(function.process_broadcast_element),
             ),
             is_keyed=keyed,
+        )
+
+    def _factory(self, function: Any, on_error: OnError) -> OperatorFactory:
+        return partial(
+            own_copy,
+            BroadcastProcessOperator,
+            function,
+            self._other.descriptors,
+            on_error=on_error,
+        )
+
+    def _keyed_factory(self, function: Any, on_error: OnError) -> OperatorFactory:
+        if self._key is None:
+            message = (
+                "a KeyedBroadcastProcessFunction needs a key: "
+                "stream.key_by(...).connect(rules)"
+            )
+            raise UsageError(message)
+        return partial(
+            own_copy,
+            KeyedBroadcastProcessOperator,
+            self._key,
+            function,
+            self._other.descriptors,
+            on_error=on_error,
         )
