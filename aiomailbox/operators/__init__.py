@@ -100,6 +100,7 @@ from aiomailbox.operators.process import (
 )
 from aiomailbox.operators.process_context import ProcessContext
 from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.operators.resource import FunctionLife
 from aiomailbox.operators.result_record import result_type
 from aiomailbox.operators.selectors import FieldSelector, field_or_function
 from aiomailbox.operators.sink import Committer, Sink, SinkWriter
@@ -152,6 +153,7 @@ __all__ = [
     "FieldSelector",
     "FilterOperator",
     "FlatMapOperator",
+    "FunctionLife",
     "FusedOperator",
     "Handover",
     "Input",

@@ -23,6 +23,7 @@ from aiomailbox.operators.keyed_process import KeyedFunctionOperator
 from aiomailbox.operators.on_error import OnError, check_on_error, fail
 from aiomailbox.operators.process import ElementCalls, check_process_method
 from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.operators.resource import FunctionLife
 from aiomailbox.operators.selectors import field_or_function
 from aiomailbox.records import MIN_TIMESTAMP, Run
 from aiomailbox.state import MapStateDescriptor
@@ -39,8 +40,12 @@ class BroadcastProcessFunction:
         Flink, ``BroadcastProcessFunction``.
     """
 
-    def open(self, context: RuntimeContext) -> Pending:
-        """Acquire resources, before the first record."""
+    def open(self, context: RuntimeContext) -> Any:
+        """Acquire resources, before the first record.
+
+        A context manager that is returned, such as an HTTP client, is entered now and
+        left at the end; what it gives is ``context.resource`` of the other methods.
+        """
         return None
 
     def process_element(self, value: Any, context: Any, out: Collector) -> Pending:
@@ -147,7 +152,9 @@ class BroadcastProcessOperator(CoInputsOperator):
             self._broadcast, self._write_context, collector, self._failures
         )
         self._is_open = True
-        return self._failures.guard(self.function.open, context)
+        self._life = FunctionLife(self.function)
+        holders = self._read_context, self._write_context
+        return self._failures.guard(self._life.open, context, *holders)
 
     def process_run1(self, run: Run) -> Pending:
         """Call the function for each record."""
@@ -182,7 +189,7 @@ class BroadcastProcessOperator(CoInputsOperator):
         if not self._is_open:
             return None
         self._is_open = False
-        return self._failures.guard(self.function.close)
+        return self._failures.guard(self._life.close)
 
 
 class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoInputsOperator):
@@ -246,6 +253,7 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoInputsOperator):
             context, collector, self._timers, self._states
         )
         self._write_context = KeyedBroadcastContext(context, collector, self._states)
+        self._life.share(self._context, self._write_context)
         self._keys = KeyReader(self._key, self)
         self._calls = self._element_calls(self._call)
         self._broadcast_calls = ElementCalls(

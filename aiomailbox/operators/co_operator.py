@@ -16,6 +16,7 @@ from aiomailbox.operators.on_error import OnError, check_on_error, fail
 from aiomailbox.operators.process import ElementCalls, check_process_method
 from aiomailbox.operators.process_context import ProcessContext
 from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.operators.resource import FunctionLife
 from aiomailbox.operators.two_input import TwoInputOperator
 from aiomailbox.records import MIN_TIMESTAMP, Run
 
@@ -120,8 +121,12 @@ class CoProcessFunction:
         Flink, ``CoProcessFunction``.
     """
 
-    def open(self, context: RuntimeContext) -> Pending:
-        """Acquire resources, before the first record."""
+    def open(self, context: RuntimeContext) -> Any:
+        """Acquire resources, before the first record.
+
+        A context manager that is returned, such as an HTTP client, is entered now and
+        left at the end; what it gives is ``context.resource`` of the other methods.
+        """
         return None
 
     def process_element1(self, value: Any, context: Any, out: Collector) -> Pending:
@@ -191,7 +196,8 @@ class CoProcessOperator(CoInputsOperator):
             for call in self._calls
         )
         self._is_open = True
-        return self._failures.guard(self.function.open, self.context)
+        self._life = FunctionLife(self.function)
+        return self._failures.guard(self._life.open, self.context, self._context)
 
     def process_run1(self, run: Run) -> Pending:
         """Call the function for each record of the first stream."""
@@ -217,4 +223,4 @@ class CoProcessOperator(CoInputsOperator):
         if not self._is_open:
             return None
         self._is_open = False
-        return self._failures.guard(self.function.close)
+        return self._failures.guard(self._life.close)

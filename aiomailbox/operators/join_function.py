@@ -61,7 +61,7 @@ class ProcessJoinFunction:
         ...         out.collect(context.right_timestamp - context.left_timestamp)
     """
 
-    def open(self, context: RuntimeContext) -> Pending:
+    def open(self, context: RuntimeContext) -> Any:
         """Acquire resources, before the first pair."""
         return None
 

@@ -19,6 +19,7 @@ from aiomailbox.operators.key_reader import KeyReader
 from aiomailbox.operators.keyed import KeySelector
 from aiomailbox.operators.on_error import OnError, check_on_error
 from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.operators.resource import FunctionLife
 from aiomailbox.operators.selectors import field_or_function
 from aiomailbox.operators.stateful import StatefulOperator
 from aiomailbox.operators.two_input import TwoInputOperator
@@ -86,7 +87,8 @@ class KeyedJoinOperator(StatefulOperator, TwoInputOperator):
         self._timers = self.timer_service("join-timers", self)
         self._dropped = context.metrics.counter("late_records_dropped")
         self._is_open = True
-        return self._failures.guard(self.function.open, context)
+        self._life = FunctionLife(self.function)
+        return self._failures.guard(self._life.open, context, self._pair_context)
 
     @property
     def _named_function(self) -> Any:
@@ -116,7 +118,7 @@ class KeyedJoinOperator(StatefulOperator, TwoInputOperator):
         if not self._is_open:
             return pending
         self._is_open = False
-        return then(pending, self._failures.guard, self.function.close)
+        return then(pending, self._failures.guard, self._life.close)
 
     def take(self, side: JoinSide, key: Any, value: Any, stamp: int) -> Pending:
         """Take a record; the state's current key is its key."""

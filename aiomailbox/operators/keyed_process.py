@@ -19,6 +19,7 @@ from aiomailbox.operators.process import (
     check_process_method,
 )
 from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.operators.resource import FunctionLife
 from aiomailbox.operators.selectors import field_or_function
 from aiomailbox.operators.stateful import StatefulOperator
 from aiomailbox.records import MIN_TIMESTAMP, Run
@@ -95,7 +96,8 @@ class KeyedFunctionOperator(StatefulOperator):
             self.on_error, self._on_timer, self.context, self.output
         )
         self._is_open = True
-        return self._failures.guard(self.function.open, self.context)
+        self._life = FunctionLife(self.function)
+        return self._failures.guard(self._life.open, self.context, self._context)
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Fire timers, pass on what they emitted, then the watermark."""
@@ -133,7 +135,7 @@ class KeyedFunctionOperator(StatefulOperator):
         if not self._is_open:
             return pending
         self._is_open = False
-        return then(pending, self._failures.guard, self.function.close)
+        return then(pending, self._failures.guard, self._life.close)
 
     def _element_calls(self, call: ProcessCall) -> ElementCalls:
         return ElementCalls(

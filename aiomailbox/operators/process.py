@@ -14,6 +14,7 @@ from aiomailbox.operators.contract import Operator, Pending, then
 from aiomailbox.operators.on_error import OnError, check_on_error, fail
 from aiomailbox.operators.process_context import ProcessContext
 from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.operators.resource import FunctionLife
 from aiomailbox.records import MIN_TIMESTAMP, Run
 
 
@@ -37,8 +38,12 @@ class ProcessFunction:
         ['to', 'be']
     """
 
-    def open(self, context: RuntimeContext) -> Pending:
-        """Acquire resources, before the first record."""
+    def open(self, context: RuntimeContext) -> Any:
+        """Acquire resources, before the first record.
+
+        A context manager that is returned, such as an HTTP client, is entered now and
+        left at the end; what it gives is ``context.resource`` of the other methods.
+        """
         return None
 
     def process_element(self, value: Any, context: Any, out: Collector) -> Pending:
@@ -203,7 +208,8 @@ class ProcessOperator(Operator):
             self._call, self._context, self._collector, self._failures
         )
         self._is_open = True
-        return self._failures.guard(self.function.open, self.context)
+        self._life = FunctionLife(self.function)
+        return self._failures.guard(self._life.open, self.context, self._context)
 
     def process_run(self, run: Run) -> Pending:
         """Call the function for each record and emit its results as one run."""
@@ -225,4 +231,4 @@ class ProcessOperator(Operator):
         if not self._is_open:
             return None
         self._is_open = False
-        return self._failures.guard(self.function.close)
+        return self._failures.guard(self._life.close)

@@ -25,18 +25,20 @@ class ProcessContext:
     Attributes:
         timestamp: The record's event time in milliseconds, or None.
         current_watermark: The watermark so far, `MIN_TIMESTAMP` before the first.
+        resource: What the context manager that ``open`` returned gave, or None.
 
     Concept:
         Flink, ``ProcessFunction.Context``.
     """
 
-    __slots__ = ("_collector", "_context", "current_watermark", "timestamp")
+    __slots__ = ("_collector", "_context", "current_watermark", "resource", "timestamp")
 
     def __init__(self, context: RuntimeContext, collector: Collector) -> None:
         self._context = context
         self._collector = collector
         self.timestamp: int | None = None
         self.current_watermark = MIN_TIMESTAMP
+        self.resource: Any = None
 
     def output(self, tag: OutputTag, value: Any) -> None:
         """Emit to a side output, with the event time of the current record.

@@ -16,7 +16,8 @@ class FunctionLife:
 
     ``open(context)`` may be sync or async, and may return a context manager, sync or
     async: it is entered before the first record and left after the last, and what it
-    gives is the `resource`. So an HTTP client, say, is opened once a subtask.
+    gives is the `resource`, of this object and of the contexts that the function gets.
+    So an HTTP client, say, is opened once a subtask.
 
     Args:
         function: An object that may have ``open(context)`` and ``close()``.
@@ -41,19 +42,32 @@ class FunctionLife:
         closed
     """
 
-    __slots__ = ("_exit", "_function", "_is_open", "resource")
+    __slots__ = ("_exit", "_function", "_holders", "_is_open", "resource")
 
     def __init__(self, function: Any) -> None:
         self._function = function
         self._exit: Callable[..., Any] | None = None
+        self._holders: tuple[Any, ...] = ()
         self._is_open = False
         self.resource: Any = None
 
-    def open(self, context: Any) -> Pending:
-        """Open the function and enter what it returns."""
+    def open(self, context: Any, *holders: Any) -> Pending:
+        """Open the function and enter what it returns.
+
+        Args:
+            context: What ``open`` is called with.
+            *holders: Their attribute ``resource`` is set, too.
+        """
+        self._holders = holders
         self._is_open = True
         acquire = getattr(self._function, "open", None)
         return None if acquire is None else self._enter(acquire(context))
+
+    def share(self, *holders: Any) -> None:
+        """Let more objects have the resource as their attribute."""
+        self._holders += holders
+        for holder in holders:
+            holder.resource = self.resource
 
     def close(self) -> Pending:
         """Leave the context manager, then close the function; once, if it was opened."""
@@ -72,8 +86,7 @@ class FunctionLife:
         if hasattr(type(given), "__aenter__"):
             return self._enter_async(given)
         if hasattr(type(given), "__enter__"):
-            self.resource = given.__enter__()
-            self._exit = given.__exit__
+            self._hold(given.__enter__(), given.__exit__)
             return None
         if inspect.isawaitable(given):
             return self._enter_awaited(given)
@@ -89,8 +102,13 @@ class FunctionLife:
             await pending
 
     async def _enter_async(self, given: Any) -> None:
-        self.resource = await given.__aenter__()
-        self._exit = given.__aexit__
+        self._hold(await given.__aenter__(), given.__aexit__)
+
+    def _hold(self, resource: Any, leave: Callable[..., Any]) -> None:
+        self._exit = leave
+        self.resource = resource
+        for holder in self._holders:
+            holder.resource = resource
 
     async def _leave(
         self, leave: Callable[..., Any], release: Callable[[], Any] | None

@@ -76,12 +76,20 @@ class ProcessWindowContext:
     Attributes:
         window: The window.
         current_watermark: The watermark.
+        resource: What the context manager that ``open`` returned gave, or None.
 
     Concept:
         Flink, ``ProcessWindowFunction.Context``.
     """
 
-    __slots__ = ("_collector", "_context", "_merging", "current_watermark", "window")
+    __slots__ = (
+        "_collector",
+        "_context",
+        "_merging",
+        "current_watermark",
+        "resource",
+        "window",
+    )
 
     def __init__(
         self, context: RuntimeContext, collector: Collector, *, merging: bool
@@ -89,6 +97,7 @@ class ProcessWindowContext:
         self._context = context
         self._collector = collector
         self._merging = merging
+        self.resource: Any = None
         self.window: Window
         self.current_watermark: int
 
@@ -138,8 +147,12 @@ class ProcessWindowFunction:
         ...         out.collect((key, sorted(elements)[len(elements) // 2]))
     """
 
-    def open(self, context: RuntimeContext) -> Pending:
-        """Acquire resources, before the first window."""
+    def open(self, context: RuntimeContext) -> Any:
+        """Acquire resources, before the first window.
+
+        A context manager that is returned, such as an HTTP client, is entered now and
+        left at the end; what it gives is ``context.resource``.
+        """
         return None
 
     def process(

@@ -9,6 +9,7 @@ from aiomailbox.errors import IllegalStateError, TimestampError
 from aiomailbox.eventtime import Timer
 from aiomailbox.operators import (
     Collector,
+    FunctionLife,
     KeyReader,
     Pending,
     RecordFailures,
@@ -81,7 +82,8 @@ class WindowOperator(StatefulOperator):
         self._is_open = True
         if self._function is None:
             return None
-        return self._failures.guard(self._function.open, context)
+        self._life = FunctionLife(self._function)
+        return self._failures.guard(self._life.open, context, self._process_context)
 
     def process_run(self, run: Run) -> Pending:
         """Add each record to its windows."""
@@ -120,7 +122,7 @@ class WindowOperator(StatefulOperator):
         if self._function is None or not self._is_open:
             return pending
         self._is_open = False
-        return then(pending, self._failures.guard, self._function.close)
+        return then(pending, self._failures.guard, self._life.close)
 
     def _advance(self, run: Run, keys: list[Any], start: int) -> tuple[Pending, int]:
         """Process records until one must be awaited; return that and its index."""
