@@ -157,6 +157,24 @@ def test_the_broadcast_side_may_change_the_state_of_all_keys(restarts: bool) -> 
     assert output[2:] == [Watermark(100)]
 
 
+def test_keyed_state_is_parted_and_broadcast_state_copied() -> None:
+    whole = opened(keyed(Counts()))
+    whole.first.process_run([*"abcdefgh"], [*range(8)])
+    whole.second.process_element(("all", 3), 9)
+    parts = []
+    for index in (0, 1):
+        part = TwoInputHarness(
+            keyed(Counts()), keyed=True, parallelism=2, subtask_index=index
+        )
+        part.restore(whole.snapshot())
+        part.open()
+        parts.append(part.snapshot())
+    again = opened(keyed(Counts()), parts)
+    again.first.process_watermark(100)
+    again.second.process_watermark(100)
+    assert sorted(again.values) == [(key, 3, 3) for key in "abcdefgh"]
+
+
 class Forbidden(Counts):
     """Does on the broadcast side what only records of a key may do."""
 

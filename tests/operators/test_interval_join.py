@@ -344,6 +344,30 @@ def test_keys_of_both_sides_are_of_one_type() -> None:
             harness.second.process_element(("1", "right"), 1)
 
 
+def test_state_follows_its_keys_when_the_parallelism_changes() -> None:
+    def make(state: Any, **place: int) -> TwoInputHarness:
+        operator = IntervalJoinOperator(first, first, -1, 1, lambda a, b: a[0])
+        harness = TwoInputHarness(operator, keyed=True, **place)
+        harness.restore(state)
+        harness.open()
+        return harness
+
+    keys = "abcdefgh"
+    whole = make(None)
+    whole.first.process_run([(key, 0) for key in keys], [1] * len(keys))
+    halves = [
+        make(whole.snapshot(), parallelism=2, subtask_index=index) for index in (0, 1)
+    ]
+    kept = [half.snapshot() for half in halves]
+    assert all(each.keyed.key_groups for each in kept)  # type: ignore[attr-defined]
+    joined = make(kept)
+    joined.second.process_run([(key, 1) for key in keys], [2] * len(keys))
+    assert joined.values == [*keys]
+    joined.first.process_watermark(10)
+    joined.second.process_watermark(10)
+    assert not joined.snapshot().keyed.key_groups  # type: ignore[attr-defined]
+
+
 def test_event_time_is_the_minimum_of_both_sides() -> None:
     with TwoInputHarness(
         IntervalJoinOperator(first, first, 0, 0, Times()), keyed=True
