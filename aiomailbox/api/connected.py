@@ -16,7 +16,10 @@ from aiomailbox.operators import (
     CoProcessOperator,
     KeyedCoProcessFunction,
     KeyedCoProcessOperator,
+    OnError,
     check_function,
+    check_on_error,
+    fail,
 )
 
 A = TypeVar("A")
@@ -27,8 +30,8 @@ StreamT = TypeVar("StreamT")
 class ConnectedStreams(Generic[A, B, StreamT]):
     """Two streams that one operator reads, each with a function of its own.
 
-    Made by `DataStream.connect`, which says how the resulting stream is made. If both are keyed, their keys are of one kind and
-    share state and timers.
+    Made by `DataStream.connect`, which says how the resulting stream is made. If
+    both are keyed, their keys are of one kind and share state and timers.
 
     Concept:
         Flink, ``ConnectedStreams``.
@@ -44,32 +47,54 @@ class ConnectedStreams(Generic[A, B, StreamT]):
         self._others = others
         self._keys = keys
 
-    def map(self, first: Callable[[A], Any], second: Callable[[B], Any]) -> StreamT:
+    def map(
+        self,
+        first: Callable[[A], Any],
+        second: Callable[[B], Any],
+        *,
+        on_error: OnError = fail,
+    ) -> StreamT:
         """Replace the records of each stream by what its function returns."""
         check_function(first, "first", arity=1)
         check_function(second, "second", arity=1)
-        return self._connected(
-            "co-map", partial(CoMapOperator, first, second), (first, second)
+        factory = partial(
+            CoMapOperator, first, second, on_error=check_on_error(on_error)
         )
+        return self._connected("co-map", factory, (first, second))
 
     def flat_map(
-        self, first: Callable[[A], Any], second: Callable[[B], Any]
+        self,
+        first: Callable[[A], Any],
+        second: Callable[[B], Any],
+        *,
+        on_error: OnError = fail,
     ) -> StreamT:
         """Replace the records of each stream by the items its function returns."""
         check_function(first, "first", arity=1)
         check_function(second, "second", arity=1)
-        return self._connected(
-            "co-flat-map", partial(CoFlatMapOperator, first, second), (first, second)
+        factory = partial(
+            CoFlatMapOperator, first, second, on_error=check_on_error(on_error)
         )
+        return self._connected("co-flat-map", factory, (first, second))
 
-    def process(self, function: CoProcessFunction | KeyedCoProcessFunction) -> StreamT:
+    def process(
+        self,
+        function: CoProcessFunction | KeyedCoProcessFunction,
+        *,
+        on_error: OnError = fail,
+    ) -> StreamT:
         """Hand the records of both streams to one function object.
+
+        Args:
+            function: The object.
+            on_error: What to do with a record for which it raises.
 
         Raises:
             UsageError: If a keyed function is used where a stream has no key.
         """
+        on_error = check_on_error(on_error)
         if isinstance(function, KeyedCoProcessFunction):
-            return self._keyed_process(function)
+            return self._keyed_process(function, on_error)
         if not isinstance(function, CoProcessFunction):
             raise WrongTypeError(
                 "function",
@@ -78,11 +103,13 @@ class ConnectedStreams(Generic[A, B, StreamT]):
             )
         return self._connected(
             "co-process",
-            partial(own_copy, CoProcessOperator, function),
+            partial(own_copy, CoProcessOperator, function, on_error=on_error),
             (function.process_element1, function.process_element2),
         )
 
-    def _keyed_process(self, function: KeyedCoProcessFunction) -> StreamT:
+    def _keyed_process(
+        self, function: KeyedCoProcessFunction, on_error: OnError
+    ) -> StreamT:
         if self._keys is None:
             message = (
                 "a KeyedCoProcessFunction needs keys on both streams: "
@@ -91,7 +118,13 @@ class ConnectedStreams(Generic[A, B, StreamT]):
             raise UsageError(message)
         return self._connected(
             "keyed co-process",
-            partial(own_copy, KeyedCoProcessOperator, *self._keys, function),
+            partial(
+                own_copy,
+                KeyedCoProcessOperator,
+                *self._keys,
+                function,
+                on_error=on_error,
+            ),
             (function.process_element1, function.process_element2),
             is_keyed=True,
         )

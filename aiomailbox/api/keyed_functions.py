@@ -37,13 +37,21 @@ class KeyedFunctions(Generic[StreamT]):
     ) -> StreamT:
         raise TypeError(f"{type(self).__name__} does not define _keyed")
 
-    def aggregate(self, aggregate: AggregateFunction) -> StreamT:
+    def aggregate(
+        self, aggregate: AggregateFunction, *, on_error: OnError = fail
+    ) -> StreamT:
         """Aggregate the records of each key, and emit the result after every record.
 
         Args:
             aggregate: ``am.count()``, ``am.aggregates(...)`` or your own.
+            on_error: What to do with a record for which it raises.
         """
-        factory = partial(KeyedAggregateOperator, self.key, aggregate)
+        factory = partial(
+            KeyedAggregateOperator,
+            self.key,
+            aggregate,
+            on_error=check_on_error(on_error),
+        )
         factory()
         return self._keyed("aggregate", factory)
 

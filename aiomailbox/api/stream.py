@@ -216,7 +216,9 @@ class DataStream(
         check = RecordTypeCheck(output_type, self._origins[0].transformation.name)
         return self._stateless(StageKind.MAP, check, fail)
 
-    def process(self, function: ProcessFunction) -> DataStream[Any]:
+    def process(
+        self, function: ProcessFunction, *, on_error: OnError = fail
+    ) -> DataStream[Any]:
         """Hand each record to a `ProcessFunction`, which may emit anything anywhere."""
         check_kind(function, ProcessFunction, "function", "Derive a class from it.")
         if isinstance(function, KeyedProcessFunction):
@@ -226,9 +228,9 @@ class DataStream(
                 "Write stream.key_by(...).process(...).",
             )
         info = function_info(function.process_element)
-        return self._derive(
-            "process", partial(own_copy, ProcessOperator, function), functions=(info,)
-        )
+        policy = check_on_error(on_error)
+        factory = partial(own_copy, ProcessOperator, function, on_error=policy)
+        return self._derive("process", factory, functions=(info,))
 
     def assign_timestamps_and_watermarks(
         self, strategy: WatermarkStrategy
@@ -356,7 +358,9 @@ class KeyedStream(
         )
         self.key = key
 
-    def reduce(self, function: Callable[[T, T], T]) -> DataStream[T]:
+    def reduce(
+        self, function: Callable[[T, T], T], *, on_error: OnError = fail
+    ) -> DataStream[T]:
         """Fold the records of each key into one, and emit it after every record.
 
         Example:
@@ -370,17 +374,22 @@ class KeyedStream(
             [('a', 1), ('b', 1), ('a', 2)]
         """
         check_function(function, "function", arity=2)
-        factory = partial(KeyedReduceOperator, self.key, function)
-        return self._keyed("reduce", factory, (function_info(function),))
+        on_error = check_on_error(on_error)
+        factory = partial(KeyedReduceOperator, self.key, function, on_error=on_error)
+        infos = (function_info(function),)
+        return self._keyed("reduce", factory, infos)
 
-    def process(self, function: Any) -> DataStream[Any]:
+    def process(self, function: Any, *, on_error: OnError = fail) -> DataStream[Any]:
         """Hand each record to a `KeyedProcessFunction` with state and timers of its key."""
         check_kind(
             function, KeyedProcessFunction, "function", "Derive a class from it."
         )
+        policy = check_on_error(on_error)
         return self._keyed(
             "process",
-            partial(own_copy, KeyedProcessOperator, self.key, function),
+            partial(
+                own_copy, KeyedProcessOperator, self.key, function, on_error=policy
+            ),
             (function_info(function.process_element),),
         )
 

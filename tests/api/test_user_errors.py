@@ -204,6 +204,29 @@ async def test_a_skipped_record_is_counted(env: Env) -> None:
     assert job.metrics().operators["divide"]["skipped"] == 1
 
 
+SKIPPING: dict[str, Callable[[Stream], Stream]] = {
+    "process": lambda s: s.process(BrokenProcess(), on_error=am.skip),
+    "reduce": lambda s: s.key_by("key").reduce(broken, on_error=am.skip),
+    "aggregate": lambda s: s.key_by("key").aggregate(
+        BrokenAggregate(), on_error=am.skip
+    ),
+    "keyed process": lambda s: s.key_by("key").process(BrokenKeyed(), on_error=am.skip),
+    "connected map": lambda s: s.connect(s).map(broken, broken, on_error=am.skip),
+    "connected flat_map": lambda s: s.connect(s).flat_map(
+        broken, broken, on_error=am.skip
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SKIPPING)
+async def test_every_operator_can_skip_records(env: Env, case: str) -> None:
+    # A reduce is called with the second record of a key at the earliest.
+    first = [EVENTS[0]] if case == "reduce" else []
+    assert await SKIPPING[case](events(env)).map(lambda event: event.key).collect() == [
+        event.key for event in first
+    ]
+
+
 async def test_a_dead_letter_has_the_record_and_the_reason(env: Env) -> None:
     failed = am.OutputTag("failed")
     divided = (
