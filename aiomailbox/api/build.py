@@ -25,6 +25,8 @@ OperatorT = TypeVar("OperatorT", bound=Operator)
 
 # Flink's upper bound, too: it is what a key group's number fits into.
 MAX_PARALLELISM_MAX: Final = 2**15
+# What `explain` says of operators that keep something per key for ever.
+GROWS_WITH_KEYS: Final = "state grows with the number of keys, no TTL"
 
 
 def check_count(value: object, parameter: str) -> int:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from aiomailbox.api.build import check_count, function_info
+from aiomailbox.api.build import GROWS_WITH_KEYS, check_count, function_info
 from aiomailbox.graph import FunctionInfo, OperatorFactory
 from aiomailbox.operators import (
     KeyedAggregateOperator,
@@ -53,7 +53,7 @@ class KeyedFunctions(Generic[StreamT]):
             on_error=check_on_error(on_error),
         )
         factory()
-        return self._keyed("aggregate", factory)
+        return self._keyed("aggregate", factory, unbounded=GROWS_WITH_KEYS)
 
     def transform_with_state(
         self, processor: Any, *, time_mode: str = "None"

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from aiomailbox.api.build import (
+    GROWS_WITH_KEYS,
     check_count,
     check_kind,
     check_strategy,
@@ -377,7 +378,7 @@ class KeyedStream(
         on_error = check_on_error(on_error)
         factory = partial(KeyedReduceOperator, self.key, function, on_error=on_error)
         infos = (function_info(function),)
-        return self._keyed("reduce", factory, infos)
+        return self._keyed("reduce", factory, infos, unbounded=GROWS_WITH_KEYS)
 
     def process(self, function: Any, *, on_error: OnError = fail) -> DataStream[Any]:
         """Hand each record to a `KeyedProcessFunction` with state and timers of its key."""

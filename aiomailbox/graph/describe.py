@@ -70,6 +70,8 @@ def _describe_node(node: Node) -> list[str]:
     keyed = " keyed" if item.is_keyed else ""
     bound = f"; holds at most {item.bound}" if item.bound else ""
     lines.append(f"    - {item.name}{uid}{keyed}{bound}")
+    if item.unbounded:
+        lines.append(f"        unbounded: {item.unbounded}")
     for function in item.functions:
         way = "async" if function.is_async else "sync"
         note = f": {function.note}" if function.note else ""

@@ -71,6 +71,7 @@ class Transformation:
         is_keyed: Whether it has keyed state and timers.
         functions: The user's functions in it.
         bound: What it holds at most, for `explain`; "" for nothing beyond a run.
+        unbounded: What grows without end in it, for `explain`; "" for nothing known.
         source: The source, if this is one.
         sink: The sink, if this is one.
     """
@@ -86,6 +87,7 @@ class Transformation:
     is_keyed: bool = False
     functions: tuple[FunctionInfo, ...] = ()
     bound: str = ""
+    unbounded: str = ""
     source: Source[Any] | None = None
     sink: Sink | None = None
 

@@ -10,6 +10,7 @@ works on whole runs; `process_element` is the per-record form that the default
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aiomailbox.availability import Availability
@@ -23,6 +24,7 @@ from aiomailbox.records import (
     Run,
     WatermarkStatus,
 )
+from aiomailbox.state import OperatorStateSnapshot
 
 Pending = Awaitable[None] | None
 
@@ -104,6 +106,19 @@ class Input(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorSnapshot:
+    """What an operator without keys goes on from, if it has operator state.
+
+    Attributes:
+        without_keys: Its lists and broadcast maps, by name.
+        own: What `Operator.snapshot_state` returned.
+    """
+
+    without_keys: OperatorStateSnapshot
+    own: object = None
+
+
 class Operator:
     """An operator with one input, which is itself; the base of all operators.
 
@@ -129,9 +144,20 @@ class Operator:
         return [self]
 
     def restore(self, state: object) -> None:
-        """Take over what `snapshot` of an earlier instance returned."""
-        if state is not None:
-            self.restore_state(state)
+        """Take over what `snapshot` of an earlier instance returned.
+
+        Args:
+            state: That, or several of it with state that was spread anew.
+        """
+        pieces: Any = state if isinstance(state, list) else [state]
+        if not pieces or not all(type(one) is OperatorSnapshot for one in pieces):
+            if state is not None:
+                self.restore_state(state)
+            return
+        self.context.operator_state.restore([piece.without_keys for piece in pieces])
+        for piece in pieces:
+            if piece.own is not None:
+                self.restore_state(piece.own)
 
     def snapshot(self) -> object:
         """Return everything that a new instance needs to go on from here.
@@ -139,7 +165,9 @@ class Operator:
         The result consists of plain values that share nothing mutable with the
         operator; None means there is nothing to keep.
         """
-        return self.snapshot_state()
+        own = self.snapshot_state()
+        without_keys = self.context.operator_state.snapshot()
+        return OperatorSnapshot(without_keys, own) if without_keys.states else own
 
     def snapshot_state(self) -> object:
         """Return the operator's own part of the snapshot; None by default."""

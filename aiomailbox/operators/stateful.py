@@ -9,7 +9,7 @@ from typing import Any
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime import InternalTimerService, TimerSnapshot, Triggerable
 from aiomailbox.operators.contract import Operator, Pending, then
-from aiomailbox.state import KeyedStateSnapshot
+from aiomailbox.state import KeyedStateSnapshot, OperatorStateSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,13 @@ class StatefulSnapshot:
         keyed: Its keyed state.
         timers: Its timers, by the name of their service.
         own: What `Operator.snapshot_state` returned.
+        without_keys: Its lists and broadcast maps that belong to no key, by name.
     """
 
     keyed: KeyedStateSnapshot
     timers: dict[str, TimerSnapshot] = field(default_factory=dict)
     own: Any = None
+    without_keys: OperatorStateSnapshot = field(default_factory=OperatorStateSnapshot)
 
 
 class StatefulOperator(Operator):
@@ -59,7 +61,10 @@ class StatefulOperator(Operator):
             name: service.snapshot() for name, service in self._timer_services.items()
         }
         return StatefulSnapshot(
-            self.context.keyed_state.snapshot(), timers, self.snapshot_state()
+            self.context.keyed_state.snapshot(),
+            timers,
+            self.snapshot_state(),
+            self.context.operator_state.snapshot(),
         )
 
     def restore(self, state: object) -> None:
@@ -84,6 +89,7 @@ class StatefulOperator(Operator):
                     "to another operator before?"
                 )
         self.context.keyed_state.restore([piece.keyed for piece in pieces])
+        self.context.operator_state.restore([piece.without_keys for piece in pieces])
         for piece in pieces:
             for name, timers in piece.timers.items():
                 self._restored_timers.setdefault(name, []).append(timers)
