@@ -7,12 +7,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from aiomailbox.api.build import check_count, function_info, own_copy
+from aiomailbox.api.build import GROWS_WITH_KEYS, check_count, function_info, own_copy
 from aiomailbox.api.interval import IntervalJoin, join_info
 from aiomailbox.api.window_joins import JoinedStreams
 from aiomailbox.api.windowed import WindowedStream
 from aiomailbox.errors import UsageError
-from aiomailbox.graph import OperatorFactory, Origin
+from aiomailbox.graph import FunctionInfo, OperatorFactory, Origin
 from aiomailbox.operators import (
     AsOfJoinOperator,
     KeySelector,
@@ -285,7 +285,9 @@ class KeyedJoins(Generic[StreamT]):
         )
         factory()
         infos = () if join is None else (join_info(join),)
-        return self._join_by_key(versions, "as-of join", factory, infos)
+        return self._join_by_key(
+            versions, "as-of join", factory, infos, unbounded=GROWS_WITH_KEYS
+        )
 
     def _key_of(self, other: Any, verb: str) -> Callable[[Any], Any]:
         self._check_joinable(other, "other")
@@ -296,8 +298,13 @@ class KeyedJoins(Generic[StreamT]):
         return key
 
     def _join_by_key(
-        self, other: Any, name: str, factory: OperatorFactory, infos: Any
+        self,
+        other: Any,
+        name: str,
+        factory: OperatorFactory,
+        infos: tuple[FunctionInfo, ...],
+        **facts: Any,
     ) -> StreamT:
         return self._connected(
-            other._origins, name, factory, functions=infos, is_keyed=True
+            other._origins, name, factory, functions=infos, is_keyed=True, **facts
         )

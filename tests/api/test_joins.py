@@ -372,7 +372,10 @@ def test_explain_names_the_functions_of_joins() -> None:
     left.key_by(key).interval_join(right.key_by(key)).between(0, 1).process(
         ids
     ).sink_to(print)
+    left.key_by(key).as_of_join(right.key_by(key)).sink_to(print)
     text = str(env.explain())
+    # The last version of each key is kept for ever.
+    assert "unbounded: state grows with the number of keys" in text
     assert "window join" in text
     assert "interval join" in text
     assert text.count("ids") >= 2
