@@ -66,9 +66,19 @@ def flight_delays(example: ModuleType, env: Any) -> am.DataStream[Any]:
     return flights.through(example.daily_delays)
 
 
+def keyed_async_state(example: ModuleType, env: Any) -> am.DataStream[Any]:
+    return env.from_collection(example.payments(2)).through(example.check)
+
+
 GRAPHS = {
     graph.__name__: graph
-    for graph in (quick_tour, fastapi_service, aiostream_pipes, flight_delays)
+    for graph in (
+        quick_tour,
+        fastapi_service,
+        aiostream_pipes,
+        flight_delays,
+        keyed_async_state,
+    )
 }
 
 
