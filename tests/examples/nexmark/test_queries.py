@@ -11,13 +11,15 @@ import pytest
 
 import aiomailbox as am
 import examples.nexmark
+from aiomailbox.operators import KeyedCoProcessOperator
+from aiomailbox.testing import TwoInputHarness
 from examples.nexmark.__main__ import main
 from examples.nexmark.catalogue import QUERIES
 from examples.nexmark.compare import read_files, run_query
 from examples.nexmark.generator import GeneratorConfig
 from examples.nexmark.minute_files import MinuteFiles
 from examples.nexmark.model import Auction, Bid, Event, Person
-from examples.nexmark.queries.joins import q3, q6, q9, q20
+from examples.nexmark.queries.joins import BestBidAtClose, q3, q6, q9, q20
 from examples.nexmark.queries.per_bid import q10, q21
 from examples.nexmark.queries.statistics import q18, q19
 from examples.nexmark.queries.windows import q5, q7, q8
@@ -116,6 +118,23 @@ async def test_only_bids_of_an_open_auction_can_win() -> None:
     ]
     (winner,) = await ask(q9, events, late=1.0)
     assert (winner.auction, winner.price, winner.bidder) == (1, 40, 6)
+
+
+async def test_a_bid_in_the_last_moment_can_win() -> None:
+    events = [auction(1, 100, 200), bid(1, 200, 7), bid(1, 201, 8)]
+    assert [winner.price for winner in await ask(q9, events)] == [7]
+
+
+def test_early_bids_are_kept_until_event_time_reaches_them() -> None:
+    operator = KeyedCoProcessOperator("id", "auction", BestBidAtClose())
+    with TwoInputHarness(operator, keyed=True) as harness:
+        harness.second.process_run([bid(1, 10, 5), bid(1, 100, 7)], [10, 100])
+        for side in (harness.first, harness.second):
+            side.process_watermark(50)
+        harness.first.process_run([auction(1, 90, 200)], [90])
+        for side in (harness.first, harness.second):
+            side.process_watermark(200)
+        assert [winner.price for winner in harness.values] == [7]
 
 
 async def test_the_last_ten_prices_count() -> None:
