@@ -38,6 +38,10 @@ from aiomailbox.state.serializers import (
     StateSerializer,
 )
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta, copy_content
+from aiomailbox.state.snapshot_codec import (
+    decode_keyed_snapshot,
+    encode_keyed_snapshot,
+)
 from aiomailbox.state.store import (
     AggregatingState,
     KeyedStateStore,
@@ -89,5 +93,7 @@ __all__ = [
     "ValueStateDescriptor",
     "Void",
     "copy_content",
+    "decode_keyed_snapshot",
+    "encode_keyed_snapshot",
     "redistribute_operator_state",
 ]

@@ -1,0 +1,260 @@
+"""Laws of what state is written as, and of what newer classes read."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import enum
+import sys
+import uuid
+import zoneinfo
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given, strategies as st
+
+from aiomailbox.errors import CorruptStreamError, StateError
+from aiomailbox.state import (
+    MapStateDescriptor,
+    ObjectSerializer,
+    PickleSerializer,
+    ValueStateDescriptor,
+    decode_keyed_snapshot,
+    encode_keyed_snapshot,
+)
+from aiomailbox.state.schema import class_schema, type_options
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Point(NamedTuple):
+    x: int
+    y: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trade:
+    price: Decimal
+    at: dt.datetime
+    where: Point
+
+
+class Quote(msgspec.Struct):
+    bid: int
+    tags: tuple[str, ...] = ()
+
+
+@dataclass
+class Account:
+    owner: str
+    amount: int
+
+
+BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
+AWARE = dt.datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=BERLIN)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1,
+        -(2**70),
+        [2**70, 1],
+        1.5,
+        "ü",
+        b"\x00",
+        True,
+        None,
+        (1, (2, "a")),
+        [[1], {"a": (1,)}],
+        {("a", 1): 2, None: 3},
+        {1: 2},
+        {1, 2},
+        frozenset({"a"}),
+        Decimal("1.10"),
+        uuid.UUID(int=7),
+        dt.datetime(2024, 1, 1, 12),
+        AWARE,
+        dt.datetime(2024, 1, 1, tzinfo=dt.UTC),
+        dt.date(2024, 2, 29),
+        dt.timedelta(days=-1, microseconds=3),
+        Color.RED,
+        Point(1),
+        Trade(Decimal(1), AWARE, Point(1, 2.0)),
+        Quote(1, ("a",)),
+        [Account("a", 1)],
+    ],
+)
+def test_a_value_comes_back_equal_and_of_its_type(value: Any) -> None:
+    serializer = ObjectSerializer()
+    data = serializer.encode(value)
+    for reader in (serializer, ObjectSerializer()):
+        found = reader.decode(data)
+        assert (found, type(found)) == (value, type(value))
+    if value is AWARE:
+        assert (found.tzinfo, found.fold) == (BERLIN, 1)
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
+KEYS = st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.booleans())
+VALUES = st.recursive(
+    LEAVES | st.text(max_size=4) | st.binary(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(KEYS, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(VALUES)
+def test_nested_values_come_back_exactly(value: Any) -> None:
+    serializer = ObjectSerializer()
+    assert repr(serializer.decode(serializer.encode(value))) == repr(value)
+
+
+def test_an_unknown_type_is_refused_with_what_to_do() -> None:
+    class Opaque:
+        pass
+
+    with pytest.raises(StateError, match=r"Opaque.*dataclass.*PickleSerializer"):
+        ObjectSerializer().encode([Opaque()])
+
+
+def test_bytes_cannot_name_a_function_to_call() -> None:
+    codec = ObjectSerializer().codec
+    for name in ("os:system", "subprocess:Popen", "builtins:eval", "no.such:Class"):
+        with pytest.raises(StateError):
+            codec.resolve(name)
+
+
+def cut_with(new_store: Any, value: Any, **options: Any) -> bytes:
+    store = new_store()
+    store.set_current_key("a")
+    store.get_value(ValueStateDescriptor("account", **options)).update(value)
+    return encode_keyed_snapshot(store.snapshot())
+
+
+def test_a_cut_can_be_read_by_either_store(new_store: Any) -> None:
+    before = new_store()
+    before.table(ValueStateDescriptor("v", int)).put("a", 1)
+    before.namespaced(MapStateDescriptor("m")).put("b", Point(1), {"x": (1, 2)})
+    after = new_store()
+    after.restore([decode_keyed_snapshot(encode_keyed_snapshot(before.snapshot()))])
+    assert after.table(ValueStateDescriptor("v", int)).get("a") == 1
+    found = after.namespaced(MapStateDescriptor("m")).get("b", Point(1))
+    assert found == {"x": (1, 2)}
+    assert after.snapshot() == before.snapshot()
+
+
+def test_only_the_key_groups_that_are_wanted_are_read(new_store: Any) -> None:
+    store = new_store()
+    table = store.table(ValueStateDescriptor("v"))
+    table.put("a", 1)
+    table.put("b", 2)
+    data = encode_keyed_snapshot(store.snapshot())
+    assert list(decode_keyed_snapshot(data, range(80, 82)).key_groups) == [81]
+
+
+def evolve(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> type:
+    """Put a newer class in the place of `Account`."""
+    options = [
+        (name, *(kind if isinstance(kind, tuple) else (kind,)))
+        for name, kind in fields.items()
+    ]
+    newer = dataclasses.make_dataclass("Account", options)
+    newer.__module__ = __name__
+    monkeypatch.setattr(sys.modules[__name__], "Account", newer)
+    return newer
+
+
+def test_added_fields_with_defaults_and_wider_types_load(
+    new_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = cut_with(new_store, Account("a", 1))
+    default = (int | None, dataclasses.field(default=None))
+    newer = evolve(monkeypatch, amount=int | None, owner=str, limit=default)
+    after = new_store()
+    after.restore([decode_keyed_snapshot(data)])
+    after.set_current_key("a")
+    found = after.get_value(ValueStateDescriptor("account", newer)).value()
+    assert found == newer(1, "a", None)
+
+
+def test_removed_fields_are_dropped(
+    new_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = cut_with(new_store, Account("a", 1))
+    newer = evolve(monkeypatch, owner=str)
+    cut = decode_keyed_snapshot(data)
+    assert next(iter(cut.key_groups.values())) == {0: [("a", newer("a"))]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"owner": str, "amount": str}, r"'account'.*'amount'.*int.*cannot.*str"),
+        ({"owner": str, "amount": int, "limit": int}, r"'account'.*'limit'.*default"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused_by_name(
+    new_store: Any, monkeypatch: pytest.MonkeyPatch, fields: Any, said: str
+) -> None:
+    data = cut_with(new_store, Account("a", 1))
+    evolve(monkeypatch, **fields)
+    with pytest.raises(StateError, match=said):
+        decode_keyed_snapshot(data)
+
+
+def test_a_class_that_is_gone_is_named(
+    new_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = cut_with(new_store, Account("a", 1))
+    monkeypatch.delattr(sys.modules[__name__], "Account")
+    with pytest.raises(StateError, match=r"Account.*gone"):
+        decode_keyed_snapshot(data)
+
+
+def test_a_type_that_changed_is_refused_after_a_restore(new_store: Any) -> None:
+    data = cut_with(new_store, 1, type_=int)
+    after = new_store()
+    after.restore([decode_keyed_snapshot(data)])
+    after.get_value(ValueStateDescriptor("account", int | None))
+    with pytest.raises(StateError, match=r"written as None \| int.* read as str"):
+        after.get_value(ValueStateDescriptor("account", str))
+
+
+def test_pickle_is_named_and_read_only_when_allowed(new_store: Any) -> None:
+    data = cut_with(new_store, range(3), serializer=PickleSerializer())
+    assert b'"serializer":"pickle/5"' in data
+    with pytest.raises(StateError, match="'account' was pickled"):
+        decode_keyed_snapshot(data)
+    after = new_store()
+    after.restore([decode_keyed_snapshot(data, allow_pickle=True)])
+    with pytest.raises(StateError, match="was written by serializer 'pickle/5'"):
+        after.get_value(ValueStateDescriptor("account"))
+    pickled = ValueStateDescriptor("account", serializer=PickleSerializer())
+    after.set_current_key("a")
+    assert after.get_value(pickled).value() == range(3)
+
+
+def test_damaged_bytes_are_refused(new_store: Any) -> None:
+    data = cut_with(new_store, 1)
+    for damaged in (b"", data[:-1], data[:40] + b"?" + data[41:], b"X" + data[1:]):
+        with pytest.raises(CorruptStreamError):
+            decode_keyed_snapshot(damaged)
+    newer = data[:5] + b"\x09" + data[6:]
+    with pytest.raises(CorruptStreamError, match="version 9"):
+        decode_keyed_snapshot(newer)
+
+
+def test_types_are_sets_of_alternatives() -> None:
+    assert type_options(str | int) == type_options(int | str) == ("int", "str")
+    assert type_options(dict[str, list[int | None]]) == ("dict[str, list[None | int]]",)
+    assert class_schema(Point) == {"x": (("int",), True), "y": (("float",), False)}
