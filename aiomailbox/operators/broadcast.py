@@ -135,15 +135,16 @@ class BroadcastProcessOperator(CoInputsOperator):
         self._broadcast = check_process_method(function, "process_broadcast_element")
         self.function = function
         self.on_error = check_on_error(on_error)
-        self._states = BroadcastStates(check_descriptors(descriptors))
+        self._descriptors = check_descriptors(descriptors)
         self._is_open = False
 
     def open(self) -> Pending:
         """Open the function."""
         context = self.context
         collector = self._collector = Collector(self.output)
-        self._read_context = ReadOnlyContext(context, collector, self._states)
-        self._write_context = BroadcastContext(context, collector, self._states)
+        states = BroadcastStates(self._descriptors, context.operator_state)
+        self._read_context = ReadOnlyContext(context, collector, states)
+        self._write_context = BroadcastContext(context, collector, states)
         self._failures = RecordFailures(self.on_error, self._call, context, self.output)
         self._first = ElementCalls(
             self._call, self._read_context, collector, self._failures
@@ -169,14 +170,6 @@ class BroadcastProcessOperator(CoInputsOperator):
         self._read_context.current_watermark = timestamp_ms
         self._write_context.current_watermark = timestamp_ms
         return self.output.emit_watermark(timestamp_ms)
-
-    def snapshot_state(self) -> object:
-        """Return this subtask's copy of the broadcast state."""
-        return self._states.snapshot()
-
-    def restore_state(self, state: Any) -> None:
-        """Take over one copy, or one of several."""
-        self._states.restore(state if isinstance(state, list | tuple) else [state])
 
     def finish(self) -> Pending:
         """Let the function emit what it holds back."""
@@ -242,17 +235,16 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoInputsOperator):
         self._call = check_process_method(function, "process_element")
         self._broadcast = check_process_method(function, "process_broadcast_element")
         self._key = field_or_function(key, "key")
-        self._states = BroadcastStates(check_descriptors(descriptors))
+        self._descriptors = check_descriptors(descriptors)
         super().__init__(function, on_error)
 
     def open(self) -> Pending:
         """Bind state and timers, and open the function."""
         pending = super().open()
         context, collector = self.context, self._collector
-        self._context = KeyedReadOnlyContext(
-            context, collector, self._timers, self._states
-        )
-        self._write_context = KeyedBroadcastContext(context, collector, self._states)
+        states = BroadcastStates(self._descriptors, context.operator_state)
+        self._context = KeyedReadOnlyContext(context, collector, self._timers, states)
+        self._write_context = KeyedBroadcastContext(context, collector, states)
         self._life.share(self._context, self._write_context)
         self._keys = KeyReader(self._key, self)
         self._calls = self._element_calls(self._call)
@@ -277,14 +269,6 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoInputsOperator):
         """Fire timers, pass on what they emitted, then the watermark."""
         self._write_context.current_watermark = timestamp_ms
         return super().process_watermark(timestamp_ms)
-
-    def snapshot_state(self) -> object:
-        """Return this subtask's copy of the broadcast state."""
-        return self._states.snapshot()
-
-    def restore_state(self, state: Any) -> None:
-        """Take over a copy; the last one counts."""
-        self._states.restore([state])
 
     def _leave_key(self, value: Any) -> None:
         self.context.keyed_state.set_current_key(None)

@@ -16,7 +16,6 @@ from aiomailbox.state import (
     KeyedStateStore,
     MapState,
     MapStateDescriptor,
-    OperatorStateSnapshot,
     OperatorStateStore,
     ReadOnlyBroadcastState,
     StateDescriptor,
@@ -28,16 +27,18 @@ class BroadcastStates:
 
     Args:
         descriptors: What was given to ``stream.broadcast(...)``.
+        store: The operator's state without keys.
     """
 
-    __slots__ = ("_readable", "_store", "_writable")
+    __slots__ = ("_readable", "_writable")
 
-    def __init__(self, descriptors: Sequence[MapStateDescriptor]) -> None:
-        self._store = OperatorStateStore()
+    def __init__(
+        self, descriptors: Sequence[MapStateDescriptor], store: OperatorStateStore
+    ) -> None:
         self._writable: dict[str, MapState] = {}
         self._readable: dict[str, ReadOnlyBroadcastState] = {}
         for descriptor in descriptors:
-            name, store = descriptor.name, self._store
+            name = descriptor.name
             self._writable[name] = store.get_broadcast_state(descriptor)
             self._readable[name] = store.get_read_only_broadcast_state(descriptor)
 
@@ -58,14 +59,6 @@ class BroadcastStates:
         if state is None:
             raise self._undeclared(descriptor)
         return state
-
-    def snapshot(self) -> OperatorStateSnapshot:
-        """Return a cut of all maps that later changes do not touch."""
-        return self._store.snapshot()
-
-    def restore(self, snapshots: Sequence[OperatorStateSnapshot]) -> None:
-        """Take over maps; they are copies of each other, and the last one counts."""
-        self._store.restore(snapshots[-1:])
 
     def _undeclared(self, descriptor: MapStateDescriptor) -> StateError:
         declared = ", ".join(sorted(self._writable)) or "none"

@@ -276,7 +276,7 @@ async def test_methods_may_be_async_and_on_error_applies() -> None:
 def test_operators_can_be_pickled(operator: Any) -> None:
     with opened(pickle.loads(pickle.dumps(operator))) as harness:
         harness.second.process_element(("a", 20))
-        state = harness.operator._states.readable(RULES)  # type: ignore[attr-defined]
+        state = harness.context.operator_state.get_broadcast_state(RULES)
         assert state.items() == [("a", 20)]
 
 
