@@ -30,8 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line says; return the exit status."""
     options = parse(arguments)
     comparing = options.compare or options.query == "compare"
-    rate = options.rate or (RATE_TO_COMPARE if comparing else RATE)
-    events = options.events or (EVENTS_TO_COMPARE if comparing else EVENTS)
+    rate, events = options.rate, options.events
+    if rate is None:
+        rate = RATE_TO_COMPARE if comparing else RATE
+    if events is None:
+        events = EVENTS_TO_COMPARE if comparing else EVENTS
     config = GeneratorConfig(
         seed=options.seed, rate=rate, out_of_order_group_size=options.disorder
     )
@@ -48,18 +51,30 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m examples.nexmark", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("query", choices=[*QUERIES, "all", "compare"])
-    parser.add_argument("--events", type=int, help="how many")
+    parser.add_argument("--events", type=_number, help="how many")
     parser.add_argument("--seed", type=int, default=1, help="of the generator")
-    parser.add_argument("--rate", type=float, help="events per second of event time")
+    parser.add_argument("--rate", type=_number, help="events per second of event time")
     parser.add_argument(
-        "--disorder", type=int, default=50, help="so many events in a row are shuffled"
+        "--disorder",
+        type=_number,
+        default=50,
+        help="so many events in a row are shuffled",
     )
-    parser.add_argument("--parallelism", type=int, default=1, help="of the operators")
+    parser.add_argument(
+        "--parallelism", type=_number, default=1, help="of the operators"
+    )
     parser.add_argument("--paced", action="store_true", help="at the rate in real time")
     parser.add_argument("--show", type=int, default=0, help="print so many results")
     parser.add_argument("--out", type=Path, help="where q10 writes; default: nowhere")
     parser.add_argument("--compare", action="store_true", help="with Spark SQL")
     return parser.parse_args(arguments)
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 class Show:
@@ -90,7 +105,7 @@ async def show(
     begin = time.perf_counter()
     await env.execute(name)
     seconds = time.perf_counter() - begin
-    title = f"{name:4} {QUERIES[name].title:24}"
+    title = f"{name:4} {QUERIES[name].title:32}"
     speed = f"{events:,} events in {seconds:.2f} s: {events / seconds:,.0f}/s"
     print(f"{title} {counter.results:10,} results, {speed}", flush=True)
 

@@ -263,6 +263,15 @@ def test_all_queries_run_from_the_command_line(
     assert [line.split()[0] for line in lines] == list(QUERIES)
 
 
+@pytest.mark.parametrize("option", ["--events", "--rate", "--disorder"])
+def test_a_number_below_one_is_refused_by_the_command_line(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["q0", option, "0"])
+    assert f"argument {option}: 0 is less than 1" in capsys.readouterr().err
+
+
 def test_the_watermark_allows_for_the_disorder() -> None:
     config = GeneratorConfig(rate=10, out_of_order_group_size=11)
     assert config.out_of_orderness_ms == 1_000
