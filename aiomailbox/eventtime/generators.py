@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.errors import InvalidArgumentError, TimestampError
 from aiomailbox.eventtime.output import WatermarkOutput
-from aiomailbox.records import MIN_TIMESTAMP
+from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["BoundedOutOfOrderness", "NoWatermarks", "WatermarkGenerator"]
 
@@ -62,10 +62,19 @@ class BoundedOutOfOrderness:
         self._highest = MIN_TIMESTAMP + self._behind
 
     def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:
-        """Remember the highest event time."""
+        """Remember the highest event time.
+
+        Raises:
+            TimestampError: If it does not fit into 64 bits.
+        """
         if timestamps:
             highest = max(timestamps)
             if highest > self._highest:
+                if highest >= MAX_TIMESTAMP:
+                    raise TimestampError(
+                        f"the event time {highest} ms lies behind the end of time. "
+                        "Event times are milliseconds since the epoch, below 2**63 - 1."
+                    )
                 self._highest = highest
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:

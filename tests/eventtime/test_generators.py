@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.durations import millis
-from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.errors import InvalidArgumentError, TimestampError
 from aiomailbox.eventtime import (
     BoundedOutOfOrderness,
     OutputGuard,
@@ -160,3 +160,11 @@ def test_the_last_watermark_of_an_idle_stream_follows_active() -> None:
     guard.mark_idle()
     guard.emit_watermark(MAX_TIMESTAMP)
     assert guard.take() == [IDLE, ACTIVE, Watermark(MAX_TIMESTAMP)]
+
+
+def test_an_event_time_that_does_not_fit_into_64_bits_is_refused() -> None:
+    generator = BoundedOutOfOrderness(0)
+    guard = OutputGuard()
+    generator.on_run([2**63 - 2], guard)
+    with pytest.raises(TimestampError, match="milliseconds since the epoch"):
+        generator.on_run([1, 2**80], guard)
