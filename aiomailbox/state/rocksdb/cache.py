@@ -166,7 +166,7 @@ class ContentCache:
     def flush(self) -> None:
         """Write everything that is newer here; it stays here."""
         self._leave(len(self._leaving))
-        self._write({**self._old, **self._young})
+        self._write([*self._old.items(), *self._young.items()])
 
     def clear(self) -> None:
         """Forget everything here without writing it."""
@@ -200,40 +200,39 @@ class ContentCache:
 
     def _leave(self, count: int) -> None:
         """Write so many of those that leave, unless they have come back."""
-        leaving, young, old = self._leaving, self._young, self._old
-        going = {}
-        for _ in range(min(count, len(leaving))):
-            address, content = leaving.popitem()
-            if address not in young and address not in old:
-                going[address] = content
+        if not self._leaving:
+            return
+        young, old, take = self._young, self._old, self._leaving.popitem
+        going = []
+        for _ in range(min(count, len(self._leaving))):
+            item = take()
+            if item[0] not in young and item[0] not in old:
+                going.append(item)
         self._write(going)
         forget = self._known_places.pop
-        for address in going:
+        for address, _ in going:
             forget(address, None)
 
-    def _write(self, contents: dict[Any, Any]) -> None:
-        put = self._put
-        written = [
-            (address, content)
-            for address, content in contents.items()
-            if address in put or _may_have_changed(content)
-        ]
-        if not written:
-            return
+    def _write(self, items: list[tuple[Any, Any]]) -> None:
+        """Write addresses with their contents, the later of two for one address."""
+        put, known_place, encode = self._put, self._known_places.get, self._encode
         batch = self._database.new_batch()
-        size_bytes = 0
-        known_place = self._known_places.get
-        for address, content in written:
+        write, delete = batch.put, batch.delete
+        count = size_bytes = 0
+        for address, content in items:
+            if address not in put and not _may_have_changed(content):
+                continue
             place = known_place(address) or self._place(address)
             if content is _ABSENT:
-                batch.delete(place)
+                delete(place)
             else:
-                data = self._encode(content)
-                size_bytes += len(place) + len(data)
-                batch.put(place, data)
+                data = encode(content)
+                write(place, data)
+                count += 1
+                size_bytes += len(data)
         self._database.write(batch)
-        put.difference_update(address for address, _ in written)
-        self._limit.observe(len(written), size_bytes)
+        put.difference_update([address for address, _ in items])
+        self._limit.observe(count, size_bytes)
 
 
 def _may_have_changed(content: Any) -> bool:

@@ -40,6 +40,7 @@ def _options(memory_bytes: int) -> Any:
     blocks = rocks.BlockBasedOptions()
     blocks.set_block_cache(rocks.Cache(max(memory_bytes // 2, _MIB)))
     blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
     blocks.set_bloom_filter(_BLOOM_BITS, False)
     options.set_block_based_table_factory(blocks)
     return options

@@ -1,0 +1,196 @@
+"""Laws of state on disk beside those of every store."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.state import (
+    HeapStateStore,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
+from aiomailbox.testing import ManualClock
+
+pytest.importorskip("rocksdict")
+
+from aiomailbox.state.rocksdb import RocksDBStateStore
+
+GROUPS = KeyGroupRange(0, 127)
+VALUE = ValueStateDescriptor("value")
+LISTED = ListStateDescriptor("listed")
+MAPPED = MapStateDescriptor("mapped")
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiomailbox.state.rocksdb.cache.GENERATION_MIN", 3)
+    monkeypatch.setattr("aiomailbox.state.rocksdb.cache._OVERHEAD_BYTES", 2**40)
+    monkeypatch.setattr("aiomailbox.state.rocksdb.cache._READS_PER_BATCH", 2)
+
+
+def on_disk(path: Path) -> Any:
+    return RocksDBStateStore(128, GROUPS, ManualClock(), path=path)
+
+
+def on_heap() -> Any:
+    return HeapStateStore(128, GROUPS, ManualClock())
+
+
+KEYS = st.integers(0, 12)
+SPACES = st.sampled_from(["w1", "w2"])
+STEPS = st.one_of(
+    st.tuples(st.just("value"), KEYS, st.none() | st.integers(0, 3)),
+    st.tuples(st.just("read"), KEYS),
+    st.tuples(st.just("in place"), KEYS, st.integers()),
+    st.tuples(st.just("list"), KEYS, st.integers()),
+    st.tuples(st.just("unlist"), KEYS),
+    st.tuples(st.just("map"), KEYS, st.integers(0, 3)),
+    st.tuples(st.just("unmap"), KEYS, st.integers(0, 3)),
+    st.tuples(st.just("space"), KEYS, SPACES, st.integers()),
+    st.tuples(st.just("unspace"), KEYS, SPACES),
+    st.tuples(st.just("prefetch"), st.lists(KEYS, max_size=6)),
+    st.tuples(st.just("cut")),
+    st.tuples(st.just("back")),
+)
+
+
+class Driven:
+    """A store, what each step does to it, and what it answers."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.value = store.get_value(VALUE)
+        self.listed = store.get_list(LISTED)
+        self.mapped = store.get_map(MAPPED)
+        self.boxes = store.table(ValueStateDescriptor("box"))
+        self.spaces = store.namespaced(VALUE)
+        self.cut: Any = None
+
+    def do(self, step: tuple[Any, ...]) -> Any:
+        name, *arguments = step
+        if name == "cut":
+            self.cut = self.store.snapshot()
+            return None
+        if name == "back":
+            return None if self.cut is None else self.store.restore([self.cut])
+        if name == "prefetch":
+            return self.store.prefetch(arguments[0])
+        key = arguments[0]
+        self.store.set_current_key(key)
+        match name, *arguments[1:]:
+            case "value", value:
+                return self.value.update(value)
+            case "in place", value:
+                box = self.boxes.get(key)
+                if box is None:
+                    return self.boxes.put(key, [value])
+                return box.append(value)
+            case "list", value:
+                return self.listed.add(value)
+            case "unlist", *_:
+                return self.listed.clear()
+            case "map", value:
+                return self.mapped.put(value, (key, value))
+            case "unmap", value:
+                return self.mapped.remove(value)
+            case "space", space, value:
+                return self.spaces.put(key, space, value)
+            case "unspace", space:
+                return self.spaces.remove(key, space)
+        return self.look(key)
+
+    def look(self, key: int) -> Any:
+        self.store.set_current_key(key)
+        return (
+            self.value.value(),
+            self.listed.get(),
+            sorted(self.mapped.items()),
+            copy.copy(self.boxes.get(key)),
+            [self.spaces.get(key, space) for space in ("w1", "w2")],
+        )
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=60,
+)
+@given(steps=st.lists(STEPS, max_size=60))
+def test_it_does_what_the_heap_does(
+    tiny: None, tmp_path: Path, steps: list[tuple[Any, ...]]
+) -> None:
+    store = on_disk(tmp_path)
+    disk, heap = Driven(store), Driven(on_heap())
+    try:
+        for step in steps:
+            assert disk.do(step) == heap.do(step), step
+        for key in range(13):
+            assert disk.look(key) == heap.look(key)
+        assert sorted(disk.boxes.items()) == sorted(heap.boxes.items())
+        assert sorted(disk.spaces.items()) == sorted(heap.spaces.items())
+        assert disk.store.key_count() == heap.store.key_count()
+        for group, entries in heap.store.snapshot().key_groups.items():
+            found = disk.store.snapshot().key_groups[group]
+            assert {p: sorted(rows) for p, rows in found.items()} == {
+                p: sorted(rows) for p, rows in entries.items()
+            }
+    finally:
+        store.close()
+
+
+def test_a_cut_outlives_its_store_and_goes_with_the_last_that_has_it(
+    tmp_path: Path,
+) -> None:
+    store = on_disk(tmp_path)
+    store.table(VALUE).put("a", (1, 2))
+    cut = store.snapshot()
+    store.table(VALUE).put("a", None)
+    store.close()
+    store.close()
+    assert dict(cut.key_groups) == {81: {0: [("a", (1, 2))]}}
+    travelled = pickle.loads(pickle.dumps(cut))
+    del cut
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+    assert travelled.key_groups == {81: {0: [("a", (1, 2))]}}
+
+
+def test_no_file_is_made_before_there_is_state(tmp_path: Path) -> None:
+    store = on_disk(tmp_path)
+    assert (store.estimated_keys(), store.size_bytes()) == (0, 0)
+    assert dict(store.snapshot().key_groups) == {}
+    store.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cache_holds_no_more_than_its_share(tmp_path: Path) -> None:
+    store = RocksDBStateStore(
+        128, GROUPS, ManualClock(), path=tmp_path, memory_bytes=1 << 20
+    )
+    table = store.table(VALUE)
+    for key in range(50_000):
+        table.prefetch([key])
+        table.put(key, key)
+    cache = table.cache
+    held = len(cache._young) + len(cache._old) + len(cache._leaving)
+    assert held <= 3 * store._limit.per_generation < 15_000
+    assert len(cache._known_places) <= held + 1
+    assert len(table) == 50_000
+    assert store.size_bytes() > 0
+    store.close()
+
+
+def test_state_after_the_end_is_refused(tmp_path: Path) -> None:
+    store = on_disk(tmp_path)
+    store.close()
+    with pytest.raises(Exception, match="after the end"):
+        store.table(VALUE)
