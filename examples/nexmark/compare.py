@@ -28,6 +28,12 @@ from examples.nexmark.streams import event_stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Compiling a query takes longer than running it over few rows.
+FOR_FEW_ROWS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+}
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -68,8 +74,9 @@ def tables(spark: SparkSession, config: GeneratorConfig, events: int) -> Iterato
     rows: dict[type, list[Any]] = {Person: [], Auction: [], Bid: []}
     for event in generate(config, events):
         rows[type(event)].append(event)
-    partitions = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    before = {name: spark.conf.get(name) for name in FOR_FEW_ROWS}
+    for name, value in FOR_FEW_ROWS.items():
+        spark.conf.set(name, value)
     frames = []
     for kind, values in rows.items():
         frame = spark.createDataFrame(_arrow(kind, values))
@@ -85,7 +92,8 @@ def tables(spark: SparkSession, config: GeneratorConfig, events: int) -> Iterato
             frame.unpersist()
         for name in ("person", "auction", "bid", "side_input"):
             spark.catalog.dropTempView(name)
-        spark.conf.set("spark.sql.shuffle.partitions", partitions)
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def _arrow(kind: Any, values: list[Any]) -> Any:
