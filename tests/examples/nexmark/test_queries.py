@@ -137,6 +137,24 @@ def test_early_bids_are_kept_until_event_time_reaches_them() -> None:
         assert [winner.price for winner in harness.values] == [7]
 
 
+def test_an_open_auction_outlives_a_restart() -> None:
+    def operator() -> KeyedCoProcessOperator:
+        return KeyedCoProcessOperator("id", "auction", BestBidAtClose())
+
+    with TwoInputHarness(operator(), keyed=True) as harness:
+        harness.second.process_run([bid(1, 100, 7), bid(2, 100, 8)], [100, 100])
+        harness.first.process_run([auction(1, 90, 200)], [90])
+        state = harness.snapshot()
+    harness = TwoInputHarness(operator(), keyed=True)
+    harness.restore(state)
+    with harness:
+        harness.first.process_run([auction(2, 95, 200)], [95])
+        harness.second.process_run([bid(1, 110, 6)], [110])
+        for side in (harness.first, harness.second):
+            side.process_watermark(200)
+        assert sorted(winner.price for winner in harness.values) == [7, 8]
+
+
 async def test_the_last_ten_prices_count() -> None:
     events: list[Event] = []
     for number in range(12):
