@@ -18,6 +18,7 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
+from aiomailbox.state import HeapStateBackend, RocksDBStateBackend
 from aiomailbox.testing import OneInputHarness
 
 
@@ -217,7 +218,11 @@ def test_state_lives_as_long_as_its_ttl() -> None:
         assert harness.values == [(None, "a"), (("a",), "A"), (None, "a")]
 
 
-def test_a_state_can_be_deleted_for_all_keys_in_init() -> None:
+@pytest.mark.parametrize("backend", [HeapStateBackend, RocksDBStateBackend])
+def test_a_state_can_be_deleted_for_all_keys_in_init(backend: Any) -> None:
+    if backend is RocksDBStateBackend:
+        pytest.importorskip("rocksdict")
+
     class First(Base):
         def init(self, handle: Any) -> None:
             self.old = handle.getListState("old", "v string")
@@ -241,7 +246,9 @@ def test_a_state_can_be_deleted_for_all_keys_in_init() -> None:
         first.process_element("a")
         snapshot = first.snapshot()
     second = OneInputHarness(
-        TransformWithStateOperator(str.lower, Second()), keyed=True
+        TransformWithStateOperator(str.lower, Second()),
+        keyed=True,
+        state_backend=backend(),
     )
     second.restore(snapshot)
     with second:

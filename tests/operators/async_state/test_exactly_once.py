@@ -16,7 +16,11 @@ from aiomailbox.operators import (
     KeyedProcessOperator,
 )
 from aiomailbox.records import StreamRecord, Watermark
-from aiomailbox.state import ListStateDescriptor, ValueStateDescriptor
+from aiomailbox.state import (
+    ListStateDescriptor,
+    RocksDBStateBackend,
+    ValueStateDescriptor,
+)
 from aiomailbox.testing import OneInputHarness
 
 COUNT = ValueStateDescriptor("count", default=0)
@@ -221,3 +225,22 @@ async def test_after_a_rescale_each_row_and_timer_is_where_its_key_is(
     await whole.end()
     got = by_key([*before, *after, *whole.output.elements])
     assert got == by_key(expected([*steps, ("watermark", 60, None)]))
+
+
+async def test_state_in_rocksdb_is_seen_and_changed_in_the_same_way(
+    drive: Any, tmp_path: Any
+) -> None:
+    pytest.importorskip("rocksdict")
+    steps = scenario(1)
+    backend = {"state_backend": RocksDBStateBackend(tmp_path)}
+    driven = drive(Waiting(), subtask=backend)
+    feed(driven, steps[:20])
+    await asyncio.sleep(0.004)
+    snapshot = driven.operator.snapshot()
+    before = list(driven.output.elements)
+    await driven.close()
+    second = drive(Waiting(), state=snapshot)
+    feed(second, steps[20:])
+    await second.end()
+    got = by_key([*before, *second.output.elements])
+    assert got == by_key(expected(steps))

@@ -26,9 +26,11 @@ from aiomailbox.policies import Retry
 from aiomailbox.records import OutputTag
 from aiomailbox.state import (
     AggregatingStateDescriptor,
+    HeapStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    RocksDBStateBackend,
     StateTtlConfig,
     ValueStateDescriptor,
 )
@@ -398,7 +400,13 @@ class Total:
         return [first[0] + second[0]]
 
 
-async def test_every_kind_of_state_shows_a_row_its_own_changes(drive: Any) -> None:
+@pytest.mark.parametrize("backend", [HeapStateBackend, RocksDBStateBackend])
+async def test_every_kind_of_state_shows_a_row_its_own_changes(
+    drive: Any, backend: Any
+) -> None:
+    if backend is RocksDBStateBackend:
+        pytest.importorskip("rocksdict")
+
     async def use(value: Any, context: Any, out: Any) -> None:
         largest = context.state.get_reducing(ReducingStateDescriptor("max", max))
         total = context.state.get_aggregating(
@@ -416,7 +424,8 @@ async def test_every_kind_of_state_shows_a_row_its_own_changes(drive: Any) -> No
             raise ValueError(value)
         out.collect((largest.get(), total.get(), entries.keys(), entries.contains(1)))
 
-    driven = drive(use, key=lambda value: "k", on_error=skip)
+    subtask = {"state_backend": backend()}
+    driven = drive(use, key=lambda value: "k", on_error=skip, subtask=subtask)
     driven.send([("a", 3), ("bad", 9), ("b", 1)])
     await driven.end()
     assert driven.values == [(3, 3, [3], False), (3, 4, [3, 1], True)]
@@ -539,3 +548,29 @@ async def test_open_enters_a_context_manager_once_and_leaves_it_after_the_calls(
     await driven.close()
     assert gates.cancelled == ["a"]
     assert events == ["opened", "ended with client", "left"]
+
+
+async def test_what_is_committed_together_is_emitted_together(
+    drive: Any, gates: Any
+) -> None:
+    driven = drive(Counting(gates))
+    emit = driven.output.emit_run
+
+    def emit_and_be_full(run: Any) -> Any:
+        driven.output.availability.reset()
+        return emit(run)
+
+    driven.output.emit_run = emit_and_be_full
+    driven.send(["a", "b", "c1", "c2"])
+    await tick()
+    await asyncio.gather(*(gates.finish(value) for value in ("a", "b", "c1")))
+    assert sorted(driven.values) == ["a=1", "b=1", "c1=1"]
+    snapshot = driven.operator.snapshot()
+    assert snapshot.own.elements == [("row", "c2", None)]
+    await gates.finish("c2")
+    assert len(driven.values) == 3
+    assert driven.operator.snapshot().own.elements == [("row", "c2", None)]
+    driven.output.availability.set_available()
+    await tick()
+    assert driven.values[-1] == "c2=2"
+    assert driven.operator.snapshot().own is None
