@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import random
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,28 @@ def test_state_after_the_end_is_refused(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(Exception, match="after the end"):
         store.table(VALUE)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_comes_back_while_it_leaves_is_the_newest(
+    tiny: None, tmp_path: Path, seed: int
+) -> None:
+    chosen = random.Random(seed)
+    store = on_disk(tmp_path)
+    table = store.table(VALUE)
+    expected: dict[int, int] = {}
+    for number in range(2000):
+        key = chosen.randrange(25)
+        match chosen.randrange(4):
+            case 0:
+                expected[key] = number
+                table.put(key, number)
+            case 1:
+                expected.pop(key, None)
+                table.remove(key)
+            case 2:
+                table.prefetch([chosen.randrange(25) for _ in range(3)])
+            case _:
+                assert table.get(key) == expected.get(key)
+    assert dict(table.items()) == expected
+    store.close()
