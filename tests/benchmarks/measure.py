@@ -3,7 +3,9 @@
 The machine is shared and its speed changes from second to second, so a system is never
 timed alone: in each round every system runs once, one directly after the other, and
 only times of one round are divided by each other. What is reported is the median of
-these ratios and the median of the times. The garbage collector stays on, as it is in a
+these ratios and the median of the times. Beside it stands the same ratio of the time
+that the processor spent on this process: where several programs share few cores it is
+the steadier of the two, and where they differ much the machine was too busy. The garbage collector stays on, as it is in a
 job; garbage of the one before is collected before the clock starts.
 """
 
@@ -40,6 +42,8 @@ class Row:
     Attributes:
         ratio: Its speed relative to the first system of the work, in records per
             second: 1 is as fast, 0.5 takes twice as long.
+        cpu_ratio: The same by processor time of this process; 0 if that says nothing,
+            because the work is waiting, or is done by other processes.
     """
 
     work: str
@@ -47,6 +51,7 @@ class Row:
     records: int
     seconds: float
     ratio: float
+    cpu_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +81,10 @@ class Report:
 
     def at_least(self, bound: float, what: str, system: str = OURS) -> None:
         """Judge the ratio of a system against a lower bound."""
-        ratio = self.ratio(system)
-        text = f"{system}: {ratio:.2f} x {what}, wanted at least {bound}"
+        row = self.row(system)
+        ratio = row.ratio
+        by_cpu = f" ({row.cpu_ratio:.2f} by processor time)" if row.cpu_ratio else ""
+        text = f"{system}: {ratio:.2f} x {what}{by_cpu}, wanted at least {bound}"
         self.verdicts.append(Verdict(text, ratio >= bound))
 
     def judge(self, text: str, *, reached: bool) -> None:
@@ -85,43 +92,62 @@ class Report:
         self.verdicts.append(Verdict(text, reached))
 
 
-def timed(work: Callable[[int], int], count: int) -> tuple[float, int]:
-    """Return how many seconds ``work(count)`` takes, and what it returns."""
+def timed(work: Callable[[int], int], count: int) -> tuple[float, float, int]:
+    """Return how many seconds ``work(count)`` takes, and what it returns.
+
+    Returns:
+        Seconds on the clock, seconds of the processor, and the result.
+    """
     gc.collect()
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     result = work(count)
-    return time.perf_counter() - started, result
+    return time.perf_counter() - started, time.process_time() - cpu_started, result
 
 
 def compare(
-    work: str, systems: Sequence[System], records: int, rounds: int
+    work: str,
+    systems: Sequence[System],
+    records: int,
+    rounds: int,
+    *,
+    computes: bool = False,
 ) -> list[Row]:
     """Time systems against the first one of them.
+
+    Args:
+        work: The work's name.
+        systems: At least one.
+        records: How many records a system with a share of 1 gets.
+        rounds: How often each system runs.
+        computes: Whether the work is nothing but computing in this process.
 
     Raises:
         AssertionError: If a system returns another number of results than the first
             does for as many records.
     """
     baseline = systems[0]
-    times: dict[str, list[float]] = {system.name: [] for system in systems}
-    ratios: dict[str, list[float]] = {system.name: [] for system in systems}
+    names = [system.name for system in systems]
+    times: dict[str, list[float]] = {name: [] for name in names}
+    ratios: dict[str, list[float]] = {name: [] for name in names}
+    cpu_ratios: dict[str, list[float]] = {name: [] for name in names}
     expected = {system.share: 0 for system in systems}
     for share in expected:
         expected[share] = baseline.run(int(records * share))
     for _ in range(rounds):
-        reference = 0.0
+        reference = cpu_reference = 0.0
         for system in systems:
             count = int(records * system.share)
-            seconds, results = timed(system.run, count)
+            seconds, cpu_seconds, results = timed(system.run, count)
             if results != expected[system.share]:
                 raise AssertionError(
                     f"{work}: {system.name} had {results} results of {count} records, "
                     f"{baseline.name} {expected[system.share]}"
                 )
-            speed = count / seconds
-            reference = reference or speed
+            reference = reference or count / seconds
+            cpu_reference = cpu_reference or count / cpu_seconds
             times[system.name].append(seconds)
-            ratios[system.name].append(speed / reference)
+            ratios[system.name].append(count / seconds / reference)
+            cpu_ratios[system.name].append(count / cpu_seconds / cpu_reference)
     return [
         Row(
             work,
@@ -129,6 +155,7 @@ def compare(
             int(records * system.share),
             statistics.median(times[system.name]),
             statistics.median(ratios[system.name]),
+            statistics.median(cpu_ratios[system.name]) if computes else 0.0,
         )
         for system in systems
     ]

@@ -19,7 +19,8 @@ def render(report: Report) -> str:
         else:
             took = f"{row.seconds * 1e3:>9.3f} ms {'':>13}"
             count = f"{'one':>10} {'':7}"
-        lines.append(f"    {row.system:<46}{count} {took}  x {row.ratio:.3f}")
+        cpu = f"  (processor x {row.cpu_ratio:.3f})" if row.cpu_ratio else ""
+        lines.append(f"    {row.system:<46}{count} {took}  x {row.ratio:.3f}{cpu}")
     for verdict in report.verdicts:
         mark = "reached" if verdict.reached else "MISSED"
         lines.append(f"    {mark:<8}{verdict.text}")

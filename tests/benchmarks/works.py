@@ -75,7 +75,9 @@ def w3(options: Options) -> Iterator[Report]:
     report.at_least(0.3, "plain")
     yield report
     sparse = Report("W3b", "the same with 1 record per window: as many results")
-    sparse.rows = compare("W3b", _windows(1), options.records, options.rounds)
+    sparse.rows = compare(
+        "W3b", _windows(1), options.records, options.rounds, computes=True
+    )
     yield sparse
 
 
@@ -176,7 +178,9 @@ def _compared(
     work: str, systems: list[System], options: Options, **peer_options: int
 ) -> list[Row]:
     peers = peers_of(work, **peer_options) if options.peers else []
-    return compare(work, systems + peers, options.records, options.rounds)
+    return compare(
+        work, systems + peers, options.records, options.rounds, computes=True
+    )
 
 
 def _windows(per_ms: int) -> list[System]:
