@@ -108,20 +108,28 @@ def _own(value: Any) -> Any:
     return copy.copy(value) if has_life else value
 
 
-def check_strategy(strategy: object, parameter: str) -> WatermarkStrategy:
-    """Return ``strategy`` if it is a `WatermarkStrategy` that jobs follow, else raise."""
+def check_strategy(
+    strategy: object, parameter: str, *, of_source: bool = True
+) -> WatermarkStrategy:
+    """Return ``strategy`` if it is a `WatermarkStrategy` that jobs follow, else raise.
+
+    Args:
+        strategy: What the user gave.
+        parameter: Under which name.
+        of_source: Whether it is for a source, which can wait for others.
+    """
     if not isinstance(strategy, WatermarkStrategy):
         raise WrongTypeError(
             parameter,
             f"{strategy!r} is not a WatermarkStrategy",
             "Use am.WatermarkStrategy.for_bounded_out_of_orderness(...).",
         )
-    if strategy.alignment is not None:
+    if strategy.alignment is not None and not of_source:
         raise InvalidArgumentError(
             parameter,
-            "sources do not wait for each other yet, so watermark alignment would "
-            "have no effect",
-            "Leave with_watermark_alignment(...) out.",
+            "only a source can wait for others, so watermark alignment would have no "
+            "effect here",
+            "Give the strategy to from_source(...) instead.",
         )
     return strategy
 

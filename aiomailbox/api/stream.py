@@ -240,7 +240,7 @@ class DataStream(
 
         What upstream said of event time is forgotten, except for its end.
         """
-        check_strategy(strategy, "strategy")
+        check_strategy(strategy, "strategy", of_source=False)
         return self._derive(
             "timestamps", partial(TimestampsAndWatermarksOperator, strategy)
         )

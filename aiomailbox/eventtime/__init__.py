@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from aiomailbox.eventtime.alignment import AlignedReader, AlignmentGroup
+from aiomailbox.eventtime.alignment import (
+    AlignedReader,
+    AlignmentGroup,
+    AlignmentGroups,
+)
 from aiomailbox.eventtime.assigner import AssignerSpec, TimestampAssigner
 from aiomailbox.eventtime.combined import (
     CombinedWatermark,
@@ -39,6 +43,7 @@ __all__ = [
     "AlignedReader",
     "AlignmentConfig",
     "AlignmentGroup",
+    "AlignmentGroups",
     "AssignerSpec",
     "BoundedOutOfOrderness",
     "CombinedWatermark",

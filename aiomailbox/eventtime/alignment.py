@@ -8,10 +8,12 @@ not available until the limit has moved; meanwhile its idleness clock stands sti
 from __future__ import annotations
 
 from aiomailbox.availability import Availability
+from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.eventtime.idleness import RelativeClock
+from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-__all__ = ["AlignedReader", "AlignmentGroup"]
+__all__ = ["AlignedReader", "AlignmentGroup", "AlignmentGroups"]
 
 
 class AlignmentGroup:
@@ -50,6 +52,41 @@ class AlignmentGroup:
         """Return the watermark up to which readers may go; MAX if none reported."""
         lowest = min(self._reported.values(), default=MAX_TIMESTAMP)
         return min(lowest + self._max_drift_ms, MAX_TIMESTAMP)
+
+
+class AlignmentGroups:
+    """The alignment groups of a job, by name.
+
+    Example:
+        >>> groups = AlignmentGroups()
+        >>> first = groups.get(AlignmentConfig("orders", 100, 1000))
+        >>> first is groups.get(AlignmentConfig("orders", 100, 500))
+        True
+    """
+
+    __slots__ = ("_groups",)
+
+    def __init__(self) -> None:
+        self._groups: dict[str, tuple[int, AlignmentGroup]] = {}
+
+    def get(self, config: AlignmentConfig) -> AlignmentGroup:
+        """Return the group that a strategy names.
+
+        Raises:
+            InvalidArgumentError: If others of the group named another drift.
+        """
+        drift_ms = config.max_drift_ms
+        known = self._groups.setdefault(
+            config.group, (drift_ms, AlignmentGroup(drift_ms))
+        )
+        if known[0] != drift_ms:
+            raise InvalidArgumentError(
+                "max_drift",
+                f"sources of the alignment group {config.group!r} name {known[0]} ms "
+                f"and {drift_ms} ms",
+                "Name the same for all of them.",
+            )
+        return known[1]
 
 
 class AlignedReader:

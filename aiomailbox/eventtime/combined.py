@@ -52,6 +52,11 @@ class CombinedWatermark:
         self.watermark = MIN_TIMESTAMP
         self.is_idle = False
 
+    @property
+    def are_all_idle(self) -> bool:
+        """Whether there are parts, and all of them are idle now."""
+        return bool(self.parts) and all(part.is_idle for part in self.parts)
+
     def update(self) -> bool:
         """Look at all parts again; says whether the watermark has advanced."""
         active = [part.watermark for part in self.parts if not part.is_idle]

@@ -42,6 +42,11 @@ class WatermarkOutputMultiplexer:
         self._combined = CombinedWatermark()
         self._splits: dict[str, PartialWatermark] = {}
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are splits, and all of them are idle now."""
+        return self._combined.are_all_idle
+
     def register_split(self, split_id: str) -> None:
         """Add a split, without a watermark and not idle.
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from aiomailbox.clock import Clock
 from aiomailbox.eventtime import (
+    AlignmentConfig,
+    AlignmentGroup,
     InternalTimerService,
     ProcessingTimeService,
     Triggerable,
@@ -115,6 +117,10 @@ class RuntimeContext(Protocol):
 
     def limiter(self, limit: RateLimit) -> Limiter:
         """Return the job-wide limiter that this limit names."""
+        ...
+
+    def alignment(self, config: AlignmentConfig) -> AlignmentGroup:
+        """Return the job-wide group of sources that wait for each other."""
         ...
 
     def handover(self, name: str) -> Handover:

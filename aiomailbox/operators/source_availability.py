@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aiomailbox.availability import Availability
+from aiomailbox.availability import Availability, when_all_available
 
 
 class SourceAvailability(Availability):
-    """Follows a reader's availability, until it is set for good.
+    """Follows a reader's availability, and a gate's, until it is set for good.
+
+    The gate is what else the source may have to wait for.
 
     Example:
         >>> source, reader = SourceAvailability(), Availability()
@@ -18,11 +20,12 @@ class SourceAvailability(Availability):
         look
     """
 
-    __slots__ = ("_is_armed", "_is_set", "_reader")
+    __slots__ = ("_gate", "_is_armed", "_is_set", "_reader")
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
         self._reader: Availability | None = None
+        self._gate = Availability(available=True)
         self._is_set = False
         self._is_armed = False
 
@@ -31,11 +34,12 @@ class SourceAvailability(Availability):
         """Whether a poll may find something."""
         if self._reader is None:
             return self._is_set
-        return self._is_set or self._reader.available
+        return self._is_set or (self._reader.available and self._gate.available)
 
-    def follow(self, reader: Availability) -> None:
-        """Be available when ``reader`` is."""
+    def follow(self, reader: Availability, gate: Availability | None = None) -> None:
+        """Be available when ``reader`` is, and ``gate`` if there is one."""
         self._reader = reader
+        self._gate = gate or self._gate
         if self._callbacks:
             self._arm()
 
@@ -56,11 +60,14 @@ class SourceAvailability(Availability):
         # One callback at a time, or a quiet reader would collect them.
         if self._reader is not None and not self._is_armed:
             self._is_armed = True
-            self._reader.on_available(self._fired)
+            when_all_available([self._gate, self._reader], self._fired)
 
     def _fired(self) -> None:
         self._is_armed = False
-        self._run_callbacks()
+        if self.available:
+            self._run_callbacks()
+        elif self._callbacks:
+            self._arm()
 
     def _run_callbacks(self) -> None:
         callbacks, self._callbacks = self._callbacks, []

@@ -19,6 +19,7 @@ from aiomailbox.operators.event_progress import (
     emit_progress,
 )
 from aiomailbox.operators.source import InputStatus, Source, SourceReader
+from aiomailbox.operators.source_alignment import SourceAlignment
 from aiomailbox.operators.source_availability import SourceAvailability
 from aiomailbox.operators.split_outputs import SplitOutputs, SplitProgress
 from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, Run, StopMode
@@ -39,11 +40,13 @@ class OperatorReaderContext:
 class SourceMode(Enum):
     """How far a source operator is.
 
-    ``READING`` ends by the reader or by `SourceOperator.stop`; the next poll says so
+    ``WAITING`` is ``READING`` for a source that is ahead of those that it is aligned
+    with. ``READING`` ends by the reader or by `SourceOperator.stop`; the next poll says so
     and leads to ``DATA_FINISHED``, which lasts.
     """
 
     READING = "reading"
+    WAITING = "waiting"
     STOPPED = "stopped"
     DRAINED = "drained"
     DATA_FINISHED = "data_finished"
@@ -51,6 +54,7 @@ class SourceMode(Enum):
 
 # What a poll says when it does not ask the reader.
 _STATUS_WHEN: dict[SourceMode, InputStatus] = {
+    SourceMode.WAITING: InputStatus.NOTHING_AVAILABLE,
     SourceMode.STOPPED: InputStatus.STOPPED,
     SourceMode.DRAINED: InputStatus.END_OF_DATA,
     SourceMode.DATA_FINISHED: InputStatus.END_OF_INPUT,
@@ -90,7 +94,7 @@ class SourceOperator(Operator):
         interval_ms: int = WATERMARK_INTERVAL_MS,
     ) -> None:
         self.source = source
-        self.mode = SourceMode.READING
+        self._mode = SourceMode.READING
         self.request_split: Callable[[], None] = _nobody_to_ask
         self._strategy = strategy or WatermarkStrategy.no_watermarks()
         self._assigner = self._strategy.create_assigner()
@@ -99,6 +103,7 @@ class SourceOperator(Operator):
         self.availability = SourceAvailability()
         self._reader: SourceReader[Any] | None = None
         self._ticks: IdleTicks | None = None
+        self._alignment: SourceAlignment | None = None
         self._early_splits: list[Any] = []
         self._early_end = False
 
@@ -106,6 +111,13 @@ class SourceOperator(Operator):
     def inputs(self) -> list[Input]:
         """None: a source has no input."""
         return []
+
+    @property
+    def mode(self) -> SourceMode:
+        """How far the source is."""
+        if self._mode is SourceMode.READING and self._must_wait:
+            return SourceMode.WAITING
+        return self._mode
 
     @property
     def reader(self) -> SourceReader[Any]:
@@ -133,7 +145,10 @@ class SourceOperator(Operator):
         Args:
             records_max: From 1 to ``records_max`` of the operator.
         """
-        self._outputs.records_max = min(records_max, self._records_max)
+        records_max = min(records_max, self._records_max)
+        if self._alignment is not None:
+            records_max = self._alignment.room(records_max)
+        self._outputs.records_max = records_max
 
     def open(self) -> Pending:
         """Make the reader, give it its splits and start it."""
@@ -154,7 +169,13 @@ class SourceOperator(Operator):
                 self._request_split,
             )
         )
-        self.availability.follow(self._reader.availability)
+        gate = None
+        if self._strategy.alignment is not None:
+            self._alignment = SourceAlignment(
+                self._strategy.alignment, context, self._ticks.clock, self._align
+            )
+            gate = self._alignment.availability
+        self.availability.follow(self._reader.availability, gate)
         if self._early_splits:
             self.add_splits(self._early_splits)
         self._reader.start()
@@ -170,10 +191,11 @@ class SourceOperator(Operator):
             emitting. ``END_OF_DATA`` (or ``STOPPED``) comes once and
             ``END_OF_INPUT`` from then on.
         """
-        if self.mode is not SourceMode.READING:
-            status = _STATUS_WHEN[self.mode]
-            self.mode = SourceMode.DATA_FINISHED
-            return status, None
+        mode = self.mode
+        if mode is not SourceMode.READING:
+            if mode is not SourceMode.WAITING:
+                self._mode = SourceMode.DATA_FINISHED
+            return _STATUS_WHEN[mode], None
         try:
             status = self.reader.poll_next(self._outputs)
         except AioMailboxError:
@@ -181,17 +203,21 @@ class SourceOperator(Operator):
         except Exception as error:
             raise self.user_error(error) from error
         if status is InputStatus.END_OF_INPUT:
-            self.mode = SourceMode.DATA_FINISHED
+            self._mode = SourceMode.DATA_FINISHED
             self.availability.set_available()
             status = InputStatus.END_OF_DATA
-        return status, self._emit()
+        pending = self._emit()
+        if status is InputStatus.MORE_AVAILABLE and self._must_wait:
+            status = InputStatus.NOTHING_AVAILABLE
+        return status, pending
 
     def stop(self, mode: StopMode) -> None:
         """Read no more; the next poll says that the data ended."""
-        if self.mode is SourceMode.READING:
+        if self._mode is SourceMode.READING:
             drain = mode is StopMode.DRAIN
-            self.mode = SourceMode.DRAINED if drain else SourceMode.STOPPED
+            self._mode = SourceMode.DRAINED if drain else SourceMode.STOPPED
             self.availability.set_available()
+            self._end_alignment()
 
     def add_splits(self, splits: list[Any]) -> None:
         """Give the reader splits; they hold event time back from now on."""
@@ -211,8 +237,7 @@ class SourceOperator(Operator):
 
     def emit_max_watermark(self) -> Pending:
         """End event time: ACTIVE if the source is idle, then the last watermark."""
-        if self._ticks is not None:
-            self._ticks.stop()
+        self._stop_timers()
         self._outputs.end()
         return self._emit_progress()
 
@@ -226,8 +251,7 @@ class SourceOperator(Operator):
 
     def close(self) -> Pending:
         """Close the reader."""
-        if self._ticks is not None:
-            self._ticks.stop()
+        self._stop_timers()
         return None if self._reader is None else self._reader.close()
 
     def _request_split(self) -> None:
@@ -249,6 +273,9 @@ class SourceOperator(Operator):
         run = assign_timestamps(self, self._assigner, run)
         pending = self.output.emit_run(run)
         split.follow(run.timestamps)
+        if self._alignment is not None:
+            self._alignment.on_run(len(run), self._outputs.watermark)
+            self._alignment.pause_splits(self.reader, self._outputs.split_watermarks())
         if pending is None:
             return self._emit_progress()
         return then(pending, self._emit_progress)
@@ -256,6 +283,25 @@ class SourceOperator(Operator):
     def _emit_progress(self) -> Pending:
         progress = self._outputs.take_progress()
         return emit_progress(self.output, progress) if progress else None
+
+    @property
+    def _must_wait(self) -> bool:
+        return self._alignment is not None and self._alignment.must_wait
+
+    def _align(self) -> None:
+        assert self._alignment is not None, "only an aligned source reports"
+        outputs = self._outputs
+        self._alignment.report(outputs.watermark, is_idle=outputs.is_idle)
+        self._alignment.pause_splits(self.reader, outputs.split_watermarks())
+
+    def _end_alignment(self) -> None:
+        if self._alignment is not None:
+            self._alignment.end()
+
+    def _stop_timers(self) -> None:
+        self._end_alignment()
+        if self._ticks is not None:
+            self._ticks.stop()
 
     def _tick(self) -> Pending:
         self._outputs.tick()

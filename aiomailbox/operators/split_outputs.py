@@ -102,6 +102,11 @@ class SplitOutputs:
         """The watermark emitted last, milliseconds."""
         return self._guard.watermark
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are splits, and all of them are idle now."""
+        return self._multiplexer.is_idle
+
     def split_watermarks(self) -> dict[str, int]:
         """Return the watermark of each split, milliseconds."""
         return self._multiplexer.split_watermarks()

@@ -89,6 +89,7 @@ class TaskBuilder:
             journal=services.journal,
             limiter=services.limiters.get,
             handover=services.handover,
+            alignment=services.alignments.get,
             request_split=lambda: self._request_split(vertex, subtask_index),
             state_backend=self._config.state_backend,
             cancel_timeout_s=self._config.cancel_timeout_s,

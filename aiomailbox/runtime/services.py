@@ -7,6 +7,7 @@ from typing import Any
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import IllegalStateError
+from aiomailbox.eventtime import AlignmentGroups
 from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
@@ -46,6 +47,7 @@ class JobServices:
         journal: The job's memory of calls.
         committables: What sinks prepared.
         handovers: Where results are pulled, by name.
+        alignments: The groups of sources that wait for each other.
     """
 
     clock: Clock
@@ -58,6 +60,7 @@ class JobServices:
     journal: MemoryJournal
     committables: CommittableCollector = field(default_factory=CommittableCollector)
     handovers: dict[str, PullHandover] = field(default_factory=dict)
+    alignments: AlignmentGroups = field(default_factory=AlignmentGroups)
 
     def handover(self, name: str) -> Handover:
         """Return the hand-over of this name.

@@ -8,6 +8,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from aiomailbox.eventtime import (
+    AlignmentConfig,
+    AlignmentGroup,
     InternalTimerService,
     ProcessingTimeService,
     Triggerable,
@@ -90,6 +92,10 @@ class TaskRuntimeContext:
     def limiter(self, limit: RateLimit) -> Limiter:
         """Return the job-wide limiter that this limit names."""
         return self._environment.limiter(limit)
+
+    def alignment(self, config: AlignmentConfig) -> AlignmentGroup:
+        """Return the job-wide group of sources that wait for each other."""
+        return self._environment.alignment(config)
 
     def handover(self, name: str) -> Handover:
         """Return the job's hand-over of this name."""

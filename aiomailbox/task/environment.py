@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiomailbox.clock import Clock
+from aiomailbox.eventtime import AlignmentConfig, AlignmentGroup, AlignmentGroups
 from aiomailbox.ids import TaskId
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Committables, Handover, Journal, Limiter
@@ -33,6 +34,7 @@ class TaskEnvironment:
         limiter: Finds the job-wide limiter of a rate limit.
         handover: Finds the job's hand-over of a name.
         request_split: Asks the enumerator of this task's source for a split.
+        alignment: Finds the job-wide group of sources that wait for each other.
         state_backend: Makes the stores of operators with keys.
         cancel_timeout_s: How long clean-up may take.
     """
@@ -51,6 +53,9 @@ class TaskEnvironment:
     limiter: Callable[[RateLimit], Limiter]
     handover: Callable[[str], Handover]
     request_split: Callable[[], None]
+    alignment: Callable[[AlignmentConfig], AlignmentGroup] = field(
+        default_factory=lambda: AlignmentGroups().get
+    )
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
     cancel_timeout_s: float = 30.0
 

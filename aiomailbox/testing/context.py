@@ -9,6 +9,9 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from aiomailbox.eventtime import (
+    AlignmentConfig,
+    AlignmentGroup,
+    AlignmentGroups,
     InternalTimerService,
     ManualProcessingTimeService,
     Triggerable,
@@ -112,10 +115,15 @@ class TestRuntimeContext:
         self.tasks: list[asyncio.Task[None]] = []
         self._limiters: dict[RateLimit, FreeLimiter] = {}
         self._handovers: dict[str, MemoryHandover] = {}
+        self._alignments = AlignmentGroups()
 
     def limiter(self, limit: RateLimit) -> FreeLimiter:
         """Return the limiter of this limit, which only counts."""
         return self._limiters.setdefault(limit, FreeLimiter())
+
+    def alignment(self, config: AlignmentConfig) -> AlignmentGroup:
+        """Return the group of this name, which knows only this operator."""
+        return self._alignments.get(config)
 
     def handover(self, name: str) -> MemoryHandover:
         """Return the hand-over of this name, with room for one run."""

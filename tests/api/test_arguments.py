@@ -231,8 +231,8 @@ def test_an_async_function_is_no_surprise_where_it_cannot_be_used(env: Env) -> N
 def test_watermark_alignment_is_not_accepted_and_then_ignored(env: Env) -> None:
     strategy = am.WatermarkStrategy.for_monotonous_timestamps()
     aligned = strategy.with_watermark_alignment("group", am.minutes(1))
-    with pytest.raises(am.UsageError, match=r"watermark_strategy: .*alignment"):
-        env.from_collection([1], aligned)
+    with pytest.raises(am.UsageError, match=r"strategy: .*only a source"):
+        env.from_collection([1]).assign_timestamps_and_watermarks(aligned)
 
 
 def test_a_keyed_function_needs_keys(env: Env) -> None:
