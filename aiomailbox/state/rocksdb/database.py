@@ -35,7 +35,9 @@ def _options(memory_bytes: int) -> Any:
     options.set_max_write_buffer_number(2)
     options.set_compression_type(rocks.DBCompressionType.lz4())
     options.set_max_background_jobs(2)
-    options.set_max_open_files(256)
+    options.set_max_open_files(1024)
+    # A file's filter is cached as one piece, which has to fit into a shard of the cache.
+    options.set_target_file_size_base(4 * _MIB)
     options.set_keep_log_file_num(1)
     blocks = rocks.BlockBasedOptions()
     blocks.set_block_cache(rocks.Cache(max(memory_bytes // 2, _MIB)))
