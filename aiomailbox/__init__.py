@@ -21,7 +21,9 @@ from aiomailbox.api import (
     JoinedStreams,
     JoinedWindows,
     KeyedStream,
+    OperatorWatermark,
     Pipeline,
+    Session,
     StreamExecutionEnvironment,
     WindowedStream,
     pipeline,
@@ -71,6 +73,7 @@ from aiomailbox.operators import (
     min_,
     skip,
     sum_,
+    top_n,
 )
 from aiomailbox.policies import Batch, Cache, RateLimit, Retry
 from aiomailbox.records import OutputTag
@@ -163,6 +166,7 @@ __all__ = [
     "MapStateDescriptor",
     "NeverTrigger",
     "ObjectSerializer",
+    "OperatorWatermark",
     "OutputTag",
     "PickleSerializer",
     "Pipeline",
@@ -178,6 +182,7 @@ __all__ = [
     "Retry",
     "RetryLater",
     "RocksDBStateBackend",
+    "Session",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
     "StateTtlConfig",
@@ -213,6 +218,7 @@ __all__ = [
     "seconds",
     "skip",
     "sum_",
+    "top_n",
 ]
 
 __version__ = "0.1.0"

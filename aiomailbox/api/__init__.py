@@ -4,9 +4,10 @@ from aiomailbox.api.broadcast import BroadcastConnectedStream, BroadcastStream
 from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.environment import StreamExecutionEnvironment
 from aiomailbox.api.interval import IntervalJoin, IntervalJoined
-from aiomailbox.api.job import JobClient, JobMetrics
+from aiomailbox.api.job import JobClient, JobMetrics, OperatorWatermark
 from aiomailbox.api.pipeline import Pipeline, pipeline
 from aiomailbox.api.run import run
+from aiomailbox.api.sessions import Session
 from aiomailbox.api.stream import DataStream, KeyedStream
 from aiomailbox.api.window_joins import JoinedStreams, JoinedWindows
 from aiomailbox.api.windowed import WindowedStream
@@ -23,7 +24,9 @@ __all__ = [
     "JoinedStreams",
     "JoinedWindows",
     "KeyedStream",
+    "OperatorWatermark",
     "Pipeline",
+    "Session",
     "StreamExecutionEnvironment",
     "WindowedStream",
     "pipeline",

@@ -29,6 +29,7 @@ from aiomailbox.api.partitioning import Partitioning
 from aiomailbox.api.results import ResultVerbs
 from aiomailbox.api.settings import OperatorSettings
 from aiomailbox.api.typed import RecordTypeCheck
+from aiomailbox.api.useful import KeyedUseful, Useful
 from aiomailbox.api.windowed import WindowedStream
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
@@ -69,6 +70,7 @@ class DataStream(
     Partitioning["DataStream[T]"],
     Connecting[T, "DataStream[Any]"],
     Joins["DataStream[Any]"],
+    Useful["DataStream[Any]"],
     Generic[T],
 ):
     """A stream of records of type ``T``.
@@ -338,6 +340,7 @@ class KeyedStream(
     DataStream[T],
     KeyedJoins["DataStream[Any]"],
     KeyedFunctions["DataStream[Any]"],
+    KeyedUseful["DataStream[Any]"],
     Generic[K, T],
 ):
     """A stream whose records are placed by key.
@@ -386,13 +389,9 @@ class KeyedStream(
             function, KeyedProcessFunction, "function", "Derive a class from it."
         )
         policy = check_on_error(on_error)
-        return self._keyed(
-            "process",
-            partial(
-                own_copy, KeyedProcessOperator, self.key, function, on_error=policy
-            ),
-            (function_info(function.process_element),),
-        )
+        make = partial(own_copy, KeyedProcessOperator, self.key, function)
+        infos = (function_info(function.process_element),)
+        return self._keyed("process", partial(make, on_error=policy), infos)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[K, T, DataStream[Any]]:
         """Group the records of each key into windows of time."""

@@ -129,12 +129,21 @@ from aiomailbox.operators.stateless import (
 )
 from aiomailbox.operators.timestamps import TimestampsAndWatermarksOperator
 from aiomailbox.operators.two_input import TwoInputOperator
+from aiomailbox.operators.useful import (
+    BatchOperator,
+    DeduplicateOperator,
+    SampleOperator,
+    TopN,
+    WithLatestOperator,
+    top_n,
+)
 
 __all__ = [
     "Aggregate",
     "AsOfJoinOperator",
     "AsyncMapOperator",
     "AsyncStatelessOperator",
+    "BatchOperator",
     "Boundedness",
     "BroadcastProcessFunction",
     "BroadcastProcessOperator",
@@ -147,6 +156,7 @@ __all__ = [
     "Committables",
     "Committer",
     "DeadLetter",
+    "DeduplicateOperator",
     "ElementCalls",
     "EnumeratorContext",
     "ErrorAction",
@@ -192,6 +202,7 @@ __all__ = [
     "ReaderOutput",
     "RecordFailures",
     "RuntimeContext",
+    "SampleOperator",
     "Sink",
     "SinkOperator",
     "SinkState",
@@ -211,7 +222,9 @@ __all__ = [
     "TimeDomain",
     "TimerService",
     "TimestampsAndWatermarksOperator",
+    "TopN",
     "TwoInputOperator",
+    "WithLatestOperator",
     "aggregates",
     "callable_kind",
     "check_aggregate",
@@ -240,5 +253,6 @@ __all__ = [
     "stateless",
     "sum_",
     "then",
+    "top_n",
     "user_location",
 ]

@@ -1,0 +1,42 @@
+"""Sessions of a key as records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from aiomailbox.windowing import TimeWindow
+
+__all__ = ["Session", "SessionMaker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a key did without a pause as long as the gap.
+
+    Attributes:
+        key: The key.
+        start: Event time of the first record, milliseconds.
+        end: Event time of the last record, milliseconds.
+        records: The records, in the order in which they came.
+    """
+
+    key: Any
+    start: int
+    end: int
+    records: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMaker:
+    """Makes a `Session` of a session window.
+
+    Args:
+        gap_ms: The gap, which the window has after its last record.
+    """
+
+    gap_ms: int
+
+    def __call__(self, key: Any, window: TimeWindow, records: list[Any]) -> Any:
+        """Return the session, in a list."""
+        return [Session(key, window.start, window.end - self.gap_ms, records)]

@@ -1,0 +1,18 @@
+"""Operators and aggregates that nobody should have to write again."""
+
+from __future__ import annotations
+
+from aiomailbox.operators.useful.batch import BatchOperator
+from aiomailbox.operators.useful.deduplicate import DeduplicateOperator
+from aiomailbox.operators.useful.latest import WithLatestOperator
+from aiomailbox.operators.useful.sample import SampleOperator
+from aiomailbox.operators.useful.top_n import TopN, top_n
+
+__all__ = [
+    "BatchOperator",
+    "DeduplicateOperator",
+    "SampleOperator",
+    "TopN",
+    "WithLatestOperator",
+    "top_n",
+]

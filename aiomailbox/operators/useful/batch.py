@@ -1,0 +1,154 @@
+"""Puts records together in lists."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.eventtime import TimerHandle
+from aiomailbox.operators.contract import Operator, Pending, then
+from aiomailbox.policies import check_count
+from aiomailbox.records import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    ListRun,
+    Run,
+    WatermarkStatus,
+)
+from aiomailbox.state import ListStateDescriptor
+
+__all__ = ["BatchOperator"]
+
+_OPEN_BATCH = ListStateDescriptor("open-batch")
+
+
+class BatchOperator(Operator):
+    """Replaces records by lists of them, in their order.
+
+    Theory of operation: a list goes out when it is full, when its first record has
+    waited long enough, when the stream becomes idle, and at the end. Its event time is
+    the latest one of its records. A watermark that comes while a list is open follows
+    that list, so no list is late; of several the last one counts.
+
+    Args:
+        size: Records in a list at most.
+        within: How long the first record of a list waits for others, in processing
+            time: a timedelta or seconds; None for as long as it takes.
+
+    Raises:
+        InvalidArgumentError: If ``size`` is below 1, or ``within`` not above zero.
+        WrongTypeError: If one is of another type.
+
+    Example:
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> with OneInputHarness(BatchOperator(2, within=1)) as harness:
+        ...     harness.process_run(["a", "b", "c"])
+        ...     harness.set_processing_time(1001)
+        ...     harness.values
+        [['a', 'b'], ['c']]
+    """
+
+    def __init__(self, size: int, within: timedelta | float | None = None) -> None:
+        self.size = check_count(size, "size")
+        self.within_ms = None if within is None else duration_ms(within, "within")
+        if self.within_ms == 0:
+            raise InvalidArgumentError(
+                "within", "0 is no time to wait", "Use a millisecond or more, or None."
+            )
+        self._values: list[Any] = []
+        self._stamps: list[int] = []
+        self._timer: TimerHandle | None = None
+        self._held_watermark: int | None = None
+
+    def open(self) -> Pending:
+        """Go on with the open lists of earlier instances."""
+        self._state = self.context.operator_state.get_list_state(_OPEN_BATCH)
+        for value, stamp in self._state.get():
+            self._values.append(value)
+            self._stamps.append(stamp)
+        if self._values:
+            self._arm()
+        return None
+
+    def snapshot(self) -> Any:
+        """Return the records of the open list."""
+        self._state.update(zip(self._values, self._stamps, strict=True))
+        return super().snapshot()
+
+    def process_run(self, run: Run) -> Pending:
+        """Take the records, and pass on the lists that are full."""
+        if not len(run):
+            return None
+        was_empty = not self._values
+        self._values += run.values
+        self._stamps += run.timestamps or [MIN_TIMESTAMP] * len(run)
+        if len(self._values) < self.size:
+            if was_empty:
+                self._arm()
+            return None
+        return self._emit(len(self._values) // self.size * self.size)
+
+    def process_watermark(self, timestamp_ms: int) -> Pending:
+        """Hold the watermark back while a list is open."""
+        if timestamp_ms == MAX_TIMESTAMP:
+            self._held_watermark = None
+            pending = self._emit(len(self._values))
+            return then(pending, self.output.emit_watermark, timestamp_ms)
+        if not self._values:
+            return self.output.emit_watermark(timestamp_ms)
+        self._held_watermark = timestamp_ms
+        return None
+
+    def process_status(self, status: WatermarkStatus) -> Pending:
+        """Pass the status on after the open list."""
+        return then(self._emit(len(self._values)), self.output.emit_status, status)
+
+    def end_input(self) -> Pending:
+        """Pass on the open list."""
+        return self._emit(len(self._values))
+
+    def close(self) -> Pending:
+        """Wait no more."""
+        self._disarm()
+        return None
+
+    def _emit(self, count: int) -> Pending:
+        """Pass on lists of the first ``count`` records, then the held watermark."""
+        if not count:
+            return None
+        self._disarm()
+        lists, stamps = [], []
+        for start in range(0, count, self.size):
+            end = min(start + self.size, count)
+            lists.append(self._values[start:end])
+            stamps.append(max(self._stamps[start:end]))
+        del self._values[:count], self._stamps[:count]
+        if self._values:
+            self._arm()
+        has_times = any(stamp != MIN_TIMESTAMP for stamp in stamps)
+        pending = self.output.emit_run(ListRun(lists, stamps if has_times else None))
+        held = self._held_watermark
+        # What is left of the last run came after the watermark.
+        self._held_watermark = None
+        return pending if held is None else then(pending, self._watermark, held)
+
+    def _watermark(self, timestamp_ms: int) -> Pending:
+        return self.output.emit_watermark(timestamp_ms)
+
+    def _arm(self) -> None:
+        if self.within_ms is None:
+            return
+        time = self.context.processing_time
+        due = time.current_processing_time() + self.within_ms
+        self._timer = time.register_timer(due, self._on_timer)
+
+    def _disarm(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _on_timer(self, _: int) -> Pending:
+        self._timer = None
+        return self._emit(len(self._values))

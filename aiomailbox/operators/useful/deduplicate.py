@@ -1,0 +1,84 @@
+"""Passes on the first record of each key."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from aiomailbox.operators.contract import Pending
+from aiomailbox.operators.key_reader import KeyReader
+from aiomailbox.operators.keyed import KeySelector
+from aiomailbox.operators.selectors import field_or_function
+from aiomailbox.operators.stateful import StatefulOperator
+from aiomailbox.records import ListRun, Run
+from aiomailbox.state import StateTtlConfig, ValueStateDescriptor
+
+__all__ = ["DeduplicateOperator"]
+
+
+class DeduplicateOperator(StatefulOperator):
+    """Passes on the first record of each key and drops the others.
+
+    Args:
+        key: A field's name or a function of a record.
+        ttl: After how long, in processing time since its first record, a key counts as
+            new again: a timedelta or seconds; None for never.
+
+    Raises:
+        InvalidArgumentError: If ``ttl`` is zero or negative.
+
+    Concept:
+        Flink SQL, deduplication that keeps the first row.
+
+    Example:
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> with OneInputHarness(DeduplicateOperator(str.lower), keyed=True) as harness:
+        ...     harness.process_run(["a", "b", "A"])
+        ...     harness.values
+        ['a', 'b']
+    """
+
+    def __init__(
+        self, key: KeySelector, *, ttl: timedelta | float | None = None
+    ) -> None:
+        super().__init__()
+        self._key = field_or_function(key, "key")
+        self._ttl = None if ttl is None else StateTtlConfig(ttl)
+
+    def open(self) -> Pending:
+        """Bind the state."""
+        self._keys = KeyReader(self._key, self)
+        self._seen = self.context.keyed_state.get_value(
+            # The name is in snapshots.
+            ValueStateDescriptor("seen", bool, ttl=self._ttl)
+        )
+        self._dropped = self.context.metrics.counter("duplicates_dropped")
+        return None
+
+    def process_run(self, run: Run) -> Pending:
+        """Pass on the records whose keys are new."""
+        values = run.values
+        if not values:
+            return None
+        keys = self._keys.read(values)
+        self.context.keyed_state.prefetch(keys)
+        kept = [index for index, key in enumerate(keys) if self._is_new(key)]
+        if len(kept) == len(values):
+            return self.output.emit_run(run)
+        self._dropped.value += len(values) - len(kept)
+        stamps = run.timestamps
+        if not kept:
+            return None
+        return self.output.emit_run(
+            ListRun(
+                [values[index] for index in kept],
+                None if stamps is None else [stamps[index] for index in kept],
+            )
+        )
+
+    def _is_new(self, key: Any) -> bool:
+        self.context.keyed_state.set_current_key(key)
+        if self._seen.value():
+            return False
+        self._seen.update(True)
+        return True
