@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from aiomailbox.api.build import GROWS_WITH_KEYS
+from aiomailbox.api.build import GROWS_WITH_KEYS, function_info
 from aiomailbox.api.sessions import SessionMaker
 from aiomailbox.api.windowed import WindowedStream
 from aiomailbox.durations import duration_ms
@@ -17,7 +17,9 @@ from aiomailbox.graph import FunctionInfo, OperatorFactory, Origin
 from aiomailbox.operators import (
     BatchOperator,
     DeduplicateOperator,
+    MatchOperator,
     OnError,
+    Pattern,
     SampleOperator,
     WithLatestOperator,
     check_function,
@@ -219,6 +221,45 @@ class KeyedUseful(Generic[StreamT]):
             self.key, EventTimeSessionWindows.with_gap(gap), self._keyed
         )
         return windows.apply(SessionMaker(duration_ms(gap, "gap")))
+
+    def match(self, pattern: Pattern, *, partials_max: int = 1000) -> StreamT:
+        """Emit a `Match` for records of a key that match a pattern, in event time.
+
+        Records are sorted by event time up to the watermark; late ones are dropped and
+        counted. Unless the pattern says otherwise (`Pattern.skipping`) a record is part
+        of one match only: a match ends all others that have begun. Patterns should say
+        ``within``, or beginnings of matches are kept for ever.
+
+        Args:
+            pattern: What to look for; begun with ``am.pattern(...)``.
+            partials_max: Beginnings of matches that are kept per key; beyond it the
+                earliest is forgotten and counted as ``partial_matches_dropped``.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> time = am.WatermarkStrategy.for_monotonous_timestamps()
+            >>> time = time.with_timestamp_assigner(lambda payment: payment[2])
+            >>> payments = [("ann", 1, 0), ("ann", 5, 10), ("ann", 900, 20)]
+            >>> fraud = (
+            ...     am.pattern("test", where=lambda payment: payment[1] < 2)
+            ...     .followed_by("theft", where=lambda payment: payment[1] > 500)
+            ...     .within(am.minutes(5))
+            ... )
+            >>> stream = env.from_collection(payments, time).key_by(lambda p: p[0])
+            >>> for found in am.run(stream.match(fraud).collect()):
+            ...     print(found.key, found.events["theft"], found.end - found.start)
+            ann ('ann', 900, 20) 20
+        """
+        factory = partial(MatchOperator, self.key, pattern, partials_max=partials_max)
+        factory()
+        infos = tuple(
+            function_info(step.where)
+            for step in pattern.steps
+            if step.where is not None
+        )
+        unbounded = GROWS_WITH_KEYS if pattern.within_ms is None else ""
+        return self._keyed("match", factory, infos, unbounded=unbounded)
 
 
 async def _itself(value: Any) -> Any:

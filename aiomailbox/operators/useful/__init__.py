@@ -5,14 +5,20 @@ from __future__ import annotations
 from aiomailbox.operators.useful.batch import BatchOperator
 from aiomailbox.operators.useful.deduplicate import DeduplicateOperator
 from aiomailbox.operators.useful.latest import WithLatestOperator
+from aiomailbox.operators.useful.match import MatchOperator
+from aiomailbox.operators.useful.pattern import Match, Pattern, pattern
 from aiomailbox.operators.useful.sample import SampleOperator
 from aiomailbox.operators.useful.top_n import TopN, top_n
 
 __all__ = [
     "BatchOperator",
     "DeduplicateOperator",
+    "Match",
+    "MatchOperator",
+    "Pattern",
     "SampleOperator",
     "TopN",
     "WithLatestOperator",
+    "pattern",
     "top_n",
 ]

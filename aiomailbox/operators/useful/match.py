@@ -1,0 +1,164 @@
+"""Finds patterns in the records of each key, in event time."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from aiomailbox.errors import TimestampError, WrongTypeError
+from aiomailbox.eventtime import Timer
+from aiomailbox.operators.collector import Collector
+from aiomailbox.operators.contract import Pending
+from aiomailbox.operators.key_reader import KeyReader
+from aiomailbox.operators.keyed import KeySelector
+from aiomailbox.operators.selectors import field_or_function
+from aiomailbox.operators.stateful import StatefulOperator
+from aiomailbox.operators.useful.pattern import (
+    Match,
+    Partial,
+    Pattern,
+    advance,
+    unexpired,
+)
+from aiomailbox.policies import check_count
+from aiomailbox.records import MIN_TIMESTAMP, Run
+from aiomailbox.state import MapStateDescriptor, ValueStateDescriptor
+
+__all__ = ["MatchOperator"]
+
+# The names are in snapshots.
+_RECORDS: Final = "records"
+_EXPIRY: Final = "expiry"
+
+
+class MatchOperator(StatefulOperator):
+    """Emits a `Match` for records of a key that match a pattern.
+
+    Theory of operation: a record waits until the watermark has reached it; then the
+    records of a key are taken by event time, those of one time as they came. Of the
+    matches that have begun, those for which the time is up are forgotten when the
+    watermark says so. A record that is not younger than the watermark comes too late:
+    it is dropped and counted.
+
+    Args:
+        key: A field's name or a function of a record.
+        pattern: The pattern.
+        partials_max: Beginnings of matches that are kept per key; beyond it the
+            earliest is forgotten and counted.
+
+    Raises:
+        WrongTypeError: If an argument is of another type.
+        InvalidArgumentError: If ``partials_max`` is below 1.
+
+    Concept:
+        Flink CEP, ``CepOperator``.
+
+    Example:
+        >>> from aiomailbox.operators import pattern
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> rising = pattern("low", where=str.islower).next("high", where=str.isupper)
+        >>> operator = MatchOperator(str.lower, rising)
+        >>> with OneInputHarness(operator, keyed=True) as harness:
+        ...     harness.process_run(["A", "a"], [2, 1])
+        ...     harness.process_watermark(2)
+        ...     harness.values
+        [Match(key='a', events={'low': 'a', 'high': 'A'}, start=1, end=2)]
+    """
+
+    def __init__(
+        self, key: KeySelector, pattern: Pattern, *, partials_max: int = 1000
+    ) -> None:
+        super().__init__()
+        self._key = field_or_function(key, "key")
+        if not isinstance(pattern, Pattern):
+            raise WrongTypeError(
+                "pattern",
+                f"{pattern!r} is not a Pattern",
+                "Write am.pattern('first', where=...).followed_by('second').",
+            )
+        self._pattern = pattern
+        self._partials_max = check_count(partials_max, "partials_max")
+
+    def open(self) -> Pending:
+        """Bind state and timers."""
+        store, metrics = self.context.keyed_state, self.context.metrics
+        self._keys = KeyReader(self._key, self)
+        self._records = store.get_map(MapStateDescriptor("records"))
+        self._partials = store.get_value(ValueStateDescriptor("partials", default=()))
+        self._timers = self.timer_service("timers", self)
+        self._collector = Collector(self.output)
+        self._late = metrics.counter("late_records_dropped")
+        self._forgotten = metrics.counter("partial_matches_dropped")
+        return None
+
+    def process_run(self, run: Run) -> Pending:
+        """Keep records until their time comes."""
+        values, stamps = run.values, run.timestamps
+        watermark = self._timers.current_watermark
+        for index, key in enumerate(self._keys.read(values)):
+            stamp = MIN_TIMESTAMP if stamps is None else stamps[index]
+            if stamp == MIN_TIMESTAMP:
+                raise self._no_time(values[index])
+            if stamp <= watermark:
+                self._late.value += 1
+                continue
+            self.context.keyed_state.set_current_key(key)
+            # What is kept in a map is replaced, never changed: snapshots share it.
+            kept = self._records.get(stamp, ())
+            self._records.put(stamp, (*kept, values[index]))
+            if not kept:
+                self._timers.register_event_time_timer(key, _RECORDS, stamp)
+        return None
+
+    def on_event_time(self, timer: Timer) -> Pending:
+        """Take the records of this time, or forget what has expired."""
+        if timer.namespace == _EXPIRY:
+            partials = unexpired(self._pattern, self._kept(), timer.timestamp)
+        else:
+            partials = self._take(timer.key, timer.timestamp)
+        self._partials.update(partials or None)
+        return None
+
+    def on_processing_time(self, timer: Timer) -> Pending:
+        """Do nothing: there are no timers in processing time."""
+        return None
+
+    def emit_collected(self) -> Pending:
+        """Pass on the matches."""
+        return self._collector.emit()
+
+    def _take(self, key: Any, stamp: int) -> tuple[Partial, ...]:
+        """Match the records of one time; return what has begun then."""
+        records = self._records.get(stamp, ())
+        self._records.remove(stamp)
+        partials = self._kept()
+        self._collector.timestamp = stamp
+        for record in records:
+            try:
+                partials, matches = advance(self._pattern, partials, record, stamp)
+            except Exception as error:
+                raise self.user_error(error) from error
+            for match in matches:
+                self._collector.collect(self._match(key, match, stamp))
+            excess = len(partials) - self._partials_max
+            if excess > 0:
+                self._forgotten.value += excess
+                partials = partials[excess:]
+        within = self._pattern.within_ms
+        if within is not None and any(one.start == stamp for one in partials):
+            self._timers.register_event_time_timer(key, _EXPIRY, stamp + within)
+        return partials
+
+    def _kept(self) -> tuple[Partial, ...]:
+        kept: tuple[Partial, ...] = self._partials.value()
+        return kept
+
+    def _match(self, key: Any, match: Partial, end: int) -> Match:
+        names = [step.name for step in self._pattern.steps]
+        return Match(key, dict(zip(names, match.events, strict=True)), match.start, end)
+
+    def _no_time(self, value: Any) -> TimestampError:
+        return TimestampError(
+            f"the record {value!r} of operator {self.context.operator_name!r} has no "
+            "event time, by which it is to be matched. Give the source a watermark "
+            "strategy with a timestamp assigner."
+        )

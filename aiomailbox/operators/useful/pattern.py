@@ -1,0 +1,227 @@
+"""Patterns of records, and the plain arithmetic of matching them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple
+
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.operators.callables import check_sync_function
+
+__all__ = [
+    "Match",
+    "Partial",
+    "Pattern",
+    "Skip",
+    "Step",
+    "advance",
+    "pattern",
+    "unexpired",
+]
+
+Skip = Literal["past_last_event", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Records of a key that together match a pattern.
+
+    Attributes:
+        key: The key.
+        events: The records, by the name of their step.
+        start: Event time of the first record, milliseconds.
+        end: Event time of the last record, milliseconds.
+    """
+
+    key: Any
+    events: dict[str, Any]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a pattern.
+
+    Attributes:
+        name: Its name, unique in the pattern.
+        where: Which records fit; None for all.
+        is_strict: Whether it has to be the very next record of the key.
+    """
+
+    name: str
+    where: Callable[[Any], Any] | None
+    is_strict: bool
+
+
+class Partial(NamedTuple):
+    """The beginning of a match: event time of its first record, and its records."""
+
+    start: int
+    events: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What records of a key have to follow each other; made by `pattern`.
+
+    Concept:
+        Flink CEP, ``Pattern``.
+
+    Example:
+        >>> def is_small(payment):
+        ...     return payment < 1
+        >>> def is_large(payment):
+        ...     return payment > 500
+        >>> fraud = pattern("small", where=is_small).next("large", where=is_large)
+        >>> fraud = fraud.within(60)
+        >>> [step.name for step in fraud.steps], fraud.within_ms
+        (['small', 'large'], 60000)
+    """
+
+    steps: tuple[Step, ...]
+    within_ms: int | None = None
+    skip: Skip = "past_last_event"
+
+    def followed_by(
+        self, name: str, where: Callable[[Any], Any] | None = None
+    ) -> Pattern:
+        """Add a step: the first record later on that fits; others may lie between.
+
+        Args:
+            name: The step's name, unique in the pattern.
+            where: Which records fit, a sync function; None for all.
+
+        Raises:
+            InvalidArgumentError: If the name is taken or empty.
+            WrongTypeError: If an argument is of another type.
+        """
+        return self._with_step(name, where, is_strict=False)
+
+    def next(self, name: str, where: Callable[[Any], Any] | None = None) -> Pattern:
+        """Add a step: the very next record of the key has to fit.
+
+        Arguments and errors are those of `followed_by`.
+        """
+        return self._with_step(name, where, is_strict=True)
+
+    def within(self, duration: timedelta | float) -> Pattern:
+        """Let only less than ``duration`` pass between first and last record.
+
+        Args:
+            duration: In event time: a timedelta or seconds.
+
+        Raises:
+            InvalidArgumentError: If it is not above zero.
+        """
+        within_ms = duration_ms(duration, "duration")
+        if within_ms == 0:
+            raise InvalidArgumentError(
+                "duration", "nothing can happen within 0", "Use a millisecond or more."
+            )
+        return replace(self, within_ms=within_ms)
+
+    def skipping(self, skip: Skip) -> Pattern:
+        """Say what a record of a match may still be part of.
+
+        Args:
+            skip: ``"past_last_event"``, the default: a match ends all others that have
+                begun, and the next one begins after it. ``"none"``: all matches.
+
+        Raises:
+            InvalidArgumentError: If it is another word.
+        """
+        if skip not in {"past_last_event", "none"}:
+            raise InvalidArgumentError(
+                "skip", f"{skip!r} is unknown", "Use 'past_last_event' or 'none'."
+            )
+        return replace(self, skip=skip)
+
+    def _with_step(
+        self, name: str, where: Callable[[Any], Any] | None, *, is_strict: bool
+    ) -> Pattern:
+        if any(step.name == name for step in self.steps):
+            raise InvalidArgumentError(
+                "name", f"two steps are called {name!r}", "Rename one."
+            )
+        step = _step(name, where, is_strict=is_strict)
+        return replace(self, steps=(*self.steps, step))
+
+
+def pattern(name: str, where: Callable[[Any], Any] | None = None) -> Pattern:
+    """Begin a pattern with its first step; see `KeyedStream.match`.
+
+    Args:
+        name: The step's name.
+        where: Which records fit, a sync function; None for all.
+
+    Raises:
+        InvalidArgumentError: If the name is empty.
+        WrongTypeError: If an argument is of another type.
+
+    Concept:
+        Flink CEP, ``Pattern.begin``.
+
+    Example:
+        >>> len(pattern("a", where=str.isupper).followed_by("b").steps)
+        2
+    """
+    return Pattern((_step(name, where, is_strict=False),))
+
+
+def advance(
+    pattern: Pattern, partials: tuple[Partial, ...], value: Any, stamp: int
+) -> tuple[tuple[Partial, ...], list[Partial]]:
+    """Return the partial matches after a record, and the matches that it completes.
+
+    Args:
+        pattern: The pattern.
+        partials: Beginnings of matches, the earliest first.
+        value: The record, not earlier than those before.
+        stamp: Its event time, milliseconds.
+    """
+    steps = pattern.steps
+    fits = [step.where is None or bool(step.where(value)) for step in steps]
+    alive: list[Partial] = []
+    done: list[Partial] = []
+    for partial in (*unexpired(pattern, partials, stamp), Partial(stamp, ())):
+        index = len(partial.events)
+        if fits[index]:
+            grown = Partial(partial.start, (*partial.events, value))
+            (done if index + 1 == len(steps) else alive).append(grown)
+        elif index and not steps[index].is_strict:
+            alive.append(partial)
+    if pattern.skip == "none":
+        return tuple(alive), done
+    if done:
+        return (), done[:1]
+    if pattern.within_ms is None:
+        # Those at one step share their future, in which only the earliest counts.
+        earliest: dict[int, Partial] = {}
+        for one in alive:
+            earliest.setdefault(len(one.events), one)
+        alive = list(earliest.values())
+    return tuple(alive), done
+
+
+def unexpired(
+    pattern: Pattern, partials: tuple[Partial, ...], time: int
+) -> tuple[Partial, ...]:
+    """Return those that can still be completed by a record of an event time."""
+    within = pattern.within_ms
+    if within is None:
+        return partials
+    return tuple(one for one in partials if time - one.start < within)
+
+
+def _step(name: Any, where: Any, *, is_strict: bool) -> Step:
+    if not isinstance(name, str):
+        raise WrongTypeError("name", f"{name!r} is not a string", "Name the step.")
+    if not name:
+        raise InvalidArgumentError("name", "it is empty", "Name the step.")
+    if where is not None:
+        check_sync_function(where, "where", arity=1)
+    return Step(name, where, is_strict)
