@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import anyio
 
@@ -33,6 +34,19 @@ class JobMetrics:
         """Return a count summed over all operators that have it."""
         values = [metrics.get(name) for metrics in self.operators.values()]
         return sum(value for value in values if isinstance(value, int))
+
+
+class OperatorWatermark(NamedTuple):
+    """How far event time has come at an operator.
+
+    Attributes:
+        timestamp_ms: The smallest watermark of its subtasks, milliseconds;
+            `MIN_TIMESTAMP` before the first.
+        is_idle: Whether no subtask has a stream that flows.
+    """
+
+    timestamp_ms: int
+    is_idle: bool
 
 
 class JobClient:
@@ -77,13 +91,14 @@ class JobClient:
                     merged[name] = _merge(name, merged.get(name), value)
         return JobMetrics(self.state, self._job.duration_s, operators, tasks)
 
-    def watermarks(self) -> dict[str, MetricValue]:
-        """Return per operator the event time it has reached, milliseconds."""
-        return {
-            name: metrics["watermark"]
-            for name, metrics in self.metrics().operators.items()
-            if "watermark" in metrics
-        }
+    def watermarks(self) -> dict[str, OperatorWatermark]:
+        """Return per operator how far event time has come."""
+        found: dict[str, OperatorWatermark] = {}
+        for name, metrics in self.metrics().operators.items():
+            watermark = metrics.get("watermark")
+            if isinstance(watermark, int):
+                found[name] = OperatorWatermark(watermark, metrics.get("idle") == 1)
+        return found
 
     def await_tree(self) -> str:
         """Return what every task of the job does or waits for now, as text."""
@@ -127,7 +142,7 @@ def _merge(name: str, old: MetricValue, new: MetricValue) -> MetricValue:
         return new if old is None else old
     if isinstance(old, str) or isinstance(new, str):
         return new
-    if name == "watermark":
+    if name in {"watermark", "idle"}:
         return min(old, new)
     if name.endswith(_LEVELS):
         return max(old, new)

@@ -135,6 +135,11 @@ class SourceOperator(Operator):
         """The watermark emitted last, milliseconds; `MIN_TIMESTAMP` before the first."""
         return MIN_TIMESTAMP if self._reader is None else self._outputs.watermark
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all splits are idle."""
+        return self._reader is not None and self._outputs.is_idle
+
     def split_watermarks(self) -> dict[str, int]:
         """Return the watermark of each split, milliseconds."""
         return {} if self._reader is None else self._outputs.split_watermarks()

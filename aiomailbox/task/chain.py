@@ -85,12 +85,13 @@ class OperatorChain:
         self._system_timers = timers
         self._helpers = helpers
         self._on_timer_error = on_timer_error
-        self._contexts: list[TaskRuntimeContext] = []
+        self._contexts: dict[int, TaskRuntimeContext] = {}
         links: dict[int, Link] = {}
         for index in reversed(range(len(plan.operators))):
             links[index] = self._build(index, links)
         members = {index for link in links.values() for index in link.members[1:]}
         self.links = [links[i] for i in range(len(links)) if i not in members]
+        self._show_event_time(links)
 
     @property
     def head(self) -> Operator:
@@ -165,11 +166,25 @@ class OperatorChain:
         Args:
             errors: Where errors are added.
         """
-        for context in self._contexts:
+        for context in self._contexts.values():
             try:
                 context.close()
             except Exception as error:  # noqa: BLE001 -- every context is closed
                 errors.append(error)
+
+    def _show_event_time(self, links: dict[int, Link]) -> None:
+        """Let all operators but the head show how far event time is before them."""
+        for link in self.links:
+            output = link.operator.output
+            if not isinstance(output, OperatorOutput):
+                continue
+            followers = link.members[1:]
+            for edge in self._plan.operators[link.members[-1]].outgoing:
+                if edge.target is not None:
+                    followers = followers + links[edge.target].members
+            for index in followers:
+                self._contexts[index].metrics.gauge("watermark", output.get_watermark)
+                self._contexts[index].metrics.gauge("idle", output.get_idle)
 
     def _finish_operator(self, link: Link) -> Pending:
         with self._naming(link, "finish"):
@@ -212,7 +227,7 @@ class OperatorChain:
         context = TaskRuntimeContext(
             self._environment, plan, mailbox, timers, self._helpers
         )
-        self._contexts.append(context)
+        self._contexts[index] = context
         operator.setup(context, self._output(plan, links, context))
         link = Link(operator, [index], mailbox, [timers])
         return _fused(link, links, plan.outgoing)

@@ -102,6 +102,7 @@ class NetworkInput:
         self.availability: Availability = self._rest
         self.pending: Pending = None
         self.watermark_ms = MIN_TIMESTAMP
+        self.is_idle = False
         self._gate = gate
         self._target = target
         self._size = size
@@ -112,7 +113,6 @@ class NetworkInput:
         self._elements: list[Element] = []
         self._position = 0
         self._offset = 0
-        metrics.gauge("watermark", lambda: self.watermark_ms)
 
     def start(self) -> None:
         """Connect to the producers."""
@@ -202,6 +202,7 @@ class NetworkInput:
                     pending, self._target.process_watermark, output.timestamp_ms
                 )
             else:
+                self.is_idle = output is WatermarkStatus.IDLE
                 pending = then(pending, self._target.process_status, output)
         return pending
 

@@ -12,6 +12,7 @@ from aiomailbox.exchange import RecordWriter
 from aiomailbox.metrics import Counter
 from aiomailbox.operators import Input, Pending, RuntimeContext, then, user_location
 from aiomailbox.records import (
+    MIN_TIMESTAMP,
     LatencyMarker,
     OutputTag,
     Run,
@@ -196,9 +197,21 @@ class OperatorOutput:
 
     Watermarks and statuses go to the side outputs' consumers as well, because they
     are streams of their own.
+
+    Attributes:
+        watermark_ms: The watermark passed on last, `MIN_TIMESTAMP` before the first.
+        is_idle: Whether the status passed on last is idle.
     """
 
-    __slots__ = ("_everywhere", "_main", "_records_out", "_sides", "availability")
+    __slots__ = (
+        "_everywhere",
+        "_main",
+        "_records_out",
+        "_sides",
+        "availability",
+        "is_idle",
+        "watermark_ms",
+    )
 
     def __init__(
         self,
@@ -211,6 +224,8 @@ class OperatorOutput:
         self._records_out = records_out
         self._everywhere: list[_MainOutput] = [main, *sides.values()]
         self.availability = all_of([output.availability for output in self._everywhere])
+        self.watermark_ms = MIN_TIMESTAMP
+        self.is_idle = False
 
     def emit_run(self, run: Run) -> Pending:
         """Count the records and pass them on; an empty run ends here."""
@@ -222,17 +237,27 @@ class OperatorOutput:
 
     def emit_watermark(self, timestamp_ms: int) -> Pending:
         """Pass the watermark on to all consumers."""
+        self.watermark_ms = timestamp_ms
         if not self._sides:
             return self._main.emit_watermark(timestamp_ms)
         return _each([out.emit_watermark for out in self._everywhere], timestamp_ms)
 
     def emit_status(self, status: WatermarkStatus) -> Pending:
         """Pass the status on to all consumers."""
+        self.is_idle = status is WatermarkStatus.IDLE
         return _each([out.emit_status for out in self._everywhere], status)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
         """Pass the marker on the main output."""
         return self._main.emit_latency_marker(marker)
+
+    def get_watermark(self) -> int:
+        """Return the watermark passed on last, for who shows it."""
+        return self.watermark_ms
+
+    def get_idle(self) -> int:
+        """Return 1 if what follows is idle, else 0."""
+        return int(self.is_idle)
 
     def emit_side(self, tag: OutputTag, run: Run) -> Pending:
         """Pass records to a side output; dropped if nobody consumes it."""

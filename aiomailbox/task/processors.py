@@ -268,10 +268,14 @@ def create_processor(
     select = getattr(head, "next_selection", None)
     # Whoever selects is asked after each record: a slice must not be longer.
     size = SliceSize(environment.clock, records_max=RUN_LENGTH_MAX if not select else 1)
-    inputs: list[TaskInput] = [
-        NetworkInput(gate, target, size, head.context.metrics)
+    metrics = head.context.metrics
+    network = [
+        NetworkInput(gate, target, size, metrics)
         for gate, target in zip(gates, head.inputs, strict=True)
     ]
+    metrics.gauge("watermark", lambda: min(one.watermark_ms for one in network))
+    metrics.gauge("idle", lambda: int(all(one.is_idle for one in network)))
+    inputs: list[TaskInput] = [*network]
     return (
         OneInputProcessor(inputs[0])
         if len(inputs) == 1

@@ -20,7 +20,9 @@ class SourceInput:
         self._operator = operator
         self._size = size
         self._emitted = operator.context.metrics.counter("records_out")
-        operator.context.metrics.gauge("watermark", lambda: operator.watermark)
+        metrics = operator.context.metrics
+        metrics.gauge("watermark", lambda: operator.watermark)
+        metrics.gauge("idle", lambda: int(operator.is_idle))
 
     def start(self) -> None:
         """Take the reader's availability, which exists once the operator is open."""

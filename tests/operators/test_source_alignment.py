@@ -174,8 +174,9 @@ def test_a_reader_pauses_the_split_that_is_ahead_and_resumes_it() -> None:
         pass
     assert changes == [(["a"], [])]
     group(harness).report("slow", 2000)
-    harness.operator.source.resume()
+    tick(harness)
+    harness.operator.reader.resume()
     while poll(harness) is InputStatus.MORE_AVAILABLE:
         pass
     tick(harness)
-    assert changes == [(["a"], []), ([], ["a"])]
+    assert changes == [(["a"], []), (["b"], []), ([], ["a", "b"])]
