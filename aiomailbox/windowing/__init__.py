@@ -33,6 +33,7 @@ from aiomailbox.windowing.functions import (
 )
 from aiomailbox.windowing.merging import MergingWindowSet
 from aiomailbox.windowing.operator import WindowOperator
+from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
 from aiomailbox.windowing.sessions import (
     EventTimeSessionWindows,
     MergingWindowAssigner,
@@ -86,6 +87,7 @@ __all__ = [
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
+    "SessionAggregateOperator",
     "SidedKey",
     "SlidingAggregateOperator",
     "SlidingEventTimeWindows",

@@ -30,6 +30,8 @@ from aiomailbox.windowing.evictors import Evictor
 from aiomailbox.windowing.functions import check_window_function
 from aiomailbox.windowing.incremental import ReduceAggregate
 from aiomailbox.windowing.operator import WindowOperator
+from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
 from aiomailbox.windowing.sliding import SlidingAggregateOperator
 from aiomailbox.windowing.trigger import Trigger
 from aiomailbox.windowing.tumbling import TumblingAggregateOperator
@@ -112,6 +114,8 @@ def window_operator(
     if spec.is_plain and folding is not None and not is_async and not function:
         if isinstance(assigner, SlidingEventTimeWindows):
             return SlidingAggregateOperator(spec, folding)
+        if isinstance(assigner, EventTimeSessionWindows):
+            return SessionAggregateOperator(spec, folding)
         return TumblingAggregateOperator(spec, folding)
     folds = is_async or evictor is not None
     contents: WindowContents

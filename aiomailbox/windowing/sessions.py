@@ -41,6 +41,11 @@ class _SessionWindows(MergingWindowAssigner):
             )
         self._gap_ms = gap_ms
 
+    @property
+    def gap_ms(self) -> Gap:
+        """Milliseconds, or a function of a record that returns them."""
+        return self._gap_ms
+
     def _session(self, value: Any, begin_ms: int) -> list[Any]:
         gap = self._gap_ms
         length = gap if isinstance(gap, int) else gap(value)

@@ -32,54 +32,32 @@ from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.window_spec import WindowSpec, key_function
 
 
-class TumblingAggregateOperator(StatefulOperator):
-    """Aggregates tumbling event-time windows that fire when they end.
-
-    Made by `window_operator` where it applies.
+class AggregateWindowsOperator(StatefulOperator):
+    """What operators that aggregate windows in one loop over a run have in common.
 
     Args:
         spec: Key, windows, lateness and errors; the trigger is the default one.
         aggregate: A plain (not ``async def``) aggregate function.
-
-    Concept:
-        Flink, ``WindowOperator``, for its most frequent use.
     """
 
     def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
         super().__init__()
         self._spec = spec
         self._aggregate = aggregate
-        self._size: int = spec.assigner.size_ms
         self._lateness = spec.allowed_lateness_ms
         self._result = window_result(aggregate, keyed=spec.key is not None)
         self._watermark = MIN_TIMESTAMP
 
     def open(self) -> Pending:
-        """Bind the state."""
+        """Make what is needed besides the state."""
         context = self.context
         self._keys = KeyReader(key_function(self._spec.key), self)
-        # The names are in snapshots.
-        store = context.keyed_state
-        self._open = OpenWindows(store.table(ValueStateDescriptor("open-windows")))
-        self._fired = OpenWindows(store.table(ValueStateDescriptor("fired-windows")))
-        self._offset: int = self._spec.assigner.for_subtask(context.random).offset_ms
         self._collector = Collector(self.output)
         self._failures = RecordFailures(
             self._spec.on_error, self._aggregate.add, context, self.output
         )
         self._dropped = context.metrics.counter("late_records_dropped")
         return None
-
-    def snapshot(self) -> StatefulSnapshot:
-        """Return the contents of all windows."""
-        both = (self._open, self._fired)
-        for windows in both:
-            windows.fill_table()
-        try:
-            return super().snapshot()
-        finally:
-            for windows in both:
-                windows.clear_table()
 
     def process_run(self, run: Run) -> Pending:
         """Add each record to its window."""
@@ -103,6 +81,62 @@ class TumblingAggregateOperator(StatefulOperator):
                 self._failures.take(values[index], stamps[index], error)
         pending = self._failures.report() if self._failures.waiting else None
         return then(pending, self._collector.emit)
+
+    def _add_all(
+        self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
+    ) -> None:
+        """Add record by record until something raises."""
+        raise TypeError(f"{type(self).__name__} defines no _add_all")
+
+    def _skip(self, value: Any, stamp: int) -> None:
+        """Drop a record that no window took; it may have come too late."""
+        required_timestamp(stamp)
+        if stamp + self._lateness > self._watermark:
+            return
+        if self._spec.late_tag is None:
+            self._dropped.add(1)
+            return
+        self._collector.timestamp = stamp
+        self._collector.collect_side(self._spec.late_tag, value)
+
+
+class TumblingAggregateOperator(AggregateWindowsOperator):
+    """Aggregates tumbling event-time windows that fire when they end.
+
+    Made by `window_operator` where it applies.
+
+    Args:
+        spec: Key, windows, lateness and errors; the trigger is the default one.
+        aggregate: A plain (not ``async def``) aggregate function.
+
+    Concept:
+        Flink, ``WindowOperator``, for its most frequent use.
+    """
+
+    def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
+        super().__init__(spec, aggregate)
+        self._size: int = spec.assigner.size_ms
+
+    def open(self) -> Pending:
+        """Bind the state."""
+        context = self.context
+        # The names are in snapshots.
+        store = context.keyed_state
+        self._open = OpenWindows(store.table(ValueStateDescriptor("open-windows")))
+        self._fired = OpenWindows(store.table(ValueStateDescriptor("fired-windows")))
+        self._offset: int = self._spec.assigner.for_subtask(context.random).offset_ms
+        return super().open()
+
+    def snapshot(self) -> StatefulSnapshot:
+        """Return the contents of all windows."""
+        both = (self._open, self._fired)
+        for windows in both:
+            windows.fill_table()
+        try:
+            return super().snapshot()
+        finally:
+            for windows in both:
+                windows.clear_table()
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Emit the windows that end, forget those that are over, pass it on."""
@@ -168,17 +202,6 @@ class TumblingAggregateOperator(StatefulOperator):
         self._collector.timestamp = window.max_timestamp
         self._collector.collect(self._result(key, window, accumulator))
         return True
-
-    def _skip(self, value: Any, stamp: int) -> None:
-        """Drop a record that no window took; it may have come too late."""
-        required_timestamp(stamp)
-        if stamp + self._lateness > self._watermark:
-            return
-        if self._spec.late_tag is None:
-            self._dropped.add(1)
-            return
-        self._collector.timestamp = stamp
-        self._collector.collect_side(self._spec.late_tag, value)
 
     def _is_over(self, window: TimeWindow) -> bool:
         cleanup = window.max_timestamp + self._lateness

@@ -22,6 +22,7 @@ from aiomailbox.windowing.assigners import (
     WindowStagger,
 )
 from aiomailbox.windowing.evictors import Evictor
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
 from aiomailbox.windowing.trigger import Trigger
 from aiomailbox.windowing.triggers import EventTimeTrigger
 
@@ -82,12 +83,15 @@ class WindowSpec:
 
     @property
     def is_plain(self) -> bool:
-        """Whether windows tumble or slide in event time and fire just at their end."""
+        """Whether windows are in event time, of a known kind, and fire at their end."""
         assigner = self.assigner
         if type(assigner) is TumblingEventTimeWindows:
             aligned = assigner.stagger is not WindowStagger.NATURAL
         else:
-            aligned = type(assigner) is SlidingEventTimeWindows
+            aligned = type(assigner) in (
+                SlidingEventTimeWindows,
+                EventTimeSessionWindows,
+            )
         return (
             aligned
             and type(self.actual_trigger) is EventTimeTrigger

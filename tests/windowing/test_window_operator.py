@@ -510,8 +510,10 @@ def test_a_record_in_a_gap_counts_as_late_only_after_the_lateness(
     assert run.dropped == 1
 
 
-def test_a_merged_session_has_one_timer(scenario: Make) -> None:
-    run = scenario(EventTimeSessionWindows(10), allowed_lateness=1)
+def test_a_merged_session_has_one_timer(scenario: Make, general_trigger: Any) -> None:
+    run = scenario(
+        EventTimeSessionWindows(10), allowed_lateness=1, trigger=general_trigger
+    )
     run.feed("k", 1, 5, 9, 13)
     state = run.harness.snapshot()
     (timers,) = state.timers.values()
