@@ -139,6 +139,7 @@ from aiomailbox.operators.useful import (
     TopN,
     WithLatestOperator,
     pattern,
+    quantile,
     top_n,
 )
 
@@ -255,6 +256,7 @@ __all__ = [
     "min_",
     "pair",
     "pattern",
+    "quantile",
     "refuse_coroutine",
     "result_type",
     "skip",

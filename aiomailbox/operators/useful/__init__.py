@@ -7,6 +7,7 @@ from aiomailbox.operators.useful.deduplicate import DeduplicateOperator
 from aiomailbox.operators.useful.latest import WithLatestOperator
 from aiomailbox.operators.useful.match import MatchOperator
 from aiomailbox.operators.useful.pattern import Match, Pattern, pattern
+from aiomailbox.operators.useful.quantile import Quantile, quantile
 from aiomailbox.operators.useful.sample import SampleOperator
 from aiomailbox.operators.useful.top_n import TopN, top_n
 
@@ -16,9 +17,11 @@ __all__ = [
     "Match",
     "MatchOperator",
     "Pattern",
+    "Quantile",
     "SampleOperator",
     "TopN",
     "WithLatestOperator",
     "pattern",
+    "quantile",
     "top_n",
 ]

@@ -163,6 +163,17 @@ def test_beginnings_of_matches_are_bounded_and_the_earliest_is_forgotten() -> No
     assert metrics["partial_matches_dropped"] == 1
 
 
+@pytest.mark.parametrize(
+    ("skip", "starts"), [("past_last_event", [0]), ("none", [0, 2])]
+)
+def test_a_match_ends_those_that_have_begun_unless_none_is_skipped(
+    skip: Any, starts: list[int]
+) -> None:
+    fed = Fed(ab().followed_by("c", where=Is("c")).skipping(skip), restarts=False)
+    fed.step(list(enumerate("abacbc")), 5)
+    assert [match.start for match in fed.matches] == starts
+
+
 def test_late_records_are_dropped_and_counted() -> None:
     fed = Fed(ab(), restarts=False)
     fed.step([(1, "a")], 5)
