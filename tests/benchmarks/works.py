@@ -1,4 +1,4 @@
-"""W1 to W8: what is measured, against what, and what must be reached."""
+"""W1 to W8 and Nexmark: what is measured, against what, and what must be reached."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from tests.benchmarks.measure import (
     compare,
     percentile,
 )
+from tests.benchmarks.nexmark import nexmark
 from tests.benchmarks.peers import peers_of
 from tests.benchmarks.records import RECORDS_PER_MS
 
 _CALLS = 5000
 _CONCURRENCY = 100
 _HOPS = 20_000
+# An event of Nexmark is some ten times as big as a record, and all are in a list.
+_EVENTS_SHARE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,12 @@ def w8(options: Options) -> list[Report]:
     return [report]
 
 
+def nx(options: Options) -> Iterator[Report]:
+    """Queries of Nexmark beside other engines."""
+    records = options.records // _EVENTS_SHARE
+    return nexmark(records, options.rounds, peers=options.peers)
+
+
 def _compared(
     work: str, systems: list[System], options: Options, **peer_options: int
 ) -> list[Row]:
@@ -260,4 +269,5 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "W6": w6,
     "W7": w7,
     "W8": w8,
+    "NX": nx,
 }
