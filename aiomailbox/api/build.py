@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
+from aiomailbox.api.growing import state_without_ttl
 from aiomailbox.connectors import FunctionSink
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
@@ -83,7 +84,8 @@ def function_info(function: Callable[..., Any], *, serial: bool = True) -> Funct
     note = ""
     if is_async and serial:
         note = "one record at a time; map_async runs many concurrently"
-    return FunctionInfo(describe(function), is_async, note)
+    unbounded = state_without_ttl(function)
+    return FunctionInfo(describe(function), is_async, note, unbounded)
 
 
 def own_copy(make: Callable[..., OperatorT], *args: Any, **named: Any) -> OperatorT:

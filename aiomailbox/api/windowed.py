@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from aiomailbox.api.build import check_kind, function_info, own_copy
 from aiomailbox.durations import duration_ms
-from aiomailbox.graph import FunctionInfo, OperatorFactory
+from aiomailbox.graph import FunctionInfo
 from aiomailbox.operators import (
     OnError,
     check_function,
@@ -21,8 +21,10 @@ from aiomailbox.state import AggregateFunction
 from aiomailbox.windowing import (
     CoGroupFunction,
     Evictor,
+    GlobalWindows,
     JoinFunction,
     ProcessWindowFunction,
+    PurgingTrigger,
     Trigger,
     WindowAssigner,
     window_operator,
@@ -31,6 +33,9 @@ from aiomailbox.windowing import (
 K = TypeVar("K")
 T = TypeVar("T")
 StreamT = TypeVar("StreamT")
+
+# What `explain` says of windows that never end.
+_NEVER_PURGED: Final = "a global window keeps its contents until its trigger purges"
 
 WindowFunction = ProcessWindowFunction | Callable[[Any, Any, list[Any]], Any] | None
 
@@ -48,7 +53,7 @@ class WindowedStream(Generic[K, T, StreamT]):
         self,
         key: Callable[[T], K] | None,
         assigner: WindowAssigner,
-        derive: Callable[[str, OperatorFactory, tuple[FunctionInfo, ...]], StreamT],
+        derive: Callable[..., StreamT],
     ) -> None:
         self._key = key
         self._derive = derive
@@ -168,7 +173,10 @@ class WindowedStream(Generic[K, T, StreamT]):
         functions = tuple(
             info for work_item in work.values() for info in _function_infos(work_item)
         )
-        return self._derive(name, factory, functions)
+        purging = isinstance(settings.get("trigger"), PurgingTrigger)
+        stays = isinstance(self._assigner, GlobalWindows) and not purging
+        unbounded = _NEVER_PURGED if stays else ""
+        return self._derive(name, factory, functions, unbounded=unbounded)
 
 
 def _function_infos(work: Any) -> list[FunctionInfo]:

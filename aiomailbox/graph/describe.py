@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
+from aiomailbox.graph.transformation import Transformation
 from aiomailbox.graph.wiring import consumers_of
 
 
@@ -70,13 +71,19 @@ def _describe_node(node: Node) -> list[str]:
     keyed = " keyed" if item.is_keyed else ""
     bound = f"; holds at most {item.bound}" if item.bound else ""
     lines.append(f"    - {item.name}{uid}{keyed}{bound}")
-    if item.unbounded:
-        lines.append(f"        unbounded: {item.unbounded}")
+    lines += [f"        unbounded: {text}" for text in _unbounded(item)]
     for function in item.functions:
         way = "async" if function.is_async else "sync"
         note = f": {function.note}" if function.note else ""
         lines.append(f"        {way} {function.text}{note}")
     return lines
+
+
+def _unbounded(item: Transformation) -> list[str]:
+    texts = [item.unbounded] if item.unbounded else []
+    if item.is_keyed:
+        texts += [text for function in item.functions for text in function.unbounded]
+    return list(dict.fromkeys(texts))
 
 
 def describe_mermaid(graph: JobGraph) -> str:

@@ -32,11 +32,19 @@ class ChainingStrategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FunctionInfo:
-    """A user's function, for people: what it is called and how it is run."""
+    """A user's function, for people: what it is called and how it is run.
+
+    Attributes:
+        text: What it is called.
+        is_async: Whether it is awaited.
+        note: What there is to say about it.
+        unbounded: State that it keeps for ever, if it is on a keyed stream.
+    """
 
     text: str
     is_async: bool
     note: str = ""
+    unbounded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
