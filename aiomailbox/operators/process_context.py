@@ -62,6 +62,18 @@ class ProcessContext:
         """The task's mailbox, at the operator's priority."""
         return self._context.mailbox
 
+    @property
+    def state(self) -> Any:
+        """The state of the current key, which only records of keyed streams have.
+
+        Raises:
+            StateError: Where there is no current key.
+        """
+        raise StateError(
+            f"operator {self._context.operator_name!r} has no keyed state here, for "
+            "this record has no key. Write stream.key_by(...).process(...)."
+        )
+
     def current_processing_time(self) -> int:
         """Return wall-clock time, integer milliseconds since the epoch."""
         return self._context.processing_time.current_processing_time()

@@ -82,11 +82,11 @@ class RowChanges:
         """Return the state that ``descriptor`` names, of the row's key.
 
         Raises:
-            StateError: If the name is in use for another kind of state.
+            StateError: If the name is in use for state of another kind or type.
         """
         known = self._states.get(descriptor.name)
         if known is not None:
-            if known[0] is not descriptor and known[0].kind != descriptor.kind:
+            if known[0] is not descriptor and known[0] != descriptor:
                 self._handles.get(descriptor)
             return known[1]
         made = row_state(self._handles, descriptor, self._enter, self._event.key)
