@@ -18,6 +18,7 @@ from aiomailbox.records import Run, Watermark, WatermarkStatus
 
 # Flink's default of pipeline.auto-watermark-interval.
 WATERMARK_INTERVAL_MS: Final = 200
+_LOOKS_PER_TIMEOUT: Final = 20
 
 
 def emit_progress(
@@ -62,7 +63,7 @@ class IdleTicks:
 
     Args:
         strategy: May have an idle timeout.
-        interval_ms: How often to look.
+        interval_ms: How often to look, and no oftener than 20 times per timeout.
         context: The operator's context.
         output: The operator's output.
         on_tick: Called each time, unless the output takes nothing.
@@ -87,6 +88,8 @@ class IdleTicks:
         self._blocked = False
         self._handle: TimerHandle | None = None
         if strategy.idleness_ms is not None:
+            # A long timeout need not be known to the fifth of a second.
+            interval_ms = max(interval_ms, strategy.idleness_ms // _LOOKS_PER_TIMEOUT)
             self._handle = context.processing_time.schedule_at_fixed_rate(
                 self._tick, interval_ms, interval_ms
             )
