@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import aiomailbox as am
@@ -29,10 +28,10 @@ from examples.nexmark.queries.per_bid import (
 from examples.nexmark.queries.windows import SIZE_MS, HighestBid, HotItem, NewSeller
 from examples.nexmark.streams import strategy
 from tests.benchmarks.measure import OURS, Report, System, compare
+from tests.benchmarks.peers import bytewax_run
 
 SLIDE_MS = 2000
 BYTEWAX = "bytewax, source batches of 1,000"
-_BATCH = 1000
 _CONFIG = GeneratorConfig()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Bytewax's watermarks also advance as real time does: with 5 ms, which is all that the
@@ -50,10 +49,13 @@ class Case:
     Attributes:
         title: What it does.
         bytewax: Makes Bytewax's stream of results of its operators and the events.
+        timed: Whether it asks for event time. Nobody reads the times of those that do
+            not.
     """
 
     title: str
     bytewax: Build
+    timed: bool = True
 
 
 def make_events(count: int) -> list[Event]:
@@ -72,10 +74,10 @@ def nexmark(records: int, rounds: int, *, peers: bool) -> Iterator[Report]:
     events = make_events(records)
     for name, case in CASES.items():
         report = Report(f"NX{name[1:]}", f"Nexmark {name}, {case.title}")
-        systems = [System(OURS, partial(_count, ours, name, events))]
+        systems = [System(OURS, lambda _, name=name: ours(name, events))]
         if peers and _installed("bytewax"):
             _check(name, events[: max(1000, records // 10)])
-            systems.append(System(BYTEWAX, partial(_count, bytewax, name, events)))
+            systems.append(System(BYTEWAX, lambda _, name=name: bytewax(name, events)))
         report.rows = compare(report.work, systems, records, rounds, computes=True)
         for system in systems[1:]:
             times = 1 / report.ratio(system.name)
@@ -91,7 +93,8 @@ def _installed(name: str) -> bool:
 
 
 def _check(name: str, events: list[Event]) -> None:
-    expected, found = Counter(ours_rows(name, events)), Counter(bytewax(name, events))
+    expected = Counter(ours_rows(name, events))
+    found = Counter(bytewax_rows(name, events))
     if expected != found:
         raise AssertionError(
             f"{name}: of {expected.total()} results Bytewax lacks "
@@ -99,19 +102,10 @@ def _check(name: str, events: list[Event]) -> None:
         )
 
 
-def _count(
-    run: Callable[[str, list[Event]], int | Rows],
-    name: str,
-    events: list[Event],
-    count: int,
-) -> int:
-    found = run(name, events if count == len(events) else events[:count])
-    return found if isinstance(found, int) else len(found)
-
-
 def _stream(name: str, events: list[Event]) -> am.DataStream[Any]:
     env = am.StreamExecutionEnvironment()
-    stream = env.from_collection(events, strategy(_CONFIG))
+    time = strategy(_CONFIG) if CASES[name].timed else None
+    stream = env.from_collection(events, time)
     return stream.through(QUERIES[name].build)
 
 
@@ -129,18 +123,16 @@ def ours_rows(name: str, events: list[Event]) -> Rows:
     return am.run(work())
 
 
-def bytewax(name: str, events: list[Event]) -> Rows:
-    """Run a query in Bytewax, and return its results."""
-    from bytewax import operators as op
-    from bytewax.dataflow import Dataflow
-    from bytewax.testing import TestingSink, TestingSource, run_main
+def bytewax(name: str, events: list[Event]) -> int:
+    """Run a query in Bytewax, and count its results."""
+    return bytewax_run(events, CASES[name].bytewax)
 
-    results: Rows = []
-    flow = Dataflow("nexmark")
-    stream = op.input("in", flow, TestingSource(events, batch_size=_BATCH))
-    op.output("out", CASES[name].bytewax(op, stream), TestingSink(results))
-    run_main(flow)
-    return results
+
+def bytewax_rows(name: str, events: list[Event]) -> Rows:
+    """Run a query in Bytewax, and return its results."""
+    rows: Rows = []
+    bytewax_run(events, CASES[name].bytewax, rows)
+    return rows
 
 
 def _clock() -> Any:
@@ -266,8 +258,8 @@ def _q8(op: Any, events: Any) -> Any:
 
 
 CASES = {
-    "q1": Case("currency conversion", _q1),
-    "q2": Case("selection", _q2),
+    "q1": Case("currency conversion", _q1, timed=False),
+    "q2": Case("selection", _q2, timed=False),
     "q5": Case("hot items: sliding windows of 10 s / 2 s", _q5),
     "q7": Case("highest bid: windows of 10 s, not keyed", _q7),
     "q8": Case("new sellers: two streams in windows of 10 s", _q8),

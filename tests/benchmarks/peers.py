@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -119,7 +119,14 @@ def w2_queue(count: int) -> int:
     return asyncio.run(_through_queues(records(count), [work]))
 
 
-def _bytewax_run(source: Iterator[Any], build: Any) -> int:
+def bytewax_run(source: Iterable[Any], build: Any, kept: Any = None) -> int:
+    """Run a dataflow, and return how many results it has.
+
+    Args:
+        source: What it reads.
+        build: Makes the stream of results of Bytewax's operators and that of the source.
+        kept: A list that gets the results; by default they are only counted.
+    """
     from bytewax import operators as op
     from bytewax.dataflow import Dataflow
     from bytewax.outputs import DynamicSink, StatelessSinkPartition
@@ -131,6 +138,8 @@ def _bytewax_run(source: Iterator[Any], build: Any) -> int:
         def write_batch(self, items: list[Any]) -> None:
             nonlocal total
             total += len(items)
+            if kept is not None:
+                kept.extend(items)
 
     class CountingSink(DynamicSink[Any]):
         def build(self, step_id: str, worker_index: int, worker_count: int) -> Counter:
@@ -150,7 +159,7 @@ def w1_bytewax(count: int) -> int:
         passed = op.filter("filter", op.map("double", stream, double), is_even)
         return op.map("value", passed, value_of)
 
-    return _bytewax_run(records(count), build)
+    return bytewax_run(records(count), build)
 
 
 def w2_bytewax(count: int) -> int:
@@ -163,7 +172,7 @@ def w2_bytewax(count: int) -> int:
     def build(op: Any, stream: Any) -> Any:
         return op.stateful_map("sum", op.key_on("key", stream, key_of), add)
 
-    return _bytewax_run(records(count), build)
+    return bytewax_run(records(count), build)
 
 
 def w3_bytewax(count: int, per_ms: int) -> int:
@@ -192,7 +201,7 @@ def w3_bytewax(count: int, per_ms: int) -> int:
         )
         return made.down
 
-    return _bytewax_run(jittered(count, per_ms), build)
+    return bytewax_run(jittered(count, per_ms), build)
 
 
 def w1_aiostream(count: int) -> int:
