@@ -265,3 +265,13 @@ class MailFailedError(WorldError):
     def __init__(self, mail: str, cause: BaseException) -> None:
         self.mail = mail
         super().__init__(f"mail {mail!r} ended with {type(cause).__name__}: {cause}")
+
+
+class BufferFullError(WorldError):
+    """A buffer that may not drop records was full."""
+
+    def __init__(self, operator: str, size: int) -> None:
+        super().__init__(
+            f"the buffer {operator!r} of {size} records is full: the consumer is slower "
+            "than the source. Use a larger size, or a policy that drops records."
+        )

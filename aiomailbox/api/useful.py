@@ -13,9 +13,11 @@ from aiomailbox.api.windowed import WindowedStream
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.exchange import BroadcastPartitioner
-from aiomailbox.graph import FunctionInfo, OperatorFactory, Origin
+from aiomailbox.graph import ChainingStrategy, FunctionInfo, OperatorFactory, Origin
 from aiomailbox.operators import (
     BatchOperator,
+    BufferOperator,
+    BufferPolicy,
     DeduplicateOperator,
     MatchOperator,
     OnError,
@@ -69,10 +71,37 @@ class Useful(Generic[StreamT]):
         factory()
         return self._derive("batch", factory, bound=f"{size} records")
 
+    def buffer(self, size: int, policy: BufferPolicy = "drop_oldest") -> StreamT:
+        """Take records as fast as they come, and lose some rather than wait.
+
+        A source that cannot wait is thus parted from a consumer that is too slow at
+        times. Beside those that wait here, records are on their way to the consumer,
+        as many as the buffers of `JobConfig` hold: thousands of small ones, unless it
+        says less. Watermarks keep their places between records. What is lost is counted
+        as ``records_dropped``.
+
+        Args:
+            size: Records that wait at most.
+            policy: What happens to one too many: ``"drop_oldest"``: the one that waits
+                longest is dropped; ``"latest"``: all that wait are dropped, and the new
+                one waits; ``"error"``: the job fails with `BufferFullError`.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> am.run(env.from_collection([1, 2]).buffer(10).collect())
+            [1, 2]
+        """
+        factory = partial(BufferOperator, size, policy)
+        factory()
+        return self._derive(
+            "buffer", factory, chaining=ChainingStrategy.NEVER, bound=f"{size} records"
+        )
+
     def sample(self, fraction: float) -> StreamT:
         """Pass on a random part of the records, each with the same probability.
 
-        The choice is seeded, so that a job that is run again chooses the same ones of
+        With ``JobConfig(seed=...)`` a job that is run again chooses the same ones of
         the same input.
 
         Args:

@@ -131,6 +131,8 @@ from aiomailbox.operators.timestamps import TimestampsAndWatermarksOperator
 from aiomailbox.operators.two_input import TwoInputOperator
 from aiomailbox.operators.useful import (
     BatchOperator,
+    BufferOperator,
+    BufferPolicy,
     DeduplicateOperator,
     Match,
     MatchOperator,
@@ -152,6 +154,8 @@ __all__ = [
     "Boundedness",
     "BroadcastProcessFunction",
     "BroadcastProcessOperator",
+    "BufferOperator",
+    "BufferPolicy",
     "CallableKind",
     "CoFlatMapOperator",
     "CoMapOperator",

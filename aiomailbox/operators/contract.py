@@ -132,6 +132,8 @@ class Operator:
 
     context: RuntimeContext
     output: Output
+    # Whether, as the head of a task, it gets input also while its output has no room.
+    takes_input_always = False
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         """Take what the task provides. Called once, before anything else."""

@@ -189,6 +189,8 @@ class StreamTask:
             self._helpers,
             self.fail,
         )
+        if self.chain.head.takes_input_always:
+            self._output = Availability(available=True)
         self.processor.mailbox.bind_owner()
         if self._restored is not None:
             self.chain.restore(self._restored)

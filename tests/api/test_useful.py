@@ -163,3 +163,66 @@ def test_the_operators_can_be_sent_elsewhere() -> None:
     ]
     for one in made:
         assert pickle.loads(pickle.dumps(one._operator.factory))()
+
+
+async def test_a_buffer_parts_a_fast_source_from_a_slow_consumer() -> None:
+    loop = asyncio.get_running_loop()
+    ended: list[float] = []
+
+    async def ticks() -> AsyncIterator[int]:
+        for number in range(20_000):
+            await asyncio.sleep(0.001)
+            yield number
+        ended.append(loop.time())
+
+    async def slow(number: int) -> int:
+        await asyncio.sleep(1)
+        return number
+
+    env = am.StreamExecutionEnvironment()
+    began = loop.time()
+    found = await env.from_async_iterable(ticks).buffer(3).map(slow).collect()
+    assert ended[0] - began < 21
+    assert len(found) < 20_000
+    assert found == sorted(set(found))
+    assert found[-1] == 19_999
+
+
+async def test_with_small_buffers_the_consumer_sees_what_is_new() -> None:
+    async def ticks() -> AsyncIterator[int]:
+        for number in range(1000):
+            await asyncio.sleep(0.01)
+            yield number
+
+    async def slow(number: int) -> int:
+        await asyncio.sleep(1)
+        return number
+
+    config = am.JobConfig(
+        buffers_per_channel=1, floating_buffers=0, buffer_size_bytes=100
+    )
+    env = am.StreamExecutionEnvironment(config=config)
+    stream = env.from_async_iterable(ticks).buffer(1, "latest").map(slow)
+    found = await stream.collect()
+    assert found[-1] == 999
+    assert len(found) < 40
+
+
+async def test_a_buffer_that_may_drop_nothing_fails_the_job() -> None:
+    async def slow(number: int) -> None:
+        await asyncio.sleep(1)
+
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection(range(50_000)).buffer(10, "error").map(slow)
+    with pytest.raises(am.JobFailedError) as failed:
+        await stream.collect()
+    assert "of 10 records is full" in str(failed.value)
+
+
+async def test_a_job_with_a_seed_takes_the_same_sample_again() -> None:
+    async def sample(seed: int) -> list[int]:
+        env = am.StreamExecutionEnvironment(config=am.JobConfig(seed=seed))
+        return await env.from_collection(range(1000)).sample(0.1).collect()
+
+    assert await sample(1) == await sample(1)
+    assert await sample(1) != await sample(2)

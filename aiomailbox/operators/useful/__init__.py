@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aiomailbox.operators.useful.batch import BatchOperator
+from aiomailbox.operators.useful.buffer import BufferOperator, BufferPolicy
 from aiomailbox.operators.useful.deduplicate import DeduplicateOperator
 from aiomailbox.operators.useful.latest import WithLatestOperator
 from aiomailbox.operators.useful.match import MatchOperator
@@ -13,6 +14,8 @@ from aiomailbox.operators.useful.top_n import TopN, top_n
 
 __all__ = [
     "BatchOperator",
+    "BufferOperator",
+    "BufferPolicy",
     "DeduplicateOperator",
     "Match",
     "MatchOperator",

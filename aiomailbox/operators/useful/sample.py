@@ -18,9 +18,9 @@ _RANDOM_STATE = ListStateDescriptor("random-state")
 class SampleOperator(Operator):
     """Passes on each record with the same probability, independently of the others.
 
-    The choice is seeded per job, operator and subtask: the same input in the same
-    order gives the same sample, also across a restored snapshot. With another
-    parallelism it is another sample.
+    The choice follows from the job's seed, the operator and the subtask: the same input
+    in the same order gives the same sample, also across a restored snapshot. With
+    another parallelism it is another sample.
 
     Args:
         fraction: The probability, from 0 to 1.
