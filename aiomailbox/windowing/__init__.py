@@ -19,6 +19,7 @@ from aiomailbox.windowing.co_group import (
     mark_first,
     mark_second,
 )
+from aiomailbox.windowing.continuous import ContinuousProcessingTimeTrigger
 from aiomailbox.windowing.evictors import (
     CountEvictor,
     DeltaEvictor,
@@ -67,6 +68,7 @@ __all__ = [
     "GLOBAL_WINDOW",
     "CoGroupFunction",
     "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
     "CountEvictor",
     "CountTrigger",
     "DeltaEvictor",
