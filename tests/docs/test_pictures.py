@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_a_picture_is_what_its_code_draws(drawing: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_picture_has_nothing_outside_of_its_frame(drawing: Any, name: str) -> None:
-    root = ElementTree.fromstring(drawing.PICTURES[name]())
+    root = ET.fromstring(drawing.PICTURES[name]())
     *_, width, height = map(float, root.attrib["viewBox"].split())
     for part in root.iter():
         for key, value in part.attrib.items():
