@@ -306,3 +306,16 @@ def test_the_state_of_two_subtasks_becomes_that_of_one_and_of_three(
                 subtask.process_watermark(9)
                 found.append(subtask.values)
         assert found == expected
+
+
+def test_a_record_joins_the_sessions_on_both_sides_of_it_with_all_they_hold() -> None:
+    operator = operator_for(
+        EventTimeSessionWindows(10), aggregate=collect_list(lambda record: record[1])
+    )
+    assert isinstance(operator, SessionAggregateOperator)
+    with OneInputHarness(operator, keyed=True) as harness:
+        harness.process_run([("a", 1), ("a", 2), ("a", 3)], [0, 16, 8])
+        harness.process_watermark(100)
+        assert [(sorted(r), t) for r, t in map(tuple, harness.output[:-1])] == [
+            ([1, 2, 3], 25)
+        ]
