@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from aiomailbox.api.build import check_kind, function_info, own_copy
 from aiomailbox.durations import duration_ms
+from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph import FunctionInfo
 from aiomailbox.operators import (
     OnError,
@@ -67,12 +68,12 @@ class WindowedStream(Generic[K, T, StreamT]):
 
     def trigger(self, trigger: Trigger) -> WindowedStream[K, T, StreamT]:
         """Decide when a window fires; by default when time passes its end."""
-        self._settings["trigger"] = check_kind(trigger, Trigger, "trigger")
+        self._settings["trigger"] = _check_sync(trigger, Trigger, "trigger")
         return self
 
     def evictor(self, evictor: Evictor) -> WindowedStream[K, T, StreamT]:
         """Decide which records a firing forgets."""
-        self._settings["evictor"] = check_kind(evictor, Evictor, "evictor")
+        self._settings["evictor"] = _check_sync(evictor, Evictor, "evictor")
         return self
 
     def allowed_lateness(
@@ -177,6 +178,20 @@ class WindowedStream(Generic[K, T, StreamT]):
         stays = isinstance(self._assigner, GlobalWindows) and not purging
         unbounded = _NEVER_PURGED if stays else ""
         return self._derive(name, factory, functions, unbounded=unbounded)
+
+
+def _check_sync(value: object, kind: type[Any], parameter: str) -> Any:
+    """Return ``value`` if it is of a kind and no method of the kind is async in it."""
+    check_kind(value, kind, parameter)
+    for name in vars(kind):
+        method = getattr(value, name)
+        if callable(method) and is_async_callable(method):
+            raise WrongTypeError(
+                parameter,
+                f"{name} of {value!r} is async, and no window waits for it",
+                "Write def instead of async def.",
+            )
+    return value
 
 
 def _function_infos(work: Any) -> list[FunctionInfo]:

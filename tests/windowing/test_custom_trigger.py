@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import aiomailbox as am
 
 
@@ -34,3 +36,15 @@ def test_a_life_of_state_is_described_with_public_names_only() -> None:
     )
     assert life.ttl_ms == 60_000
     assert issubclass(am.CountEvictor, am.Evictor)
+
+
+def test_a_trigger_that_would_have_to_be_awaited_is_refused() -> None:
+    class Waits(am.Trigger):
+        async def on_element(  # type: ignore[override]
+            self, value: Any, timestamp: int | None, window: Any, context: Any
+        ) -> am.TriggerResult:
+            return am.TriggerResult.FIRE
+
+    stream = am.StreamExecutionEnvironment().from_collection([1]).key_by(str)
+    with pytest.raises(TypeError, match=r"trigger: on_element of .* is async"):
+        stream.window(am.GlobalWindows.create()).trigger(Waits())
