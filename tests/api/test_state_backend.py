@@ -11,7 +11,6 @@ import pytest
 import aiomailbox as am
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 
-pytest.importorskip("rocksdict")
 MIB = 1 << 20
 
 

@@ -19,11 +19,8 @@ from aiomailbox.state import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from aiomailbox.testing import ManualClock
-
-pytest.importorskip("rocksdict")
-
 from aiomailbox.state.rocksdb import RocksDBStateStore
+from aiomailbox.testing import ManualClock
 
 GROUPS = KeyGroupRange(0, 127)
 VALUE = ValueStateDescriptor("value")

@@ -220,9 +220,6 @@ def test_state_lives_as_long_as_its_ttl() -> None:
 
 @pytest.mark.parametrize("backend", [HeapStateBackend, RocksDBStateBackend])
 def test_a_state_can_be_deleted_for_all_keys_in_init(backend: Any) -> None:
-    if backend is RocksDBStateBackend:
-        pytest.importorskip("rocksdict")
-
     class First(Base):
         def init(self, handle: Any) -> None:
             self.old = handle.getListState("old", "v string")

@@ -230,7 +230,6 @@ async def test_after_a_rescale_each_row_and_timer_is_where_its_key_is(
 async def test_state_in_rocksdb_is_seen_and_changed_in_the_same_way(
     drive: Any, tmp_path: Any
 ) -> None:
-    pytest.importorskip("rocksdict")
     steps = scenario(1)
     backend = {"state_backend": RocksDBStateBackend(tmp_path)}
     driven = drive(Waiting(), subtask=backend)

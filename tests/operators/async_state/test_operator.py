@@ -404,9 +404,6 @@ class Total:
 async def test_every_kind_of_state_shows_a_row_its_own_changes(
     drive: Any, backend: Any
 ) -> None:
-    if backend is RocksDBStateBackend:
-        pytest.importorskip("rocksdict")
-
     async def use(value: Any, context: Any, out: Any) -> None:
         largest = context.state.get_reducing(ReducingStateDescriptor("max", max))
         total = context.state.get_aggregating(
