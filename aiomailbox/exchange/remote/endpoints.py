@@ -1,0 +1,231 @@
+"""What a connection asks of its two ends: the reader's channel, the producer's view.
+
+Theory of operation: connections know neither tasks nor partitions. On the reader's side
+a channel hands in a `Receiver` and gets a `ChannelLink` back; on the producer's side a
+`ViewProvider` turns a partition request into a `BytesView`. Everything here is called
+on the loop that owns the connection, and returns at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple, Protocol
+
+from aiomailbox.exchange.bytes_subpartition import PolledBytes
+from aiomailbox.exchange.contract import DataListener
+from aiomailbox.exchange.remote.messages import PartitionAddress
+from aiomailbox.ids import PartitionId, TaskId, VertexId
+from aiomailbox.memory import NetworkBuffer
+
+__all__ = [
+    "BytesView",
+    "ChannelLink",
+    "PeerAddress",
+    "Receiver",
+    "ViewProvider",
+    "partition_address",
+    "partition_id_of",
+]
+
+_PADDED: Final = struct.Struct(">12xI")
+
+
+class PeerAddress(NamedTuple):
+    """Where a worker's data server listens.
+
+    Attributes:
+        host: A name or number, or the path of a unix socket.
+        port: A TCP port; None for a unix socket.
+
+    Example:
+        >>> str(PeerAddress("127.0.0.1", 6121)), str(PeerAddress("/run/w0.sock"))
+        ('127.0.0.1:6121', 'unix:/run/w0.sock')
+    """
+
+    host: str
+    port: int | None = None
+
+    @property
+    def is_unix(self) -> bool:
+        """Whether it is a unix socket."""
+        return self.port is None
+
+    def __str__(self) -> str:
+        return f"unix:{self.host}" if self.port is None else f"{self.host}:{self.port}"
+
+
+class Receiver(Protocol):
+    """The reader's end of one channel, as its connection sees it.
+
+    Attributes:
+        receiver_id: 16 bytes that nobody else on the connection has.
+        is_released: Whether the channel has let go; what still arrives is skipped.
+    """
+
+    receiver_id: bytes
+    is_released: bool
+
+    def request_buffer(self) -> NetworkBuffer | None:
+        """Return a buffer for data that arrives; None if it was sent without credit."""
+        ...
+
+    def on_buffer(
+        self, buffer: NetworkBuffer, sequence_number: int, backlog: int
+    ) -> None:
+        """Take a buffer with its content; it is recycled there in any case."""
+        ...
+
+    def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
+        """Take note of a data buffer without content."""
+        ...
+
+    def on_sender_backlog(self, backlog: int) -> None:
+        """Take note of how many buffers wait at the producer."""
+        ...
+
+    def take_credit(self) -> int:
+        """Return the credit to announce now, and count it as announced."""
+        ...
+
+    def on_partition_not_found(self) -> None:
+        """Take note that the partition is not there (yet): request it again later."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """Let the task that reads trip over an error; the first one stays."""
+        ...
+
+
+class ChannelLink(Protocol):
+    """What a channel may ask of its connection; a no-op once that is gone."""
+
+    def announce_credit(self) -> None:
+        """Announce credit soon: `Receiver.take_credit` is asked when it is written."""
+        ...
+
+    def request_again(self) -> None:
+        """Send the partition request once more, after it was not found."""
+        ...
+
+    def resume_consumption(self) -> None:
+        """Let the producer go on after an event that blocked it."""
+        ...
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Tell the producer that all its records have been processed."""
+        ...
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Tell the producer how large its buffers should be."""
+        ...
+
+    def close(self) -> None:
+        """Let go: the producer sends nothing more; the last one closes. Idempotent."""
+        ...
+
+
+class BytesView(Protocol):
+    """A reader's end of one subpartition of bytes, at the producer.
+
+    Attributes:
+        is_released: Whether either side has let go.
+        failure: Why the producer let go, if it failed.
+        backlog: Data buffers that can be taken.
+    """
+
+    @property
+    def is_released(self) -> bool:
+        """Whether either side has let go."""
+        ...
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the producer let go, if it failed."""
+        ...
+
+    @property
+    def backlog(self) -> int:
+        """Data buffers that can be taken."""
+        ...
+
+    def is_available(self, *, has_credit: bool = True) -> bool:
+        """Say whether something can be taken; without credit only an event can."""
+        ...
+
+    def poll(self) -> PolledBytes | None:
+        """Take the next buffer, or None; whoever takes it recycles it."""
+        ...
+
+    def resume_consumption(self) -> None:
+        """Lift the block of an event; raises IllegalStateError if nothing blocks.
+
+        Whoever calls it looks for data again: the listener is told as well.
+        """
+        ...
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Take note that the reader has processed all records."""
+        ...
+
+    def set_buffer_bytes(self, size_bytes: int) -> None:
+        """Take note of the reader's wish for the size of buffers."""
+        ...
+
+    def release(self) -> None:
+        """Let go: what is queued is recycled. Idempotent."""
+        ...
+
+
+class ViewProvider(Protocol):
+    """Where a server finds what is asked for."""
+
+    def create_bytes_view(
+        self,
+        partition_id: PartitionId,
+        subpartition_index: int,
+        listener: DataListener,
+        *,
+        receiver_exclusive_buffers: int,
+    ) -> BytesView:
+        """Return the one view of a subpartition; the listener is told from now on.
+
+        What was queued before is not told again: ask `BytesView.is_available`.
+
+        Raises:
+            PartitionNotFoundError: If the partition is not there (yet).
+            InvalidArgumentError: If it has no such subpartition.
+            IllegalStateError: If the subpartition has a view already.
+        """
+        ...
+
+
+def partition_address(job_id: bytes, partition_id: PartitionId) -> PartitionAddress:
+    """Return a partition's name on the wire; `partition_id_of` is the way back.
+
+    Args:
+        job_id: 16 bytes.
+        partition_id: The partition.
+
+    Example:
+        >>> partition_id = PartitionId(TaskId(VertexId(3), 1, 0), 2)
+        >>> address = partition_address(bytes(16), partition_id)
+        >>> partition_id_of(address) == partition_id
+        True
+    """
+    task, edge_index = partition_id
+    return PartitionAddress(
+        _PADDED.pack(edge_index),
+        task.subtask_index,
+        job_id,
+        _PADDED.pack(task.vertex),
+        task.subtask_index,
+        task.attempt,
+    )
+
+
+def partition_id_of(address: PartitionAddress) -> PartitionId:
+    """Return the partition that an address names."""
+    (vertex,) = _PADDED.unpack(address.job_vertex_id)
+    (edge_index,) = _PADDED.unpack(address.data_set_id)
+    task_id = TaskId(VertexId(vertex), address.subtask_index, address.attempt_number)
+    return PartitionId(task_id, edge_index)
