@@ -11,7 +11,8 @@ from aiomailbox.mailbox.default_action import (
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.lifecycle import MailboxState
 from aiomailbox.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
-from aiomailbox.mailbox.metrics import LatencyProbe, MailboxMetrics, PeriodMeter
+from aiomailbox.mailbox.metrics import LatencyProbe, MailboxMetrics
+from aiomailbox.mailbox.period_meter import RATE_WINDOW_S, PeriodMeter, TimeShares
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.mailbox.statistics import MailboxStatistics
 from aiomailbox.mailbox.submission import MailFuture
@@ -20,6 +21,7 @@ from aiomailbox.mailbox.task_mailbox import TaskMailbox
 __all__ = [
     "MAX_PRIORITY",
     "MIN_PRIORITY",
+    "RATE_WINDOW_S",
     "LatencyProbe",
     "Mail",
     "MailFuture",
@@ -35,4 +37,5 @@ __all__ = [
     "PeriodTimer",
     "Suspension",
     "TaskMailbox",
+    "TimeShares",
 ]

@@ -13,50 +13,18 @@ from aiomailbox.errors import (
     MailboxClosedError,
 )
 from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
+from aiomailbox.mailbox.period_meter import (
+    PeriodMeter,
+    TimeShares,
+    share_time,
+    window_start,
+)
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
 
-__all__ = ["LatencyProbe", "MailboxMetrics", "PeriodMeter"]
+__all__ = ["LatencyProbe", "MailboxMetrics"]
 
 # A minute of samples at the default interval.
 _SAMPLES_MAX: Final = 60
-
-
-class PeriodMeter:
-    """Adds up the time between marks; a `PeriodTimer`.
-
-    Args:
-        clock: Read at the marks only.
-
-    Example:
-        >>> from aiomailbox.clock import SystemClock
-        >>> meter = PeriodMeter(SystemClock())
-        >>> meter.mark_start()
-        >>> meter.total_ms() >= 0
-        True
-    """
-
-    __slots__ = ("_clock", "_since", "_total_s")
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since: float | None = None
-        self._total_s = 0.0
-
-    def mark_start(self) -> None:
-        """Start measuring; again is a no-op."""
-        if self._since is None:
-            self._since = self._clock.monotonic()
-
-    def mark_end(self) -> None:
-        """Stop measuring; again is a no-op."""
-        if self._since is not None:
-            self._total_s += self._clock.monotonic() - self._since
-            self._since = None
-
-    def total_ms(self) -> float:
-        """Return the milliseconds measured so far, the current piece included."""
-        running = 0.0 if self._since is None else self._clock.monotonic() - self._since
-        return (self._total_s + running) * 1000
 
 
 class LatencyProbe:
@@ -133,6 +101,7 @@ class MailboxMetrics:
         mails_processed: Mails run, those run inside yields included.
         idle: Time without input, for the task's suspensions to use as their timer.
         backpressured: Time without room in the outputs, likewise.
+        hard_backpressured: Time without room in the middle of a step of work.
         latency: The probe, or None until `set_up_latency`.
 
     Concept:
@@ -142,7 +111,9 @@ class MailboxMetrics:
     __slots__ = (
         "_clock",
         "_mailbox",
+        "_started_s",
         "backpressured",
+        "hard_backpressured",
         "idle",
         "latency",
         "mails_processed",
@@ -154,12 +125,32 @@ class MailboxMetrics:
         self.mails_processed = 0
         self.idle = PeriodMeter(clock)
         self.backpressured = PeriodMeter(clock)
+        self.hard_backpressured = PeriodMeter(clock)
+        self._started_s: float | None = None
         self.latency: LatencyProbe | None = None
 
     @property
     def queue_size(self) -> int:
         """How many mails wait; racy from other threads."""
         return self._mailbox.size()
+
+    def start(self) -> None:
+        """Let the time of the loop count from now on; again is a no-op."""
+        if self._started_s is None:
+            self._started_s = self._clock.monotonic()
+
+    def time_shares(self) -> TimeShares:
+        """Return what the loop did with the last seconds; zeros unless it runs."""
+        started = self._started_s
+        if started is None:
+            return TimeShares()
+        now = self._clock.monotonic()
+        return share_time(
+            now - max(started, window_start(now)),
+            self.idle.within_s(now),
+            self.backpressured.within_s(now),
+            self.hard_backpressured.within_s(now),
+        )
 
     def set_up_latency(self, interval_ms: float) -> None:
         """Arm the probe; the first mail that is run starts it.
@@ -188,6 +179,9 @@ class MailboxMetrics:
             latency.start()
 
     def stop(self) -> None:
-        """Let no timer of the metrics outlive the loop."""
+        """Let no timer of the metrics outlive the loop, and no time count any more."""
+        for meter in (self.idle, self.backpressured, self.hard_backpressured):
+            meter.mark_end()
+        self._started_s = None
         if self.latency is not None:
             self.latency.stop()

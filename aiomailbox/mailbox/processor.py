@@ -232,6 +232,7 @@ class MailboxProcessor:
         self.mailbox.require_open(operation)
         control = self._control
         control.leave = not control.may_run or control.failure is not None
+        self.metrics.start()
         self._budget.restart()
 
 
