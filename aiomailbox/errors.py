@@ -118,6 +118,10 @@ class PartitionNotFoundError(WorldError):
     """A channel asked for a partition that does not exist."""
 
 
+class PartitionStorageError(WorldError):
+    """The disk does not take, or does not give back, what a partition keeps on it."""
+
+
 class GateClosedError(IllegalStateError):
     """An input gate was polled after it had been closed."""
 
@@ -128,6 +132,47 @@ class CorruptStreamError(WorldError):
 
 class HandshakeError(WorldError):
     """A peer speaks another version, belongs to another job, or knows no secret."""
+
+
+class TransportError(WorldError):
+    """Two workers cannot exchange data any more, or never could.
+
+    Args:
+        local: This end of the connection, as people know it.
+        peer: The other end.
+        reason: What happened.
+    """
+
+    def __init__(self, local: str, peer: str, reason: str) -> None:
+        self.local = local
+        self.peer = peer
+        self.reason = reason
+        super().__init__(f"the connection of {local} with {peer} ended: {reason}")
+
+
+class LocalTransportError(TransportError):
+    """A connection ended by something on this side."""
+
+
+class RemoteTransportError(TransportError):
+    """A connection ended by its peer: it went away, refused, or broke the protocol."""
+
+
+class RemoteFailureError(WorldError):
+    """The producer of a channel failed at another worker; all of it is text.
+
+    Args:
+        peer: The other worker.
+        kind: The name of its exception.
+        text: What it says.
+        traceback: Where it happened.
+    """
+
+    def __init__(self, peer: str, kind: str, text: str, traceback: str = "") -> None:
+        self.peer = peer
+        self.kind = kind
+        self.remote_traceback = traceback
+        super().__init__(f"at {peer}: {kind}: {text}")
 
 
 class KeyTypeError(WrongTypeError):
@@ -167,6 +212,20 @@ class UserFunctionError(WorldError):
             f"operator {operator!r} (uid {uid!r}) failed at {location}: "
             f"{type(cause).__name__}: {cause}"
         )
+
+
+class BadResultError(UsageError, ValueError):
+    """A user's function returned something that cannot be used.
+
+    Args:
+        function: The function's name and line.
+        problem: What it returned, for what, and why that does not do.
+        remedy: What would be right.
+    """
+
+    def __init__(self, function: str, problem: str, remedy: str) -> None:
+        self.function = function
+        super().__init__(f"{function} returned {problem}. {remedy}")
 
 
 class AsyncTimeoutError(WorldError, TimeoutError):
@@ -210,6 +269,68 @@ class TaskFailedError(WorldError):
     def __init__(self, task: str, cause: BaseException) -> None:
         self.task = task
         super().__init__(f"task {task!r} failed: {cause}")
+
+
+class RemoteTaskError(WorldError):
+    """A task failed in another process; its exception came as text.
+
+    Attributes:
+        worker: The process, as people know it.
+        kind: The name of the exception's type.
+        text: What the exception says.
+        remote_traceback: Where it was raised, and what caused it.
+        is_echo: Whether it only says that another task had failed before.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        kind: str,
+        text: str,
+        remote_traceback: str = "",
+        *,
+        is_echo: bool = False,
+    ) -> None:
+        self.worker = worker
+        self.kind = kind
+        self.text = text
+        self.remote_traceback = remote_traceback
+        self.is_echo = is_echo
+        super().__init__(f"at {worker}: {kind}: {text}")
+
+
+class WorkerDiedError(WorldError):
+    """A worker process ended, or had to be ended, before its tasks did.
+
+    Attributes:
+        worker: The process, as people know it.
+        pid: What its process id was.
+        exit_code: What it exited with; minus the signal's number if one ended it.
+    """
+
+    def __init__(self, worker: str, pid: int, exit_code: int | None, how: str) -> None:
+        self.worker = worker
+        self.pid = pid
+        self.exit_code = exit_code
+        super().__init__(f"{worker} (process {pid}) {how}")
+
+
+class NotShippableError(UsageError, TypeError):
+    """Something of a job cannot be pickled, so no other process can run it.
+
+    Attributes:
+        operator: The operator's name, or what else it is of the job.
+        uid: The operator's uid, or None.
+    """
+
+    def __init__(self, operator: str, uid: str | None, problem: str) -> None:
+        self.operator = operator
+        self.uid = uid
+        super().__init__(
+            f"operator {operator!r} (uid {uid!r}) cannot be sent to a worker process: "
+            f"{problem}. Make what is live in `open`, in the worker, instead of keeping "
+            "it in the function."
+        )
 
 
 class JobFailedError(WorldError):

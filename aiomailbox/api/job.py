@@ -78,16 +78,15 @@ class JobClient:
         operators: dict[str, dict[str, MetricValue]] = {}
         # Operators of several tasks may have one name; subtasks of one share it.
         labels: dict[tuple[int, str], str] = {}
-        for task in self._job.tasks:
-            tasks[task.name] = task.metrics()
-            vertex = task.environment.task_id.vertex
-            for group in task.environment.metrics.children:
-                label = labels.get((vertex, group.name))
+        for task in self._job.views():
+            tasks[task.name] = task.metrics
+            for operator in task.operators:
+                label = labels.get((task.vertex, operator.name))
                 if label is None:
-                    label = _free_label(group.name, operators)
-                    labels[vertex, group.name] = label
+                    label = _free_label(operator.name, operators)
+                    labels[task.vertex, operator.name] = label
                 merged = operators.setdefault(label, {})
-                for name, value in group.snapshot().items():
+                for name, value in operator.metrics.items():
                     merged[name] = _merge(name, merged.get(name), value)
         return JobMetrics(self.state, self._job.duration_s, operators, tasks)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from aiomailbox.runtime.job import Job
 
 
@@ -14,24 +12,7 @@ def await_tree(job: Job) -> str:
         job: The job; at any time of its life.
     """
     lines = [f"job {job.graph.name!r}: {job.state.value}"]
-    for task in job.tasks:
-        lines.append(f"  task {task.name!r}: {task.lifecycle.state.value}")
-        lines.append(f"    {task.processor!r}")
-        runner = task.runner
-        if runner is not None and not runner.done():
-            lines += [f"    {line}" for line in _frames(runner)]
+    for view in job.views(with_stacks=True):
+        lines.append(f"  task {view.name!r}: {view.state}")
+        lines += [f"    {line}" for line in view.stack]
     return "\n".join(lines)
-
-
-def _frames(task: asyncio.Task[None]) -> list[str]:
-    """Return where a suspended asyncio task stands, outermost await first."""
-    lines = []
-    work: object = task.get_coro()
-    while work is not None:
-        frame = getattr(work, "cr_frame", None) or getattr(work, "ag_frame", None)
-        if frame is None:
-            break
-        code = frame.f_code
-        lines.append(f"in {code.co_qualname} ({code.co_filename}:{frame.f_lineno})")
-        work = getattr(work, "cr_await", None) or getattr(work, "ag_await", None)
-    return lines

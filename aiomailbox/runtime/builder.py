@@ -24,7 +24,7 @@ from aiomailbox.task import (
     TaskPlan,
 )
 
-RequestSplit = Callable[[JobVertex, int], None]
+RequestSplit = Callable[[int, int], None]
 
 
 class TaskBuilder:
@@ -90,7 +90,7 @@ class TaskBuilder:
             limiter=services.limiters.get,
             handover=services.handover,
             alignment=services.alignments.get,
-            request_split=lambda: self._request_split(vertex, subtask_index),
+            request_split=lambda: self._request_split(vertex.id, subtask_index),
             state_backend=self._config.state_backend,
             cancel_timeout_s=self._config.cancel_timeout_s,
         )

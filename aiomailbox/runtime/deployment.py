@@ -14,6 +14,7 @@ from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import total_segments
+from aiomailbox.runtime.execution import EmbeddedExecution
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.job import Job
 from aiomailbox.runtime.journal import MemoryJournal
@@ -65,6 +66,7 @@ class Embedded:
             journal=MemoryJournal(),
             handovers=dict(handovers),
         )
-        job = Job(graph, config, services)
+        execution = EmbeddedExecution(graph, config, services)
+        job = Job(graph, config, services, execution)
         job.start()
         return job

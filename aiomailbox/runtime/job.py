@@ -9,19 +9,27 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import anyio
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import JobCancelledError, JobFailedError
-from aiomailbox.graph import JobGraph, JobVertex
-from aiomailbox.runtime.builder import TaskBuilder
+from aiomailbox.errors import (
+    JobCancelledError,
+    JobFailedError,
+    RemoteFailureError,
+    RemoteTaskError,
+    TransportError,
+)
+from aiomailbox.graph import JobGraph
 from aiomailbox.runtime.committing import JobCommitters
 from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.execution import Execution
 from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.services import JobServices
-from aiomailbox.runtime.sources import SourceCoordinator, deliver_splits
-from aiomailbox.task import StreamTask, TaskState
+from aiomailbox.runtime.sources import SourceCoordinator
+from aiomailbox.runtime.views import TaskView
+from aiomailbox.task import StreamTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +46,47 @@ class JobResult:
 
 
 class Job:
-    """One execution of a job graph on the running loop.
+    """One execution of a job graph, directed from the running loop.
 
     Args:
         graph: What to run.
         config: Settings.
         services: What the tasks share.
+        execution: Where the tasks run.
 
     Attributes:
         lifecycle: Where the job is in its life.
-        tasks: Its tasks, those of sources first; empty before they are built.
     """
 
     def __init__(
-        self, graph: JobGraph, config: JobConfig, services: JobServices
+        self,
+        graph: JobGraph,
+        config: JobConfig,
+        services: JobServices,
+        execution: Execution,
     ) -> None:
         self.graph = graph
         self.services = services
         self.lifecycle = JobLifecycle()
-        self.tasks: list[StreamTask] = []
         self._config = config
+        self._execution = execution
         self._coordinators: dict[int, SourceCoordinator] = {}
         self._failure: BaseException | None = None
         self._main: asyncio.Task[None] | None = None
         self._is_beginning = False
         self._is_committing = False
-        self._task_ended = Availability()
+        self._changed = Availability()
         self._started_s = 0.0
         self._ended_s: float | None = None
+
+    @property
+    def tasks(self) -> list[StreamTask]:
+        """The tasks on this loop, those of sources first; empty before they are built."""
+        return self._execution.tasks
+
+    def views(self, *, with_stacks: bool = False) -> list[TaskView]:
+        """Return a look at every task of the job, wherever it runs."""
+        return self._execution.views(with_stacks=with_stacks)
 
     def start(self) -> None:
         """Start the job in the background; call it once, with a running loop."""
@@ -93,8 +114,7 @@ class Job:
             return
         if self._is_beginning and self._main is not None:
             self._main.cancel()
-        for task in self.tasks:
-            task.cancel()
+        self._execution.cancel()
 
     async def join(self) -> None:
         """Wait until the job has ended and cleaned up, however it ended.
@@ -147,6 +167,7 @@ class Job:
         self._is_beginning = True
         try:
             await committers.begin()
+            await self._execution.prepare()
             # An interrupt that came from a committer's own code arrives here.
             await asyncio.sleep(0)
         finally:
@@ -155,18 +176,14 @@ class Job:
     async def _run_tasks(self) -> None:
         if not self.lifecycle.advance(JobState.RUNNING):
             return
-        builder = TaskBuilder(
-            self.graph, self._config, self.services, request_split=self._request_split
-        )
-        self.tasks = builder.build()
+        self._execution.build(self)
         try:
             self._start_coordinators()
         except Exception as error:  # noqa: BLE001 -- kept for `wait`
             # The tasks still run: to their clean-up.
             self._record(error)
         async with anyio.create_task_group() as group:
-            for task in self.tasks:
-                group.start_soon(self._supervise, task, name=task.name)
+            self._execution.start(group)
             await self._outlast_tasks()
 
     async def _outlast_tasks(self) -> None:
@@ -175,44 +192,53 @@ class Job:
         A task group that is interrupted would cut short the clean-up of its tasks, so
         it never sees the interrupt: the tasks are cancelled as by `cancel`.
         """
-        expected = list(self.tasks)
-        while not all(task.lifecycle.is_terminal for task in expected):
+        while not self._execution.is_over:
             try:
-                await self._task_ended.wait()
+                await self._changed.wait()
             except asyncio.CancelledError:
                 self.cancel()
-                # A task that was interrupted before its first step never runs.
-                expected = [task for task in self.tasks if task.runner is not None]
-            self._task_ended.reset()
+                self._execution.on_interrupt()
+            self._changed.reset()
 
-    async def _supervise(self, task: StreamTask) -> None:
-        try:
-            await task.run()
-        except asyncio.CancelledError:
-            # Not by `cancel`: the loop itself is going down. It has cleaned up.
-            self.cancel()
-        except BaseException as error:  # noqa: BLE001 -- kept for `wait`
+    def on_task_ended(self, error: BaseException | None, task: str) -> None:
+        """Take note that a task ended: well, or with an error."""
+        if error is not None:
             self._record(error, task)
-        else:
-            if task.lifecycle.state is TaskState.CANCELED:
-                self.cancel()
-        finally:
-            self._task_ended.set_available()
+        self._changed.set_available()
 
-    def _record(self, error: BaseException, task: StreamTask | None = None) -> None:
+    def on_cancelled(self) -> None:
+        """Take note that a task ended itself, or was interrupted."""
+        self.cancel()
+
+    def on_failed(self, error: BaseException) -> None:
+        """Take note of a failure that is of no task."""
+        self._record(error)
+        self._changed.set_available()
+
+    def on_changed(self) -> None:
+        """Look again whether everything is over."""
+        self._changed.set_available()
+
+    def on_split_request(self, vertex: int, subtask_index: int) -> None:
+        """Pass a reader's request for another split to its enumerator."""
+        self._coordinators[vertex].request_split(subtask_index)
+
+    def _record(self, error: BaseException, task: str | None = None) -> None:
         """Keep the first error, attach later ones to it, and end all tasks."""
         if isinstance(error, asyncio.CancelledError):
             self.cancel()
             return
-        if self._failure is None:
-            self._failure = error
+        first = self._failure
+        if first is None or (_is_echo(first) and not _is_echo(error)):
             if task is not None:
-                error.add_note(f"in task {task.name!r} of job {self.graph.name!r}")
-        elif error is not self._failure:
-            self._failure.add_note(f"later error: {error!r}")
+                error.add_note(f"in task {task!r} of job {self.graph.name!r}")
+            self._failure = error
+            if first is not None:
+                error.add_note(f"also: {first!r}")
+        elif error is not first:
+            first.add_note(f"later error: {error!r}")
         if self.lifecycle.advance(JobState.FAILING):
-            for other in self.tasks:
-                other.cancel()
+            self._execution.cancel()
 
     async def _end(self, committers: JobCommitters | None) -> None:
         for coordinator in self._coordinators.values():
@@ -222,11 +248,10 @@ class Job:
                 self._record(error)
         if committers is not None:
             await self._end_committers(committers)
-        self.services.limiters.close()
-        # A task that never ran leaves what was sent to it with the producer.
-        self.services.registry.release_all()
-        self.services.pool.destroy_all_local_pools()
-        self.services.pool.destroy()
+        try:
+            await self._execution.release()
+        except BaseException as error:  # noqa: BLE001 -- kept for `wait`
+            self._record(error)
         self._ended_s = self.services.clock.monotonic()
         for target in (JobState.FINISHED, JobState.CANCELED, JobState.FAILED):
             if self.lifecycle.advance(target):
@@ -248,16 +273,24 @@ class Job:
             source = vertex.head.transformation.source
             if source is None:
                 continue
-            readers = [
-                task
-                for task in self.tasks
-                if task.environment.task_id.vertex == vertex.id
-            ]
             self._coordinators[vertex.id] = SourceCoordinator(
-                source, vertex.parallelism, partial(deliver_splits, readers)
+                source, vertex.parallelism, partial(self._deliver, vertex.id)
             )
         for coordinator in self._coordinators.values():
             coordinator.start()
 
-    def _request_split(self, vertex: JobVertex, subtask_index: int) -> None:
-        self._coordinators[vertex.id].request_split(subtask_index)
+    def _deliver(
+        self, vertex: int, subtask_index: int, splits: list[Any], no_more: bool
+    ) -> None:
+        self._execution.deliver_splits(vertex, subtask_index, splits, no_more=no_more)
+
+
+def _is_echo(error: BaseException) -> bool:
+    """Say whether an error may only tell that somebody else had one.
+
+    What tells of a failure travels on other ways than what follows from it, and may
+    come later.
+    """
+    if isinstance(error, RemoteTaskError):
+        return error.is_echo
+    return isinstance(error, RemoteFailureError | TransportError)

@@ -62,6 +62,14 @@ class JobServices:
     handovers: dict[str, PullHandover] = field(default_factory=dict)
     alignments: AlignmentGroups = field(default_factory=AlignmentGroups)
 
+    def release(self) -> None:
+        """Release what tasks may have left, once none of them runs any more."""
+        self.limiters.close()
+        # A task that never ran leaves what was sent to it with the producer.
+        self.registry.release_all()
+        self.pool.destroy_all_local_pools()
+        self.pool.destroy()
+
     def handover(self, name: str) -> Handover:
         """Return the hand-over of this name.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from aiomailbox.errors import RejectedMailError
 from aiomailbox.operators import Source, SplitEnumerator
-from aiomailbox.task import StreamTask
 
 
 class SourceCoordinator:
@@ -56,16 +54,3 @@ class SourceCoordinator:
     def close(self) -> None:
         """Release what the enumerator holds."""
         self._enumerator.close()
-
-
-def deliver_splits(
-    readers: Sequence[StreamTask], subtask_index: int, splits: list[Any], no_more: bool
-) -> None:
-    """Send splits to a reader as mail; a task that has ended takes none."""
-    task = readers[subtask_index]
-    try:
-        task.processor.main_executor.execute(
-            task.add_splits, splits, no_more, description="add splits"
-        )
-    except RejectedMailError:
-        return

@@ -1,0 +1,160 @@
+"""Where the tasks of a job run: the seam between a job's life and its places."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import anyio
+
+from aiomailbox.graph import JobGraph
+from aiomailbox.runtime.builder import TaskBuilder
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.local_tasks import LocalTasks
+from aiomailbox.runtime.services import JobServices
+from aiomailbox.runtime.views import TaskView
+from aiomailbox.task import StreamTask
+
+__all__ = ["EmbeddedExecution", "Execution", "JobEvents"]
+
+
+class JobEvents(Protocol):
+    """What an execution tells its job, on the job's loop."""
+
+    def on_task_ended(self, error: BaseException | None, task: str) -> None:
+        """Take note that a task ended: well, or with an error."""
+        ...
+
+    def on_cancelled(self) -> None:
+        """Take note that a task ended itself, or was interrupted: so will the job."""
+        ...
+
+    def on_failed(self, error: BaseException) -> None:
+        """Take note of a failure that is of no task."""
+        ...
+
+    def on_changed(self) -> None:
+        """Look again whether everything is over."""
+        ...
+
+    def on_split_request(self, vertex: int, subtask_index: int) -> None:
+        """Pass a reader's request for another split to its enumerator."""
+        ...
+
+
+class Execution(Protocol):
+    """The tasks of one attempt of a job, wherever they run.
+
+    Attributes:
+        tasks: Those on the job's own loop, those of sources first.
+    """
+
+    @property
+    def tasks(self) -> list[StreamTask]:
+        """The tasks on the job's own loop."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no task runs any more."""
+        ...
+
+    async def prepare(self) -> None:
+        """Get ready what tasks need; what it raises fails the job before it runs."""
+        ...
+
+    def build(self, events: JobEvents) -> None:
+        """Make the tasks; from now on they take splits."""
+        ...
+
+    def start(self, group: anyio.abc.TaskGroup) -> None:
+        """Start the tasks; those of this loop in the group."""
+        ...
+
+    def cancel(self) -> None:
+        """Ask all tasks to end; any number of times, at any time."""
+        ...
+
+    def on_interrupt(self) -> None:
+        """Take note that the loop itself is going down, after `cancel`."""
+        ...
+
+    def deliver_splits(
+        self, vertex: int, subtask_index: int, splits: list[Any], *, no_more: bool
+    ) -> None:
+        """Send splits to a reader; one that has ended takes none."""
+        ...
+
+    def views(self, *, with_stacks: bool) -> list[TaskView]:
+        """Return a look at every task."""
+        ...
+
+    async def release(self) -> None:
+        """Release everything, whatever happened before; leaves no place behind."""
+        ...
+
+
+class EmbeddedExecution:
+    """Runs all tasks of a job on its own loop.
+
+    Args:
+        graph: What to run.
+        config: Settings.
+        services: What the tasks share.
+    """
+
+    def __init__(
+        self, graph: JobGraph, config: JobConfig, services: JobServices
+    ) -> None:
+        self._graph = graph
+        self._config = config
+        self._services = services
+        self._local = LocalTasks([])
+
+    @property
+    def tasks(self) -> list[StreamTask]:
+        """All tasks, once they are built."""
+        return self._local.tasks
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no task runs any more."""
+        return self._local.is_over
+
+    async def prepare(self) -> None:
+        """Nothing to get ready."""
+
+    def build(self, events: JobEvents) -> None:
+        """Make the tasks."""
+        builder = TaskBuilder(
+            self._graph,
+            self._config,
+            self._services,
+            request_split=events.on_split_request,
+        )
+        self._local = LocalTasks(builder.build(), events)
+
+    def start(self, group: anyio.abc.TaskGroup) -> None:
+        """Start all tasks in the group."""
+        self._local.start(group)
+
+    def cancel(self) -> None:
+        """Ask all tasks to end."""
+        self._local.cancel()
+
+    def on_interrupt(self) -> None:
+        """Do not wait for tasks that never began."""
+        self._local.on_interrupt()
+
+    def deliver_splits(
+        self, vertex: int, subtask_index: int, splits: list[Any], *, no_more: bool
+    ) -> None:
+        """Send splits to a reader as mail."""
+        self._local.deliver_splits(vertex, subtask_index, splits, no_more=no_more)
+
+    def views(self, *, with_stacks: bool) -> list[TaskView]:
+        """Return a look at every task."""
+        return self._local.views(with_stacks=with_stacks)
+
+    async def release(self) -> None:
+        """Release what the tasks shared."""
+        self._services.release()

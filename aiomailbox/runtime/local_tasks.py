@@ -1,0 +1,98 @@
+"""The tasks of one loop: started together, cancelled together, outlasting interrupts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import anyio
+
+from aiomailbox.errors import RejectedMailError
+from aiomailbox.runtime.views import TaskView, view_of
+from aiomailbox.task import StreamTask, TaskState
+
+__all__ = ["LocalTasks", "TaskEvents"]
+
+
+class TaskEvents(Protocol):
+    """Who is told how tasks end, on their loop."""
+
+    def on_task_ended(self, error: BaseException | None, task: str) -> None:
+        """Take note that a task ended: well, or with an error."""
+        ...
+
+    def on_cancelled(self) -> None:
+        """Take note that a task ended itself, or was interrupted."""
+        ...
+
+
+class LocalTasks:
+    """Tasks that live on one loop.
+
+    Args:
+        tasks: They have not started.
+        events: Who is told how they end; may be left out where there are none.
+    """
+
+    def __init__(
+        self, tasks: Sequence[StreamTask], events: TaskEvents | None = None
+    ) -> None:
+        self.tasks = list(tasks)
+        self._events = events
+        self._expected = self.tasks
+        self._places = {
+            (task.environment.task_id.vertex, task.environment.subtask_index): task
+            for task in self.tasks
+        }
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none runs any more."""
+        return all(task.lifecycle.is_terminal for task in self._expected)
+
+    def start(self, group: anyio.abc.TaskGroup) -> None:
+        """Start all of them in the group; whoever owns it must outlast interrupts."""
+        for task in self.tasks:
+            group.start_soon(self._supervise, task, name=task.name)
+
+    def cancel(self) -> None:
+        """Ask all of them to end."""
+        for task in self.tasks:
+            task.cancel()
+
+    def on_interrupt(self) -> None:
+        """Expect nothing of tasks that were interrupted before their first step."""
+        self._expected = [task for task in self.tasks if task.runner is not None]
+
+    def deliver_splits(
+        self, vertex: int, subtask_index: int, splits: list[Any], *, no_more: bool
+    ) -> None:
+        """Send splits to a reader as mail; one that has ended takes none."""
+        task = self._places[vertex, subtask_index]
+        try:
+            task.processor.main_executor.execute(
+                task.add_splits, splits, no_more, description="add splits"
+            )
+        except RejectedMailError:
+            return
+
+    def views(self, *, with_stacks: bool) -> list[TaskView]:
+        """Return a look at every task."""
+        return [view_of(task, with_stack=with_stacks) for task in self.tasks]
+
+    async def _supervise(self, task: StreamTask) -> None:
+        events = self._events
+        assert events is not None, "tasks are started with somebody to tell"
+        failure: BaseException | None = None
+        try:
+            await task.run()
+        except asyncio.CancelledError:
+            # Not by `cancel`: the loop itself is going down. It has cleaned up.
+            events.on_cancelled()
+        except BaseException as error:  # noqa: BLE001 -- whoever is told keeps it
+            failure = error
+        else:
+            if task.lifecycle.state is TaskState.CANCELED:
+                events.on_cancelled()
+        events.on_task_ended(failure, task.name)
