@@ -12,6 +12,7 @@ from aiomailbox.exchange.channel import (
 )
 from aiomailbox.exchange.contract import (
     SEQUENCE_MODULUS,
+    ChannelCredit,
     ChannelStatistics,
     DataListener,
     PolledBuffer,
@@ -42,6 +43,7 @@ __all__ = [
     "DEFAULT_FLUSH_INTERVAL_MS",
     "SEQUENCE_MODULUS",
     "BroadcastPartitioner",
+    "ChannelCredit",
     "ChannelListener",
     "ChannelStatistics",
     "CustomPartitioner",

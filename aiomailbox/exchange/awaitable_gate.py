@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 
 from aiomailbox.availability import Availability
 from aiomailbox.exchange.buffer import ObjectBuffer
-from aiomailbox.exchange.contract import ChannelStatistics
+from aiomailbox.exchange.contract import ChannelCredit, ChannelStatistics
+from aiomailbox.memory import PoolStatistics
 from aiomailbox.records import StopMode
 
 __all__ = ["Gate"]
@@ -20,6 +21,8 @@ class Gate(ABC):
         availability: True while `poll_next` is worth calling, and for ever once the
             gate is finished or closed.
         priority_availability: True while a priority event is the next buffer.
+        debloated_buffer_size_bytes: The size of buffers that producers were asked for,
+            None if they were asked for none.
 
     Concept:
         Flink, ``InputGate``.
@@ -27,6 +30,8 @@ class Gate(ABC):
 
     availability: Availability
     priority_availability: Availability
+    # Only a gate whose buffers are bytes has them made smaller.
+    debloated_buffer_size_bytes: int | None = None
 
     @property
     @abstractmethod
@@ -65,6 +70,14 @@ class Gate(ABC):
     @abstractmethod
     def statistics(self) -> list[ChannelStatistics]:
         """Return a snapshot per channel, in order."""
+
+    def credits(self) -> list[ChannelCredit | None]:
+        """Return each channel's credit for metrics, None for one that needs none."""
+        return [None] * self.channel_count
+
+    def pools(self) -> list[PoolStatistics]:
+        """Return the pools of the gate's own; on one loop it has none."""
+        return []
 
     @abstractmethod
     def close(self) -> None:

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from aiomailbox.errors import PartitionNotFoundError, StopTask
-from aiomailbox.exchange.contract import ChannelStatistics, PolledBuffer
+from aiomailbox.exchange.contract import (
+    ChannelCredit,
+    ChannelStatistics,
+    PolledBuffer,
+)
 from aiomailbox.exchange.registry import PartitionRegistry
 from aiomailbox.exchange.view import SubpartitionView
 from aiomailbox.ids import PartitionId
@@ -76,6 +80,13 @@ class InputChannel:
     def statistics(self) -> ChannelStatistics:
         """Return a snapshot for metrics."""
         return ChannelStatistics()
+
+    def credit(self) -> ChannelCredit | None:
+        """Return the credit of the channel for metrics; None if it needs none.
+
+        On one loop buffers are handed over: the producer's permits are the bound.
+        """
+        return None
 
     def set_error(self, error: BaseException) -> None:
         """Let the task trip over an error at its next poll; the first one wins."""

@@ -6,7 +6,13 @@ from typing import Final, NamedTuple, Protocol
 
 from aiomailbox.exchange.buffer import ObjectBuffer
 
-__all__ = ["SEQUENCE_MODULUS", "ChannelStatistics", "DataListener", "PolledBuffer"]
+__all__ = [
+    "SEQUENCE_MODULUS",
+    "ChannelCredit",
+    "ChannelStatistics",
+    "DataListener",
+    "PolledBuffer",
+]
 
 # Sequence numbers are unsigned 32-bit integers, here as on the wire.
 SEQUENCE_MODULUS: Final = 2**32
@@ -45,6 +51,27 @@ class ChannelStatistics(NamedTuple):
     buffers_total: int = 0
     records_total: int = 0
     bytes_total: int = 0
+
+
+class ChannelCredit(NamedTuple):
+    """The buffers that the reader of a channel has for what it is going to be sent.
+
+    Attributes:
+        available: Buffers that data can arrive in: the credit there is in all.
+        unannounced: Of those, what the producer has not been told of yet.
+        exclusive: Buffers of this channel alone, free or not.
+        exclusive_free: Of those, the free ones.
+        backlog: Data buffers that wait at the producer, as it said last.
+
+    Concept:
+        Flink, ``BufferManager`` and ``RemoteInputChannel``.
+    """
+
+    available: int
+    unannounced: int
+    exclusive: int
+    exclusive_free: int
+    backlog: int
 
 
 class DataListener(Protocol):

@@ -17,6 +17,7 @@ from aiomailbox.exchange.buffer import ObjectBuffer
 from aiomailbox.exchange.channel import InputChannel
 from aiomailbox.exchange.contract import (
     SEQUENCE_MODULUS,
+    ChannelCredit,
     ChannelStatistics,
     PolledBuffer,
 )
@@ -143,6 +144,10 @@ class InputGate(Gate):
     def statistics(self) -> list[ChannelStatistics]:
         """Return a snapshot per channel, in order."""
         return [channel.statistics() for channel in self.channels]
+
+    def credits(self) -> list[ChannelCredit | None]:
+        """Return each channel's credit for metrics, None for one that needs none."""
+        return [channel.credit() for channel in self.channels]
 
     def close(self) -> None:
         """Release every channel and wake whoever waits. Idempotent."""

@@ -9,8 +9,9 @@ from aiomailbox.availability import Availability
 from aiomailbox.errors import GateClosedError, InvalidArgumentError
 from aiomailbox.exchange.awaitable_gate import Gate
 from aiomailbox.exchange.buffer import ObjectBuffer
-from aiomailbox.exchange.contract import ChannelStatistics
+from aiomailbox.exchange.contract import ChannelCredit, ChannelStatistics
 from aiomailbox.exchange.priority_deque import PrioritizedDeque
+from aiomailbox.memory import PoolStatistics
 from aiomailbox.records import StopMode
 
 __all__ = ["UnionInputGate"]
@@ -133,6 +134,14 @@ class UnionInputGate(Gate):
     def statistics(self) -> list[ChannelStatistics]:
         """Return a snapshot per channel, in order."""
         return [each for gate in self.gates for each in gate.statistics()]
+
+    def credits(self) -> list[ChannelCredit | None]:
+        """Return each channel's credit for metrics, in order."""
+        return [each for gate in self.gates for each in gate.credits()]
+
+    def pools(self) -> list[PoolStatistics]:
+        """Return the pools of all gates."""
+        return [each for gate in self.gates for each in gate.pools()]
 
     def close(self) -> None:
         """Close every gate and wake whoever waits. Idempotent."""

@@ -13,6 +13,7 @@ from aiomailbox.exchange import (
 )
 from aiomailbox.graph import Edge, JobGraph, JobVertex
 from aiomailbox.ids import PartitionId, TaskId
+from aiomailbox.memory import LocalBufferPool
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
 from aiomailbox.runtime.services import JobServices
@@ -99,6 +100,7 @@ class TaskBuilder:
     def _plan(self, vertex: JobVertex, task_id: TaskId) -> TaskPlan:
         positions = {node.index: place for place, node in enumerate(vertex.nodes)}
         writers: list[RecordWriter] = []
+        pools: list[LocalBufferPool] = []
         operators = []
         names = unique_names([node.name for node in vertex.nodes])
         for node, name in zip(vertex.nodes, names, strict=True):
@@ -108,7 +110,7 @@ class TaskBuilder:
                     target = positions[edge.target.index]
                     outgoing.append(OutgoingEdge(target=target, tag=edge.tag))
                 else:
-                    writer = self._writer(edge, task_id)
+                    writer = self._writer(edge, task_id, pools)
                     writers.append(writer)
                     outgoing.append(OutgoingEdge(writer=writer, tag=edge.tag))
             item = node.transformation
@@ -120,9 +122,11 @@ class TaskBuilder:
         gates = [
             self._gate(vertex, united, task_id) for united in vertex.in_edges if united
         ]
-        return TaskPlan(operators, [*gates], writers)
+        return TaskPlan(operators, [*gates], writers, pools)
 
-    def _writer(self, edge: Edge, task_id: TaskId) -> RecordWriter:
+    def _writer(
+        self, edge: Edge, task_id: TaskId, pools: list[LocalBufferPool]
+    ) -> RecordWriter:
         count = len(self._targets[id(edge)][task_id.subtask_index])
         size = pool_size(count, self._config)
         partition_id = PartitionId(task_id, self._edge_index[id(edge)])
@@ -133,6 +137,7 @@ class TaskBuilder:
             subpartitions=count,
             overdraft_max=self._config.overdraft_buffers,
         )
+        pools.append(pool)
         partition = ResultPartition(
             partition_id, pool, count, buffer_size_bytes=self._config.buffer_size_bytes
         )

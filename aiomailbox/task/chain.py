@@ -25,6 +25,7 @@ from aiomailbox.task.context import TaskRuntimeContext
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.task.interrupts import is_foreign
+from aiomailbox.task.measured import MeasuredAvailability
 from aiomailbox.task.outputs import (
     BroadcastingOutput,
     ChainingOutput,
@@ -243,9 +244,14 @@ class OperatorChain:
             if edge.tag is not None:
                 by_tag.setdefault(edge.tag, []).append(_way(edge, links, context))
         sides = {tag: BroadcastingOutput(ways) for tag, ways in by_tag.items()}
-        return OperatorOutput(
+        output = OperatorOutput(
             main_output(main), sides, context.metrics.counter("records_out")
         )
+        if not isinstance(output.availability, MeasuredAvailability):
+            output.availability = MeasuredAvailability(
+                output.availability, self._processor.metrics.hard_backpressured
+            )
+        return output
 
 
 def _way(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aiomailbox.exchange import Gate, RecordWriter
+from aiomailbox.memory import LocalBufferPool
 from aiomailbox.operators import Operator
 from aiomailbox.records import OutputTag
 
@@ -57,8 +58,10 @@ class TaskPlan:
         operators: The chain, head first, each after the one that feeds it.
         gates: For each input of the head, its gate; none for a source.
         writers: All writers of the task.
+        pools: Where the writers' buffers come from, for metrics.
     """
 
     operators: list[OperatorPlan]
     gates: list[Gate] = field(default_factory=list)
     writers: list[RecordWriter] = field(default_factory=list)
+    pools: list[LocalBufferPool] = field(default_factory=list)

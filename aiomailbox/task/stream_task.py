@@ -36,6 +36,7 @@ from aiomailbox.task.outputs import all_of
 from aiomailbox.task.plan import TaskPlan
 from aiomailbox.task.processing_time import SystemProcessingTimeService
 from aiomailbox.task.processors import InputProcessor, create_processor
+from aiomailbox.task.task_metrics import buffer_metrics, time_metrics
 
 
 class StreamTask:
@@ -90,13 +91,15 @@ class StreamTask:
         return self._runner
 
     def metrics(self) -> dict[str, MetricValue]:
-        """Return the task's own metrics as they are now."""
+        """Return the task's own metrics as they are now; docs/concepts/backpressure.md."""
         return {
             "state": self.lifecycle.state.value,
+            "vertex": self.environment.task_id.vertex,
+            "subtask_index": self.environment.subtask_index,
             "mails": self.processor.metrics.mails_processed,
             "queued_mails": self.processor.mailbox.size(),
-            "idle_ms": self.processor.metrics.idle.total_ms(),
-            "backpressured_ms": self.processor.metrics.backpressured.total_ms(),
+            **time_metrics(self.processor.metrics),
+            **buffer_metrics(self.plan),
         }
 
     async def run(self) -> None:

@@ -1,0 +1,123 @@
+"""What a task shows of itself: how it spends its time, and how full its buffers are.
+
+Everything here is computed when somebody looks; a task that nobody looks at pays for
+none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from aiomailbox.exchange import ChannelCredit, ChannelStatistics
+from aiomailbox.mailbox import MailboxMetrics
+from aiomailbox.memory import PoolStatistics
+from aiomailbox.metrics import MetricValue
+from aiomailbox.task.plan import TaskPlan
+
+__all__ = ["buffer_metrics", "time_metrics"]
+
+
+def time_metrics(metrics: MailboxMetrics) -> dict[str, MetricValue]:
+    """Return how a task has spent its time: in all, and per second lately.
+
+    The four shares of a second sum to 1000 while the task runs; ``backpressured`` is
+    soft and hard together.
+
+    Concept:
+        Flink, ``busyTimeMsPerSecond``, ``idleTimeMsPerSecond``,
+        ``softBackPressuredTimeMsPerSecond``, ``hardBackPressuredTimeMsPerSecond``.
+    """
+    shares = metrics.time_shares()
+    soft_ms = metrics.backpressured.total_ms()
+    hard_ms = metrics.hard_backpressured.total_ms()
+    return {
+        "idle_ms": metrics.idle.total_ms(),
+        "backpressured_ms": soft_ms + hard_ms,
+        "busy_time_ms_per_second": shares.busy,
+        "idle_time_ms_per_second": shares.idle,
+        "soft_backpressured_time_ms_per_second": shares.soft_backpressured,
+        "hard_backpressured_time_ms_per_second": shares.hard_backpressured,
+        "backpressured_time_ms_per_second": shares.backpressured,
+    }
+
+
+def buffer_metrics(plan: TaskPlan) -> dict[str, MetricValue]:
+    """Return how full the buffers before and behind a task are.
+
+    A usage is a fraction of the pool: 1 means that nothing more is lent, above 1 is
+    overdraft, and None that there is no pool. Sizes of objects are estimates.
+
+    Concept:
+        Flink, ``outPoolUsage``, ``inPoolUsage``, ``exclusiveBuffersUsage``,
+        ``floatingBuffersUsage``, ``inputQueueLength``, ``outputQueueLength``,
+        ``debloatedBufferSize``.
+    """
+    pools = [pool.statistics() for pool in plan.pools]
+    values: dict[str, MetricValue] = {
+        "out_pool_usage": _usage(pools),
+        "overdraft_buffers": sum(pool.overdraft + pool.elastic for pool in pools),
+        **_input_usage(
+            [credit for gate in plan.gates for credit in gate.credits()],
+            [pool for gate in plan.gates for pool in gate.pools()],
+        ),
+    }
+    waiting = [channel for gate in plan.gates for channel in gate.statistics()]
+    written = [
+        channel for writer in plan.writers for channel in writer.partition.statistics()
+    ]
+    for side, channels in (("input", waiting), ("output", written)):
+        values[f"{side}_queue_length"] = sum(each.queued_buffers for each in channels)
+        values[f"{side}_queue_records"] = _records(channels)
+        values[f"{side}_queue_size_bytes"] = sum(each.queued_bytes for each in channels)
+    sizes = [
+        size
+        for gate in plan.gates
+        if (size := gate.debloated_buffer_size_bytes) is not None
+    ]
+    if sizes:
+        values["debloated_buffer_size_bytes"] = min(sizes)
+    return values
+
+
+class _Fill(NamedTuple):
+    used: int
+    size: int
+
+    @property
+    def usage(self) -> float | None:
+        return self.used / self.size if self.size else None
+
+
+def _usage(pools: Sequence[PoolStatistics]) -> float | None:
+    return _fill(pools).usage
+
+
+def _fill(pools: Iterable[PoolStatistics]) -> _Fill:
+    lent = [(pool.used + pool.elastic, pool.size) for pool in pools]
+    return _Fill(sum(used for used, _ in lent), sum(size for _, size in lent))
+
+
+def _records(channels: Iterable[ChannelStatistics]) -> int:
+    return sum(channel.queued_records for channel in channels)
+
+
+def _input_usage(
+    credits_by_channel: Sequence[ChannelCredit | None], pools: Sequence[PoolStatistics]
+) -> dict[str, MetricValue]:
+    """Return the usage of what gates have of their own, and each channel's credit."""
+    known = [credit for credit in credits_by_channel if credit is not None]
+    size = sum(credit.exclusive for credit in known)
+    exclusive = _Fill(size - sum(credit.exclusive_free for credit in known), size)
+    floating = _fill(pools)
+    whole = _Fill(exclusive.used + floating.used, exclusive.size + floating.size)
+    values: dict[str, MetricValue] = {"in_pool_usage": whole.usage}
+    if known:
+        values["exclusive_buffers_usage"] = exclusive.usage
+        values["floating_buffers_usage"] = floating.usage
+    for index, credit in enumerate(credits_by_channel):
+        if credit is not None:
+            values[f"channel_{index}_credit"] = credit.available
+            values[f"channel_{index}_unannounced_credit"] = credit.unannounced
+            values[f"channel_{index}_backlog"] = credit.backlog
+    return values
