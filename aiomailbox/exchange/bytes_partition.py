@@ -9,13 +9,16 @@ overdraft, and before the next record the task looks at `availability`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.bytes_subpartition import BytesSubpartition
+from aiomailbox.exchange.bytes_view import BytesSubpartitionView
 from aiomailbox.exchange.channel_state import NO_CHANNEL_STATE, ChannelStateWriter
+from aiomailbox.exchange.contract import DataListener
 from aiomailbox.exchange.event_buffer import event_consumer
+from aiomailbox.exchange.partition_users import PartitionUsers
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory import BufferBuilder, LocalBufferPool
 from aiomailbox.records import EndOfData, RuntimeEvent, StopMode
@@ -23,7 +26,7 @@ from aiomailbox.records import EndOfData, RuntimeEvent, StopMode
 __all__ = ["BytesResultPartition"]
 
 # Broadcast buffers are held by all channels; the quota of the first one counts them.
-_BROADCAST_CHANNEL = 0
+_BROADCAST_INDEX = 0
 
 
 class BytesResultPartition:
@@ -36,12 +39,12 @@ class BytesResultPartition:
         subpartition_count: Number of consumers, at least 1.
         channel_state: Is given the data that barriers overtake.
         receiver_exclusive_buffers: Of each consumer; see `BytesSubpartition`.
+        channels: Which of the output's channels these are, where others are in
+            another part of it that shares the pool; shape ``(subpartition_count,)``.
 
     Attributes:
         subpartitions: Shape ``(subpartition_count,)``.
         availability: True while another buffer fits: the pool's own latch.
-        all_data_processed: Turns true when each consumer has acknowledged the end of
-            data.
         bytes_written: Bytes of records and their lengths, once per record.
 
     Raises:
@@ -63,16 +66,14 @@ class BytesResultPartition:
     """
 
     __slots__ = (
-        "_acknowledged",
         "_broadcast_builder",
         "_builders",
+        "_channels",
         "_end_of_data",
         "_is_closed",
         "_is_finished",
-        "_on_consumed",
         "_pool",
         "_users",
-        "all_data_processed",
         "availability",
         "bytes_written",
         "is_released",
@@ -88,6 +89,7 @@ class BytesResultPartition:
         *,
         channel_state: ChannelStateWriter = NO_CHANNEL_STATE,
         receiver_exclusive_buffers: int = 2,
+        channels: Sequence[int] | None = None,
     ) -> None:
         if subpartition_count < 1:
             raise InvalidArgumentError(
@@ -104,27 +106,24 @@ class BytesResultPartition:
             )
         self.partition_id = partition_id
         self.availability: Availability = pool.availability
+        self._channels = range(subpartition_count) if channels is None else channels
         self.subpartitions = [
             BytesSubpartition(
                 index,
                 channel_state,
                 receiver_exclusive_buffers=receiver_exclusive_buffers,
             )
-            for index in range(subpartition_count)
+            for index in self._channels
         ]
-        self.all_data_processed = Availability()
         self.bytes_written = 0
         self.is_released = False
         self._pool = pool
         self._builders: list[BufferBuilder | None] = [None] * subpartition_count
         self._broadcast_builder: BufferBuilder | None = None
-        # The producer and each consumer; the last one to leave drops the partition.
-        self._users = subpartition_count + 1
+        self._users = PartitionUsers(partition_id, subpartition_count)
         self._is_finished = False
         self._is_closed = False
         self._end_of_data = False
-        self._acknowledged: set[int] = set()
-        self._on_consumed: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return f"<BytesResultPartition {self.partition_id}: {self.subpartitions!r}>"
@@ -133,6 +132,16 @@ class BytesResultPartition:
     def subpartition_count(self) -> int:
         """Number of consumers."""
         return len(self.subpartitions)
+
+    @property
+    def all_data_processed(self) -> Availability:
+        """Turns true when each consumer has acknowledged the end of data."""
+        return self._users.all_data_processed
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether the buffer that all share is the one that is written to."""
+        return self._broadcast_builder is not None
 
     def emit_record(self, framed: bytes | bytearray | memoryview, channel: int) -> None:
         """Append a record to one subpartition.
@@ -168,12 +177,7 @@ class BytesResultPartition:
     def broadcast_record(self, framed: bytes | bytearray | memoryview) -> None:
         """Append a record to all subpartitions, through one shared buffer.
 
-        Args:
-            framed: Its length and its content; borrowed for the call.
-
-        Raises:
-            IllegalStateError: If the partition is finished or released.
-            OverdraftCeilingError: If one record needs more than may be lent.
+        Args and errors are those of `emit_record`.
         """
         size_bytes = len(framed)
         self.bytes_written += size_bytes
@@ -245,9 +249,7 @@ class BytesResultPartition:
 
     def acknowledge_all_data_processed(self, channel: int) -> None:
         """Take note that a consumer has processed all records; repeats are ignored."""
-        self._acknowledged.add(channel)
-        if len(self._acknowledged) == len(self.subpartitions):
-            self.all_data_processed.set_available()
+        self._users.acknowledge(channel)
 
     def finish(self) -> None:
         """Tell every consumer that nothing at all follows, and close. Idempotent."""
@@ -260,9 +262,31 @@ class BytesResultPartition:
             subpartition.finish()
         self.close()
 
+    def create_view(
+        self, subpartition_index: int, listener: DataListener
+    ) -> BytesSubpartitionView:
+        """Return the one view of a subpartition; the listener is told from now on.
+
+        Raises:
+            InvalidArgumentError: If there is no such subpartition.
+            IllegalStateError: If it has a view already, or was released.
+        """
+        if not 0 <= subpartition_index < len(self.subpartitions):
+            raise InvalidArgumentError(
+                "subpartition_index",
+                f"{subpartition_index} is not among the {len(self.subpartitions)} of "
+                f"partition {self.partition_id}",
+            )
+        return BytesSubpartitionView(
+            self.subpartitions[subpartition_index],
+            listener,
+            on_acknowledged=lambda: self._users.acknowledge(subpartition_index),
+            on_released=self.drop_user,
+        )
+
     def on_consumed(self, callback: Callable[[], None]) -> None:
         """Call back once: all have let go, or everything was released."""
-        self._on_consumed = callback
+        self._users.on_consumed(callback)
 
     def drop_user(self) -> None:
         """Take note that one consumer, or the producer, has let go.
@@ -270,14 +294,8 @@ class BytesResultPartition:
         Raises:
             IllegalStateError: If that happens more often than there are users.
         """
-        self._users -= 1
-        if self._users < 0:
-            raise IllegalStateError(
-                f"partition {self.partition_id} was let go more often than it was used"
-            )
-        if not self._users:
+        if self._users.drop():
             self.is_released = True
-            self._leave()
 
     def close(self) -> None:
         """End the producer's part; what is queued stays for the consumers. Idempotent.
@@ -304,7 +322,7 @@ class BytesResultPartition:
         for subpartition in self.subpartitions:
             subpartition.release(failure)
         self.close()
-        self._leave()
+        self._users.leave()
 
     def _append(self, builder: BufferBuilder, record: memoryview) -> int:
         missing = len(record) - builder.writable_bytes
@@ -323,12 +341,12 @@ class BytesResultPartition:
     def _open_broadcast(self) -> BufferBuilder:
         self._check_producing()
         self._finish_all_unicast()
-        builder = self._broadcast_builder = self._new_builder(_BROADCAST_CHANNEL)
+        builder = self._broadcast_builder = self._new_builder(_BROADCAST_INDEX)
         return builder
 
     def _new_builder(self, channel: int) -> BufferBuilder:
         pool = self._pool
-        quota = channel if pool.options.subpartitions else None
+        quota = self._channels[channel] if pool.options.subpartitions else None
         segment = pool.request_elastic(quota)
         return BufferBuilder(segment, pool.recycler(quota))
 
@@ -377,8 +395,3 @@ class BytesResultPartition:
             raise IllegalStateError(
                 f"partition {self.partition_id} is {state}: nothing can be emitted"
             )
-
-    def _leave(self) -> None:
-        callback, self._on_consumed = self._on_consumed, None
-        if callback is not None:
-            callback()

@@ -104,6 +104,14 @@ class BytesQueue:
         return self.flush_requested or self.finished_count > 0
 
     @property
+    def has_unflushed_data(self) -> bool:
+        """Whether the last buffer holds data that only a flush makes ready."""
+        last = self._items.peek_last()
+        if last is None or self.flush_requested or not last.is_data:
+            return False
+        return not last.seen_finished and last.consumer.is_data_available
+
+    @property
     def ready_data(self) -> int:
         """How many data buffers can be taken, if nothing blocks or is finished."""
         last = self._items.peek_last()

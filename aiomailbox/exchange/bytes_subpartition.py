@@ -54,6 +54,7 @@ class BytesSubpartition:
             credit that was given for it comes back.
 
     Attributes:
+        receiver_exclusive_buffers: As given, or as a partition request says.
         buffers_total: Buffers queued so far, events included.
         bytes_total: Bytes taken so far.
 
@@ -71,7 +72,6 @@ class BytesSubpartition:
         "_listener",
         "_pending_barrier",
         "_queue",
-        "_receiver_exclusive_buffers",
         "_sequence_number",
         "buffers_total",
         "bytes_total",
@@ -80,6 +80,7 @@ class BytesSubpartition:
         "index",
         "is_finished",
         "is_released",
+        "receiver_exclusive_buffers",
     )
 
     def __init__(
@@ -98,7 +99,7 @@ class BytesSubpartition:
         self.bytes_total = 0
         self._queue = BytesQueue()
         self._pending_barrier = PendingBarrier(index)
-        self._receiver_exclusive_buffers = receiver_exclusive_buffers
+        self.receiver_exclusive_buffers = receiver_exclusive_buffers
         self._is_blocked = False
         self._sequence_number = 0
         self._buffer_bytes = UNLIMITED_BUFFER_BYTES
@@ -129,6 +130,16 @@ class BytesSubpartition:
         if self._is_blocked:
             return 0
         return self._queue.data_count if self.is_finished else self._queue.ready_data
+
+    @property
+    def has_unflushed_data(self) -> bool:
+        """Whether the last buffer holds something that nobody was told of yet."""
+        return self._queue.has_unflushed_data
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that are queued, events and what was read of a buffer included."""
+        return sum(item.consumer.written_bytes for item in self._queue)
 
     @property
     def sequence_number(self) -> int:
@@ -341,7 +352,7 @@ class BytesSubpartition:
                 self._pending_barrier.left(self.channel_state, barrier_of(head))
             built, is_finished = queue.build_head()
             if built.size_bytes or (
-                is_finished and not self._receiver_exclusive_buffers
+                is_finished and not self.receiver_exclusive_buffers
             ):
                 return built
             built.recycle()

@@ -8,12 +8,13 @@ event seals first and rides in a buffer of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
 from aiomailbox.exchange.contract import ChannelStatistics, DataListener
+from aiomailbox.exchange.partition_users import PartitionUsers
 from aiomailbox.exchange.subpartition import PipelinedSubpartition
 from aiomailbox.exchange.view import SubpartitionView
 from aiomailbox.ids import PartitionId
@@ -42,12 +43,12 @@ class ResultPartition:
         pool: Where buffers get their permits; the partition owns it and destroys it.
         subpartition_count: Number of consumers, at least 1.
         buffer_size_bytes: Estimated size at which a buffer is sealed.
+        channels: Which of the output's channels these are, where others are in
+            another part of it that shares the pool; shape ``(subpartition_count,)``.
 
     Attributes:
         subpartitions: Shape ``(subpartition_count,)``.
         availability: True while another buffer fits: the pool's own latch.
-        all_data_processed: Turns true when each consumer has acknowledged the end of
-            data.
 
     Concept:
         Flink, ``PipelinedResultPartition``.
@@ -66,15 +67,13 @@ class ResultPartition:
     """
 
     __slots__ = (
-        "_acknowledged",
         "_buffer_size_bytes",
         "_builders",
+        "_channels",
         "_end_of_data",
         "_is_closed",
-        "_on_consumed",
         "_pool",
         "_users",
-        "all_data_processed",
         "availability",
         "is_released",
         "partition_id",
@@ -88,6 +87,7 @@ class ResultPartition:
         subpartition_count: int,
         *,
         buffer_size_bytes: int = BUFFER_SIZE_BYTES,
+        channels: Sequence[int] | None = None,
     ) -> None:
         if subpartition_count < 1:
             raise InvalidArgumentError(
@@ -97,10 +97,15 @@ class ResultPartition:
             raise InvalidArgumentError(
                 "buffer_size_bytes", f"{buffer_size_bytes} is less than 1"
             )
-        if pool.options.subpartitions not in {0, subpartition_count}:
+        self._channels = range(subpartition_count) if channels is None else channels
+        counted = pool.options.subpartitions
+        fits = counted == subpartition_count or (
+            channels is not None and counted > max(channels)
+        )
+        if counted and not fits:
             raise InvalidArgumentError(
                 "pool",
-                f"it counts {pool.options.subpartitions} subpartitions, the partition "
+                f"it counts {counted} subpartitions, the partition "
                 f"has {subpartition_count}",
                 f"Create it with subpartitions={subpartition_count}.",
             )
@@ -108,19 +113,15 @@ class ResultPartition:
         self.availability: Availability = pool.availability
         self.subpartitions = [
             PipelinedSubpartition(index, pool.availability, self.flush_all)
-            for index in range(subpartition_count)
+            for index in self._channels
         ]
-        self.all_data_processed = Availability()
         self.is_released = False
         self._pool = pool
         self._buffer_size_bytes = buffer_size_bytes
         self._builders: list[ObjectBuffer | None] = [None] * subpartition_count
-        # The producer and each consumer; the last one to leave drops the partition.
-        self._users = subpartition_count + 1
+        self._users = PartitionUsers(partition_id, subpartition_count)
         self._is_closed = False
         self._end_of_data = False
-        self._acknowledged: set[int] = set()
-        self._on_consumed: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return f"<ResultPartition {self.partition_id}: {self.subpartitions!r}>"
@@ -129,6 +130,11 @@ class ResultPartition:
     def subpartition_count(self) -> int:
         """Number of consumers."""
         return len(self.subpartitions)
+
+    @property
+    def all_data_processed(self) -> Availability:
+        """Turns true when each consumer has acknowledged the end of data."""
+        return self._users.all_data_processed
 
     @property
     def queued_buffers(self) -> int:
@@ -167,6 +173,13 @@ class ResultPartition:
             unfinished = self._append_run(
                 piece, len(piece), piece.size_bytes(), channel
             )
+        return unfinished
+
+    def broadcast_run(self, run: Run) -> bool:
+        """Queue records for every consumer; the run is shared. Returns as `emit_run`."""
+        unfinished = False
+        for channel in range(len(self.subpartitions)):
+            unfinished = self.emit_run(run, channel) or unfinished
         return unfinished
 
     def emit_control(self, element: Control, channel: int) -> bool:
@@ -227,9 +240,7 @@ class ResultPartition:
 
     def acknowledge_all_data_processed(self, channel: int) -> None:
         """Take note that a consumer has processed all records; repeats are ignored."""
-        self._acknowledged.add(channel)
-        if len(self._acknowledged) == len(self.subpartitions):
-            self.all_data_processed.set_available()
+        self._users.acknowledge(channel)
 
     def finish(self) -> None:
         """Tell every consumer that nothing at all follows, and close. Idempotent."""
@@ -259,7 +270,7 @@ class ResultPartition:
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
         """Call back once: all have let go, or everything was released."""
-        self._on_consumed = callback
+        self._users.on_consumed(callback)
 
     def close(self) -> None:
         """End the producer's part; what is queued stays for the consumers. Idempotent.
@@ -284,22 +295,11 @@ class ResultPartition:
         for subpartition in self.subpartitions:
             subpartition.release(failure)
         self.close()
-        self._leave()
+        self._users.leave()
 
     def _drop_user(self) -> None:
-        self._users -= 1
-        if self._users < 0:
-            raise IllegalStateError(
-                f"partition {self.partition_id} was let go more often than it was used"
-            )
-        if self._users == 0:
+        if self._users.drop():
             self.is_released = True
-            self._leave()
-
-    def _leave(self) -> None:
-        callback, self._on_consumed = self._on_consumed, None
-        if callback is not None:
-            callback()
 
     def _append_run(self, run: Run, count: int, size_bytes: int, channel: int) -> bool:
         buffer = self._unfinished(channel)
@@ -337,7 +337,7 @@ class ResultPartition:
         if self.subpartitions[channel].is_released:
             return None
         # A pool without subpartitions of its own counts no channels.
-        charged = channel if self._pool.options.subpartitions else None
+        charged = self._channels[channel] if self._pool.options.subpartitions else None
         return ObjectBuffer(self._pool, self._pool.request_elastic(charged), charged)
 
     def _queue(self, buffer: ObjectBuffer, channel: int) -> None:

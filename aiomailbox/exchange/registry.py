@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from aiomailbox.errors import IllegalStateError, PartitionNotFoundError
+from aiomailbox.errors import (
+    IllegalStateError,
+    InvalidArgumentError,
+    PartitionNotFoundError,
+)
+from aiomailbox.exchange.bytes_view import BytesSubpartitionView
 from aiomailbox.exchange.contract import DataListener
-from aiomailbox.exchange.partition import ResultPartition
+from aiomailbox.exchange.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.output_partition import OutputPartition
 from aiomailbox.exchange.view import SubpartitionView
 from aiomailbox.ids import PartitionId
 
@@ -27,7 +33,7 @@ class PartitionRegistry:
     __slots__ = ("_partitions",)
 
     def __init__(self) -> None:
-        self._partitions: dict[PartitionId, ResultPartition] = {}
+        self._partitions: dict[PartitionId, OutputPartition] = {}
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -35,7 +41,7 @@ class PartitionRegistry:
     def __contains__(self, partition_id: PartitionId) -> bool:
         return partition_id in self._partitions
 
-    def register(self, partition: ResultPartition) -> None:
+    def register(self, partition: OutputPartition) -> None:
         """Make a partition findable until it is consumed.
 
         Raises:
@@ -50,7 +56,7 @@ class PartitionRegistry:
         self._partitions[partition_id] = partition
         partition.on_consumed(lambda: self._forget(partition))
 
-    def find(self, partition_id: PartitionId) -> ResultPartition:
+    def find(self, partition_id: PartitionId) -> OutputPartition:
         """Return a partition.
 
         Raises:
@@ -75,6 +81,39 @@ class PartitionRegistry:
         """
         return self.find(partition_id).create_view(subpartition_index, listener)
 
+    def create_bytes_view(
+        self,
+        partition_id: PartitionId,
+        subpartition_index: int,
+        listener: DataListener,
+        *,
+        receiver_exclusive_buffers: int,
+    ) -> BytesSubpartitionView:
+        """Return the one view of a subpartition for a reader elsewhere.
+
+        Args:
+            partition_id: Which partition.
+            subpartition_index: Which of its channels.
+            listener: Is told from now on; not about what is queued.
+            receiver_exclusive_buffers: How many the reader has of its own.
+
+        Raises:
+            PartitionNotFoundError: If the partition is not there (yet).
+            InvalidArgumentError: If no reader elsewhere was declared for it.
+            IllegalStateError: If the subpartition has a view already.
+        """
+        partition = self.find(partition_id)
+        if not isinstance(partition, MixedResultPartition):
+            raise InvalidArgumentError(
+                "partition_id",
+                f"all consumers of partition {partition_id} are on its own loop",
+            )
+        return partition.create_bytes_view(
+            subpartition_index,
+            listener,
+            receiver_exclusive_buffers=receiver_exclusive_buffers,
+        )
+
     def release(
         self, partition_id: PartitionId, failure: BaseException | None = None
     ) -> None:
@@ -88,6 +127,6 @@ class PartitionRegistry:
         for partition_id in list(self._partitions):
             self.release(partition_id, failure)
 
-    def _forget(self, partition: ResultPartition) -> None:
+    def _forget(self, partition: OutputPartition) -> None:
         if self._partitions.get(partition.partition_id) is partition:
             del self._partitions[partition.partition_id]

@@ -9,7 +9,7 @@ from typing import Final
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange.partition import ResultPartition
+from aiomailbox.exchange.output_partition import OutputPartition
 from aiomailbox.exchange.partitioner import Partitioner
 from aiomailbox.records import (
     LatencyMarker,
@@ -51,6 +51,7 @@ class RecordWriter:
     """
 
     __slots__ = (
+        "_broadcasts",
         "_channel_count",
         "_failure",
         "_flush_interval_s",
@@ -66,7 +67,7 @@ class RecordWriter:
 
     def __init__(
         self,
-        partition: ResultPartition,
+        partition: OutputPartition,
         partitioner: Partitioner,
         *,
         flush_interval_ms: int | None = DEFAULT_FLUSH_INTERVAL_MS,
@@ -84,6 +85,7 @@ class RecordWriter:
         self.partitioner = partitioner.fresh(self._random)
         self.availability: Availability = partition.availability
         self._split = self.partitioner.split_run
+        self._broadcasts = self.partitioner.is_broadcast
         self._channel_count = partition.subpartition_count
         self._flushes_always = flush_interval_ms == 0
         self._flush_interval_s = (
@@ -110,6 +112,10 @@ class RecordWriter:
             raise self._failure
         if not len(run):
             return
+        if self._broadcasts:
+            if self.partition.broadcast_run(run):
+                self._on_all_unfinished()
+            return
         emit = self.partition.emit_run
         for channel, part in self._split(run, self._channel_count):
             if emit(part, channel):
@@ -119,10 +125,8 @@ class RecordWriter:
         """Send a watermark or a status to every channel, in order with the records."""
         if self._failure is not None:
             raise self._failure
-        emit = self.partition.emit_control
-        for channel in range(self._channel_count):
-            if emit(element, channel):
-                self._on_unfinished(channel)
+        if self.partition.broadcast_control(element):
+            self._on_all_unfinished()
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         """Send a latency marker to one channel, chosen at random."""
@@ -162,7 +166,17 @@ class RecordWriter:
     def _on_unfinished(self, channel: int) -> None:
         if self._flushes_always:
             self.partition.flush(channel)
-        elif self._timer is None and self._flush_interval_s is not None:
+        else:
+            self._arm_timer()
+
+    def _on_all_unfinished(self) -> None:
+        if self._flushes_always:
+            self.partition.flush_all()
+        else:
+            self._arm_timer()
+
+    def _arm_timer(self) -> None:
+        if self._timer is None and self._flush_interval_s is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._flush_interval_s, self._flush_on_time)
 

@@ -1,0 +1,87 @@
+"""Who still uses a partition: its producer, and each of its consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import IllegalStateError
+from aiomailbox.ids import PartitionId
+
+__all__ = ["PartitionUsers"]
+
+
+class PartitionUsers:
+    """Counts who has let go of a partition, and who has processed all of it.
+
+    Args:
+        partition_id: Used in messages.
+        consumers: How many there are.
+
+    Attributes:
+        all_data_processed: Turns true when each consumer has acknowledged the end of
+            data.
+
+    Concept:
+        Flink, ``PipelinedResultPartition.numberOfUsers``.
+
+    Example:
+        >>> from aiomailbox.ids import PartitionId, TaskId, VertexId
+        >>> users = PartitionUsers(PartitionId(TaskId(VertexId(0), 0, 0), 0), 1)
+        >>> users.on_consumed(lambda: print("all have let go"))
+        >>> users.drop(), users.drop()
+        all have let go
+        (False, True)
+    """
+
+    __slots__ = (
+        "_acknowledged",
+        "_consumers",
+        "_on_consumed",
+        "_partition_id",
+        "_users",
+        "all_data_processed",
+    )
+
+    def __init__(self, partition_id: PartitionId, consumers: int) -> None:
+        self.all_data_processed = Availability()
+        self._partition_id = partition_id
+        self._consumers = consumers
+        # The producer and each consumer; the last one to leave drops the partition.
+        self._users = consumers + 1
+        self._acknowledged: set[int] = set()
+        self._on_consumed: Callable[[], None] | None = None
+
+    def acknowledge(self, consumer: int) -> None:
+        """Take note that a consumer has processed all records; repeats are ignored."""
+        self._acknowledged.add(consumer)
+        if len(self._acknowledged) == self._consumers:
+            self.all_data_processed.set_available()
+
+    def drop(self) -> bool:
+        """Take note that one consumer, or the producer, has let go.
+
+        Returns:
+            Whether it was the last one.
+
+        Raises:
+            IllegalStateError: If that happens more often than there are users.
+        """
+        self._users -= 1
+        if self._users < 0:
+            raise IllegalStateError(
+                f"partition {self._partition_id} was let go more often than it was used"
+            )
+        if not self._users:
+            self.leave()
+        return not self._users
+
+    def on_consumed(self, callback: Callable[[], None]) -> None:
+        """Call back once: all have let go, or everything was released."""
+        self._on_consumed = callback
+
+    def leave(self) -> None:
+        """Call back now, if that did not happen before."""
+        callback, self._on_consumed = self._on_consumed, None
+        if callback is not None:
+            callback()
