@@ -81,7 +81,15 @@ from aiomailbox.operators import (
 )
 from aiomailbox.policies import Batch, Cache, RateLimit, Retry
 from aiomailbox.records import OutputTag
-from aiomailbox.runtime import JobConfig, JobResult, JobState
+from aiomailbox.runtime import (
+    BackpressureLevel,
+    BackpressureReport,
+    JobConfig,
+    JobResult,
+    JobState,
+    TaskPressure,
+    VertexPressure,
+)
 from aiomailbox.state import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -129,6 +137,8 @@ __all__ = [
     "AggregatingStateDescriptor",
     "AioMailboxError",
     "AsyncIterableSource",
+    "BackpressureLevel",
+    "BackpressureReport",
     "Batch",
     "BroadcastConnectedStream",
     "BroadcastProcessFunction",
@@ -203,6 +213,7 @@ __all__ = [
     "StateVisibility",
     "StreamExecutionEnvironment",
     "TaskMailbox",
+    "TaskPressure",
     "TimeEvictor",
     "TimeWindow",
     "TimestampError",
@@ -214,6 +225,7 @@ __all__ = [
     "UsageError",
     "UserFunctionError",
     "ValueStateDescriptor",
+    "VertexPressure",
     "WatermarkStrategy",
     "WindowedStream",
     "WorldError",

@@ -9,7 +9,14 @@ from typing import NamedTuple
 import anyio
 
 from aiomailbox.metrics import MetricValue
-from aiomailbox.runtime import Job, JobResult, JobState, await_tree
+from aiomailbox.runtime import (
+    BackpressureReport,
+    Job,
+    JobResult,
+    JobState,
+    await_tree,
+    backpressure_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +29,9 @@ class JobMetrics:
         operators: Per operator its metrics over all subtasks: counts are sums,
             watermarks the smallest, quantiles and maxima the largest of the subtasks.
             A name that occurs again is numbered: ``map``, ``map #2``.
-        tasks: Per task its own: busy, idle and backpressured milliseconds, mails.
+        tasks: Per task its own: milliseconds per second that it was busy, idle and
+            backpressured, pool usage, queue lengths, mails; the names are listed in
+            docs/concepts/backpressure.md.
     """
 
     state: JobState
@@ -98,6 +107,25 @@ class JobClient:
             if isinstance(watermark, int):
                 found[name] = OperatorWatermark(watermark, metrics.get("idle") == 1)
         return found
+
+    def backpressure(self) -> BackpressureReport:
+        """Return where the job has waited lately, and which task holds it up.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> async def main() -> None:
+            ...     env = am.StreamExecutionEnvironment()
+            ...     env.from_collection([1, 2]).sink_to(print)
+            ...     async with env.start() as job:
+            ...         report = job.backpressure()
+            ...     print(report.bottleneck)
+            >>> am.run(main())
+            None
+
+        Concept:
+            Flink, the back pressure tab; docs/concepts/backpressure.md.
+        """
+        return backpressure_of(self._job.graph, self._job.views())
 
     def await_tree(self) -> str:
         """Return what every task of the job does or waits for now, as text."""

@@ -94,8 +94,6 @@ class StreamTask:
         """Return the task's own metrics as they are now; docs/concepts/backpressure.md."""
         return {
             "state": self.lifecycle.state.value,
-            "vertex": self.environment.task_id.vertex,
-            "subtask_index": self.environment.subtask_index,
             "mails": self.processor.metrics.mails_processed,
             "queued_mails": self.processor.mailbox.size(),
             **time_metrics(self.processor.metrics),
