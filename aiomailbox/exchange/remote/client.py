@@ -1,0 +1,300 @@
+"""The reader's end of a connection: all channels to one peer share it.
+
+Theory of operation: what arrives for a channel that has gone is skipped, and the peer
+is told once. A channel's own trouble stays with it; whatever breaks the order of
+frames, or the connection, is told to all.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiomailbox.errors import (
+    CorruptStreamError,
+    InvalidArgumentError,
+    LocalTransportError,
+    RemoteFailureError,
+    RemoteTransportError,
+    TransportError,
+)
+from aiomailbox.exchange.remote.connection import Connection
+from aiomailbox.exchange.remote.endpoints import PeerAddress, Receiver
+from aiomailbox.exchange.remote.handshake import Handshake
+from aiomailbox.exchange.remote.lifecycle import ConnectionState
+from aiomailbox.exchange.remote.link import Channel
+from aiomailbox.exchange.remote.messages import (
+    BacklogAnnouncement,
+    BufferResponse,
+    CancelPartitionRequest,
+    CloseRequest,
+    ErrorResponse,
+    Message,
+    PartitionRequest,
+    RemoteCause,
+)
+from aiomailbox.exchange.remote.options import ConnectionOptions
+from aiomailbox.memory import MemorySegment, NetworkBuffer
+
+__all__ = ["ClientConnection"]
+
+_NOT_FOUND: Final = "PartitionNotFoundError"
+# How many kinds of messages a receiver can have waiting.
+_KINDS: Final = 6
+
+
+class ClientConnection(Connection):
+    """The reader's end.
+
+    Args:
+        address: Of the peer.
+        handshake: How it begins.
+        local: This worker's name.
+        options: Limits.
+        log: A structlog logger.
+        on_ending: Called once no channel may be added any more.
+
+    Concept:
+        Flink, ``CreditBasedPartitionRequestClientHandler`` and
+        ``NettyPartitionRequestClient``.
+    """
+
+    def __init__(
+        self,
+        address: PeerAddress,
+        handshake: Handshake,
+        *,
+        local: str,
+        options: ConnectionOptions,
+        log: Any,
+        on_ending: Callable[[ClientConnection], None],
+    ) -> None:
+        super().__init__(
+            handshake, local=local, peer=str(address), options=options, log=log
+        )
+        self.address = address
+        self._on_ending = on_ending
+        self._channels: dict[bytes, Channel] = {}
+        self._cancelled: OrderedDict[bytes, None] = OrderedDict()
+        self._links = 0
+        self._is_leaving = False
+        self._arriving: tuple[Channel, NetworkBuffer] | None = None
+
+    @property
+    def channels(self) -> int:
+        """How many channels receive."""
+        return len(self._channels)
+
+    def add_channel(self, receiver: Receiver, request: PartitionRequest) -> Channel:
+        """Request a partition for a channel, now or once the connection is open.
+
+        Raises:
+            InvalidArgumentError: If there is a channel of that id, or one too many.
+        """
+        if receiver.receiver_id in self._channels:
+            raise InvalidArgumentError(
+                "receiver", f"{receiver.receiver_id.hex()} has a channel already"
+            )
+        if len(self._channels) >= self._options.receivers_max:
+            raise InvalidArgumentError(
+                "receiver",
+                f"{self._options.receivers_max} channels share the connection with "
+                f"{self.peer} already",
+            )
+        self._cancelled.pop(receiver.receiver_id, None)
+        channel = Channel(self, receiver, request)
+        self._channels[receiver.receiver_id] = channel
+        self._links += 1
+        channel.send_request()
+        return channel
+
+    def forget(self, channel: Channel) -> None:
+        """Let go of a channel that was closed; the last one closes the connection."""
+        self._links -= 1
+        self._remove(channel)
+        if not self._links and not self.is_ending:
+            self._leave()
+
+    def drop(self, kind: type, receiver: bytes) -> bool:
+        """Unsay what was not written yet; say whether there was anything."""
+        return self._control.pop((kind, receiver), None) is not None
+
+    def cannot_connect(self, reason: str) -> None:
+        """End: the peer cannot be reached."""
+        self.end(reason, RemoteTransportError(self.local, self.peer, reason))
+
+    def open_body(self, header: BufferResponse) -> memoryview | None:
+        """Return the window of a buffer of the channel that is meant."""
+        channel = self._open_channel(header.receiver)
+        if channel is None or self.state is not ConnectionState.OPEN:
+            return None
+        try:
+            buffer = _buffer_for(channel.receiver, header)
+        except Exception as error:  # noqa: BLE001 -- one channel's error stays with it
+            self._fail_channel(channel, error)
+            return None
+        self._arriving = (channel, buffer)
+        return buffer.segment.view[: header.size_bytes]
+
+    def _address(self) -> str:
+        return str(self.address)
+
+    def _is_expected_end(self) -> bool:
+        return not self._channels
+
+    def _on_open_message(self, message: Message) -> None:
+        if isinstance(message, BufferResponse):
+            self._on_buffer(message)
+        elif isinstance(message, BacklogAnnouncement):
+            channel = self._open_channel(message.receiver)
+            if channel is not None:
+                self._tell(channel, channel.receiver.on_sender_backlog, message.backlog)
+        elif isinstance(message, ErrorResponse):
+            self._on_error(message)
+        else:
+            raise CorruptStreamError(
+                f"a producer cannot send {type(message).__name__} now"
+            )
+
+    def _on_buffer(self, header: BufferResponse) -> None:
+        arrived, self._arriving = self._arriving, None
+        number, backlog = header.sequence_number, header.backlog
+        if arrived is not None:
+            channel, buffer = arrived
+            if self._is_gone(channel):
+                buffer.recycle()
+                self._cancel_unasked(header.receiver)
+            else:
+                self._tell(channel, channel.receiver.on_buffer, buffer, number, backlog)
+            return
+        found = self._open_channel(header.receiver)
+        if header.size_bytes or found is None:
+            self._cancel_unasked(header.receiver)
+        elif header.data_type.is_buffer:
+            self._tell(found, found.receiver.on_empty_buffer, number, backlog)
+        else:
+            self._fail_channel(found, CorruptStreamError("an event has no content"))
+
+    def _on_error(self, message: ErrorResponse) -> None:
+        cause = message.cause
+        if message.receiver is None:
+            text = f"it reports {cause.kind}: {cause.text}"
+            self.end(text, RemoteTransportError(self.local, self.peer, text))
+            return
+        channel = self._channels.get(message.receiver)
+        if channel is None:
+            return
+        if cause.kind == _NOT_FOUND:
+            channel.was_not_found()
+            self._tell(channel, channel.receiver.on_partition_not_found)
+        else:
+            self._fail_channel(channel, self._remote_failure(cause))
+
+    def _remote_failure(self, cause: RemoteCause) -> RemoteFailureError:
+        return RemoteFailureError(self.peer, *cause)
+
+    def _open_channel(self, receiver: bytes) -> Channel | None:
+        channel = self._channels.get(receiver)
+        return None if channel is None or channel.receiver.is_released else channel
+
+    def _is_gone(self, channel: Channel) -> bool:
+        return self._open_channel(channel.receiver.receiver_id) is not channel
+
+    def _tell(
+        self, channel: Channel, method: Callable[..., None], *arguments: Any
+    ) -> None:
+        try:
+            method(*arguments)
+        except Exception as error:  # noqa: BLE001 -- one channel's error stays with it
+            self._fail_channel(channel, error)
+
+    def _fail_channel(self, channel: Channel, error: BaseException) -> None:
+        self._remove(channel)
+        try:
+            channel.receiver.fail(error)
+        except Exception as second:  # noqa: BLE001 -- there is nobody else to tell
+            self._log.error(
+                "a channel could not be failed",
+                receiver=channel.receiver.receiver_id.hex(),
+                error=f"{type(second).__name__}: {second}",
+                cause=f"{type(error).__name__}: {error}",
+            )
+
+    def _remove(self, channel: Channel) -> None:
+        receiver = channel.receiver.receiver_id
+        if self._channels.get(receiver) is not channel:
+            return
+        del self._channels[receiver]
+        if channel.take_back() and not self.is_ending:
+            self._cancel(receiver)
+
+    def _cancel_unasked(self, receiver: bytes) -> None:
+        if len(self._control) > _KINDS * self._options.receivers_max:
+            raise CorruptStreamError("the peer sends to receivers that nobody has")
+        self._cancel(receiver)
+
+    def _cancel(self, receiver: bytes) -> None:
+        # What is on its way to those that were cancelled lately is no surprise.
+        if receiver in self._cancelled:
+            return
+        self._cancelled[receiver] = None
+        if len(self._cancelled) > self._options.receivers_max:
+            self._cancelled.popitem(last=False)
+        self.queue(
+            CancelPartitionRequest, receiver, lambda: CancelPartitionRequest(receiver)
+        )
+
+    def _leave(self) -> None:
+        self._on_ending(self)
+        if self.state is not ConnectionState.OPEN:
+            self.end("no channel needs it any more")
+            self.abort()
+            return
+        self._is_leaving = True
+        self._control.clear()
+        # A peer that does not read is not waited for.
+        self._deadline = self._loop.call_later(self._options.linger, self._depart)
+        self.queue(CloseRequest, b"", CloseRequest)
+
+    def _after_turn(self) -> None:
+        if self._is_leaving and not self._control:
+            self._depart()
+
+    def _depart(self) -> None:
+        self.end("no channel needs it any more")
+
+    def _on_lost(self, error: TransportError) -> None:
+        arrived, self._arriving = self._arriving, None
+        if arrived is not None:
+            arrived[1].recycle()
+        self._on_ending(self)
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            self._fail_channel(channel, error)
+
+    def close(self, reason: str) -> None:
+        """Close from this side; channels that are still there fail."""
+        self.end(reason, LocalTransportError(self.local, self.peer, reason))
+
+
+def _buffer_for(receiver: Receiver, header: BufferResponse) -> NetworkBuffer:
+    size_bytes = header.size_bytes
+    if not header.data_type.is_buffer:
+        event = MemorySegment(size_bytes)
+        return NetworkBuffer(
+            event, MemorySegment.free, header.data_type, size_bytes=size_bytes
+        )
+    buffer = receiver.request_buffer()
+    if buffer is None:
+        raise CorruptStreamError("the producer has sent data without credit")
+    if size_bytes > buffer.capacity_bytes:
+        capacity_bytes = buffer.capacity_bytes
+        buffer.recycle()
+        raise CorruptStreamError(
+            f"the producer has sent {size_bytes} bytes for a buffer of {capacity_bytes}"
+        )
+    buffer.data_type = header.data_type
+    buffer.compressed = header.compressed
+    buffer.size_bytes = size_bytes
+    return buffer

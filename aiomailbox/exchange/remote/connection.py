@@ -1,0 +1,378 @@
+"""One connection between two workers: what both of its ends do alike.
+
+Theory of operation: bytes come in through the decoder, straight into segments where a
+body is large. What goes out is collected in turns: first messages, of which there is at
+most one of a kind per receiver, each built when it is written; then what the end adds.
+A turn ends after a few buffers, and all turns end when the transport says that bytes
+wait. The socket is always read: credit has made room for what comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiomailbox.errors import (
+    CorruptStreamError,
+    HandshakeError,
+    LocalTransportError,
+    RemoteTransportError,
+    TransportError,
+)
+from aiomailbox.exchange.remote.decoder import WireDecoder
+from aiomailbox.exchange.remote.handshake import Handshake
+from aiomailbox.exchange.remote.lifecycle import ConnectionLifecycle, ConnectionState
+from aiomailbox.exchange.remote.messages import (
+    BufferResponse,
+    ErrorResponse,
+    Message,
+    RemoteCause,
+)
+from aiomailbox.exchange.remote.options import ConnectionOptions
+from aiomailbox.exchange.remote.outgoing import Batch, Outgoing
+from aiomailbox.exchange.remote.wire import encode_message
+
+__all__ = ["Connection"]
+
+_GREETING_SCRATCH_BYTES: Final = 1024
+_SCRATCH_BYTES: Final = 64 * 1024
+# What is still missing of a body is received in place from here on: less is copied.
+_DIRECT_BYTES_MIN: Final = 16 * 1024
+_RESET: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
+
+MessageBuilder = Callable[[], Message | None]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """What reader's and producer's ends have in common.
+
+    Args:
+        handshake: How it begins.
+        peer: The other side, as people know it.
+        local: This side.
+        options: Limits.
+        log: A structlog logger.
+
+    Invariants:
+        At most one message of a kind per receiver waits to be written.
+        `_on_lost` is called once, after which nothing is pinned.
+
+    Concept:
+        Flink, the Netty pipeline of ``NettyServer`` and ``NettyClient``.
+    """
+
+    def __init__(
+        self,
+        handshake: Handshake,
+        *,
+        local: str,
+        peer: str,
+        options: ConnectionOptions,
+        log: Any,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._handshake = handshake
+        self._options = options
+        self._log = log
+        self._life = ConnectionLifecycle()
+        self._transport: asyncio.Transport | None = None
+        self._outgoing: Outgoing | None = None
+        self._decoder = WireDecoder(self, segment_bytes_max=options.segment_bytes_max)
+        # Before it has proved who it is, a peer is given little memory.
+        self._scratch = memoryview(bytearray(_GREETING_SCRATCH_BYTES))
+        self._is_direct = False
+        self._may_write = True
+        self._is_woken = False
+        self._control: dict[tuple[type, bytes], MessageBuilder] = {}
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._pauses = 0
+        self._error: TransportError | None = None
+        self._reason: str | None = None
+        self.local = local
+        self.peer = peer
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.local} to {self.peer}: {self._life!r}>"
+
+    @property
+    def state(self) -> ConnectionState:
+        """How far it is."""
+        return self._life.state
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether nothing more is read or said."""
+        return self._life.is_ending
+
+    # What the ends add.
+
+    def open_body(self, header: BufferResponse) -> memoryview | None:
+        """Return where a buffer's content goes, or None to skip it."""
+        raise CorruptStreamError(f"the peer has sent {type(header).__name__}")
+
+    def _on_made(self) -> None:
+        """Take note that there is a transport."""
+
+    def _on_open_message(self, message: Message) -> None:
+        """Take a message of an open connection."""
+
+    def _fill(self, batch: Batch) -> bool:
+        """Add to a turn, and say whether another one is needed."""
+        return False
+
+    def _on_lost(self, error: TransportError) -> None:
+        """Let go of everything: it is over."""
+
+    def _is_expected_end(self) -> bool:
+        """Whether the peer may just go away now."""
+        return False
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._outgoing = Outgoing(transport)
+        self._cancel_timers()
+        if not self._life.advance(ConnectionState.GREETING):
+            transport.abort()
+            return
+        # So that whatever waits pauses us; asyncio's TLS would pause at 0 for ever.
+        is_tls = transport.get_extra_info("sslcontext") is not None
+        transport.set_write_buffer_limits(high=1 if is_tls else 0, low=0)
+        self._deadline = self._loop.call_later(
+            self._options.handshake_timeout, self._on_handshake_timeout
+        )
+        self._on_made()
+        if not self.is_ending:
+            self._say(self._handshake.start())
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go: into a segment if many of it are missing."""
+        window = None if self.is_ending else self._decoder.direct_window
+        self._is_direct = window is not None and len(window) >= _DIRECT_BYTES_MIN
+        return window if window is not None and self._is_direct else self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Decode what has arrived."""
+        if self.is_ending:
+            return
+        try:
+            if self._is_direct:
+                self._decoder.received(nbytes)
+            else:
+                self._decoder.feed(self._scratch[:nbytes])
+        except (CorruptStreamError, HandshakeError) as error:
+            self._fail(RemoteTransportError(self.local, self.peer, str(error)))
+        except Exception as error:  # noqa: BLE001 -- it must not end the loop's reader
+            reason = f"{type(error).__name__}: {error}"
+            self._fail(LocalTransportError(self.local, self.peer, reason))
+
+    def eof_received(self) -> bool:
+        """Close: a peer that says nothing more grants no credit either."""
+        if not self.is_ending:
+            self._on_eof()
+        return False
+
+    def pause_writing(self) -> None:
+        """Stop writing: bytes wait."""
+        self._may_write = False
+        self._pauses += 1
+        if self._stall is None and not self.is_ending:
+            self._watch_stall()
+
+    def resume_writing(self) -> None:
+        """Go on writing: no byte waits."""
+        self._may_write = True
+        if self._outgoing is not None:
+            self._outgoing.recycle_sent()
+        # Not at once: the transport may be in the middle of a write.
+        self.wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of everything that was pinned, and tell everybody."""
+        if self._outgoing is not None:
+            self._outgoing.recycle_all()
+        if not self.is_ending:
+            if exc is None:
+                self._on_eof()
+            else:
+                error = self._lost_by(exc)
+                self.end(error.reason, error)
+        self._finish()
+
+    # Saying things.
+
+    def queue(self, kind: type, receiver: bytes, build: MessageBuilder) -> None:
+        """Say something soon, once; it is built when it is written."""
+        if not self.is_ending:
+            self._control.setdefault((kind, receiver), build)
+            self.wake()
+
+    def wake(self) -> None:
+        """Write soon, if there is something to write."""
+        if (
+            self._may_write
+            and not self._is_woken
+            and self._life.state is ConnectionState.OPEN
+        ):
+            self._is_woken = True
+            self._loop.call_soon(self._write_turn)
+
+    def end(self, reason: str, error: TransportError | None = None) -> None:
+        """Close, for a reason; what was written may still go out. Idempotent.
+
+        Args:
+            reason: For the log.
+            error: What is told to whoever uses the connection; None if nobody should.
+        """
+        if self.is_ending:
+            return
+        self._reason, self._error = reason, error
+        self._control.clear()
+        self._cancel_timers()
+        if self._life.advance(ConnectionState.CLOSING):
+            assert self._transport is not None
+            self._deadline = self._loop.call_later(
+                self._options.linger, self._transport.abort
+            )
+            self._transport.close()
+        else:
+            self._finish()
+        self._on_lost(error or LocalTransportError(self.local, self.peer, reason))
+
+    def abort(self) -> None:
+        """Close at once, whatever waits."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def on_message(self, message: Message) -> None:
+        """Take a message that was decoded."""
+        if self.is_ending:
+            return
+        if self._life.state is ConnectionState.OPEN:
+            self._on_open_message(message)
+            return
+        self._say(self._handshake.on_message(message))
+        if self._handshake.peer is not None:
+            self.peer = f"worker {self._handshake.peer!r} at {self._address()}"
+        if self._handshake.is_complete:
+            self._open()
+
+    def _address(self) -> str:
+        """Return where the peer is."""
+        return self.peer
+
+    def _open(self) -> None:
+        self._life.advance(ConnectionState.OPEN)
+        self._cancel_timers()
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._log.debug("connection open", local=self.local, peer=self.peer)
+        self.wake()
+
+    def _say(self, messages: list[Message]) -> None:
+        assert self._outgoing is not None
+        batch = Batch()
+        for message in messages:
+            batch.add(encode_message(message))
+        if batch:
+            self._outgoing.write(batch)
+
+    def _write_turn(self) -> None:
+        self._is_woken = False
+        if not self._may_write or self._life.state is not ConnectionState.OPEN:
+            return
+        assert self._outgoing is not None
+        batch = Batch()
+        while self._control and batch.has_room_for_control:
+            key = next(iter(self._control))
+            message = self._control.pop(key)()
+            if message is not None:
+                batch.add(encode_message(message))
+        needs_another = self._fill(batch) or bool(self._control)
+        if batch:
+            self._outgoing.write(batch)
+        self._after_turn()
+        if needs_another:
+            self.wake()
+
+    def _after_turn(self) -> None:
+        """Do what had to wait for the turn to be written."""
+
+    # Ending.
+
+    def _fail(self, error: TransportError) -> None:
+        """Close because of an error, and tell the peer that there was one."""
+        state = self._life.state
+        if state in {ConnectionState.GREETING, ConnectionState.OPEN}:
+            # What went wrong is not for strangers to know.
+            is_known = state is ConnectionState.OPEN
+            text = error.reason if is_known else "refused; my log says why"
+            self._say([ErrorResponse(RemoteCause(type(error).__name__, text))])
+        self.end(error.reason, error)
+
+    def _on_eof(self) -> None:
+        reason = "the peer closed it"
+        if self._life.state is ConnectionState.GREETING:
+            reason = "the peer closed it during the handshake"
+        is_expected = self._is_expected_end() and self._decoder.is_between_frames
+        self.end(
+            reason,
+            None if is_expected else self._remote_error(reason),
+        )
+
+    def _lost_by(self, error: Exception) -> TransportError:
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, ConnectionError) or (
+            isinstance(error, OSError) and error.errno in _RESET
+        ):
+            return self._remote_error(reason)
+        return LocalTransportError(self.local, self.peer, reason)
+
+    def _remote_error(self, reason: str) -> RemoteTransportError:
+        return RemoteTransportError(self.local, self.peer, reason)
+
+    def _finish(self) -> None:
+        self._cancel_timers()
+        if not self._life.advance(ConnectionState.CLOSED):
+            return
+        write = self._log.info if self._error is None else self._log.warning
+        write(
+            "connection closed", local=self.local, peer=self.peer, reason=self._reason
+        )
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _on_handshake_timeout(self) -> None:
+        self._deadline = None
+        reason = f"no handshake within {self._options.handshake_timeout:g} s"
+        self._fail(self._remote_error(reason))
+
+    def _watch_stall(self) -> None:
+        assert self._transport is not None
+        seen = (self._pauses, self._transport.get_write_buffer_size())
+        self._stall = self._loop.call_later(
+            self._options.stall_timeout, self._check_stall, seen
+        )
+
+    def _check_stall(self, seen: tuple[int, int]) -> None:
+        self._stall = None
+        if self._may_write or self.is_ending or self._transport is None:
+            return
+        if seen != (self._pauses, self._transport.get_write_buffer_size()):
+            self._watch_stall()
+            return
+        reason = f"the peer has read nothing for {self._options.stall_timeout:g} s"
+        self.end(reason, self._remote_error(reason))
+        self.abort()
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._deadline, self._stall):
+            if timer is not None:
+                timer.cancel()
+        self._deadline = self._stall = None

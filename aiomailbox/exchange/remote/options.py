@@ -1,0 +1,43 @@
+"""The limits of connections, and where they write what happened to them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from aiomailbox.memory import DEFAULT_SEGMENT_SIZE_BYTES
+
+__all__ = ["ConnectionOptions", "library_log"]
+
+
+class ConnectionOptions(NamedTuple):
+    """Limits of connections; durations in seconds.
+
+    Attributes:
+        segment_bytes_max: A data buffer of more bytes is refused.
+        handshake_timeout: From the first byte to the last of greetings and proofs.
+        stall_timeout: How long a peer may read nothing at all of what it is sent.
+        linger: How long a closing connection may take to send what it has written.
+        receivers_max: How many channels may share a connection.
+        connections_max: How many connections a server holds.
+        connect_timeout: After which no further attempt to connect is made.
+        connect_backoff: Between the first two attempts; doubles.
+        connect_backoff_max: Where it ends.
+    """
+
+    segment_bytes_max: int = DEFAULT_SEGMENT_SIZE_BYTES
+    handshake_timeout: float = 10.0
+    stall_timeout: float = 120.0
+    linger: float = 2.0
+    receivers_max: int = 16_384
+    connections_max: int = 1_024
+    connect_timeout: float = 30.0
+    connect_backoff: float = 0.05
+    connect_backoff_max: float = 2.0
+
+
+def library_log() -> Any:
+    """Return the library's logger."""
+    # Its import takes longer than that of everything else, where rich is installed.
+    import structlog
+
+    return structlog.get_logger("aiomailbox")

@@ -1,0 +1,256 @@
+"""The producer's end of a connection: readers take turns, one buffer each.
+
+Theory of operation: a reader waits in line if it has something that it may send. It is
+asked for one buffer, and goes to the end of the line if there is more. Nothing is taken
+from a view before it can be written, so what waits, waits in the partition.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from aiomailbox.errors import CorruptStreamError, TransportError
+from aiomailbox.exchange.remote.connection import Connection
+from aiomailbox.exchange.remote.endpoints import ViewProvider, partition_id_of
+from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
+from aiomailbox.exchange.remote.messages import (
+    AckAllUserRecordsProcessed,
+    AddCredit,
+    BacklogAnnouncement,
+    CancelPartitionRequest,
+    CloseRequest,
+    ErrorResponse,
+    Message,
+    NewBufferSize,
+    PartitionRequest,
+    RemoteCause,
+    ResumeConsumption,
+)
+from aiomailbox.exchange.remote.options import ConnectionOptions
+from aiomailbox.exchange.remote.outgoing import Batch
+from aiomailbox.exchange.remote.reader import Reader
+
+__all__ = ["ProducerConnection"]
+
+
+class ProducerConnection(Connection):
+    """The producer's end.
+
+    Args:
+        identity: Who this worker is.
+        provider: Where partitions are found.
+        handshake: How it begins.
+        options: Limits.
+        log: A structlog logger.
+        on_made: Called when there is a transport.
+
+    Concept:
+        Flink, ``PartitionRequestQueue`` and ``PartitionRequestServerHandler``.
+    """
+
+    def __init__(
+        self,
+        identity: WorkerIdentity,
+        provider: ViewProvider,
+        handshake: Handshake,
+        *,
+        options: ConnectionOptions,
+        log: Any,
+        on_made: Callable[[ProducerConnection], None],
+    ) -> None:
+        local = f"worker {identity.worker!r}"
+        super().__init__(
+            handshake, local=local, peer="a peer", options=options, log=log
+        )
+        self._when_made = on_made
+        self._identity = identity
+        self._provider = provider
+        self._where = "an unknown address"
+        self._readers: dict[bytes, Reader] = {}
+        self._line: deque[Reader] = deque()
+
+    @property
+    def readers(self) -> int:
+        """How many receivers are known."""
+        return len(self._readers)
+
+    @property
+    def waiting_readers(self) -> int:
+        """How many of them have something to send."""
+        return len(self._line)
+
+    def expect_transport(self) -> None:
+        """Log it if TLS comes to nothing: there will be no other trace of it."""
+        # A little after asyncio's own deadline of the same length.
+        self._deadline = self._loop.call_later(
+            self._options.handshake_timeout + self._options.linger,
+            self.end,
+            "TLS was not agreed on; the peer may have no certificate that is trusted",
+        )
+
+    def _address(self) -> str:
+        return self._where
+
+    def _on_made(self) -> None:
+        assert self._transport is not None
+        name = self._transport.get_extra_info("peername")
+        self._where = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix"
+        self.peer = f"a peer at {self._where}"
+        self._when_made(self)
+
+    def _is_expected_end(self) -> bool:
+        return not any(
+            reader.view is not None and not reader.has_ended
+            for reader in self._readers.values()
+        )
+
+    def _on_open_message(self, message: Message) -> None:
+        if isinstance(message, AddCredit):
+            self._known(message.receiver, message).credit.add(message.credit)
+            self._line_up(self._readers[message.receiver])
+        elif isinstance(message, PartitionRequest):
+            self._on_request(message)
+        elif isinstance(message, CancelPartitionRequest):
+            self._forget(message.receiver)
+        elif isinstance(message, CloseRequest):
+            self.end("the peer needs it no more")
+        elif isinstance(message, ResumeConsumption):
+            self._on_resume(self._known(message.receiver, message))
+        elif isinstance(message, AckAllUserRecordsProcessed):
+            view = self._known(message.receiver, message).view
+            if view is not None:
+                view.acknowledge_all_data_processed()
+        elif isinstance(message, NewBufferSize):
+            reader = self._readers.get(message.receiver)
+            if reader is not None and reader.view is not None:
+                reader.view.set_buffer_bytes(message.size_bytes)
+        else:
+            raise CorruptStreamError(
+                f"a reader of data cannot send {type(message).__name__} now"
+            )
+
+    def _known(self, receiver: bytes, message: Message) -> Reader:
+        reader = self._readers.get(receiver)
+        if reader is None:
+            raise CorruptStreamError(
+                f"{type(message).__name__} for receiver {receiver.hex()}, which has "
+                "requested nothing"
+            )
+        return reader
+
+    def _on_request(self, request: PartitionRequest) -> None:
+        partition, receiver = request.partition, request.receiver
+        if partition.execution_graph_id != self._identity.job_id:
+            raise CorruptStreamError(
+                f"a partition of job {partition.execution_graph_id.hex()} was "
+                f"requested of a worker of job {self._identity.job_id.hex()}"
+            )
+        known = self._readers.get(receiver)
+        if known is not None and known.view is not None:
+            raise CorruptStreamError(f"receiver {receiver.hex()} requests twice")
+        if known is None and len(self._readers) >= self._options.receivers_max:
+            raise CorruptStreamError(
+                f"more than {self._options.receivers_max} receivers on one connection"
+            )
+        if request.subpartition_first != request.subpartition_last:
+            raise CorruptStreamError("a receiver reads one subpartition")
+        reader = self._readers[receiver] = Reader(request, self._line_up)
+        try:
+            view = self._provider.create_bytes_view(
+                partition_id_of(partition),
+                request.subpartition_first,
+                reader,
+                receiver_exclusive_buffers=request.credit,
+            )
+        except Exception as error:  # noqa: BLE001 -- it is the receiver's, as text
+            self._report(reader, error)
+            return
+        reader.attach(view)
+        self._line_up(reader)
+
+    def _on_resume(self, reader: Reader) -> None:
+        # Its block went with the view, if that is gone.
+        if reader.view is None:
+            return
+        try:
+            reader.resume_consumption()
+        except Exception as error:  # noqa: BLE001 -- it is the receiver's, as text
+            self._report(reader, error)
+        else:
+            self._line_up(reader)
+
+    def _line_up(self, reader: Reader) -> None:
+        if self.is_ending or reader.is_queued or reader.view is None:
+            return
+        if reader.is_available or reader.was_cut_off:
+            reader.is_queued = True
+            self._line.append(reader)
+            self.wake()
+        elif reader.backlog_to_announce:
+            self.queue(
+                BacklogAnnouncement, reader.receiver, lambda: _announcement(reader)
+            )
+
+    def _fill(self, batch: Batch) -> bool:
+        while self._line and batch.has_room_for_buffer:
+            reader = self._line.popleft()
+            reader.is_queued = False
+            if reader.view is None:
+                continue
+            try:
+                if not reader.was_cut_off and reader.is_available:
+                    reader.send_one(batch)
+                self._check_cut_off(reader)
+            except Exception as error:  # noqa: BLE001 -- it is the receiver's, as text
+                self._report(reader, error)
+            else:
+                self._line_up(reader)
+        return bool(self._line)
+
+    def _check_cut_off(self, reader: Reader) -> None:
+        if not reader.was_cut_off:
+            return
+        assert reader.view is not None
+        failure = reader.view.failure
+        if failure is not None:
+            raise failure
+        raise ConnectionAbortedError("the producer has released the partition")
+
+    def _report(self, reader: Reader, error: BaseException) -> None:
+        # It stays known: what its receiver has said already is no violation.
+        reader.release()
+        cause = RemoteCause(
+            type(error).__name__,
+            str(error),
+            "".join(traceback.format_exception(error)),
+        )
+        self.queue(
+            ErrorResponse,
+            reader.receiver,
+            lambda: ErrorResponse(cause, reader.receiver),
+        )
+
+    def _forget(self, receiver: bytes) -> None:
+        reader = self._readers.pop(receiver, None)
+        if reader is None:
+            return
+        if reader.is_queued:
+            self._line.remove(reader)
+            reader.is_queued = False
+        for kind in (BacklogAnnouncement, ErrorResponse):
+            self._control.pop((kind, receiver), None)
+        reader.release()
+
+    def _on_lost(self, error: TransportError) -> None:
+        self._line.clear()
+        readers, self._readers = self._readers, {}
+        for reader in readers.values():
+            reader.release()
+
+
+def _announcement(reader: Reader) -> BacklogAnnouncement | None:
+    backlog = reader.backlog_to_announce
+    return BacklogAnnouncement(backlog, reader.receiver) if backlog else None
