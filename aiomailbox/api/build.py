@@ -15,10 +15,12 @@ from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.graph import FunctionInfo, Origin, Transformation
 from aiomailbox.operators import (
     Operator,
+    RecordFields,
     Sink,
     SinkOperator,
     check_function,
     describe,
+    field_or_function,
     is_async_callable,
 )
 
@@ -86,6 +88,32 @@ def function_info(function: Callable[..., Any], *, serial: bool = True) -> Funct
         note = "one record at a time; map_async runs many concurrently"
     unbounded = state_without_ttl(function)
     return FunctionInfo(describe(function), is_async, note, unbounded)
+
+
+def known_fields(origins: list[Origin]) -> RecordFields | None:
+    """Return the fields of the records of a stream, None if they are not known."""
+    return RecordFields.union(
+        [
+            None if origin.tag else origin.transformation.record_fields
+            for origin in origins
+        ]
+    )
+
+
+def key_selector(
+    key: str | Callable[[Any], Any], origins: list[Origin]
+) -> Callable[[Any], Any]:
+    """Return the function that reads the key of a stream's records.
+
+    Raises:
+        InvalidArgumentError: If it is known that no record has the field.
+        WrongTypeError: If it is neither a name nor a function.
+    """
+    selector = field_or_function(key, "key")
+    fields = known_fields(origins)
+    if fields is not None:
+        fields.check(selector, "key")
+    return selector
 
 
 def own_copy(make: Callable[..., OperatorT], *args: Any, **named: Any) -> OperatorT:

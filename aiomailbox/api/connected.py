@@ -137,6 +137,7 @@ class ConnectedStreams(Generic[A, B, StreamT]):
         *,
         is_keyed: bool = False,
     ) -> StreamT:
+        factory()
         infos = tuple(function_info(function) for function in functions)
         return self._derive(
             self._others, name, factory, functions=infos, is_keyed=is_keyed

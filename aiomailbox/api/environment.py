@@ -108,6 +108,7 @@ class StreamExecutionEnvironment:
             name=check_name(name, "name"),
             factory=partial(SourceOperator, source, strategy),
             parallelism_max=getattr(source, "parallelism_max", None),
+            record_fields=getattr(source, "record_fields", None),
             source=source,
         )
         stream: DataStream[Any] = DataStream(self._definition, [Origin(item)])

@@ -18,6 +18,8 @@ from aiomailbox.api.build import (
     check_kind,
     check_strategy,
     function_info,
+    key_selector,
+    known_fields,
     own_copy,
     sink_transformation,
 )
@@ -28,7 +30,7 @@ from aiomailbox.api.keyed_functions import KeyedFunctions
 from aiomailbox.api.partitioning import Partitioning
 from aiomailbox.api.results import ResultVerbs
 from aiomailbox.api.settings import OperatorSettings
-from aiomailbox.api.typed import RecordTypeCheck
+from aiomailbox.api.typed import DeclaredType
 from aiomailbox.api.useful import KeyedUseful, Useful
 from aiomailbox.api.windowed import WindowedStream
 from aiomailbox.errors import WrongTypeError
@@ -49,7 +51,6 @@ from aiomailbox.operators import (
     check_function,
     check_on_error,
     fail,
-    field_or_function,
     stateless,
 )
 from aiomailbox.policies import Batch, Cache, RateLimit, Retry
@@ -67,6 +68,7 @@ _ANY_MAX_PARALLELISM = 128
 class DataStream(
     ResultVerbs[T],
     OperatorSettings,
+    DeclaredType["DataStream[T]"],
     Partitioning["DataStream[T]"],
     Connecting[T, "DataStream[Any]"],
     Joins["DataStream[Any]"],
@@ -205,20 +207,6 @@ class DataStream(
             bound=f"{sample.buffer} records",
         )
 
-    def checked(self, output_type: type | None) -> DataStream[T]:
-        """Declare the type of the records: one of another type fails the job.
-
-        Args:
-            output_type: A class, or None to declare nothing.
-
-        Raises:
-            WrongTypeError: If it is neither.
-        """
-        if output_type is None:
-            return self
-        check = RecordTypeCheck(output_type, self._origins[0].transformation.name)
-        return self._stateless(StageKind.MAP, check, fail)
-
     def process(
         self, function: ProcessFunction, *, on_error: OnError = fail
     ) -> DataStream[Any]:
@@ -233,6 +221,7 @@ class DataStream(
         info = function_info(function.process_element)
         policy = check_on_error(on_error)
         factory = partial(own_copy, ProcessOperator, function, on_error=policy)
+        factory()
         return self._derive("process", factory, functions=(info,))
 
     def assign_timestamps_and_watermarks(
@@ -243,9 +232,9 @@ class DataStream(
         What upstream said of event time is forgotten, except for its end.
         """
         check_strategy(strategy, "strategy", of_source=False)
-        return self._derive(
-            "timestamps", partial(TimestampsAndWatermarksOperator, strategy)
-        )
+        factory = partial(TimestampsAndWatermarksOperator, strategy)
+        fields = known_fields(self._origins)
+        return self._derive("timestamps", factory, record_fields=fields)
 
     def key_by(self, key: str | Callable[[T], K]) -> KeyedStream[K, T]:
         """Give each record to the subtask that owns its key.
@@ -254,9 +243,8 @@ class DataStream(
             key: A field's name, or a function of a record. Keys are int, str, float,
                 bool, bytes or tuples of these, all of one type.
         """
-        return KeyedStream(
-            self._definition, self._origins, field_or_function(key, "key")
-        )
+        selector = key_selector(key, self._origins)
+        return KeyedStream(self._definition, self._origins, selector)
 
     def window_all(
         self, assigner: WindowAssigner
@@ -303,6 +291,9 @@ class DataStream(
             kind.value,
             partial(stateless, kind, function, on_error=on_error),
             functions=(function_info(function),),
+            record_fields=(
+                known_fields(self._origins) if kind is StageKind.FILTER else None
+            ),
         )
 
     def _derive(
@@ -390,6 +381,7 @@ class KeyedStream(
         )
         policy = check_on_error(on_error)
         make = partial(own_copy, KeyedProcessOperator, self.key, function)
+        make()
         infos = (function_info(function.process_element),)
         return self._keyed("process", partial(make, on_error=policy), infos)
 

@@ -16,6 +16,7 @@ from aiomailbox.operators import (
     Pending,
     ReaderContext,
     ReaderOutput,
+    RecordFields,
     SourceReader,
     StaticEnumerator,
 )
@@ -91,6 +92,11 @@ class CollectionSource:
                 f"{len(timestamps)} timestamps for {len(self._values)} values",
                 "Give one a value of a list.",
             )
+
+    @property
+    def record_fields(self) -> RecordFields | None:
+        """The fields of the records, if the collection is short and they are known."""
+        return RecordFields.of_records(self._values)
 
     def create_enumerator(
         self, context: EnumeratorContext[RangeSplit], state: object | None = None

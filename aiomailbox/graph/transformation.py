@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from aiomailbox.exchange import Partitioner
-from aiomailbox.operators import Operator, Sink, Source
+from aiomailbox.operators import Operator, RecordFields, Sink, Source
 from aiomailbox.records import OutputTag
 
 OperatorFactory = Callable[[], Operator]
@@ -80,6 +80,7 @@ class Transformation:
         functions: The user's functions in it.
         bound: What it holds at most, for `explain`; "" for nothing beyond a run.
         unbounded: What grows without end in it, for `explain`; "" for nothing known.
+        record_fields: The fields of the records that it emits; None if not known.
         source: The source, if this is one.
         sink: The sink, if this is one.
     """
@@ -96,6 +97,7 @@ class Transformation:
     functions: tuple[FunctionInfo, ...] = ()
     bound: str = ""
     unbounded: str = ""
+    record_fields: RecordFields | None = None
     source: Source[Any] | None = None
     sink: Sink | None = None
 

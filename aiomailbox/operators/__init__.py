@@ -37,6 +37,7 @@ from aiomailbox.operators.callables import (
     describe,
     is_async_callable,
     refuse_coroutine,
+    shortened,
 )
 from aiomailbox.operators.co_operator import (
     CoFlatMapOperator,
@@ -53,6 +54,7 @@ from aiomailbox.operators.context import (
     RuntimeContext,
 )
 from aiomailbox.operators.contract import Input, Operator, Output, Pending, then
+from aiomailbox.operators.function_state import check_state_names
 from aiomailbox.operators.fused_source import StageKind
 from aiomailbox.operators.fusion import FusedOperator, fuse
 from aiomailbox.operators.input_selection import InputSelectable, InputSelection
@@ -100,6 +102,7 @@ from aiomailbox.operators.process import (
 )
 from aiomailbox.operators.process_context import ProcessContext
 from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.operators.record_fields import RecordFields
 from aiomailbox.operators.resource import FunctionLife
 from aiomailbox.operators.result_record import result_type
 from aiomailbox.operators.selectors import FieldSelector, field_or_function
@@ -213,6 +216,7 @@ __all__ = [
     "ReaderContext",
     "ReaderOutput",
     "RecordFailures",
+    "RecordFields",
     "RuntimeContext",
     "SampleOperator",
     "Sink",
@@ -245,6 +249,7 @@ __all__ = [
     "check_join_function",
     "check_on_error",
     "check_process_method",
+    "check_state_names",
     "check_sync_function",
     "collect_list",
     "count",
@@ -263,6 +268,7 @@ __all__ = [
     "quantile",
     "refuse_coroutine",
     "result_type",
+    "shortened",
     "skip",
     "stateless",
     "sum_",

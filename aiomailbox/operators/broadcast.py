@@ -17,6 +17,7 @@ from aiomailbox.operators.co_inputs import CoInputsOperator
 from aiomailbox.operators.collector import Collector
 from aiomailbox.operators.context import RuntimeContext
 from aiomailbox.operators.contract import Pending, then
+from aiomailbox.operators.function_state import check_without_keys, inherited_on_timer
 from aiomailbox.operators.key_reader import KeyReader
 from aiomailbox.operators.keyed import KeySelector
 from aiomailbox.operators.keyed_process import KeyedFunctionOperator
@@ -86,6 +87,7 @@ class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
         Flink, ``KeyedBroadcastProcessFunction``.
     """
 
+    @inherited_on_timer
     def on_timer(self, timestamp: int, context: Any, out: Collector) -> Pending:
         """Take note that a timer is due; see `KeyedProcessFunction.on_timer`."""
         return None
@@ -133,6 +135,10 @@ class BroadcastProcessOperator(CoInputsOperator):
         super().__init__()
         self._call = check_process_method(function, "process_element")
         self._broadcast = check_process_method(function, "process_broadcast_element")
+        check_without_keys(
+            function,
+            "Derive from KeyedBroadcastProcessFunction and give the stream a key.",
+        )
         self.function = function
         self.on_error = check_on_error(on_error)
         self._descriptors = check_descriptors(descriptors)

@@ -134,6 +134,17 @@ def describe(function: Callable[..., Any]) -> str:
     return f"{name} ({code.co_filename}:{code.co_firstlineno})"
 
 
+def shortened(value: object, length_max: int = 200) -> str:
+    """Return the value's repr for a message, cut if it is long.
+
+    Example:
+        >>> shortened("a" * 300, 10)
+        "'aaaaaa..."
+    """
+    text = repr(value)
+    return text if len(text) <= length_max else f"{text[: length_max - 3]}..."
+
+
 def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, functools.partial):
         function = function.func

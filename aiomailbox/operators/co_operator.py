@@ -10,6 +10,7 @@ from aiomailbox.operators.co_inputs import CoInputsOperator
 from aiomailbox.operators.collector import Collector
 from aiomailbox.operators.context import RuntimeContext
 from aiomailbox.operators.contract import Pending, then
+from aiomailbox.operators.function_state import check_without_keys
 from aiomailbox.operators.fused_loop import FusedLoop
 from aiomailbox.operators.fused_source import StageKind
 from aiomailbox.operators.on_error import OnError, check_on_error, fail
@@ -180,6 +181,10 @@ class CoProcessOperator(CoInputsOperator):
             check_process_method(function, name)
             for name in ("process_element1", "process_element2")
         ]
+        check_without_keys(
+            function,
+            "Derive from KeyedCoProcessFunction and give both streams a key.",
+        )
         self.function = function
         self.on_error = check_on_error(on_error)
         self._is_open = False

@@ -115,6 +115,11 @@ class RuntimeContext(Protocol):
     committables: Committables
     journal: Journal
 
+    @property
+    def state(self) -> KeyedStateStore:
+        """The keyed state, under the name that it has in ``process_element``."""
+        ...
+
     def limiter(self, limit: RateLimit) -> Limiter:
         """Return the job-wide limiter that this limit names."""
         ...

@@ -8,6 +8,7 @@ from aiomailbox.operators.co_inputs import CoInputsOperator
 from aiomailbox.operators.co_operator import CoProcessFunction
 from aiomailbox.operators.collector import Collector
 from aiomailbox.operators.contract import Pending
+from aiomailbox.operators.function_state import inherited_on_timer
 from aiomailbox.operators.key_reader import KeyReader
 from aiomailbox.operators.keyed import KeySelector
 from aiomailbox.operators.keyed_process import KeyedFunctionOperator
@@ -26,6 +27,7 @@ class KeyedCoProcessFunction(CoProcessFunction):
         Flink, ``KeyedCoProcessFunction``.
     """
 
+    @inherited_on_timer
     def on_timer(self, timestamp: int, context: Any, out: Collector) -> Pending:
         """Take note that a timer is due; see `KeyedProcessFunction.on_timer`."""
         return None

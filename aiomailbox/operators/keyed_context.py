@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, NoReturn
 
 from aiomailbox.durations import event_time_ms
+from aiomailbox.errors import StateError
 from aiomailbox.eventtime import InternalTimerService
 from aiomailbox.operators.collector import Collector
 from aiomailbox.operators.context import RuntimeContext
@@ -76,6 +77,32 @@ class TimerService:
         self._timers.delete_processing_time_timer(key, VOID, time)
 
 
+class NoTimerService(TimerService):
+    """The timers of a function without ``on_timer``: none can be registered.
+
+    Args:
+        timers: The operator's timers.
+        context: The function's context.
+        problem: What to say of it.
+    """
+
+    __slots__ = ("_problem",)
+
+    def __init__(
+        self, timers: InternalTimerService, context: KeyedProcessContext, problem: str
+    ) -> None:
+        super().__init__(timers, context)
+        self._problem = problem
+
+    def register_event_time_timer(self, timestamp: int | datetime) -> NoReturn:
+        """Raise `StateError`: nobody would hear of the timer."""
+        raise StateError(self._problem)
+
+    def register_processing_time_timer(self, timestamp: int | datetime) -> NoReturn:
+        """Raise `StateError`: nobody would hear of the timer."""
+        raise StateError(self._problem)
+
+
 class KeyedProcessContext(ProcessContext):
     """A `ProcessContext` with a key, the key's state, and its timers.
 
@@ -92,7 +119,7 @@ class KeyedProcessContext(ProcessContext):
         Flink, ``KeyedProcessFunction.Context`` and ``OnTimerContext``.
     """
 
-    __slots__ = ("_timer_service", "current_key", "time_domain")
+    __slots__ = ("_timer_service", "_timers", "current_key", "time_domain")
 
     def __init__(
         self,
@@ -101,6 +128,7 @@ class KeyedProcessContext(ProcessContext):
         timers: InternalTimerService,
     ) -> None:
         super().__init__(context, collector)
+        self._timers = timers
         self._timer_service = TimerService(timers, self)
         self.current_key: Any = None
         self.time_domain: TimeDomain | None = None
@@ -114,6 +142,16 @@ class KeyedProcessContext(ProcessContext):
     def timer_service(self) -> TimerService:
         """The timers of the current key."""
         return self._timer_service
+
+    def refuse_timers(self, function: object) -> None:
+        """Let no timer be registered, for ``function`` has no ``on_timer``."""
+        name = type(function).__qualname__.rpartition("<locals>.")[2]
+        problem = (
+            f"operator {self._context.operator_name!r}: {name} registers a timer and "
+            "has no on_timer that could be called. Define "
+            "on_timer(self, timestamp, context, out)."
+        )
+        self._timer_service = NoTimerService(self._timers, self, problem)
 
     def enter(self, key: Any) -> None:
         """Make ``key`` the current one."""

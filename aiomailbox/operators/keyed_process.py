@@ -8,6 +8,11 @@ from typing import Any
 from aiomailbox.eventtime import Timer
 from aiomailbox.operators.collector import Collector
 from aiomailbox.operators.contract import Pending, then
+from aiomailbox.operators.function_state import (
+    check_state_names,
+    has_on_timer,
+    inherited_on_timer,
+)
 from aiomailbox.operators.key_reader import KeyReader
 from aiomailbox.operators.keyed import KeySelector
 from aiomailbox.operators.keyed_context import KeyedProcessContext, TimeDomain
@@ -57,6 +62,7 @@ class KeyedProcessFunction(ProcessFunction):
         StreamRecord(value=('a', 2), timestamp=10)
     """
 
+    @inherited_on_timer
     def on_timer(self, timestamp: int, context: Any, out: Collector) -> Pending:
         """Take note that a timer is due.
 
@@ -82,6 +88,7 @@ class KeyedFunctionOperator(StatefulOperator):
     def __init__(self, function: Any, on_error: OnError) -> None:
         super().__init__()
         self._on_timer = check_process_method(function, "on_timer")
+        check_state_names(function)
         self.function = function
         self.on_error = check_on_error(on_error)
         self._next_key: Callable[[], Any]
@@ -92,6 +99,8 @@ class KeyedFunctionOperator(StatefulOperator):
         self._timers = self.timer_service("timers", self)
         self._collector = Collector(self.output)
         self._context = KeyedProcessContext(self.context, self._collector, self._timers)
+        if not has_on_timer(self.function):
+            self._context.refuse_timers(self.function)
         self._failures = RecordFailures(
             self.on_error, self._on_timer, self.context, self.output
         )

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 import sysconfig
 import traceback
 from typing import Final
 
+from aiomailbox.errors import BadResultError
+
 _PACKAGE: Final = str(pathlib.Path(__file__).resolve().parents[1])
 _STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), "<frozen ")
+
+
+def caller_location() -> str:
+    """Return ``file:line`` of the user's call that led here, "" if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        following = frame.f_back
+        if following is None:
+            return ""
+        frame = following
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def user_location(error: BaseException) -> str:
     """Return ``file:line`` of the innermost frame that is not aiomailbox's own.
 
     Libraries and the standard library count only if no line of the user's own is known;
-    "unknown" when the traceback is empty.
+    "unknown" when the traceback is empty. What a function returned in vain has the
+    function's own line.
     """
+    if isinstance(error, BadResultError):
+        return error.function
     frames = traceback.extract_tb(error.__traceback__)
     outside = [
         frame

@@ -11,6 +11,7 @@ from aiomailbox.operators.callables import describe
 from aiomailbox.operators.collector import Collector
 from aiomailbox.operators.context import RuntimeContext
 from aiomailbox.operators.contract import Operator, Pending, then
+from aiomailbox.operators.function_state import check_without_keys
 from aiomailbox.operators.on_error import OnError, check_on_error, fail
 from aiomailbox.operators.process_context import ProcessContext
 from aiomailbox.operators.record_failures import RecordFailures
@@ -175,7 +176,8 @@ class ProcessOperator(Operator):
             for the record until then stays emitted.
 
     Raises:
-        WrongTypeError: If ``function`` has no usable ``process_element``.
+        WrongTypeError: If ``function`` has no usable ``process_element``, or needs a
+            key: it has ``on_timer``, or describes state of a key.
 
     Concept:
         Flink, ``ProcessOperator``.
@@ -193,6 +195,10 @@ class ProcessOperator(Operator):
 
     def __init__(self, function: Any, *, on_error: OnError = fail) -> None:
         self._call = check_process_method(function, "process_element")
+        check_without_keys(
+            function,
+            "Derive from KeyedProcessFunction and write key_by(...).process(...).",
+        )
         self.function = function
         self.on_error = check_on_error(on_error)
         self._is_open = False

@@ -8,6 +8,7 @@ from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
 from aiomailbox.operators.callables import check_sync_function
+from aiomailbox.operators.locate import caller_location
 
 
 class FieldSelector:
@@ -19,6 +20,7 @@ class FieldSelector:
     Args:
         field: The field's name.
         parameter: The parameter that the name was given for; errors name it.
+        place: The user's ``file:line`` where that is written, for errors.
 
     Example:
         >>> select = FieldSelector("city", "key")
@@ -26,11 +28,12 @@ class FieldSelector:
         'Oslo'
     """
 
-    __slots__ = ("_read", "field", "parameter")
+    __slots__ = ("_read", "field", "parameter", "place")
 
-    def __init__(self, field: str, parameter: str) -> None:
+    def __init__(self, field: str, parameter: str, place: str = "") -> None:
         self.field = field
         self.parameter = parameter
+        self.place = place
         self._read: Callable[[Any], Any] = self._decide
 
     def __call__(self, record: Any) -> Any:
@@ -46,7 +49,7 @@ class FieldSelector:
             raise self._no_field(record) from error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FieldSelector, (self.field, self.parameter)
+        return FieldSelector, (self.field, self.parameter, self.place)
 
     def __repr__(self) -> str:
         return f"FieldSelector({self.field!r})"
@@ -69,8 +72,11 @@ class FieldSelector:
 
     def _no_field(self, record: Any) -> RecordTypeError:
         names = ", ".join(_field_names(record)) or "none that have names"
+        parameter = self.parameter
+        if self.place:
+            parameter += f" (written at {self.place})"
         return RecordTypeError(
-            self.parameter,
+            parameter,
             f"a record of type {type(record).__qualname__} has no field {self.field!r}",
             f"Its fields are: {names}. All records must be of one form.",
         )
@@ -98,7 +104,7 @@ def field_or_function(selector: object, parameter: str) -> Callable[[Any], Any]:
             raise InvalidArgumentError(
                 parameter, "the field name is empty", "Give the name of a field."
             )
-        return FieldSelector(selector, parameter)
+        return FieldSelector(selector, parameter, caller_location())
     if not callable(selector):
         raise WrongTypeError(
             parameter,

@@ -24,6 +24,7 @@ from aiomailbox.state.functions import AggregateFunction, ReduceFunction
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.no_keys import NoKeysStateStore
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
+from aiomailbox.state.registry import check_same_state
 from aiomailbox.state.rescale import (
     OperatorStateEntry,
     OperatorStateSnapshot,
@@ -92,6 +93,7 @@ __all__ = [
     "ValueState",
     "ValueStateDescriptor",
     "Void",
+    "check_same_state",
     "copy_content",
     "decode_keyed_snapshot",
     "encode_keyed_snapshot",

@@ -11,7 +11,13 @@ from aiomailbox.state.descriptors import StateDescriptor
 from aiomailbox.state.schema import StateSchema, check_fields, check_parts
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 
-__all__ = ["Registered", "StateRegistry", "check_max_parallelism", "refuse_ttl"]
+__all__ = [
+    "Registered",
+    "StateRegistry",
+    "check_max_parallelism",
+    "check_same_state",
+    "refuse_ttl",
+]
 
 TableT = TypeVar("TableT")
 
@@ -56,15 +62,7 @@ class StateRegistry(Generic[TableT]):
         known = self.entries.get((descriptor.name, namespaced))
         if known is not None and known.descriptor is descriptor:
             return known.table
-        meta = StateMeta(
-            descriptor.name,
-            descriptor.kind,
-            namespaced,
-            descriptor.ttl_config is not None,
-            descriptor.serializer_id,
-            descriptor.schema,
-        )
-        entry = self._add(meta)
+        entry = self._add(_meta(descriptor, namespaced=namespaced))
         entry.descriptor = descriptor
         return entry.table
 
@@ -85,6 +83,22 @@ class StateRegistry(Generic[TableT]):
         return known
 
 
+def check_same_state(first: StateDescriptor, second: StateDescriptor) -> None:
+    """Raise if two descriptors of one name describe different state.
+
+    Raises:
+        StateError: Naming the state, and what differs.
+
+    Example:
+        >>> from aiomailbox.state import ListStateDescriptor, ValueStateDescriptor
+        >>> check_same_state(ValueStateDescriptor("s"), ListStateDescriptor("s"))
+        Traceback (most recent call last):
+        ...
+        aiomailbox.errors.StateError: state 's' is value state and cannot be used as...
+    """
+    _check_fits(_meta(first, namespaced=False), _meta(second, namespaced=False))
+
+
 def check_max_parallelism(snapshot: KeyedStateSnapshot, max_parallelism: int) -> None:
     """Raise if a snapshot was made with another number of key groups."""
     if snapshot.max_parallelism != max_parallelism:
@@ -103,6 +117,17 @@ def refuse_ttl(descriptor: StateDescriptor) -> None:
             f"state {descriptor.name!r} has a time to live, which a table of all keys "
             "does not look at. Use the state object of its kind, e.g. get_value()."
         )
+
+
+def _meta(descriptor: StateDescriptor, *, namespaced: bool) -> StateMeta:
+    return StateMeta(
+        descriptor.name,
+        descriptor.kind,
+        namespaced,
+        descriptor.ttl_config is not None,
+        descriptor.serializer_id,
+        descriptor.schema,
+    )
 
 
 def _check_fits(known: StateMeta, asked: StateMeta) -> None:

@@ -89,6 +89,11 @@ class TaskRuntimeContext:
         self.metrics.gauge("state_bytes", store.size_bytes)
         return store
 
+    @property
+    def state(self) -> KeyedStateStore:
+        """The keyed state, under the name that it has in ``process_element``."""
+        return self.keyed_state
+
     def limiter(self, limit: RateLimit) -> Limiter:
         """Return the job-wide limiter that this limit names."""
         return self._environment.limiter(limit)

@@ -117,6 +117,11 @@ class TestRuntimeContext:
         self._handovers: dict[str, MemoryHandover] = {}
         self._alignments = AlignmentGroups()
 
+    @property
+    def state(self) -> KeyedStateStore:
+        """The keyed state, under the name that it has in ``process_element``."""
+        return self.keyed_state
+
     def limiter(self, limit: RateLimit) -> FreeLimiter:
         """Return the limiter of this limit, which only counts."""
         return self._limiters.setdefault(limit, FreeLimiter())

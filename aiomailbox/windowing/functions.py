@@ -14,6 +14,7 @@ from aiomailbox.operators import (
     callable_kind,
     check_function,
     check_process_method,
+    check_state_names,
     describe,
 )
 from aiomailbox.records import OutputTag
@@ -232,5 +233,6 @@ def check_window_function(function: Any) -> Any:
     """
     if hasattr(function, "process"):
         check_process_method(function, "process")
+        check_state_names(function)
         return function
     return ApplyFunction(function)

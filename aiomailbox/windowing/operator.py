@@ -23,7 +23,7 @@ from aiomailbox.windowing.emitter import WindowEmitter
 from aiomailbox.windowing.functions import ProcessWindowContext
 from aiomailbox.windowing.merging import MergingWindowSet, mapping_of
 from aiomailbox.windowing.time_window import TimeWindow, Window
-from aiomailbox.windowing.trigger import TriggerResult
+from aiomailbox.windowing.trigger import TriggerResult, check_result
 from aiomailbox.windowing.trigger_context import OperatorTriggerContext
 from aiomailbox.windowing.window_spec import WindowSpec, key_function
 
@@ -214,6 +214,7 @@ class WindowOperator(StatefulOperator):
         if result is TriggerResult.CONTINUE:
             self._register_cleanup(key, window)
             return None
+        check_result(result, self._trigger, "on_element", value)
         pending = self._fire(key, window, state_window) if result.is_fire else None
         return then(pending, self._after_element, key, window, state_window, result)
 
@@ -284,6 +285,7 @@ class WindowOperator(StatefulOperator):
         self._ask.window = window
         try:
             result = ask(timestamp, window, self._ask)
+            check_result(result, self._trigger, ask.__name__, window)
         except Exception as error:
             raise self.user_error(error) from error
         pending = self._fire(key, window, state_window) if result.is_fire else None

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from aiomailbox.durations import duration_ms
-from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.operators import check_sync_function
+from aiomailbox.errors import BadResultError, InvalidArgumentError, UsageError
+from aiomailbox.operators import check_sync_function, describe, shortened
 from aiomailbox.windowing.assigners import (
     Duration,
     WindowAssigner,
@@ -139,13 +139,20 @@ class DynamicGap:
         """Return the gap after ``value``.
 
         Raises:
-            InvalidArgumentError: If it is not above zero.
+            BadResultError: If it is no duration, or not above zero.
         """
-        length = duration_ms(self._gap(value), "gap")
+        gap = self._gap(value)
+        try:
+            length = duration_ms(gap, "gap")
+        except UsageError as error:
+            raise self._refusal(gap, value) from error
         if length <= 0:
-            raise InvalidArgumentError(
-                "gap",
-                f"the gap after {value!r} is {length} ms, which is not above zero",
-                "Let the function return a longer one.",
-            )
+            raise self._refusal(gap, value)
         return length
+
+    def _refusal(self, gap: Any, value: Any) -> BadResultError:
+        return BadResultError(
+            describe(self._gap),
+            f"{shortened(gap)} as the session gap after the record {shortened(value)}",
+            "Return a timedelta or a number of seconds, more than 0.",
+        )

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from enum import Enum
 from typing import Any, Protocol
 
+from aiomailbox.errors import BadResultError
+from aiomailbox.operators import describe, shortened
 from aiomailbox.state import (
     ReducingState,
     ReducingStateDescriptor,
@@ -131,3 +133,25 @@ class Trigger(ABC):
         self, window: Window, context: TriggerContext
     ) -> None:
         """Forget timers and state of the window."""
+
+
+def check_result(result: object, trigger: Trigger, method: str, about: object) -> None:
+    """Refuse what a trigger returned if it is no `TriggerResult`.
+
+    Args:
+        result: What it returned.
+        trigger: The trigger.
+        method: The method that returned it.
+        about: The record, or for timers the window.
+
+    Raises:
+        BadResultError: Naming the method, its line, and the record or window.
+    """
+    if type(result) is TriggerResult:
+        return
+    what = "window" if isinstance(about, Window) else "record"
+    raise BadResultError(
+        describe(getattr(trigger, method)),
+        f"{shortened(result)} for the {what} {shortened(about)}",
+        "Return a member of am.TriggerResult, e.g. TriggerResult.CONTINUE.",
+    )

@@ -13,7 +13,12 @@ from aiomailbox.operators import check_sync_function
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.state import ReducingStateDescriptor, ValueStateDescriptor
 from aiomailbox.windowing.time_window import Window
-from aiomailbox.windowing.trigger import Trigger, TriggerContext, TriggerResult
+from aiomailbox.windowing.trigger import (
+    Trigger,
+    TriggerContext,
+    TriggerResult,
+    check_result,
+)
 
 _CONTINUE: Final = TriggerResult.CONTINUE
 _FIRE: Final = TriggerResult.FIRE
@@ -229,19 +234,25 @@ class PurgingTrigger(Trigger):
         self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
     ) -> TriggerResult:
         """Do what the inner trigger does, and purge with it."""
-        return _purging(self.inner.on_element(value, timestamp, window, context))
+        result = self.inner.on_element(value, timestamp, window, context)
+        check_result(result, self.inner, "on_element", value)
+        return _purging(result)
 
     def on_event_time(
         self, timestamp: int, window: Window, context: TriggerContext
     ) -> TriggerResult:
         """Do what the inner trigger does, and purge with it."""
-        return _purging(self.inner.on_event_time(timestamp, window, context))
+        result = self.inner.on_event_time(timestamp, window, context)
+        check_result(result, self.inner, "on_event_time", window)
+        return _purging(result)
 
     def on_processing_time(
         self, timestamp: int, window: Window, context: TriggerContext
     ) -> TriggerResult:
         """Do what the inner trigger does, and purge with it."""
-        return _purging(self.inner.on_processing_time(timestamp, window, context))
+        result = self.inner.on_processing_time(timestamp, window, context)
+        check_result(result, self.inner, "on_processing_time", window)
+        return _purging(result)
 
     def on_merge(self, window: Window, context: TriggerContext) -> None:
         """Do what the inner trigger does."""

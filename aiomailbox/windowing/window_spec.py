@@ -16,6 +16,7 @@ from aiomailbox.operators import (
 )
 from aiomailbox.records import OutputTag
 from aiomailbox.windowing.assigners import (
+    GlobalWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     WindowAssigner,
@@ -24,7 +25,12 @@ from aiomailbox.windowing.assigners import (
 from aiomailbox.windowing.evictors import Evictor
 from aiomailbox.windowing.sessions import EventTimeSessionWindows
 from aiomailbox.windowing.trigger import Trigger
-from aiomailbox.windowing.triggers import EventTimeTrigger
+from aiomailbox.windowing.triggers import (
+    ContinuousEventTimeTrigger,
+    EventTimeTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +48,8 @@ class WindowSpec:
 
     Raises:
         WrongTypeError: If one is of a wrong type.
-        InvalidArgumentError: If the trigger does not go with merging windows, or the
-            lateness is negative.
+        InvalidArgumentError: If the trigger does not go with merging windows or is
+            about another time, or the lateness is negative or about processing time.
     """
 
     key: Any
@@ -67,12 +73,47 @@ class WindowSpec:
             raise InvalidArgumentError(
                 "allowed_lateness", f"{self.allowed_lateness_ms} ms is negative"
             )
+        self._check_time_domain()
         if self.assigner.is_merging and not self.actual_trigger.can_merge:
             raise InvalidArgumentError(
                 "trigger",
                 f"{type(self.actual_trigger).__name__} cannot be used with session "
                 "windows, for it has no on_merge",
                 "Define on_merge, or use another trigger.",
+            )
+
+    def _check_time_domain(self) -> None:
+        """Refuse what is about the other time than the windows are."""
+        if isinstance(self.assigner, GlobalWindows):
+            return
+        windows = type(self.assigner).__name__
+        trigger = self.actual_trigger
+        while isinstance(trigger, PurgingTrigger):
+            trigger = trigger.inner
+        name = type(trigger).__name__
+        if self.assigner.is_event_time:
+            if isinstance(trigger, ProcessingTimeTrigger):
+                raise InvalidArgumentError(
+                    "trigger",
+                    f"{name} waits for wall-clock time, and {windows} end in event "
+                    "time: contents would be forgotten before they are emitted",
+                    "Use EventTimeTrigger, for early results "
+                    "ContinuousProcessingTimeTrigger, or processing-time windows.",
+                )
+            return
+        if isinstance(trigger, EventTimeTrigger | ContinuousEventTimeTrigger):
+            raise InvalidArgumentError(
+                "trigger",
+                f"{name} waits for watermarks, and {windows} are in processing time",
+                "Use ProcessingTimeTrigger, or event-time windows.",
+            )
+        late = "allowed_lateness" if self.allowed_lateness_ms else "late_tag"
+        if self.allowed_lateness_ms or self.late_tag is not None:
+            raise InvalidArgumentError(
+                late,
+                f"nothing is late in {windows}, for a record belongs to the time at "
+                "which it comes",
+                "Leave it out, or use event-time windows.",
             )
 
     @property

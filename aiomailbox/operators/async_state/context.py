@@ -105,7 +105,7 @@ class AsyncOpenContext:
     def __init__(self, context: RuntimeContext, handles: StateHandles) -> None:
         self._context = context
         self._handles = handles
-        self.keyed_state = AsyncKeyedState(self._state)
+        self.keyed_state = self.state = AsyncKeyedState(self._state)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)

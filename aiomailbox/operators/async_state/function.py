@@ -22,6 +22,11 @@ from aiomailbox.operators.callables import (
 )
 from aiomailbox.operators.context import RuntimeContext
 from aiomailbox.operators.contract import Pending
+from aiomailbox.operators.function_state import (
+    check_state_names,
+    has_on_timer,
+    inherited_on_timer,
+)
 from aiomailbox.operators.process import check_process_method
 from aiomailbox.operators.resource import FunctionLife
 
@@ -81,6 +86,7 @@ class KeyedAsyncProcessFunction:
             "function", f"{type(self).__qualname__} defines no process_element"
         )
 
+    @inherited_on_timer
     async def on_timer(
         self, timestamp: int, context: KeyedAsyncContext, out: Any
     ) -> None:
@@ -104,6 +110,7 @@ class KeyedAsyncFunction:
 
     def __init__(self, function: Any) -> None:
         self.given = function
+        check_state_names(function)
         self.life = FunctionLife(function)
         self._on_timer: Callable[..., Any] | None = None
         self.refusal = ""
@@ -115,7 +122,7 @@ class KeyedAsyncFunction:
             )
         if hasattr(function, "process_element"):
             self._process = check_process_method(function, "process_element")
-            if hasattr(function, "on_timer"):
+            if has_on_timer(function):
                 self._on_timer = check_process_method(function, "on_timer")
         else:
             self._process = _check_plain(function)

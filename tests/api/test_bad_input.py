@@ -1,0 +1,367 @@
+"""What cannot work is refused where it is written, with the reason and what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+
+import aiomailbox as am
+
+Env = am.StreamExecutionEnvironment
+Stream = am.DataStream[Any]
+Refused = tuple[str, Callable[[Stream], object], list[str]]
+
+TAG = am.OutputTag("late")
+EVENT_TIME = am.TumblingEventTimeWindows.of(5)
+PROCESSING_TIME = am.TumblingProcessingTimeWindows.of(5)
+
+
+class Click(NamedTuple):
+    user: str
+    at: int
+
+
+@dataclass
+class Order:
+    user: str
+
+    @property
+    def initial(self) -> str:
+        return self.user[0]
+
+
+CLICKS = [Click("a", 1_000), Click("b", 2_000)]
+
+
+class Quiet:
+    """The parts of functions that nobody looks at here."""
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        """Do nothing."""
+
+
+class TwoTypes(Quiet, am.KeyedProcessFunction):
+    """One name for state of two kinds, in the class."""
+
+    first = am.ValueStateDescriptor("seen", int)
+    second = am.ListStateDescriptor("seen", int)
+
+
+class TwoValues(Quiet, am.KeyedProcessFunction):
+    """One name for values of two types, in the instance."""
+
+    def __init__(self) -> None:
+        self.states = [
+            am.ValueStateDescriptor("seen", int),
+            am.ValueStateDescriptor("seen", str),
+        ]
+
+
+class TwoLives(Quiet, am.KeyedProcessFunction):
+    """One name for state with and without a time to live."""
+
+    states = {
+        "a": am.ValueStateDescriptor("seen", int),
+        "b": am.ValueStateDescriptor("seen", int, ttl=am.StateTtlConfig(ttl=5)),
+    }
+
+
+class TwoTypesOfTwoStreams(am.KeyedCoProcessFunction):
+    first = am.ValueStateDescriptor("seen", int)
+    second = am.MapStateDescriptor("seen", str, int)
+
+
+class TwoTypesAsync(am.KeyedAsyncProcessFunction):
+    first = am.ValueStateDescriptor("seen", int)
+    second = am.MapStateDescriptor("seen", str, int)
+
+
+class TwoTypesOfWindows(am.ProcessWindowFunction):
+    first = am.ValueStateDescriptor("seen", int)
+    second = am.MapStateDescriptor("seen", str, int)
+
+    def process(self, key: Any, context: Any, elements: Any, out: Any) -> None:
+        """Do nothing."""
+
+
+class HasTimer(Quiet, am.ProcessFunction):
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        """Wait for ever."""
+
+
+class HasState(Quiet, am.ProcessFunction):
+    seen = am.ValueStateDescriptor("seen", int)
+
+
+class HasStateInside(Quiet, am.ProcessFunction):
+    def __init__(self) -> None:
+        self.total = am.ReducingStateDescriptor("total", max)
+
+
+class CoTimer(am.CoProcessFunction):
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        """Wait for ever."""
+
+
+class BroadcastState(Quiet, am.BroadcastProcessFunction):
+    seen = am.ValueStateDescriptor("seen", int)
+
+
+class NoMerge(am.Trigger):
+    def on_element(self, *_: Any) -> am.TriggerResult:
+        return am.TriggerResult.FIRE
+
+
+class NoMergeAggregate:
+    create_accumulator = staticmethod(int)
+    add = staticmethod(lambda value, accumulator: accumulator + 1)
+    get_result = staticmethod(int)
+
+
+def keyed(stream: Stream) -> Any:
+    return stream.key_by("user")
+
+
+def both(stream: Stream) -> Any:
+    return keyed(stream).connect(keyed(stream))
+
+
+def rules(stream: Stream) -> Any:
+    return stream.connect(stream.broadcast(am.MapStateDescriptor("rules", str, int)))
+
+
+def window(stream: Stream, assigner: Any) -> Any:
+    return keyed(stream).window(assigner)
+
+
+REFUSED: list[Refused] = [
+    # The sizes of windows.
+    (
+        "tumbling size 0",
+        lambda s: am.TumblingEventTimeWindows.of(0),
+        ["size", "0 ms", "abs(offset) < size"],
+    ),
+    (
+        "sliding size 0",
+        lambda s: am.SlidingEventTimeWindows.of(0, 1),
+        ["size 0 ms", "size > 0"],
+    ),
+    (
+        "sliding slide 0",
+        lambda s: am.SlidingProcessingTimeWindows.of(5, 0),
+        ["slide 0 ms", "abs(offset) < slide"],
+    ),
+    (
+        "sliding offset",
+        lambda s: am.SlidingEventTimeWindows.of(20, 10, 11),
+        ["offset 11000 ms", "abs(offset) < slide"],
+    ),
+    ("gap 0", lambda s: am.EventTimeSessionWindows.with_gap(0), ["gap", "0 < gap"]),
+    (
+        "gap below 0",
+        lambda s: am.ProcessingTimeSessionWindows.with_gap(-1),
+        ["gap", "-1000 ms"],
+    ),
+    # What does not go together.
+    (
+        "trigger without on_merge",
+        lambda s: (
+            window(s, am.EventTimeSessionWindows.with_gap(5))
+            .trigger(NoMerge())
+            .aggregate(am.count())
+        ),
+        ["trigger", "NoMerge", "on_merge"],
+    ),
+    (
+        "aggregate without merge",
+        lambda s: window(s, am.EventTimeSessionWindows.with_gap(5)).aggregate(
+            NoMergeAggregate()
+        ),
+        ["aggregate", "merge"],
+    ),
+    (
+        "event-time trigger",
+        lambda s: (
+            window(s, PROCESSING_TIME)
+            .trigger(am.EventTimeTrigger())
+            .aggregate(am.count())
+        ),
+        ["EventTimeTrigger", "TumblingProcessingTimeWindows", "ProcessingTimeTrigger"],
+    ),
+    (
+        "continuous event-time trigger",
+        lambda s: (
+            window(s, am.ProcessingTimeSessionWindows.with_gap(5))
+            .trigger(am.PurgingTrigger(am.ContinuousEventTimeTrigger.of(1)))
+            .aggregate(am.count())
+        ),
+        ["ContinuousEventTimeTrigger", "watermarks"],
+    ),
+    (
+        "processing-time trigger",
+        lambda s: (
+            window(s, EVENT_TIME)
+            .trigger(am.ProcessingTimeTrigger())
+            .aggregate(am.count())
+        ),
+        ["ProcessingTimeTrigger", "TumblingEventTimeWindows", "EventTimeTrigger"],
+    ),
+    (
+        "lateness",
+        lambda s: window(s, PROCESSING_TIME).allowed_lateness(1).aggregate(am.count()),
+        ["allowed_lateness", "nothing is late", "TumblingProcessingTimeWindows"],
+    ),
+    (
+        "late tag",
+        lambda s: (
+            window(s, PROCESSING_TIME).side_output_late_data(TAG).aggregate(am.count())
+        ),
+        ["late_tag", "nothing is late"],
+    ),
+    # One name for two states.
+    (
+        "two kinds",
+        lambda s: keyed(s).process(TwoTypes()),
+        ["TwoTypes", "'seen'", "value state", "list state", "name of its own"],
+    ),
+    (
+        "two types",
+        lambda s: keyed(s).process(TwoValues()),
+        ["TwoValues", "'seen'", "int", "str"],
+    ),
+    (
+        "with and without TTL",
+        lambda s: keyed(s).process(TwoLives()),
+        ["TwoLives", "'seen'", "time to live"],
+    ),
+    (
+        "two kinds, two streams",
+        lambda s: both(s).process(TwoTypesOfTwoStreams()),
+        ["TwoTypesOfTwoStreams", "'seen'"],
+    ),
+    (
+        "two kinds, async",
+        lambda s: keyed(s).process_async(TwoTypesAsync()),
+        ["TwoTypesAsync", "'seen'"],
+    ),
+    (
+        "two kinds, windows",
+        lambda s: window(s, EVENT_TIME).process(TwoTypesOfWindows()),
+        ["TwoTypesOfWindows", "'seen'"],
+    ),
+    # State and timers without a key.
+    (
+        "timer without key",
+        lambda s: s.process(HasTimer()),
+        ["HasTimer", "on_timer", "no keys", "key_by"],
+    ),
+    (
+        "state without key",
+        lambda s: s.process(HasState()),
+        ["HasState", "value state 'seen'", "no keys", "key_by"],
+    ),
+    (
+        "state of the object without key",
+        lambda s: s.process(HasStateInside()),
+        ["HasStateInside", "reducing state 'total'"],
+    ),
+    (
+        "timer of two streams without key",
+        lambda s: s.connect(s).process(CoTimer()),
+        ["CoTimer", "on_timer", "KeyedCoProcessFunction"],
+    ),
+    (
+        "state beside a broadcast stream without key",
+        lambda s: rules(s).process(BroadcastState()),
+        ["BroadcastState", "'seen'", "KeyedBroadcastProcessFunction"],
+    ),
+    # Keys that are not there.
+    (
+        "key of named tuples",
+        lambda s: s.key_by("usr"),
+        ["key", "'usr'", "user, at"],
+    ),
+    (
+        "key after a filter",
+        lambda s: s.filter(bool).rebalance().key_by("usr"),
+        ["'usr'", "user, at"],
+    ),
+    (
+        "key of dicts",
+        lambda s: (
+            Env().from_collection([{"user": "a"}, {"user": "b", "at": 1}]).key_by("usr")
+        ),
+        ["'usr'", "user, at"],
+    ),
+    (
+        "key of declared dataclasses",
+        lambda s: s.map(lambda c: Order(c.user), output_type=Order).key_by("at"),
+        ["'at'", "fields are: user"],
+    ),
+    (
+        "key of a union",
+        lambda s: s.union(s.filter(bool)).key_by("usr"),
+        ["'usr'", "user, at"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("build", "parts"),
+    [case[1:] for case in REFUSED],
+    ids=[case[0] for case in REFUSED],
+)
+def test_bad_input_is_refused_while_the_job_is_described(
+    env: Env, build: Callable[[Stream], object], parts: list[str]
+) -> None:
+    with pytest.raises(am.UsageError) as caught:
+        build(env.from_collection(CLICKS))
+    message = str(caught.value)
+    assert [part for part in parts if part not in message] == [], message
+
+
+ALLOWED: dict[str, Callable[[Stream], object]] = {
+    "slide above size": lambda s: am.SlidingEventTimeWindows.of(3, 5),
+    "early results by the clock": lambda s: (
+        window(s, EVENT_TIME)
+        .trigger(am.ContinuousProcessingTimeTrigger.of(1))
+        .aggregate(am.count())
+    ),
+    "any trigger of a global window": lambda s: (
+        window(s, am.GlobalWindows.create())
+        .trigger(am.ContinuousProcessingTimeTrigger.of(1))
+        .aggregate(am.count())
+    ),
+    "lists without keys": lambda s: s.process(ListsWithoutKeys()),
+    "one descriptor in two places": lambda s: keyed(s).process(OneState()),
+    "a property": lambda s: s.map(str, output_type=Order).key_by("initial"),
+    "an attribute of a field": lambda s: s.key_by("user.__class__"),
+    "a field of some dicts": lambda s: (
+        Env().from_collection([{"a": 1}, {"b": 1}]).filter(bool).key_by("b")
+    ),
+    "a field of unknown records": lambda s: s.map(str).key_by("usr"),
+    "a method": lambda s: s.key_by("count"),
+}
+
+
+class ListsWithoutKeys(Quiet, am.ProcessFunction):
+    """State that may be without keys, and is a list."""
+
+    offsets = am.ListStateDescriptor("offsets")
+
+
+class OneState(Quiet, am.KeyedProcessFunction):
+    first = am.ValueStateDescriptor("seen", int)
+
+    def __init__(self) -> None:
+        self.second = am.ValueStateDescriptor("seen", int)
+
+
+@pytest.mark.parametrize("build", ALLOWED.values(), ids=ALLOWED)
+def test_what_can_work_is_not_refused(
+    env: Env, build: Callable[[Stream], object]
+) -> None:
+    assert build(env.from_collection(CLICKS)) is not None
