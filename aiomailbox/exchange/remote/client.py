@@ -178,11 +178,7 @@ class ClientConnection(Connection):
 
     def _on_error(self, message: ErrorResponse) -> None:
         cause = message.cause
-        if message.receiver is None:
-            text = f"it reports {cause.kind}: {cause.text}"
-            self.end(text, RemoteTransportError(self.local, self.peer, text))
-            return
-        channel = self._channels.get(message.receiver)
+        channel = self._channels.get(message.receiver or b"")
         if channel is None:
             return
         if cause.kind == _NOT_FOUND:

@@ -255,6 +255,10 @@ class Connection(asyncio.BufferedProtocol):
         """Take a message that was decoded."""
         if self.is_ending:
             return
+        if isinstance(message, ErrorResponse) and message.receiver is None:
+            reason = f"it reports {message.cause.kind}: {message.cause.text}"
+            self.end(reason, self._remote_error(reason))
+            return
         if self._life.state is ConnectionState.OPEN:
             self._on_open_message(message)
             return
@@ -289,17 +293,26 @@ class Connection(asyncio.BufferedProtocol):
             return
         assert self._outgoing is not None
         batch = Batch()
-        while self._control and batch.has_room_for_control:
-            key = next(iter(self._control))
-            message = self._control.pop(key)()
-            if message is not None:
-                batch.add(encode_message(message))
-        needs_another = self._fill(batch) or bool(self._control)
+        try:
+            needs_another = self._collect(batch)
+        except Exception as error:  # noqa: BLE001 -- whoever waits for it is told
+            batch.drop()
+            reason = f"{type(error).__name__}: {error}"
+            self._fail(LocalTransportError(self.local, self.peer, reason))
+            return
         if batch:
             self._outgoing.write(batch)
         self._after_turn()
         if needs_another:
             self.wake()
+
+    def _collect(self, batch: Batch) -> bool:
+        while self._control and batch.has_room_for_control:
+            key = next(iter(self._control))
+            message = self._control.pop(key)()
+            if message is not None:
+                batch.add(encode_message(message))
+        return self._fill(batch) or bool(self._control)
 
     def _after_turn(self) -> None:
         """Do what had to wait for the turn to be written."""

@@ -133,7 +133,11 @@ class Connections:
         if self._shared.get(connection.address) is connection:
             del self._shared[connection.address]
         task = self._connecting.get(connection)
-        if task is not None and connection.state is ConnectionState.CLOSED:
+        if (
+            task is not None
+            and task is not asyncio.current_task()
+            and connection.state is ConnectionState.CLOSED
+        ):
             task.cancel()
 
     async def _keep_trying(self, connection: ClientConnection) -> None:

@@ -80,6 +80,10 @@ class Batch:
             self.parts.append(content)
             self.size_bytes += len(content)
 
+    def drop(self) -> None:
+        """Recycle what will not be written."""
+        _recycle(self.buffers)
+
 
 class Outgoing:
     """The buffers that a transport may still refer to.

@@ -10,9 +10,9 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from aiomailbox.errors import CorruptStreamError, TransportError
+from aiomailbox.errors import CorruptStreamError, PartitionNotFoundError, TransportError
 from aiomailbox.exchange.remote.connection import Connection
 from aiomailbox.exchange.remote.endpoints import ViewProvider, partition_id_of
 from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
@@ -34,6 +34,10 @@ from aiomailbox.exchange.remote.outgoing import Batch
 from aiomailbox.exchange.remote.reader import Reader
 
 __all__ = ["ProducerConnection"]
+
+# Characters of an error's text, and of the end of its traceback.
+_TEXT_MAX: Final = 2_000
+_TRACEBACK_MAX: Final = 4_000
 
 
 class ProducerConnection(Connection):
@@ -118,15 +122,15 @@ class ProducerConnection(Connection):
         elif isinstance(message, CloseRequest):
             self.end("the peer needs it no more")
         elif isinstance(message, ResumeConsumption):
-            self._on_resume(self._known(message.receiver, message))
+            reader = self._known(message.receiver, message)
+            self._attempt(reader, reader.resume_consumption)
         elif isinstance(message, AckAllUserRecordsProcessed):
-            view = self._known(message.receiver, message).view
-            if view is not None:
-                view.acknowledge_all_data_processed()
+            reader = self._known(message.receiver, message)
+            self._attempt(reader, reader.acknowledge_all_data_processed)
         elif isinstance(message, NewBufferSize):
-            reader = self._readers.get(message.receiver)
-            if reader is not None and reader.view is not None:
-                reader.view.set_buffer_bytes(message.size_bytes)
+            known = self._readers.get(message.receiver)
+            if known is not None:
+                self._attempt(known, known.set_buffer_bytes, message.size_bytes)
         else:
             raise CorruptStreamError(
                 f"a reader of data cannot send {type(message).__name__} now"
@@ -171,12 +175,11 @@ class ProducerConnection(Connection):
         reader.attach(view)
         self._line_up(reader)
 
-    def _on_resume(self, reader: Reader) -> None:
-        # Its block went with the view, if that is gone.
-        if reader.view is None:
-            return
+    def _attempt(
+        self, reader: Reader, method: Callable[..., None], *arguments: Any
+    ) -> None:
         try:
-            reader.resume_consumption()
+            method(*arguments)
         except Exception as error:  # noqa: BLE001 -- it is the receiver's, as text
             self._report(reader, error)
         else:
@@ -222,11 +225,7 @@ class ProducerConnection(Connection):
     def _report(self, reader: Reader, error: BaseException) -> None:
         # It stays known: what its receiver has said already is no violation.
         reader.release()
-        cause = RemoteCause(
-            type(error).__name__,
-            str(error),
-            "".join(traceback.format_exception(error)),
-        )
+        cause = _cause_of(error)
         self.queue(
             ErrorResponse,
             reader.receiver,
@@ -249,6 +248,15 @@ class ProducerConnection(Connection):
         readers, self._readers = self._readers, {}
         for reader in readers.values():
             reader.release()
+
+
+def _cause_of(error: BaseException) -> RemoteCause:
+    """Return an error as text, cut: many may wait for a peer that reads nothing."""
+    text = str(error)[:_TEXT_MAX]
+    if isinstance(error, PartitionNotFoundError):
+        return RemoteCause(type(error).__name__, text)
+    trace = "".join(traceback.format_exception(error))
+    return RemoteCause(type(error).__name__, text, trace[-_TRACEBACK_MAX:])
 
 
 def _announcement(reader: Reader) -> BacklogAnnouncement | None:

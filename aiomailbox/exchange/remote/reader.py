@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.remote.credit import SenderCredit
 from aiomailbox.exchange.remote.endpoints import BytesView
 from aiomailbox.exchange.remote.messages import BufferResponse, PartitionRequest
@@ -132,15 +131,24 @@ class Reader:
         return True
 
     def resume_consumption(self) -> None:
-        """Lift the block of an event.
+        """Lift the block of an event; it went with the view, if that is gone.
 
         Raises:
             IllegalStateError: If nothing blocks.
         """
-        if self._view is None:
-            raise IllegalStateError(f"{self!r} reads nothing")
-        self.credit.on_resume()
-        self._view.resume_consumption()
+        if self._view is not None:
+            self.credit.on_resume()
+            self._view.resume_consumption()
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Pass on that the receiver has processed all records."""
+        if self._view is not None:
+            self._view.acknowledge_all_data_processed()
+
+    def set_buffer_bytes(self, size_bytes: int) -> None:
+        """Pass on how large buffers should be."""
+        if self._view is not None:
+            self._view.set_buffer_bytes(size_bytes)
 
     def release(self) -> None:
         """Let go of the view. Idempotent."""
