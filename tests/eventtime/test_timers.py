@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -351,12 +352,50 @@ def test_a_queue_is_a_set_that_knows_its_earliest(operations: list[Any]) -> None
         assert queue.head == min((t.timestamp for t in model), default=None)
 
 
+@given(
+    rounds=st.lists(
+        st.tuples(st.integers(0, 300), st.integers(0, 1000), st.integers(0, 300)),
+        max_size=6,
+    ),
+    seed=st.randoms(use_true_random=False),
+)
+def test_many_timers_come_out_in_order_whatever_comes_in_between(
+    rounds: list[tuple[int, int, int]], seed: random.Random
+) -> None:
+    """Rounds of additions and removals, each followed by firings and a few more."""
+    queue, model = TimerQueue(), set()
+    for added, limit, removed in rounds:
+        for _ in range(added):
+            timer = Timer(seed.randrange(1000), seed.choice("ab"), None)
+            assert queue.add(*timer) is (timer not in model)
+            model.add(timer)
+        for timer in seed.sample(sorted(model), min(removed, len(model))):
+            assert queue.discard(*timer)
+            model.discard(timer)
+        while (popped := queue.pop_due(limit)) is not None:
+            assert popped.timestamp == min(timer.timestamp for timer in model)
+            model.remove(popped)
+            if seed.random() < 0.1:
+                later = Timer(popped.timestamp + seed.randrange(20), "c", None)
+                assert queue.add(*later) is (later not in model)
+                model.add(later)
+        assert (len(queue), set(queue)) == (len(model), model)
+        assert queue.head == min((timer.timestamp for timer in model), default=None)
+        assert queue.head is None or queue.head > limit
+
+
 def test_timers_that_come_and_go_leave_nothing_behind() -> None:
     queue = TimerQueue()
     for timestamp in range(10_000):
         queue.add(timestamp, "k", None)
         queue.discard(timestamp, "k", None)
     assert len(queue._heap) < 200
+    for timestamp in range(10_000):
+        queue.add(timestamp, "k", None)
+    assert queue.pop_due(-1) is None
+    for timestamp in range(10_000):
+        queue.discard(timestamp, "k", None)
+    assert len(queue._heap) + len(queue._sorted) < 200
 
 
 @given(st.data())
