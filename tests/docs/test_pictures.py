@@ -4,45 +4,68 @@ from __future__ import annotations
 
 import importlib.util
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-NAMES = ["watermark", "windows", "sessions"]
+PAGES = {
+    "event_time": ("event-time", ["watermark", "windows", "sessions"]),
+    "backpressure": ("backpressure", ["channel", "experiment"]),
+}
+PICTURES = [(script, name) for script, (_, names) in PAGES.items() for name in names]
 
 
 @pytest.fixture(scope="module")
-def drawing() -> Any:
-    """Load the script that draws."""
-    path = DOCS / "pictures" / "event_time.py"
-    spec = importlib.util.spec_from_file_location("event_time_pictures", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def draw() -> Callable[[str, str], str]:
+    """Load the scripts that draw."""
+    scripts: dict[str, Any] = {}
+    for script in PAGES:
+        path = DOCS / "pictures" / f"{script}.py"
+        spec = importlib.util.spec_from_file_location(f"{script}_pictures", path)
+        assert spec is not None
+        assert spec.loader is not None
+        scripts[script] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(scripts[script])
+
+    def drawn(script: str, name: str) -> str:
+        picture: str = scripts[script].PICTURES[name]()
+        return picture
+
+    return drawn
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_picture_is_what_its_code_draws(drawing: Any, name: str) -> None:
+@pytest.mark.parametrize(("script", "name"), PICTURES)
+def test_a_picture_is_what_its_code_draws(
+    draw: Callable[[str, str], str], script: str, name: str
+) -> None:
     kept = (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
-    assert drawing.PICTURES[name]() == kept
+    assert draw(script, name) == kept
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_picture_has_nothing_outside_of_its_frame(drawing: Any, name: str) -> None:
-    root = ET.fromstring(drawing.PICTURES[name]())
+@pytest.mark.parametrize(("script", "name"), PICTURES)
+def test_a_picture_has_nothing_outside_of_its_frame(
+    draw: Callable[[str, str], str], script: str, name: str
+) -> None:
+    root = ET.fromstring(draw(script, name))
     *_, width, height = map(float, root.attrib["viewBox"].split())
     for part in root.iter():
         for key, value in part.attrib.items():
+            if key == "points":
+                for pair in value.split():
+                    x, y = map(float, pair.split(","))
+                    assert 0 <= x <= width, pair
+                    assert 0 <= y <= height, pair
             if key in {"x", "cx", "x1", "x2"}:
                 assert 0 <= float(value) <= width, part.attrib
             if key in {"y", "cy", "y1", "y2"}:
                 assert 0 <= float(value) <= height, part.attrib
 
 
-def test_the_page_on_event_time_shows_them() -> None:
-    page = (DOCS / "concepts" / "event-time.md").read_text(encoding="utf-8")
-    assert all(f"../pictures/{name}.svg" in page for name in NAMES)
+@pytest.mark.parametrize("script", PAGES)
+def test_the_page_shows_its_pictures(script: str) -> None:
+    page, names = PAGES[script]
+    text = (DOCS / "concepts" / f"{page}.md").read_text(encoding="utf-8")
+    assert all(f"../pictures/{name}.svg" in text for name in names)
