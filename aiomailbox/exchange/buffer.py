@@ -8,6 +8,7 @@ sealed; the consumer may seal it earlier by taking it, and gets the very lists.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Final
 
@@ -17,9 +18,12 @@ from aiomailbox.records import (
     RUN_LENGTH_MAX,
     Control,
     Element,
+    LatencyMarker,
     ListRun,
     Run,
     RuntimeEvent,
+    Watermark,
+    WatermarkStatus,
 )
 
 __all__ = ["BUFFER_SIZE_BYTES", "CONTROL_BYTES_ESTIMATE", "ObjectBuffer"]
@@ -33,11 +37,14 @@ CONTROL_BYTES_ESTIMATE: Final = 64
 # Below this, copying two runs into one is cheaper than processing two.
 _MERGE_LENGTH_MAX: Final = 256
 
+_CONTROL: Final = (Watermark, WatermarkStatus, LatencyMarker)
+
 
 class ObjectBuffer:
     """Runs and control elements in order, or one event.
 
-    Made by a `ResultPartition`; `for_event` makes the form without a permit.
+    Made by a `ResultPartition`; `for_event` and `of_elements` make forms without a
+    permit.
 
     Attributes:
         elements: Runs and control elements, in order; empty in an event's buffer.
@@ -77,7 +84,10 @@ class ObjectBuffer:
     )
 
     def __init__(
-        self, pool: LocalBufferPool, segment: MemorySegment, channel: int | None
+        self,
+        pool: LocalBufferPool | None,
+        segment: MemorySegment | None,
+        channel: int | None,
     ) -> None:
         self.elements: list[Element] = []
         self.event: RuntimeEvent | None = None
@@ -85,11 +95,23 @@ class ObjectBuffer:
         self.is_recycled = False
         self.record_count = 0
         self.size_bytes = 0
-        self._pool: LocalBufferPool | None = pool
-        self._segment: MemorySegment | None = segment
+        self._pool = pool
+        self._segment = segment
         self._channel = channel
         # The last element's lists are this buffer's own, so they may be extended.
         self._owns_last_run = False
+
+    @classmethod
+    def of_elements(cls, elements: Iterable[Element]) -> ObjectBuffer:
+        """Return a sealed buffer of data that holds no permit: for decoded elements."""
+        buffer = cls(None, None, None)
+        for element in elements:
+            if isinstance(element, _CONTROL):
+                buffer.append_control(element)
+            else:
+                buffer.append_run(element, len(element), element.size_bytes())
+        buffer.is_sealed = True
+        return buffer
 
     @classmethod
     def for_event(cls, event: RuntimeEvent) -> ObjectBuffer:

@@ -1,0 +1,361 @@
+"""An input channel whose producer is elsewhere: bytes come in, elements go out.
+
+Theory of operation: the connection hands over buffers as they arrive; they wait as
+bytes until the gate polls, so that a slow task holds bytes and not objects. A poll
+decodes the elements that end in one buffer and recycles it at once, and that is what
+gives the producer its next credit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import Protocol, cast
+
+from aiomailbox.errors import (
+    CorruptStreamError,
+    IllegalStateError,
+    PartitionNotFoundError,
+    RemoteFailureError,
+    StopTask,
+)
+from aiomailbox.exchange.buffer import ObjectBuffer
+from aiomailbox.exchange.channel import InputChannel, retry_delays_ms
+from aiomailbox.exchange.contract import ChannelCredit, ChannelStatistics, PolledBuffer
+from aiomailbox.exchange.remote.endpoints import ChannelLink, PeerAddress, Receiver
+from aiomailbox.exchange.remote.gate_buffers import GateBuffers
+from aiomailbox.exchange.remote.received import ReceivedBuffers
+from aiomailbox.ids import PartitionId
+from aiomailbox.memory import Buffer, DataType, NetworkBuffer
+from aiomailbox.records import ByteReader, Element, ElementCodec, decode_event
+from aiomailbox.records.spanning import RecordDeserializer
+
+__all__ = ["ChannelConnector", "RemoteInputChannel"]
+
+_RECEIVER_ID_BYTES = 16
+
+
+class ChannelConnector(Protocol):
+    """Who connects channels with their producers; `Connections` is one."""
+
+    def request(
+        self,
+        address: PeerAddress,
+        partition_id: PartitionId,
+        subpartition_index: int,
+        receiver: Receiver,
+        credit: int,
+    ) -> ChannelLink:
+        """Request a subpartition, and return at once; what fails fails the receiver."""
+        ...
+
+
+class RemoteInputChannel(InputChannel):
+    """Reads a subpartition of another loop, process or host.
+
+    Args:
+        connector: Connects with the producer.
+        address: Where the producer's worker listens.
+        partition_id: Which partition.
+        subpartition_index: Which of its channels.
+        buffers: Of the gate; one channel's are claimed here.
+        codec: How the edge's elements are encoded.
+        retry_initial_ms: First wait if the partition is not there yet; 0 never waits.
+        retry_max_ms: Longest wait; after it the partition counts as missing.
+        spill_directory: Where very large records go; None for the system's place.
+
+    Attributes:
+        receiver_id: 16 bytes that name the channel on its connection.
+
+    Concept:
+        Flink, ``RemoteInputChannel``.
+    """
+
+    def __init__(
+        self,
+        connector: ChannelConnector,
+        address: PeerAddress,
+        partition_id: PartitionId,
+        subpartition_index: int,
+        buffers: GateBuffers,
+        codec: ElementCodec,
+        *,
+        retry_initial_ms: int = 100,
+        retry_max_ms: int = 10_000,
+        spill_directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.address = address
+        self.partition_id = partition_id
+        self.subpartition_index = subpartition_index
+        # A subpartition has one reader, so its name is the reader's as well.
+        name = f"{partition_id!r}[{subpartition_index}]".encode()
+        digest = hashlib.blake2b(name, digest_size=_RECEIVER_ID_BYTES)
+        self.receiver_id = digest.digest()
+        self._connector = connector
+        self._codec = codec
+        self._delays_ms = retry_delays_ms(retry_initial_ms, retry_max_ms)
+        self._retry: asyncio.TimerHandle | None = None
+        self._link: ChannelLink | None = None
+        self._gate_buffers = buffers
+        self._buffers = buffers.claim(self._on_credit)
+        self._received = ReceivedBuffers(self._buffers, self)
+        self._deserializer = RecordDeserializer(spill_directory=spill_directory)
+        self._buffer_bytes: int | None = None
+        self._buffers_total = 0
+        self._records_total = 0
+        self.bytes_total = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<RemoteInputChannel {self.index}: {self.partition_id}"
+            f"[{self.subpartition_index}] at {self.address}>"
+        )
+
+    @property
+    def buffers_in_use(self) -> int:
+        """How many buffers the channel's data takes, here and at the producer."""
+        return self._received.buffers_in_use
+
+    def request_subpartition(self) -> None:
+        """Connect to the producer; a failure surfaces at the next `poll`."""
+        if self.is_released or self._link is not None:
+            return
+        try:
+            self._link = self._connector.request(
+                self.address,
+                self.partition_id,
+                self.subpartition_index,
+                self,
+                self._buffers.initial_credit,
+            )
+        except Exception as error:  # noqa: BLE001 -- the task trips over it
+            self.set_error(error)
+            return
+        if self._buffer_bytes is not None:
+            self._link.announce_buffer_size(self._buffer_bytes)
+
+    def poll(self) -> PolledBuffer | None:
+        """Take the elements that end in the next buffer, or the next event.
+
+        Returns:
+            What was taken, or None if nothing whole has arrived.
+
+        Raises:
+            StopTask: If the producer failed; says why.
+            BaseException: The channel's own error, if it has one.
+        """
+        if self.error is not None:
+            self._raise(self.error)
+        while not self.is_released and (item := self._received.poll()) is not None:
+            try:
+                taken = self._read(item.buffer)
+            finally:
+                item.buffer.recycle()
+            if taken is not None:
+                following = item.next_data_type
+                return PolledBuffer(
+                    taken,
+                    len(self._received),
+                    following is not DataType.NONE,
+                    following.has_priority,
+                    item.sequence_number,
+                )
+        return None
+
+    def prioritize(self, sequence_number: int) -> None:
+        """Turn an announced barrier into an unaligned one; the gate is told again.
+
+        Raises:
+            IllegalStateError: If no barrier of that number waits in its place.
+        """
+        self._received.prioritize(sequence_number)
+
+    def in_flight(self, checkpoint_id: int) -> list[Buffer]:
+        """Return the data before a checkpoint's barrier; see `ReceivedBuffers`."""
+        return self._received.in_flight(checkpoint_id)
+
+    def unconsumed(self) -> bytes:
+        """Return what has arrived of a record that is not whole yet."""
+        return self._deserializer.unconsumed()
+
+    def resume_consumption(self) -> None:
+        """Go on after an event that blocked upstream.
+
+        Raises:
+            IllegalStateError: If the channel is released, or was never connected.
+        """
+        link = self._connected("resume")
+        self._buffers.on_resume()
+        link.resume_consumption()
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Tell the producer that all its records have been processed."""
+        if self._link is not None and not self.is_released:
+            self._link.acknowledge_all_data_processed()
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Tell the producer how large its buffers should be, once it is connected.
+
+        Raises:
+            IllegalStateError: If the channel is released.
+        """
+        if self.is_released:
+            raise IllegalStateError(f"{self!r} is released; it announces nothing")
+        self._buffer_bytes = size_bytes
+        if self._link is not None:
+            self._link.announce_buffer_size(size_bytes)
+
+    def release(self) -> None:
+        """Let go of the producer; every buffer goes back. Idempotent."""
+        if self.is_released:
+            return
+        self.is_released = True
+        self._cancel_retry()
+        if self._link is not None:
+            self._link.close()
+        self._received.release()
+        self._deserializer.clear()
+        self._gate_buffers.let_go()
+
+    def statistics(self) -> ChannelStatistics:
+        """Return a snapshot for metrics; bytes are those of the encoded records."""
+        return ChannelStatistics(
+            queued_buffers=len(self._received),
+            queued_bytes=self._received.queued_bytes,
+            buffers_total=self._buffers_total,
+            records_total=self._records_total,
+            bytes_total=self.bytes_total,
+        )
+
+    def credit(self) -> ChannelCredit:
+        """Return the credit of the channel, for metrics."""
+        buffers = self._buffers
+        return ChannelCredit(
+            available=buffers.available,
+            unannounced=buffers.unannounced,
+            exclusive=buffers.initial_credit,
+            exclusive_free=buffers.available_exclusive,
+            backlog=max(0, buffers.required - buffers.initial_credit),
+        )
+
+    def request_buffer(self) -> NetworkBuffer | None:
+        """Return a buffer for data that arrives; None if it was sent without credit."""
+        return self._buffers.request_buffer()
+
+    def on_buffer(
+        self, buffer: NetworkBuffer, sequence_number: int, backlog: int
+    ) -> None:
+        """Take a buffer with its content; it is recycled here in any case."""
+        self._received.on_buffer(buffer, sequence_number, backlog)
+
+    def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
+        """Take note of a data buffer without content."""
+        self._received.on_empty_buffer(sequence_number, backlog)
+
+    def on_sender_backlog(self, backlog: int) -> None:
+        """Take note of how many buffers wait at the producer."""
+        self._buffers.on_sender_backlog(backlog)
+
+    def take_credit(self) -> int:
+        """Return the credit to announce now, and count it as announced."""
+        return self._buffers.take_credit()
+
+    def on_partition_not_found(self) -> None:
+        """Request the partition again after a while, or fail if it was long enough.
+
+        Raises:
+            IllegalStateError: If it was never requested.
+        """
+        if self.is_released:
+            return
+        link = self._connected("request again")
+        delay_ms = next(self._delays_ms, None)
+        if delay_ms is None:
+            self.fail(
+                PartitionNotFoundError(
+                    f"partition {self.partition_id} is not registered at "
+                    f"{self.address}: its producer has not started, or is gone"
+                )
+            )
+            return
+        self._cancel_retry()
+        loop = asyncio.get_running_loop()
+        self._retry = loop.call_later(delay_ms / 1000, link.request_again)
+
+    def fail(self, error: BaseException) -> None:
+        """Let the task trip over an error at its next poll; the first one stays."""
+        if not self.is_released:
+            self._cancel_retry()
+            self.set_error(error)
+
+    def on_data_available(self) -> None:
+        """Pass on to the gate that something has arrived."""
+        self._gate.on_channel_data(self)
+
+    def on_priority_event(self, sequence_number: int) -> None:
+        """Pass on to the gate that the next buffer has priority."""
+        self._gate.on_channel_priority(self, sequence_number)
+
+    def _read(self, buffer: Buffer) -> ObjectBuffer | None:
+        content = buffer.readable()
+        self._buffers_total += 1
+        self.bytes_total += len(content)
+        try:
+            if buffer.data_type.is_event:
+                return self._read_event(content, buffer.data_type)
+            elements = list(self._elements(content))
+        except BaseException as error:
+            # What was read of the buffer is lost, so nothing after it makes sense.
+            self._deserializer.clear()
+            if self.error is None:
+                self.error = error
+            raise
+        if not elements:
+            return None
+        taken = ObjectBuffer.of_elements(elements)
+        self._records_total += taken.record_count
+        return taken
+
+    def _read_event(self, content: memoryview, data_type: DataType) -> ObjectBuffer:
+        event = decode_event(content)
+        if (
+            data_type is DataType.END_OF_PARTITION
+            and self._deserializer.has_unfinished_record
+        ):
+            raise CorruptStreamError(
+                f"{self.partition_id} ended in the middle of a record"
+            )
+        return ObjectBuffer.for_event(event)
+
+    def _elements(self, content: memoryview) -> Iterator[Element]:
+        read = self._codec.read
+        for record in self._deserializer.records(content):
+            source = ByteReader(record)
+            element = read(source)
+            source.expect_end("an element of a channel")
+            yield cast("Element", element)
+
+    def _raise(self, error: BaseException) -> None:
+        if isinstance(error, RemoteFailureError):
+            raise StopTask(
+                f"the producer of {self.partition_id} failed: {error}"
+            ) from error
+        raise error
+
+    def _connected(self, purpose: str) -> ChannelLink:
+        if self.is_released or self._link is None:
+            state = "released" if self.is_released else "not connected"
+            raise IllegalStateError(f"{self!r} is {state}: it cannot {purpose}")
+        return self._link
+
+    def _on_credit(self) -> None:
+        if self._link is not None:
+            self._link.announce_credit()
+
+    def _cancel_retry(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
