@@ -22,7 +22,6 @@ from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory import BufferConsumer, MemorySegment, NetworkBuffer
-from aiomailbox.records import EndOfPartition
 from aiomailbox.testing import RecordingLog
 
 SEGMENT_BYTES = 32 * 1024
@@ -308,11 +307,14 @@ class World:
     def read(
         self, connections: Connections, number: int, exclusive: int = 2, **how: Any
     ) -> Reader:
-        reader = Reader(self.readers, exclusive, **how)
+        reader = self.new_reader(exclusive, **how)
         reader.link = connections.request(
             self.address, partition_number(number), 0, reader, exclusive
         )
         return reader
+
+    def new_reader(self, exclusive: int = 2, **how: Any) -> Reader:
+        return Reader(self.readers, exclusive, **how)
 
     def reasons(self) -> list[str]:
         return [
@@ -341,5 +343,11 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 @pytest.fixture
-def end_of_partition() -> EndOfPartition:
-    return EndOfPartition()
+def new_reader(world: World) -> Callable[..., Reader]:
+    return world.new_reader
+
+
+@pytest.fixture(scope="session")
+def make_world() -> Callable[[], World]:
+    """Make worlds without sockets, for tests of properties."""
+    return lambda: World(Path("/nowhere"))
