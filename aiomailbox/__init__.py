@@ -29,6 +29,7 @@ from aiomailbox.api import (
     pipeline,
     run,
 )
+from aiomailbox.availability import Availability
 from aiomailbox.connectors import AsyncIterableSource, CollectionSource, FunctionSink
 from aiomailbox.durations import days, hours, millis, minutes, seconds
 from aiomailbox.errors import (
@@ -46,6 +47,7 @@ from aiomailbox.errors import (
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.mailbox import (
     Mail,
+    MailboxController,
     MailboxDefaultAction,
     MailboxExecutor,
     MailboxProcessor,
@@ -53,10 +55,13 @@ from aiomailbox.mailbox import (
     TaskMailbox,
 )
 from aiomailbox.operators import (
+    Boundedness,
     BroadcastProcessFunction,
+    Committer,
     CoProcessFunction,
     DeadLetter,
     InputSelection,
+    InputStatus,
     KeyedAsyncProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
@@ -65,6 +70,13 @@ from aiomailbox.operators import (
     Pattern,
     ProcessFunction,
     ProcessJoinFunction,
+    Sink,
+    SinkWriter,
+    Source,
+    SourceReader,
+    Split,
+    SplitEnumerator,
+    StaticEnumerator,
     aggregates,
     collect_list,
     count,
@@ -80,7 +92,7 @@ from aiomailbox.operators import (
     top_n,
 )
 from aiomailbox.policies import Batch, Cache, RateLimit, Retry
-from aiomailbox.records import OutputTag
+from aiomailbox.records import ListRun, OutputTag
 from aiomailbox.runtime import (
     BackpressureLevel,
     BackpressureReport,
@@ -137,15 +149,18 @@ __all__ = [
     "AggregatingStateDescriptor",
     "AioMailboxError",
     "AsyncIterableSource",
+    "Availability",
     "BackpressureLevel",
     "BackpressureReport",
     "Batch",
+    "Boundedness",
     "BroadcastConnectedStream",
     "BroadcastProcessFunction",
     "BroadcastStream",
     "Cache",
     "CoProcessFunction",
     "CollectionSource",
+    "Committer",
     "ConnectedStreams",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
@@ -162,6 +177,7 @@ __all__ = [
     "GlobalWindows",
     "HeapStateBackend",
     "InputSelection",
+    "InputStatus",
     "IntervalJoin",
     "IntervalJoined",
     "JobCancelledError",
@@ -179,9 +195,11 @@ __all__ = [
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
+    "ListRun",
     "ListStateDescriptor",
     "Mail",
     "MailOptions",
+    "MailboxController",
     "MailboxDefaultAction",
     "MailboxExecutor",
     "MailboxProcessor",
@@ -207,10 +225,17 @@ __all__ = [
     "RetryLater",
     "RocksDBStateBackend",
     "Session",
+    "Sink",
+    "SinkWriter",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
+    "Source",
+    "SourceReader",
+    "Split",
+    "SplitEnumerator",
     "StateTtlConfig",
     "StateVisibility",
+    "StaticEnumerator",
     "StreamExecutionEnvironment",
     "TaskMailbox",
     "TaskPressure",

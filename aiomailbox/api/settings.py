@@ -39,6 +39,19 @@ class OperatorSettings:
         self._operator.max_parallelism = check_max_parallelism(max_parallelism)
         return self
 
+    def slot_sharing_group(self, name: str) -> Self:
+        """Keep the operator, and those that follow it, apart from other groups.
+
+        Operators of different groups share no task. A deployment over several
+        processes gives groups workers of their own.
+
+        Args:
+            name: The group's name; ``"default"`` is the one of all who say nothing and
+                whose inputs are in several groups, or nowhere.
+        """
+        self._operator.slot_sharing_group = check_name(name, "name")
+        return self
+
     def disable_chaining(self) -> Self:
         """Give the operator a task of its own."""
         self._operator.chaining = ChainingStrategy.NEVER

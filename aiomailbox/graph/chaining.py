@@ -19,6 +19,7 @@ def is_chainable(edge: Edge) -> bool:
         isinstance(edge.partitioner, ForwardPartitioner)
         and source.parallelism == target.parallelism
         and source.max_parallelism == target.max_parallelism
+        and source.slot_sharing_group == target.slot_sharing_group
         and len(target.in_edges) == 1
         and len(target.in_edges[0]) == 1
         and source.transformation.chaining is not ChainingStrategy.NEVER

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
+from aiomailbox.graph.job_graph import (
+    DEFAULT_SLOT_SHARING_GROUP,
+    Edge,
+    JobGraph,
+    JobVertex,
+    Node,
+)
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.graph.wiring import consumers_of
 
@@ -69,6 +75,8 @@ def _describe_node(node: Node) -> list[str]:
     lines = []
     uid = f" uid={item.uid!r}" if item.uid else ""
     keyed = " keyed" if item.is_keyed else ""
+    if node.slot_sharing_group != DEFAULT_SLOT_SHARING_GROUP:
+        uid += f" slot_sharing_group={node.slot_sharing_group!r}"
     bound = f"; holds at most {item.bound}" if item.bound else ""
     lines.append(f"    - {item.name}{uid}{keyed}{bound}")
     lines += [f"        unbounded: {text}" for text in _unbounded(item)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange import (
@@ -17,9 +18,16 @@ from aiomailbox.keygroups import default_max_parallelism
 from aiomailbox.records import OutputTag
 
 
+DEFAULT_SLOT_SHARING_GROUP: Final = "default"
+
+
 @dataclass(slots=True, eq=False)
 class Node:
-    """A transformation with everything decided that the environment decides."""
+    """A transformation with everything decided that the environment decides.
+
+    Attributes:
+        slot_sharing_group: Operators of one group may share a task and a worker.
+    """
 
     index: int
     transformation: Transformation
@@ -27,6 +35,7 @@ class Node:
     max_parallelism: int
     in_edges: list[list[Edge]] = field(default_factory=list)
     out_edges: list[Edge] = field(default_factory=list)
+    slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP
 
     @property
     def name(self) -> str:
@@ -141,7 +150,18 @@ def resolve_nodes(
                 _decide_partitioner(edge, explicit=origin.partitioner is not None)
                 edge.source.out_edges.append(edge)
             node.in_edges.append(edges)
+        node.slot_sharing_group = _slot_sharing_group(node)
     return list(nodes.values())
+
+
+def _slot_sharing_group(node: Node) -> str:
+    """Return the node's own group, or that of all its inputs, which are known."""
+    if node.transformation.slot_sharing_group is not None:
+        return node.transformation.slot_sharing_group
+    groups = {
+        edge.source.slot_sharing_group for edges in node.in_edges for edge in edges
+    }
+    return groups.pop() if len(groups) == 1 else DEFAULT_SLOT_SHARING_GROUP
 
 
 def _parallelism(item: Transformation, default: int) -> int:

@@ -76,6 +76,8 @@ class Transformation:
         max_parallelism: Key groups, None for the environment's.
         uid: The user's stable name, for state.
         chaining: Whether it may share a task.
+        slot_sharing_group: Whose tasks it may share a worker with; None for the group
+            of all its inputs, or the default one if they differ.
         is_keyed: Whether it has keyed state and timers.
         functions: The user's functions in it.
         bound: What it holds at most, for `explain`; "" for nothing beyond a run.
@@ -93,6 +95,7 @@ class Transformation:
     max_parallelism: int | None = None
     uid: str | None = None
     chaining: ChainingStrategy = ChainingStrategy.ALWAYS
+    slot_sharing_group: str | None = None
     is_keyed: bool = False
     functions: tuple[FunctionInfo, ...] = ()
     bound: str = ""

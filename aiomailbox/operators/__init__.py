@@ -39,6 +39,10 @@ from aiomailbox.operators.callables import (
     refuse_coroutine,
     shortened,
 )
+from aiomailbox.operators.checkpointed import (
+    CheckpointedFunction,
+    FunctionStateContext,
+)
 from aiomailbox.operators.co_operator import (
     CoFlatMapOperator,
     CoMapOperator,
@@ -53,7 +57,14 @@ from aiomailbox.operators.context import (
     Limiter,
     RuntimeContext,
 )
-from aiomailbox.operators.contract import Input, Operator, Output, Pending, then
+from aiomailbox.operators.contract import (
+    Input,
+    Operator,
+    OperatorSnapshot,
+    Output,
+    Pending,
+    then,
+)
 from aiomailbox.operators.function_state import check_state_names
 from aiomailbox.operators.fused_source import StageKind
 from aiomailbox.operators.fusion import FusedOperator, fuse
@@ -160,6 +171,7 @@ __all__ = [
     "BufferOperator",
     "BufferPolicy",
     "CallableKind",
+    "CheckpointedFunction",
     "CoFlatMapOperator",
     "CoMapOperator",
     "CoProcessFunction",
@@ -176,6 +188,7 @@ __all__ = [
     "FilterOperator",
     "FlatMapOperator",
     "FunctionLife",
+    "FunctionStateContext",
     "FusedOperator",
     "Handover",
     "Input",
@@ -205,6 +218,7 @@ __all__ = [
     "MatchOperator",
     "OnError",
     "Operator",
+    "OperatorSnapshot",
     "Output",
     "Pattern",
     "Pending",

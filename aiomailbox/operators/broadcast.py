@@ -177,6 +177,10 @@ class BroadcastProcessOperator(CoInputsOperator):
         self._write_context.current_watermark = timestamp_ms
         return self.output.emit_watermark(timestamp_ms)
 
+    def fill_state(self) -> None:
+        """Let the function put what it holds into its state."""
+        self._failures.guard(self._life.snapshot)
+
     def finish(self) -> Pending:
         """Let the function emit what it holds back."""
         self._collector.timestamp = MIN_TIMESTAMP

@@ -167,9 +167,13 @@ class Operator:
         The result consists of plain values that share nothing mutable with the
         operator; None means there is nothing to keep.
         """
+        self.fill_state()
         own = self.snapshot_state()
         without_keys = self.context.operator_state.snapshot()
         return OperatorSnapshot(without_keys, own) if without_keys.states else own
+
+    def fill_state(self) -> None:
+        """Put into state what is kept elsewhere, right before it is cut."""
 
     def snapshot_state(self) -> object:
         """Return the operator's own part of the snapshot; None by default."""

@@ -112,6 +112,10 @@ class KeyedJoinOperator(StatefulOperator, TwoInputOperator):
         pending = self._failures.report() if self._failures.waiting else None
         return then(pending, self._collector.emit)
 
+    def fill_state(self) -> None:
+        """Let the function put what it holds into its state."""
+        self._failures.guard(self._life.snapshot)
+
     def close(self) -> Pending:
         """Disarm the timers and close the function, if it was opened."""
         pending = super().close()

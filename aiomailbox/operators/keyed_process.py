@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aiomailbox.eventtime import Timer
+from aiomailbox.operators.checkpointed import FunctionHooks
 from aiomailbox.operators.collector import Collector
 from aiomailbox.operators.contract import Pending, then
 from aiomailbox.operators.function_state import (
@@ -89,6 +90,7 @@ class KeyedFunctionOperator(StatefulOperator):
         super().__init__()
         self._on_timer = check_process_method(function, "on_timer")
         check_state_names(function)
+        FunctionHooks(function)
         self.function = function
         self.on_error = check_on_error(on_error)
         self._next_key: Callable[[], Any]
@@ -131,6 +133,10 @@ class KeyedFunctionOperator(StatefulOperator):
         pending = self._call_timer(timer, TimeDomain.PROCESSING_TIME)
         pending = then(pending, collector.emit)
         return then(pending, self._return_to, *before)
+
+    def fill_state(self) -> None:
+        """Let the function put what it holds into its state."""
+        self._failures.guard(self._life.snapshot)
 
     def finish(self) -> Pending:
         """Let the function emit what it holds back."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.callables import describe
+from aiomailbox.operators.checkpointed import FunctionHooks
 from aiomailbox.operators.collector import Collector
 from aiomailbox.operators.context import RuntimeContext
 from aiomailbox.operators.contract import Operator, Pending, then
@@ -199,6 +200,7 @@ class ProcessOperator(Operator):
             function,
             "Derive from KeyedProcessFunction and write key_by(...).process(...).",
         )
+        FunctionHooks(function)
         self.function = function
         self.on_error = check_on_error(on_error)
         self._is_open = False
@@ -225,6 +227,10 @@ class ProcessOperator(Operator):
         """Note the watermark for the function and pass it on."""
         self._context.current_watermark = timestamp_ms
         return self.output.emit_watermark(timestamp_ms)
+
+    def fill_state(self) -> None:
+        """Let the function put what it holds into its state."""
+        self._failures.guard(self._life.snapshot)
 
     def finish(self) -> Pending:
         """Let the function emit what it holds back."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.callables import describe
+from aiomailbox.operators.checkpointed import FunctionHooks
 from aiomailbox.operators.contract import Pending
 
 
@@ -42,17 +43,18 @@ class FunctionLife:
         closed
     """
 
-    __slots__ = ("_exit", "_function", "_holders", "_is_open", "resource")
+    __slots__ = ("_exit", "_function", "_holders", "_hooks", "_is_open", "resource")
 
     def __init__(self, function: Any) -> None:
         self._function = function
         self._exit: Callable[..., Any] | None = None
         self._holders: tuple[Any, ...] = ()
         self._is_open = False
+        self._hooks = FunctionHooks(function)
         self.resource: Any = None
 
     def open(self, context: Any, *holders: Any) -> Pending:
-        """Open the function and enter what it returns.
+        """Give the function its state, open it, and enter what it returns.
 
         Args:
             context: What ``open`` is called with.
@@ -60,8 +62,13 @@ class FunctionLife:
         """
         self._holders = holders
         self._is_open = True
+        self._hooks.initialize(context)
         acquire = getattr(self._function, "open", None)
         return None if acquire is None else self._enter(acquire(context))
+
+    def snapshot(self) -> None:
+        """Let the function fill its state, if it has ``snapshot_state``."""
+        self._hooks.snapshot()
 
     def share(self, *holders: Any) -> None:
         """Let more objects have the resource as their attribute."""

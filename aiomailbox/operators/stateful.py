@@ -57,6 +57,7 @@ class StatefulOperator(Operator):
 
     def snapshot(self) -> StatefulSnapshot:
         """Return keyed state, timers, and what `snapshot_state` returns."""
+        self.fill_state()
         timers = {
             name: service.snapshot() for name, service in self._timer_services.items()
         }

@@ -62,6 +62,9 @@ class OperatorStateStore:
     Elements and values are shared with whoever reads them: replace them, do not change
     them.
 
+    Attributes:
+        is_restored: Whether it holds what a snapshot did, if only nothing.
+
     Concept:
         Flink, ``OperatorStateStore``.
 
@@ -79,6 +82,7 @@ class OperatorStateStore:
         self._modes: dict[str, RedistributionMode] = {}
         # One table for all states: the state's name plays the part of the key.
         self._table = HeapStateTable()
+        self.is_restored = False
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
         """Return a list that is split evenly when the parallelism changes.
@@ -119,6 +123,7 @@ class OperatorStateStore:
         Raises:
             StateError: If two of them hold a state in different modes.
         """
+        self.is_restored = True
         self._table.rows.clear()
         for snapshot in snapshots:
             for name, entry in snapshot.states.items():

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         TwoInputHarness,
     )
     from aiomailbox.testing.mailbox import HarnessMailbox
+    from aiomailbox.testing.rescaling import redistributed
     from aiomailbox.testing.scripted_source import (
         CRASH,
         END,
@@ -62,6 +63,7 @@ __all__ = [
     "TestRuntimeContext",
     "TwoInputHarness",
     "VirtualTimeLoop",
+    "redistributed",
     "virtual_time_loop_factory",
 ]
 
@@ -73,6 +75,7 @@ _MODULE_OF = {
     "RecordingOutput": "harness",
     "TwoInputHarness": "harness",
     "HarnessMailbox": "mailbox",
+    "redistributed": "rescaling",
     "CRASH": "scripted_source",
     "END": "scripted_source",
     "PAUSE": "scripted_source",

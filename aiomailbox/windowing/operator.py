@@ -116,6 +116,11 @@ class WindowOperator(StatefulOperator):
         )
         return then(pending, self.emit_collected)
 
+    def fill_state(self) -> None:
+        """Let the window function put what it holds into its state."""
+        if self._function is not None:
+            self._failures.guard(self._life.snapshot)
+
     def close(self) -> Pending:
         """Disarm the timers and close the window function."""
         pending = super().close()

@@ -200,6 +200,18 @@ def test_without_chaining_every_operator_is_a_task(env: Env) -> None:
     assert "3 task chains" in env.explain()
 
 
+def test_a_slot_sharing_group_stays_apart_and_is_shown(env: Env) -> None:
+    numbers = env.from_collection([1])
+    slow = numbers.map(doubled).name("slow").slot_sharing_group("gpu")
+    slow.filter(bool).sink_to(print)
+    text = env.explain()
+    assert "2 task chains" in text
+    assert "- slow slot_sharing_group='gpu'" in text
+    assert "- filter slot_sharing_group='gpu'" in text
+    with pytest.raises(am.UsageError, match="name"):
+        slow.slot_sharing_group("")
+
+
 def test_an_operator_can_stay_alone_or_begin_a_chain(env: Env) -> None:
     numbers = env.from_collection([1]).map(doubled)
     numbers.map(doubled).start_new_chain().sink_to(print)

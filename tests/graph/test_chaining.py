@@ -19,6 +19,7 @@ from aiomailbox.graph import (
     build_job_graph,
     is_chainable,
 )
+from aiomailbox.graph.job_graph import resolve_nodes
 from aiomailbox.operators import Operator
 from aiomailbox.records import OutputTag
 
@@ -127,3 +128,24 @@ def test_a_chain_does_not_go_on_behind_an_exchange(item: Any, via: Any) -> None:
     source = item("source")
     far = item("far", via(source, RebalancePartitioner()))
     assert chains(item("end", far)) == ["source", "far -> end"]
+
+
+def test_other_slot_sharing_groups_break_the_chain(item: Any) -> None:
+    """SEM-259."""
+    first = item("a")
+    second = item("b", first, slot_sharing_group="gpu")
+    third = item("c", second)
+    assert chains(item("d", third, slot_sharing_group="default")) == [
+        "a",
+        "b -> c",
+        "d",
+    ]
+
+
+def test_inputs_of_several_groups_lead_back_to_the_default_one(item: Any) -> None:
+    slow = item("slow", slot_sharing_group="gpu")
+    both = item("both", item("a"), slow)
+    groups = {
+        node.name: node.slot_sharing_group for node in resolve_nodes([both], 1, None)
+    }
+    assert groups == {"a": "default", "slow": "gpu", "both": "default"}

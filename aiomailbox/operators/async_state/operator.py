@@ -188,6 +188,10 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         """Wait until all rows and due timers have taken effect."""
         return self._empty() if self._queue.held else None
 
+    def fill_state(self) -> None:
+        """Let the function put what it holds into its state."""
+        self._failures.guard(self.function.life.snapshot)
+
     def snapshot_state(self) -> object:
         """Return the rows and timers that have not taken effect; None without any."""
         if self._flow is None:
