@@ -237,7 +237,9 @@ class Job:
             index = 1 if producer in remote else 0
             partition = MixedResultPartition(
                 partition_id,
-                self.upstream_memory.create_local_pool(3, 32, overdraft_ceiling=10_000),
+                self.upstream_memory.create_local_pool(
+                    3, 32, overdraft_ceiling=100_000
+                ),
                 2,
                 remote_channels=[1],
                 codec=self.codec,
