@@ -24,10 +24,14 @@ from aiomailbox.operators.aggregate_source import (
 )
 from aiomailbox.operators.callables import is_async_callable
 from aiomailbox.operators.result_record import check_result_fields, result_type
-from aiomailbox.operators.selectors import FieldSelector, field_or_function
+from aiomailbox.operators.selectors import (
+    FieldSelector,
+    Selector,
+    SelectorWhere,
+    field_or_function,
+    selector_where,
+)
 from aiomailbox.state import AggregateFunction
-
-Selector = str | Callable[[Any], Any]
 
 _TEMPLATES: Final[dict[str, Template]] = {
     "count": COUNT,
@@ -206,29 +210,56 @@ def count(where: Selector | None = None) -> Aggregate:
     return Aggregate((("count_where", field_or_function(where, "where")),))
 
 
-def sum_(field: Selector) -> Aggregate:
-    """Add up a field; None if no record has a value there."""
-    return _single("sum_", field)
+def sum_(field: Selector, *, where: Selector | None = None) -> Aggregate:
+    """Add up a field; None if no record has a value there.
+
+    Args:
+        field: A field's name or a function of a record.
+        where: A field's name or a function of a record: records for which it gives
+            something false do not count.
+
+    Example:
+        >>> paid = sum_("amount", where="is_paid")
+        >>> paid.get_result(
+        ...     paid.add({"amount": 5, "is_paid": True}, paid.create_accumulator())
+        ... )
+        5
+    """
+    return _single("sum_", field, where)
 
 
-def mean(field: Selector) -> Aggregate:
-    """Average a field over the records that have a value there; None if none has."""
-    return _single("mean", field)
+def mean(field: Selector, *, where: Selector | None = None) -> Aggregate:
+    """Average a field over the records that have a value there; None if none has.
+
+    ``where`` as for `sum_`.
+    """
+    return _single("mean", field, where)
 
 
-def min_(field: Selector) -> Aggregate:
-    """Find the smallest value of a field; None if no record has one."""
-    return _single("min_", field)
+def min_(field: Selector, *, where: Selector | None = None) -> Aggregate:
+    """Find the smallest value of a field; None if no record has one.
+
+    ``where`` as for `sum_`.
+    """
+    return _single("min_", field, where)
 
 
-def max_(field: Selector) -> Aggregate:
-    """Find the largest value of a field; None if no record has one."""
-    return _single("max_", field)
+def max_(field: Selector, *, where: Selector | None = None) -> Aggregate:
+    """Find the largest value of a field; None if no record has one.
+
+    ``where`` as for `sum_`.
+    """
+    return _single("max_", field, where)
 
 
-def collect_list(field: Selector | None = None) -> Aggregate:
-    """Collect the values of a field, without None, or else whole records."""
-    return _single("collect_list", _itself if field is None else field)
+def collect_list(
+    field: Selector | None = None, *, where: Selector | None = None
+) -> Aggregate:
+    """Collect the values of a field, without None, or else whole records.
+
+    ``where`` as for `sum_`.
+    """
+    return _single("collect_list", _itself if field is None else field, where)
 
 
 def aggregates(**named: AggregateFunction) -> Aggregate:
@@ -260,8 +291,8 @@ def aggregates(**named: AggregateFunction) -> Aggregate:
     return Aggregate(pieces, names)
 
 
-def _single(kind: str, field: Selector) -> Aggregate:
-    return Aggregate(((kind, field_or_function(field, "field")),))
+def _single(kind: str, field: Selector, where: Selector | None) -> Aggregate:
+    return Aggregate(((kind, selector_where(field, "field", where)),))
 
 
 def _piece(name: str, aggregate: Any) -> tuple[str, Any]:
@@ -296,9 +327,17 @@ def _text(piece: tuple[str, Any]) -> str:
     kind, selector = piece
     if kind == "custom":
         return repr(selector)
-    if type(selector) is FieldSelector:
-        return f"{kind}({selector.field!r})"
     if selector is None or selector is _itself:
         return f"{kind}()"
-    name = getattr(selector, "__qualname__", repr(selector)).rpartition(".")[2]
+    if type(selector) is SelectorWhere:
+        read = "" if selector.read is _itself else f"{_name(selector.read)}, "
+        return f"{kind}({read}where={_name(selector.where)})"
+    name = _name(selector)
     return f"count(where={name})" if kind == "count_where" else f"{kind}({name})"
+
+
+def _name(selector: Any) -> str:
+    if type(selector) is FieldSelector:
+        return repr(selector.field)
+    name: str = getattr(selector, "__qualname__", repr(selector))
+    return name.rpartition(".")[2]

@@ -10,6 +10,8 @@ from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeEr
 from aiomailbox.operators.callables import check_sync_function
 from aiomailbox.operators.locate import caller_location
 
+Selector = str | Callable[[Any], Any]
+
 
 class FieldSelector:
     """Reads the field of a name from records that have attributes or are mappings.
@@ -112,6 +114,53 @@ def field_or_function(selector: object, parameter: str) -> Callable[[Any], Any]:
             'Write "name" or lambda record: record[0].',
         )
     return check_sync_function(selector, parameter, arity=1)
+
+
+class SelectorWhere:
+    """Reads a value from the records that satisfy a condition, None from the others.
+
+    Args:
+        read: Reads the value.
+        where: Says whether the record counts.
+
+    Example:
+        >>> read = SelectorWhere(field_or_function("n", "field"), lambda r: r["ok"])
+        >>> read({"n": 1, "ok": True}), read({"n": 2, "ok": False})
+        (1, None)
+    """
+
+    __slots__ = ("read", "where")
+
+    def __init__(self, read: Callable[[Any], Any], where: Callable[[Any], Any]) -> None:
+        self.read = read
+        self.where = where
+
+    def __call__(self, record: Any) -> Any:
+        """Return the value, or None."""
+        return self.read(record) if self.where(record) else None
+
+    def __repr__(self) -> str:
+        return f"{self.read!r}, where={self.where!r}"
+
+
+def selector_where(
+    selector: object, parameter: str, where: object | None
+) -> Callable[[Any], Any]:
+    """Return a function of a record that gives None where a condition does not hold.
+
+    Args:
+        selector: A field name, or a sync function of one record.
+        parameter: The name of the parameter that ``selector`` was given for.
+        where: Likewise, or None for all records.
+
+    Raises:
+        InvalidArgumentError: As `field_or_function`.
+        WrongTypeError: As `field_or_function`.
+    """
+    read = field_or_function(selector, parameter)
+    if where is None:
+        return read
+    return SelectorWhere(read, field_or_function(where, "where"))
 
 
 def _field_names(record: Any) -> list[str]:

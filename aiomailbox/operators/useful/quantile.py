@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError
-from aiomailbox.operators.selectors import field_or_function
+from aiomailbox.operators.selectors import Selector, selector_where
 from aiomailbox.policies import check_number
 
 __all__ = ["Quantile", "quantile"]
@@ -26,13 +25,19 @@ class Quantile:
         q: From 0 to 1.
         field: A field's name or a function of a record.
         accuracy: The relative error.
+        where: Which records count; None for all.
     """
 
+
     def __init__(
-        self, q: float, field: str | Callable[[Any], Any], accuracy: float
+        self,
+        q: float,
+        field: Selector,
+        accuracy: float,
+        where: Selector | None = None,
     ) -> None:
         self.q = check_number(q, "q", minimum=0, maximum=1)
-        self.field = field_or_function(field, "field")
+        self.field = selector_where(field, "field", where)
         self.accuracy = check_number(accuracy, "accuracy", minimum=0)
         if not 0 < accuracy < 1:
             raise InvalidArgumentError(
@@ -85,7 +90,11 @@ class Quantile:
 
 
 def quantile(
-    q: float, field: str | Callable[[Any], Any], *, accuracy: float = 0.01
+    q: float,
+    field: Selector,
+    *,
+    accuracy: float = 0.01,
+    where: Selector | None = None,
 ) -> Quantile:
     """Estimate a quantile of a field: the median is that of 0.5.
 
@@ -98,6 +107,8 @@ def quantile(
         q: From 0 to 1.
         field: A field's name or a function of a record; finite numbers, or None.
         accuracy: The relative error, between 0 and 1.
+        where: A field's name or a function of a record: records for which it gives
+            something false do not count.
 
     Raises:
         InvalidArgumentError: If a number is out of range.
@@ -112,7 +123,7 @@ def quantile(
         >>> abs(median.get_result(numbers) - 51) <= 0.01 * 51
         True
     """
-    return Quantile(q, field, accuracy)
+    return Quantile(q, field, accuracy, where)
 
 
 def _mapping(accuracy: float) -> Any:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 from typing import Any
 
-from aiomailbox.operators.selectors import field_or_function
+from aiomailbox.operators.selectors import Selector, selector_where
 from aiomailbox.policies import check_count
 
 __all__ = ["TopN", "top_n"]
@@ -20,11 +19,12 @@ class TopN:
     Args:
         n: How many.
         by: A field's name or a function of a record.
+        where: Which records count; None for all.
     """
 
-    def __init__(self, n: int, by: str | Callable[[Any], Any]) -> None:
+    def __init__(self, n: int, by: Selector, where: Selector | None = None) -> None:
         self.n = check_count(n, "n")
-        self.by = field_or_function(by, "by")
+        self.by = selector_where(by, "by", where)
 
     def __repr__(self) -> str:
         return f"top_n({self.n}, by={self.by!r})"
@@ -55,7 +55,7 @@ class TopN:
         return sorted([*second, *first], key=self.by)[-self.n :]
 
 
-def top_n(n: int, *, by: str | Callable[[Any], Any]) -> TopN:
+def top_n(n: int, *, by: Selector, where: Selector | None = None) -> TopN:
     """Find the ``n`` records that are largest by something.
 
     The result is a list, the largest first; of equally large records the earlier ones
@@ -64,6 +64,7 @@ def top_n(n: int, *, by: str | Callable[[Any], Any]) -> TopN:
     Args:
         n: How many, 1 or more.
         by: A field's name or a function of a record.
+        where: Records for which it gives something false do not count.
 
     Raises:
         InvalidArgumentError: If ``n`` is below 1.
@@ -80,4 +81,4 @@ def top_n(n: int, *, by: str | Callable[[Any], Any]) -> TopN:
         >>> best.get_result(words)
         ['abc', 'ab']
     """
-    return TopN(n, by)
+    return TopN(n, by, where)
