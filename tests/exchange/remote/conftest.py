@@ -53,9 +53,10 @@ class SegmentStore:
         segment.view[:] = bytes([POISON]) * len(segment.view)
         self._idle.append(segment)
         while self._listeners and self.limit and len(self.out) < self.limit:
-            listener = self._listeners.popleft()
-            if not listener.on_buffer_available(segment_of(self)):
-                break
+            offered = self.take()
+            if not self._listeners.popleft().on_buffer_available(offered):
+                self.out.remove(id(offered))
+                self._idle.append(offered)
 
     def recycle_many(self, segments: list[MemorySegment]) -> None:
         for segment in segments:
@@ -71,10 +72,6 @@ class SegmentStore:
     def add_listener(self, listener: Any) -> bool:
         self._listeners.append(listener)
         return True
-
-
-def segment_of(store: SegmentStore) -> MemorySegment:
-    return store.take()
 
 
 class View:
