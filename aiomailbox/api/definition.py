@@ -21,6 +21,7 @@ class JobDefinition:
         config: Settings of the runtime.
         chaining: Whether operators may share tasks.
         sinks: What `execute` runs: transformations whose effects are wanted.
+        deployment: Where jobs run that are not told otherwise.
     """
 
     parallelism: int = 1
@@ -29,8 +30,14 @@ class JobDefinition:
     config: JobConfig = field(default_factory=JobConfig)
     chaining: bool = True
     sinks: list[Transformation] = field(default_factory=list)
+    deployment: Deployment = field(default_factory=Embedded)
 
-    def job_graph(self, name: str, sinks: list[Transformation]) -> JobGraph:
+    def job_graph(
+        self,
+        name: str,
+        sinks: list[Transformation],
+        deployment: Deployment | None = None,
+    ) -> JobGraph:
         """Return the job graph of what the sinks need.
 
         Raises:
@@ -49,6 +56,7 @@ class JobDefinition:
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,
             chaining=self.chaining,
+            parent_apart=(deployment or self.deployment).parent_apart,
         )
 
     def deploy(
@@ -64,7 +72,8 @@ class JobDefinition:
         Raises:
             UsageError: If there is nothing to run.
         """
-        graph = self.job_graph(name, sinks)
-        return (deployment or Embedded()).deploy(
+        place = deployment or self.deployment
+        graph = self.job_graph(name, sinks, place)
+        return place.deploy(
             graph, self.config, clock=self.clock, handovers=handovers or {}
         )

@@ -232,6 +232,25 @@ class StreamExecutionEnvironment:
             self._definition.config, state_backend=backend
         )
 
+    @property
+    def deployment(self) -> Deployment:
+        """Where jobs run: on this loop, or e.g. in ``am.Processes(4)``.
+
+        It holds for every verb that runs a stream; ``execute`` and ``start`` take
+        another one as an argument.
+        """
+        return self._definition.deployment
+
+    @deployment.setter
+    def deployment(self, deployment: Deployment) -> None:
+        if not callable(getattr(deployment, "deploy", None)):
+            raise WrongTypeError(
+                "deployment",
+                f"{deployment!r} is no deployment",
+                "Use e.g. am.Processes(4).",
+            )
+        self._definition.deployment = deployment
+
     def disable_operator_chaining(self) -> StreamExecutionEnvironment:
         """Give every operator a task of its own."""
         self._definition.chaining = False

@@ -52,6 +52,8 @@ class AsyncIterableSource:
 
     # An iterator has one place in it where to go on: there is one reader.
     parallelism_max = 1
+    # What it awaits belongs to the loop that starts the job.
+    stays_in_parent = True
 
     def __init__(
         self,

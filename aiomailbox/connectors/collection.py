@@ -94,6 +94,11 @@ class CollectionSource:
             )
 
     @property
+    def stays_in_parent(self) -> bool:
+        """Whether it reads an iterable of this process that is no sequence."""
+        return self._iterator is not None and self._iterator.stays_in_parent
+
+    @property
     def record_fields(self) -> RecordFields | None:
         """The fields of the records, if the collection is short and they are known."""
         return RecordFields.of_records(self._values)
@@ -133,6 +138,9 @@ class IteratorSource:
             returns one.
         bounded: Whether it ends by itself.
 
+    Attributes:
+        stays_in_parent: True for an iterable: what it gives is made in this process.
+
     Raises:
         WrongTypeError: If it is neither.
 
@@ -160,6 +168,7 @@ class IteratorSource:
             )
         self._iterable: Any = iterable
         self._is_factory = not is_iterable
+        self.stays_in_parent = is_iterable
         # An iterator is its own iterator: what it gave once is gone.
         self._is_once = hasattr(iterable, "__next__")
         self._is_used = False

@@ -25,7 +25,8 @@ class FunctionSink:
 
     An ``async def`` function is awaited before it gets the next record, so the
     pipeline goes at its pace. Records come again after a recovery: what the function
-    does must bear it.
+    does must bear it. It is called in the process that starts the job, wherever the rest
+    of the job runs: what it fills or prints is the caller's.
 
     Args:
         function: A function of one record. What it returns is ignored, but a coroutine
@@ -37,6 +38,9 @@ class FunctionSink:
     Example:
         >>> sink = FunctionSink(print)
     """
+
+    # A copy of the function elsewhere would fill a copy of what it fills.
+    stays_in_parent = True
 
     def __init__(self, function: Callable[[Any], object]) -> None:
         check_function(function, "function", arity=1)

@@ -15,6 +15,9 @@ class PullSink:
         handover: The name.
     """
 
+    # Whoever pulls is there.
+    stays_in_parent = True
+
     def __init__(self, handover: str) -> None:
         self._handover = handover
 

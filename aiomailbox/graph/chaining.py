@@ -34,6 +34,7 @@ def build_job_graph(
     parallelism: int = 1,
     max_parallelism: int | None = None,
     chaining: bool = True,
+    parent_apart: bool = False,
 ) -> JobGraph:
     """Return the job graph for everything that the sinks need.
 
@@ -43,6 +44,8 @@ def build_job_graph(
         parallelism: Subtasks of operators that do not say how many.
         max_parallelism: Key groups; None derives them as Flink does.
         chaining: Whether operators may share tasks at all.
+        parent_apart: Whether operators that need the process that starts the job share
+            no task with others, which may run elsewhere.
 
     Raises:
         InvalidArgumentError: As `resolve_nodes`.
@@ -52,7 +55,10 @@ def build_job_graph(
     members: dict[int, list[Node]] = {}
     for node in nodes:
         edges = [edge for united in node.in_edges for edge in united]
-        if chaining and len(edges) == 1 and is_chainable(edges[0]):
+        is_apart = parent_apart and any(
+            edge.source.stays_in_parent != node.stays_in_parent for edge in edges
+        )
+        if chaining and not is_apart and len(edges) == 1 and is_chainable(edges[0]):
             edges[0].chained = True
             head = heads[edges[0].source.index]
         else:

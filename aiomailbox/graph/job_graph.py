@@ -17,7 +17,6 @@ from aiomailbox.ids import VertexId
 from aiomailbox.keygroups import default_max_parallelism
 from aiomailbox.records import OutputTag
 
-
 DEFAULT_SLOT_SHARING_GROUP: Final = "default"
 
 
@@ -41,6 +40,14 @@ class Node:
     def name(self) -> str:
         """The operator's name."""
         return self.transformation.name
+
+    @property
+    def stays_in_parent(self) -> bool:
+        """Whether its source or sink needs the process that starts the job."""
+        item = self.transformation
+        return any(
+            getattr(part, "stays_in_parent", False) for part in (item.source, item.sink)
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +89,11 @@ class JobVertex:
     def parallelism(self) -> int:
         """Subtasks of every operator of the chain."""
         return self.head.parallelism
+
+    @property
+    def stays_in_parent(self) -> bool:
+        """Whether one of its operators needs the process that starts the job."""
+        return any(node.stays_in_parent for node in self.nodes)
 
     @property
     def in_edges(self) -> list[list[Edge]]:

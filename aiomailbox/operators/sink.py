@@ -64,7 +64,11 @@ class Committer(Protocol):
 
 
 class Sink(Protocol):
-    """A description of where results go; picklable, nothing live in it."""
+    """A description of where results go; picklable, nothing live in it.
+
+    A sink that gives results to objects of the process that starts the job says so with
+    an attribute ``stays_in_parent`` that is True: its writers then run in that process.
+    """
 
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         """Create the writer of one subtask."""

@@ -168,7 +168,12 @@ class SourceReader(Protocol[SplitT]):
 
 
 class Source(Protocol[SplitT]):
-    """A description of where records come from; picklable, nothing live in it."""
+    """A description of where records come from; picklable, nothing live in it.
+
+    A source that cannot be pickled, or that reads objects of the process that starts
+    the job, says so with an attribute ``stays_in_parent`` that is True: its readers
+    then run in that process, wherever the rest of the job runs.
+    """
 
     @property
     def boundedness(self) -> Boundedness:

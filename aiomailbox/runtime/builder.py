@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Protocol
 
 from aiomailbox.exchange import (
+    InputChannel,
     InputGate,
     LocalInputChannel,
+    OutputPartition,
     RecordWriter,
     ResultPartition,
 )
@@ -26,6 +29,30 @@ from aiomailbox.task import (
 )
 
 RequestSplit = Callable[[int, int], None]
+ChannelFactory = Callable[[Edge, PartitionId, int], InputChannel]
+
+
+class Wiring(Protocol):
+    """Which tasks are built here, and how they reach those that are elsewhere."""
+
+    def is_here(self, task: TaskId) -> bool:
+        """Say whether a task is built here."""
+        ...
+
+    def new_partition(
+        self,
+        edge: Edge,
+        partition_id: PartitionId,
+        pool: LocalBufferPool,
+        count: int,
+        remote_channels: list[int],
+    ) -> OutputPartition:
+        """Return a partition of ``count`` channels, some of them to other places."""
+        ...
+
+    def open_gate(self, owner: str, remote_channels: int) -> ChannelFactory:
+        """Return what makes the channels of a gate whose producers are elsewhere."""
+        ...
 
 
 class TaskBuilder:
@@ -37,6 +64,7 @@ class TaskBuilder:
         services: What its tasks share.
         request_split: Asks the enumerator of a vertex for a split for a subtask.
         attempt: From 0.
+        wiring: Says what is here; None for everything.
     """
 
     def __init__(
@@ -47,12 +75,14 @@ class TaskBuilder:
         *,
         request_split: RequestSplit,
         attempt: int = 0,
+        wiring: Wiring | None = None,
     ) -> None:
         self._graph = graph
         self._config = config
         self._services = services
         self._request_split = request_split
         self._attempt = attempt
+        self._wiring = wiring
         names = unique_names([vertex.name for vertex in graph.vertices])
         self._names = {
             vertex.id: name for vertex, name in zip(graph.vertices, names, strict=True)
@@ -65,12 +95,19 @@ class TaskBuilder:
                 self._edge_index[id(edge)] = index
 
     def build(self) -> list[StreamTask]:
-        """Return all tasks, those of sources first."""
+        """Return all tasks that are here, those of sources first."""
         return [
             self._task(vertex, subtask_index)
             for vertex in self._graph.vertices
             for subtask_index in range(vertex.parallelism)
+            if self._is_here(vertex, subtask_index)
         ]
+
+    def _is_here(self, vertex: JobVertex, subtask_index: int) -> bool:
+        wiring = self._wiring
+        return wiring is None or wiring.is_here(
+            TaskId(vertex.id, subtask_index, self._attempt)
+        )
 
     def _task(self, vertex: JobVertex, subtask_index: int) -> StreamTask:
         task_id = TaskId(vertex.id, subtask_index, self._attempt)
@@ -127,7 +164,8 @@ class TaskBuilder:
     def _writer(
         self, edge: Edge, task_id: TaskId, pools: list[LocalBufferPool]
     ) -> RecordWriter:
-        count = len(self._targets[id(edge)][task_id.subtask_index])
+        targets = self._targets[id(edge)][task_id.subtask_index]
+        count = len(targets)
         size = pool_size(count, self._config)
         partition_id = PartitionId(task_id, self._edge_index[id(edge)])
         pool = self._services.pool.create_local_pool(
@@ -138,9 +176,24 @@ class TaskBuilder:
             overdraft_max=self._config.overdraft_buffers,
         )
         pools.append(pool)
-        partition = ResultPartition(
-            partition_id, pool, count, buffer_size_bytes=self._config.buffer_size_bytes
-        )
+        consumer = self._graph.vertex_of(edge.target)
+        away = [
+            channel
+            for channel, index in enumerate(targets)
+            if not self._is_here(consumer, index)
+        ]
+        partition: OutputPartition
+        if self._wiring is not None and away:
+            partition = self._wiring.new_partition(
+                edge, partition_id, pool, count, away
+            )
+        else:
+            partition = ResultPartition(
+                partition_id,
+                pool,
+                count,
+                buffer_size_bytes=self._config.buffer_size_bytes,
+            )
         self._services.registry.register(partition)
         return RecordWriter(
             partition,
@@ -152,24 +205,30 @@ class TaskBuilder:
     def _gate(
         self, vertex: JobVertex, united: list[Edge], task_id: TaskId
     ) -> InputGate:
-        channels = []
-        for edge in united:
-            producer = self._graph.vertex_of(edge.source).id
-            for index, targets in enumerate(self._targets[id(edge)]):
-                if task_id.subtask_index not in targets:
-                    continue
-                partition_id = PartitionId(
-                    TaskId(producer, index, self._attempt),
-                    self._edge_index[id(edge)],
-                )
-                channels.append(
-                    LocalInputChannel(
-                        self._services.registry,
-                        partition_id,
-                        targets.index(task_id.subtask_index),
-                    )
-                )
-        return InputGate(channels, name=f"{vertex.name}.{task_id.subtask_index}")
+        name = f"{vertex.name}.{task_id.subtask_index}"
+        inputs = [
+            (edge, producer, index, targets.index(task_id.subtask_index))
+            for edge in united
+            for producer in [self._graph.vertex_of(edge.source)]
+            for index, targets in enumerate(self._targets[id(edge)])
+            if task_id.subtask_index in targets
+        ]
+        away = sum(
+            not self._is_here(producer, index) for _, producer, index, _ in inputs
+        )
+        wiring = self._wiring
+        remote = None if wiring is None or not away else wiring.open_gate(name, away)
+        channels: list[InputChannel] = []
+        for edge, producer, index, channel in inputs:
+            partition_id = PartitionId(
+                TaskId(producer.id, index, self._attempt), self._edge_index[id(edge)]
+            )
+            if remote is None or self._is_here(producer, index):
+                registry = self._services.registry
+                channels.append(LocalInputChannel(registry, partition_id, channel))
+            else:
+                channels.append(remote(edge, partition_id, channel))
+        return InputGate(channels, name=name)
 
 
 def unique_names(names: list[str]) -> list[str]:

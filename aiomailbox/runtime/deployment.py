@@ -23,7 +23,17 @@ from aiomailbox.runtime.services import JobServices
 
 
 class Deployment(Protocol):
-    """Runs job graphs somewhere."""
+    """Runs job graphs somewhere.
+
+    Attributes:
+        parent_apart: Whether operators that need the process that starts the job must
+            not share a task with others.
+    """
+
+    @property
+    def parent_apart(self) -> bool:
+        """Whether operators that need this process get tasks of their own."""
+        ...
 
     def deploy(
         self,
@@ -39,6 +49,8 @@ class Deployment(Protocol):
 
 class Embedded:
     """Runs all tasks of a job on the loop that starts it: the default."""
+
+    parent_apart = False
 
     def deploy(
         self,

@@ -41,7 +41,7 @@ class LocalTasks:
         self.tasks = list(tasks)
         self._events = events
         self._expected = self.tasks
-        self._places = {
+        self._places: dict[tuple[int, int], StreamTask] = {
             (task.environment.task_id.vertex, task.environment.subtask_index): task
             for task in self.tasks
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import IllegalStateError
@@ -11,10 +11,22 @@ from aiomailbox.eventtime import AlignmentGroups
 from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators import Handover
+from aiomailbox.operators import Handover, Limiter
+from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.journal import MemoryJournal
-from aiomailbox.runtime.limiter import LimiterService
+
+
+class Limiters(Protocol):
+    """Finds the limiter that a limit means."""
+
+    def get(self, limit: RateLimit) -> Limiter:
+        """Return the limiter for a limit."""
+        ...
+
+    def close(self) -> None:
+        """Close all limiters; at the end of the job."""
+        ...
 
 
 class CommittableCollector:
@@ -56,7 +68,7 @@ class JobServices:
     metrics: MetricGroup
     pool: NetworkBufferPool
     registry: PartitionRegistry
-    limiters: LimiterService
+    limiters: Limiters
     journal: MemoryJournal
     committables: CommittableCollector = field(default_factory=CommittableCollector)
     handovers: dict[str, PullHandover] = field(default_factory=dict)

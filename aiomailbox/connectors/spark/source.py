@@ -69,6 +69,7 @@ class SparkSource:
 
     # Two local iterators at a time slow Spark down: there is one reader.
     parallelism_max = 1
+    stays_in_parent = True
     boundedness = Boundedness.BOUNDED
 
     def __init__(

@@ -1,0 +1,53 @@
+"""Puts the parent's part of a job together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aiomailbox.clock import SystemClock
+from aiomailbox.exchange import PartitionRegistry
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.runtime.handover import PullHandover
+from aiomailbox.runtime.job import Job
+from aiomailbox.runtime.journal import MemoryJournal
+from aiomailbox.runtime.limiter import LimiterService
+from aiomailbox.runtime.processes.alignment import ParentAlignmentGroups
+from aiomailbox.runtime.processes.execution import ProcessesExecution
+from aiomailbox.runtime.processes.messages import AlignmentLimit
+from aiomailbox.runtime.processes.network import new_pool
+from aiomailbox.runtime.processes.placement import PARENT
+from aiomailbox.runtime.processes.shipping import Shipment, pack
+from aiomailbox.runtime.services import JobServices
+
+__all__ = ["assemble"]
+
+
+def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> Job:
+    """Return a job that has not started; no process is there yet.
+
+    Raises:
+        NotShippableError: If an operator cannot be pickled; names it and what of it.
+    """
+    # Its import takes longer than that of everything else, where rich is installed.
+    import structlog
+
+    payload, limits = pack(shipment)
+    graph, clock = shipment.graph, SystemClock()
+
+    def broadcast(limit: AlignmentLimit) -> None:
+        execution.broadcast(limit)
+
+    services = JobServices(
+        clock=clock,
+        seed=shipment.seed,
+        log=structlog.get_logger("aiomailbox").bind(job=graph.name),
+        metrics=MetricGroup(graph.name),
+        pool=new_pool(shipment, PARENT),
+        registry=PartitionRegistry(),
+        limiters=LimiterService(clock),
+        journal=MemoryJournal(),
+        handovers=dict(handovers),
+        alignments=ParentAlignmentGroups(broadcast),
+    )
+    execution = ProcessesExecution(shipment, payload, limits, services)
+    return Job(graph, shipment.config, services, execution)

@@ -1,0 +1,138 @@
+"""The control channel: an inherited pair of sockets that nobody else can reach."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from aiomailbox.errors import CorruptStreamError
+from aiomailbox.exchange.remote.wire import FRAME_HEADER
+from aiomailbox.runtime.processes.messages import (
+    FRAME_BYTES_MAX,
+    FromParent,
+    FromWorker,
+    body_bytes,
+    encode,
+)
+
+__all__ = ["PARENT_BYTES_MAX", "ControlChannel", "read_message"]
+
+# A job may bring its data along: all that a frame can say.
+PARENT_BYTES_MAX: Final = (1 << 31) - 1 - FRAME_HEADER.size
+# Nobody reads at the other end, and this waits to be sent: it is no use to go on.
+_UNSENT_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
+
+InT = TypeVar("InT")
+
+
+class ControlChannel(asyncio.Protocol, Generic[InT]):
+    """One end of the channel; everything arrives as calls on the loop.
+
+    Args:
+        decode: Reads the body of a frame.
+        bytes_max: The longest body that is taken.
+        on_message: Takes each message, in order.
+        on_lost: Called once at the end, with the reason if the other end broke the
+            protocol.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[bytes], InT],
+        bytes_max: int,
+        on_message: Callable[[InT], None],
+        on_lost: Callable[[BaseException | None], None],
+    ) -> None:
+        self._decode = decode
+        self._bytes_max = bytes_max
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._received = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._reason: BaseException | None = None
+
+    async def connect(self, end: socket.socket) -> None:
+        """Take over an end of the pair; it is closed with the channel."""
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: self, sock=end)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much waits to be sent."""
+        transport = self._transport
+        return 0 if transport is None else transport.get_write_buffer_size()
+
+    def send(self, message: FromParent | FromWorker) -> None:
+        """Send a message; a no-op once the other end is gone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        encoded = encode(message)
+        if transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
+            self._break(CorruptStreamError("the other end does not read any more"))
+            return
+        transport.write(encoded)
+
+    def close(self) -> None:
+        """Close once everything is sent; idempotent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; idempotent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: Any) -> None:
+        """Take note of the transport."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Take the frames that are complete."""
+        received = self._received
+        received += data
+        try:
+            while len(received) >= FRAME_HEADER.size:
+                end = FRAME_HEADER.size + body_bytes(received, self._bytes_max)
+                if len(received) < end:
+                    return
+                body = bytes(received[FRAME_HEADER.size : end])
+                del received[:end]
+                self._on_message(self._decode(body))
+        except CorruptStreamError as error:
+            self._break(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell that it is over."""
+        self._transport = None
+        self._received.clear()
+        self._on_lost(self._reason)
+
+    def _break(self, error: BaseException) -> None:
+        self._reason = self._reason or error
+        self.abort()
+
+
+def read_message(
+    end: socket.socket, decode: Callable[[bytes], InT], bytes_max: int
+) -> InT:
+    """Wait for one message without a loop.
+
+    Raises:
+        EOFError: If the other end has gone.
+        CorruptStreamError: If it is no message.
+    """
+    header = _read(end, FRAME_HEADER.size)
+    return decode(_read(end, body_bytes(header, bytes_max)))
+
+
+def _read(end: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = end.recv(min(count - len(data), 1 << 20))
+        if not part:
+            raise EOFError("the parent process has gone")
+        data += part
+    return bytes(data)

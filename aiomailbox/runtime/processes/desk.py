@@ -1,0 +1,146 @@
+"""Where the messages of workers are checked and taken to whom they are for."""
+
+from __future__ import annotations
+
+from aiomailbox.errors import CorruptStreamError
+from aiomailbox.graph import JobGraph
+from aiomailbox.policies import RateLimit
+from aiomailbox.records import ByteReader
+from aiomailbox.records.values import PythonSerializer
+from aiomailbox.runtime.execution import JobEvents
+from aiomailbox.runtime.processes.alignment import ParentAlignmentGroups
+from aiomailbox.runtime.processes.errors_as_text import error_from_text
+from aiomailbox.runtime.processes.limits import LimitDesk
+from aiomailbox.runtime.processes.messages import (
+    AlignmentReport,
+    Ended,
+    Failed,
+    FromWorker,
+    Lease,
+    Pause,
+    Prepared,
+    Ready,
+    Snapshot,
+    SplitRequest,
+    Stopped,
+    TaskEnded,
+)
+from aiomailbox.runtime.processes.placement import PARENT
+from aiomailbox.runtime.processes.shipping import Shipment
+from aiomailbox.runtime.processes.worker_process import WorkerProcess
+from aiomailbox.runtime.services import JobServices
+from aiomailbox.runtime.views import TaskView
+from aiomailbox.task import committables_key
+
+__all__ = ["WorkerDesk"]
+
+
+class WorkerDesk:
+    """Keeps what workers have told, and passes on what others are to know.
+
+    Args:
+        shipment: The job.
+        services: Those of the parent: where limits and committables are.
+        limits: The rate limits that workers know by number.
+
+    Attributes:
+        addresses: Where peers listen, as far as they have said so.
+        ended: The workers whose tasks have all ended.
+        views: The last look at the tasks of each worker.
+    """
+
+    def __init__(
+        self, shipment: Shipment, services: JobServices, limits: list[RateLimit]
+    ) -> None:
+        self.addresses: dict[int, tuple[str, int | None]] = {}
+        self.ended: set[int] = set()
+        self.views: dict[int, list[TaskView]] = {}
+        self._placement = shipment.placement
+        self._services = services
+        self._limits = LimitDesk(services.limiters, limits)
+        self._sinks = _sinks(shipment.graph)
+        self._serializer = PythonSerializer()
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether all workers know the job and listen."""
+        return len(self.addresses) == self._placement.workers + 1
+
+    def addresses_in_order(self) -> list[tuple[str, int | None]]:
+        """Return where the peers listen, in the order of their numbers."""
+        return [self.addresses[peer] for peer in sorted(self.addresses)]
+
+    def take(
+        self, worker: WorkerProcess, message: FromWorker, events: JobEvents | None
+    ) -> BaseException | None:
+        """Take a message, and return what it fails the job with, if it does.
+
+        Raises:
+            CorruptStreamError: If the worker cannot have meant it.
+            InvalidArgumentError: If the user's functions disagree about a limit.
+        """
+        match message:
+            case Ready(host=host, port=port):
+                self.addresses.setdefault(worker.peer, (host, port))
+            case Failed(error=text):
+                return error_from_text(worker.name, text)
+            case Snapshot(tasks=tasks):
+                self.views[worker.peer] = tasks
+            case Ended():
+                self.ended.add(worker.peer)
+            case Lease():
+                self._limits.on_lease(message, worker, _of_running(events).on_failed)
+            case Pause():
+                self._limits.on_pause(message)
+            case AlignmentReport():
+                groups = self._services.alignments
+                assert isinstance(groups, ParentAlignmentGroups)
+                groups.on_report(message)
+            case Prepared():
+                self._keep(message)
+            case TaskEnded(task=task, error=text):
+                failure = None if text is None else error_from_text(worker.name, text)
+                _of_running(events).on_task_ended(failure, task)
+            case Stopped():
+                _of_running(events).on_cancelled()
+            case SplitRequest(vertex=vertex, subtask_index=subtask_index):
+                self._check_has(worker, vertex, subtask_index)
+                _of_running(events).on_split_request(vertex, subtask_index)
+        return None
+
+    async def close(self) -> None:
+        """Grant nothing any more."""
+        await self._limits.close()
+
+    def _keep(self, message: Prepared) -> None:
+        if message.sink not in self._sinks:
+            raise CorruptStreamError(f"there is no sink {message.sink!r} to commit to")
+        source = ByteReader(message.values)
+        values = self._serializer.read_many(source, message.count)
+        source.expect_end("what a sink prepared")
+        self._services.committables.add(message.sink, values)
+
+    def _check_has(
+        self, worker: WorkerProcess, vertex: int, subtask_index: int
+    ) -> None:
+        if worker.peer == PARENT or not self._placement.is_at(
+            worker.peer, vertex, subtask_index
+        ):
+            raise CorruptStreamError(
+                f"{worker.name} has no subtask {subtask_index} of vertex {vertex}"
+            )
+
+
+def _of_running(events: JobEvents | None) -> JobEvents:
+    if events is None:
+        raise CorruptStreamError("a worker speaks of tasks before it has any")
+    return events
+
+
+def _sinks(graph: JobGraph) -> set[str]:
+    return {
+        committables_key(vertex.id, position)
+        for vertex in graph.vertices
+        for position, node in enumerate(vertex.nodes)
+        if node.transformation.sink is not None
+    }

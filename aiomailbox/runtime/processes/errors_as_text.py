@@ -1,0 +1,59 @@
+"""Errors of workers: text on the way, an exception of ours at the parent."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final
+
+from aiomailbox.errors import (
+    RemoteFailureError,
+    RemoteTaskError,
+    TransportError,
+)
+from aiomailbox.runtime.processes.messages import ErrorText
+
+__all__ = ["error_from_text", "text_of_error"]
+
+_TEXT_MAX: Final = 16 * 1024
+_NOTES_MAX: Final = 32
+
+
+def text_of_error(error: BaseException) -> ErrorText:
+    """Return an exception as text; long parts are cut.
+
+    Example:
+        >>> text = text_of_error(ValueError("no such airport"))
+        >>> text.kind, text.text
+        ('ValueError', 'no such airport')
+    """
+    lines = "".join(traceback.format_exception(error))
+    notes = [str(note) for note in getattr(error, "__notes__", [])]
+    return ErrorText(
+        type(error).__name__,
+        _cut(str(error)),
+        # The end says where it happened.
+        _clean(lines[-_TEXT_MAX:]),
+        [_cut(note) for note in notes[:_NOTES_MAX]],
+        isinstance(error, RemoteFailureError | TransportError),
+    )
+
+
+def error_from_text(worker: str, text: ErrorText) -> RemoteTaskError:
+    """Return the exception that stands for one of a worker."""
+    error = RemoteTaskError(
+        worker, text.kind, text.text, text.traceback, is_echo=text.is_echo
+    )
+    for note in text.notes:
+        error.add_note(note)
+    if text.traceback:
+        error.add_note(f"Traceback of {worker}:\n{text.traceback}")
+    return error
+
+
+def _cut(text: str) -> str:
+    return _clean(text[:_TEXT_MAX])
+
+
+def _clean(text: str) -> str:
+    """Replace what UTF-8 cannot carry."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,291 @@
+"""A job's tasks in worker processes and in their parent, seen by the job as one.
+
+Theory of operation: the parent is a peer like its workers: it has tasks, a data server
+and connections of its own. Everything that workers do arrives as calls on the loop. A
+deadline runs from the first cancel; who has not ended by then is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from typing import Any, Final
+
+import anyio
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    WorkerDiedError,
+)
+from aiomailbox.policies import RateLimit
+from aiomailbox.runtime.builder import TaskBuilder
+from aiomailbox.runtime.execution import JobEvents
+from aiomailbox.runtime.local_tasks import LocalTasks
+from aiomailbox.runtime.processes.desk import WorkerDesk
+from aiomailbox.runtime.processes.limits import text_of
+from aiomailbox.runtime.processes.messages import (
+    AlignmentLimit,
+    Begin,
+    Cancel,
+    Deploy,
+    FromParent,
+    FromWorker,
+    Shutdown,
+    Splits,
+)
+from aiomailbox.runtime.processes.modules import import_path
+from aiomailbox.runtime.processes.network import PeerNetwork
+from aiomailbox.runtime.processes.placement import PARENT
+from aiomailbox.runtime.processes.shipping import Shipment, pickled
+from aiomailbox.runtime.processes.worker_process import WorkerProcess
+from aiomailbox.runtime.services import JobServices
+from aiomailbox.runtime.views import TaskView
+from aiomailbox.task import StreamTask
+
+__all__ = ["ProcessesExecution"]
+
+# A worker's own deadline for clean-up comes first.
+_GRACE_S: Final = 2.0
+_EXIT_S: Final = 5.0
+
+
+class ProcessesExecution:
+    """Runs a job's tasks in worker processes, and in this one what has to stay.
+
+    Args:
+        shipment: The job.
+        payload: The same as bytes.
+        limits: The rate limits that the bytes name by number.
+        services: What the tasks of this process share.
+    """
+
+    def __init__(
+        self,
+        shipment: Shipment,
+        payload: bytes,
+        limits: list[RateLimit],
+        services: JobServices,
+    ) -> None:
+        self._shipment = shipment
+        self._payload = payload
+        self._limits = limits
+        self._services = services
+        self._local = LocalTasks([])
+        self._changed = Availability()
+        self._workers = [
+            WorkerProcess(peer, self)
+            for peer in range(1, shipment.placement.workers + 1)
+        ]
+        self._desk = WorkerDesk(shipment, services, limits)
+        self._events: JobEvents | None = None
+        self._early: BaseException | None = None
+        self._directory: str | None = None
+        self._network: PeerNetwork | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_cancelled = False
+
+    @property
+    def tasks(self) -> list[StreamTask]:
+        """The tasks of this process."""
+        return self._local.tasks
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no task runs any more, here or in a worker."""
+        return self._local.is_over and all(
+            worker.has_exited or worker.peer in self._desk.ended
+            for worker in self._workers
+        )
+
+    async def prepare(self) -> None:
+        """Start the workers, and wait until all know the job and listen.
+
+        Raises:
+            RemoteTaskError: If a worker cannot load the job.
+            WorkerDiedError: If a worker ended.
+            OSError: If there can be no more processes or sockets.
+        """
+        if not self._workers:
+            return
+        # Only the user may enter what it makes.
+        self._directory = tempfile.mkdtemp(prefix="aiomailbox-")
+        network = PeerNetwork(self._shipment, PARENT, self._services, self._directory)
+        self._network = network
+        address = await network.listen()
+        self._desk.addresses[PARENT] = (address.host, address.port)
+        for worker in self._workers:
+            await worker.start()
+            worker.send(self._begin(worker.peer))
+        self._payload = b""
+        while self._early is None and not self._desk.are_ready:
+            await self._changed.wait()
+            self._changed.reset()
+        if self._early is not None:
+            raise self._early
+
+    def build(self, events: JobEvents) -> None:
+        """Make the tasks of this process, and let the workers make theirs."""
+        self._events = events
+        if self._network is not None:
+            self._network.know(self._desk.addresses_in_order())
+        builder = TaskBuilder(
+            self._shipment.graph,
+            self._shipment.config,
+            self._services,
+            request_split=events.on_split_request,
+            wiring=self._network,
+        )
+        self._local = LocalTasks(builder.build(), events)
+        for worker in self._workers:
+            worker.send(Deploy(self._desk.addresses_in_order()))
+        if self._early is not None:
+            events.on_failed(self._early)
+
+    def start(self, group: anyio.abc.TaskGroup) -> None:
+        """Start the tasks of this process in the group; workers do as they are told."""
+        self._local.start(group)
+
+    def cancel(self) -> None:
+        """Ask all tasks to end; workers that take too long are killed."""
+        self._local.cancel()
+        if self._is_cancelled:
+            return
+        self._is_cancelled = True
+        for worker in self._workers:
+            worker.send(Cancel())
+        if self._workers:
+            timeout_s = self._shipment.config.cancel_timeout_s
+            self._deadline = asyncio.get_running_loop().call_later(
+                timeout_s + _GRACE_S, self._on_deadline, timeout_s
+            )
+
+    def on_interrupt(self) -> None:
+        """Do not wait for tasks of this process that never began."""
+        self._local.on_interrupt()
+
+    def deliver_splits(
+        self, vertex: int, subtask_index: int, splits: list[Any], *, no_more: bool
+    ) -> None:
+        """Send splits to a reader, wherever it is."""
+        peer = self._shipment.placement.peers[vertex][subtask_index]
+        if peer == PARENT:
+            self._local.deliver_splits(vertex, subtask_index, splits, no_more=no_more)
+            return
+        message = Splits(vertex, subtask_index, pickled(splits), no_more)
+        self._workers[peer - 1].send(message)
+
+    def views(self, *, with_stacks: bool) -> list[TaskView]:
+        """Return a look at every task; those of workers are up to 0.25 s old."""
+        order: dict[int, int] = {
+            vertex.id: place
+            for place, vertex in enumerate(self._shipment.graph.vertices)
+        }
+        views = [
+            *self._local.views(with_stacks=with_stacks),
+            *(view for tasks in self._desk.views.values() for view in tasks),
+        ]
+        return sorted(
+            views, key=lambda view: (order.get(view.vertex, -1), view.subtask_index)
+        )
+
+    async def release(self) -> None:
+        """End all processes and remove what they used; interrupts only hurry it."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        for worker in self._workers:
+            worker.may_exit = True
+            # Those that were not told to run anything are not worth waiting for.
+            if self._events is None:
+                worker.kill(None)
+            else:
+                worker.send(Shutdown())
+        await self._outlast_workers()
+        for worker in self._workers:
+            worker.release()
+        try:
+            await self._close_network()
+        finally:
+            self._services.release()
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+
+    def on_message(self, worker: WorkerProcess, message: FromWorker) -> None:
+        """Take a worker's message.
+
+        Raises:
+            CorruptStreamError: If it is about what the worker does not have.
+        """
+        try:
+            error = self._desk.take(worker, message, self._events)
+        except InvalidArgumentError as refused:
+            error = refused
+        if error is not None:
+            self._fail(error)
+        self._tell()
+
+    def on_exit(self, worker: WorkerProcess, error: WorkerDiedError | None) -> None:
+        """Take note that a worker's process is gone."""
+        if error is not None:
+            self._fail(error)
+        self._tell()
+
+    def broadcast(self, message: AlignmentLimit) -> None:
+        """Send a message to all workers."""
+        for worker in self._workers:
+            worker.send(message)
+
+    def _begin(self, peer: int) -> FromParent:
+        assert self._directory is not None
+        return Begin(
+            peer,
+            import_path(),
+            os.environ.get("PYTHONPATH"),
+            self._directory,
+            [text_of(limit, number) for number, limit in enumerate(self._limits)],
+            self._payload,
+        )
+
+    def _fail(self, error: BaseException) -> None:
+        if self._events is None:
+            self._early = self._early or error
+        else:
+            self._events.on_failed(error)
+
+    def _tell(self) -> None:
+        self._changed.set_available()
+        if self._events is not None:
+            self._events.on_changed()
+
+    def _on_deadline(self, timeout_s: float) -> None:
+        for worker in self._workers:
+            if worker.peer not in self._desk.ended:
+                worker.kill(
+                    f"did not end within {timeout_s} s after it was cancelled, and was "
+                    "killed"
+                )
+
+    async def _outlast_workers(self) -> None:
+        loop = asyncio.get_running_loop()
+        hurry = loop.call_later(_EXIT_S, self._kill_all)
+        try:
+            while not all(worker.has_exited for worker in self._workers):
+                self._changed.reset()
+                try:
+                    await self._changed.wait()
+                except asyncio.CancelledError:
+                    self._kill_all()
+        finally:
+            hurry.cancel()
+
+    def _kill_all(self) -> None:
+        for worker in self._workers:
+            worker.kill(None)
+
+    async def _close_network(self) -> None:
+        await self._desk.close()
+        if self._network is not None:
+            with anyio.CancelScope(shield=True):
+                await self._network.close()

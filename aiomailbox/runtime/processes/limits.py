@@ -1,0 +1,278 @@
+"""Job-wide rate limits across processes: workers ask, the parent grants in time.
+
+Theory of operation: the parent has the one limiter. A worker asks for as many leases as
+it has waiters and has one request per limit under way, so that what travels does not
+grow with what is called. A grant whose waiter has gone meanwhile goes to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.operators import Limiter
+from aiomailbox.policies import RateLimit
+from aiomailbox.runtime.processes.messages import Granted, Lease, LimitText, Pause
+from aiomailbox.runtime.services import Limiters
+
+__all__ = [
+    "GrantTaker",
+    "LimitDesk",
+    "RemoteLimiter",
+    "RemoteLimits",
+    "limit_from_text",
+    "text_of",
+]
+
+_WEIGHTS_MAX: Final = 1024
+_Waiter = tuple[float, "asyncio.Future[None]"]
+
+
+def text_of(limit: RateLimit, number: int) -> LimitText:
+    """Return a limit for the way.
+
+    Args:
+        limit: The limit.
+        number: Its place among those of the job; -1 if the job does not know it.
+    """
+    return LimitText(number, limit.count, limit.per_s, limit.name, limit.burst)
+
+
+def limit_from_text(text: LimitText) -> RateLimit:
+    """Return the limit that was sent."""
+    return RateLimit(text.count, per=text.per_s, name=text.name, burst=text.burst)
+
+
+class GrantTaker(Protocol):
+    """Who is sent what is granted: a worker."""
+
+    def send(self, message: Granted) -> None:
+        """Send it a grant."""
+        ...
+
+
+class RemoteLimiter:
+    """A worker's `Limiter`: the parent has the real one.
+
+    Args:
+        limit: What it allows.
+        text: What the parent knows it by.
+        send: Sends a message to the parent.
+    """
+
+    __slots__ = ("_asked", "_is_closed", "_send", "_text", "_waiters", "limit")
+
+    def __init__(
+        self, limit: RateLimit, text: LimitText, send: Callable[[Lease | Pause], None]
+    ) -> None:
+        self.limit = limit
+        self._text = text
+        self._send = send
+        self._waiters: deque[_Waiter] = deque()
+        self._asked: deque[_Waiter] = deque()
+        self._is_closed = False
+
+    async def lease(self, weight: float = 1.0) -> None:
+        """Wait until ``weight`` more units may be used.
+
+        Raises:
+            InvalidArgumentError: If ``weight`` can never be granted.
+            IllegalStateError: If the job has ended.
+        """
+        self.limit.check_weight(weight)
+        if self._is_closed:
+            raise _closed()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((weight, future))
+        self._ask()
+        await future
+
+    def pause(self, delay_s: float) -> None:
+        """Have nothing granted for ``delay_s`` seconds."""
+        self._send(Pause(self._text, delay_s))
+
+    def on_granted(self, count: int) -> None:
+        """Let the first of those go on that were asked for."""
+        for _ in range(min(count, len(self._asked))):
+            weight, future = self._asked.popleft()
+            if future.done():
+                self._pass_on(weight)
+            else:
+                future.set_result(None)
+        if not self._asked:
+            self._ask()
+
+    def close(self) -> None:
+        """Refuse all leases from now on, those that wait included."""
+        self._is_closed = True
+        for _, future in [*self._asked, *self._waiters]:
+            if not future.done():
+                future.set_exception(_closed())
+        self._asked.clear()
+        self._waiters.clear()
+
+    def _ask(self) -> None:
+        if self._asked:
+            return
+        while self._waiters and len(self._asked) < _WEIGHTS_MAX:
+            waiter = self._waiters.popleft()
+            if not waiter[1].done():
+                self._asked.append(waiter)
+        if self._asked:
+            self._send(Lease(self._text, [weight for weight, _ in self._asked]))
+
+    def _pass_on(self, weight: float) -> None:
+        """Give a grant that nobody waits for any more to one who was not asked for."""
+        while self._waiters and self._waiters[0][1].done():
+            self._waiters.popleft()
+        if self._waiters and self._waiters[0][0] <= weight:
+            self._waiters.popleft()[1].set_result(None)
+
+
+class RemoteLimits:
+    """Finds a worker's limiters; the counterpart of `LimiterService`.
+
+    Args:
+        shipped: The limits that came with the job, in the parent's order.
+        send: Sends a message to the parent.
+    """
+
+    def __init__(
+        self, shipped: list[RateLimit], send: Callable[[Lease | Pause], None]
+    ) -> None:
+        self._send = send
+        self._numbers = {id(limit): number for number, limit in enumerate(shipped)}
+        # Kept alive, so that ids stay unique.
+        self._shipped = shipped
+        self._by_key: dict[tuple[int, str | None], RemoteLimiter] = {}
+
+    def get(self, limit: RateLimit) -> Limiter:
+        """Return the limiter for a limit.
+
+        Raises:
+            InvalidArgumentError: If it has no name and did not come with the job: then
+                the other processes cannot know it.
+        """
+        number = self._numbers.get(id(limit), -1)
+        if number < 0 and limit.name is None:
+            raise InvalidArgumentError(
+                "limit",
+                "a limit without a name was made in a worker process",
+                "Make it where the job is described, or give it a name.",
+            )
+        key = (-1, limit.name) if limit.name is not None else (number, None)
+        known = self._by_key.get(key)
+        if known is None:
+            known = RemoteLimiter(limit, text_of(limit, number), self._send)
+            self._by_key[key] = known
+        return known
+
+    def on_granted(self, message: Granted) -> None:
+        """Take a grant of the parent."""
+        text = message.limit
+        key = (-1, text.name) if text.name is not None else (text.number, None)
+        limiter = self._by_key.get(key)
+        if limiter is not None:
+            limiter.on_granted(message.count)
+
+    def close(self) -> None:
+        """Close all limiters; at the end of the job."""
+        for limiter in self._by_key.values():
+            limiter.close()
+
+
+class LimitDesk:
+    """The parent's side: leases for workers, from the job's own limiters.
+
+    Args:
+        limiters: The job's.
+        shipped: The limits that the workers know by number.
+    """
+
+    def __init__(self, limiters: Limiters, shipped: list[RateLimit]) -> None:
+        self._limiters = limiters
+        self._shipped = shipped
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def on_lease(
+        self,
+        message: Lease,
+        worker: GrantTaker,
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        """Grant a worker's leases as their time comes.
+
+        Args:
+            message: What the worker asks for.
+            worker: Who is sent what is granted.
+            on_failed: Is told of a lease that can never be granted.
+        """
+        task = asyncio.get_running_loop().create_task(
+            self._grant_all(message, worker, on_failed), name="rate limit of workers"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def on_pause(self, message: Pause) -> None:
+        """Pause a limit.
+
+        Raises:
+            InvalidArgumentError: If its name is known with other numbers.
+        """
+        self._limiter(message.limit).pause(message.delay_s)
+
+    async def close(self) -> None:
+        """Grant nothing any more."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _grant_all(
+        self,
+        message: Lease,
+        worker: GrantTaker,
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        batch = _Batch(worker, message.limit)
+        try:
+            limiter = self._limiter(message.limit)
+            for weight in message.weights:
+                await limiter.lease(weight)
+                batch.add()
+        except IllegalStateError:
+            # The job ends, and with it whoever waits.
+            return
+        except Exception as error:  # noqa: BLE001 -- it fails the job
+            on_failed(error)
+
+    def _limiter(self, text: LimitText) -> Limiter:
+        if 0 <= text.number < len(self._shipped):
+            return self._limiters.get(self._shipped[text.number])
+        return self._limiters.get(limit_from_text(text))
+
+
+class _Batch:
+    """Counts grants of one turn of the loop, to send them as one."""
+
+    def __init__(self, worker: GrantTaker, limit: LimitText) -> None:
+        self._worker = worker
+        self._limit = limit
+        self._count = 0
+
+    def add(self) -> None:
+        if not self._count:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._count += 1
+
+    def _flush(self) -> None:
+        count, self._count = self._count, 0
+        self._worker.send(Granted(self._limit, count))
+
+
+def _closed() -> IllegalStateError:
+    return IllegalStateError("the limiter is closed: its job has ended")

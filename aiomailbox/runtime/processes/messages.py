@@ -1,0 +1,271 @@
+"""What a job's parent process and its workers tell each other, as frames.
+
+Theory of operation: the frames are those of the data connections, under an id of their
+own; the body is one tagged struct in MessagePack. A worker runs the user's code, so the
+parent believes nothing that it did not check: types by decoding, numbers by placement.
+What the parent sends may hold pickles: it has made the worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from aiomailbox.errors import CorruptStreamError
+from aiomailbox.exchange.remote.wire import FRAME_HEADER, MAGIC, frame
+from aiomailbox.runtime.views import TaskView
+
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "AlignmentLimit",
+    "AlignmentReport",
+    "Begin",
+    "Cancel",
+    "Deploy",
+    "Ended",
+    "ErrorText",
+    "Failed",
+    "FromParent",
+    "FromWorker",
+    "Granted",
+    "Lease",
+    "LimitText",
+    "Pause",
+    "Prepared",
+    "Ready",
+    "Shutdown",
+    "Snapshot",
+    "SplitRequest",
+    "Splits",
+    "Stopped",
+    "TaskEnded",
+    "body_bytes",
+    "decode_from_parent",
+    "decode_from_worker",
+    "encode",
+]
+
+_CONTROL: Final = 72
+# What a worker may send at once: the committables of a sink, above all.
+FRAME_BYTES_MAX: Final = 64 << 20
+
+
+class _Message(msgspec.Struct, tag=True, array_like=True):
+    """Sent as an array: its tag, then its fields."""
+
+
+class ErrorText(msgspec.Struct, frozen=True, array_like=True):
+    """A worker's exception as text: nothing of it is ever executed elsewhere."""
+
+    kind: str
+    text: str
+    traceback: str
+    notes: list[str]
+    is_echo: bool
+
+
+class LimitText(msgspec.Struct, frozen=True, array_like=True):
+    """A rate limit; ``number`` is its place among those the parent sent, or -1."""
+
+    number: int
+    count: float
+    per_s: float
+    name: str | None
+    burst: float | None
+
+
+class Begin(_Message):
+    """Parent: this is the job; get ready for it."""
+
+    peer: int
+    sys_path: list[str]
+    python_path: str | None
+    directory: str
+    limits: list[LimitText]
+    payload: bytes
+
+
+class Deploy(_Message):
+    """Parent: all are ready, and listen here; run your tasks."""
+
+    addresses: list[tuple[str, int | None]]
+
+
+class Splits(_Message):
+    """Parent: splits for a reader, pickled."""
+
+    vertex: int
+    subtask_index: int
+    splits: bytes
+    no_more: bool
+
+
+class Granted(_Message):
+    """Parent: the first ``count`` leases of the open request may go on."""
+
+    limit: LimitText
+    count: int
+
+
+class AlignmentLimit(_Message):
+    """Parent: readers of a group may go up to here."""
+
+    group: str
+    limit_ms: int
+
+
+class Cancel(_Message):
+    """Parent: end all tasks."""
+
+
+class Shutdown(_Message):
+    """Parent: everything is over, go."""
+
+
+class Ready(_Message):
+    """Worker: I know the job, and listen here for data."""
+
+    host: str
+    port: int | None
+
+
+class SplitRequest(_Message):
+    """Worker: a reader wants another split."""
+
+    vertex: int
+    subtask_index: int
+
+
+class Prepared(_Message):
+    """Worker: this is to be committed; values as `PythonSerializer` writes them."""
+
+    sink: str
+    count: int
+    values: bytes
+
+
+class Lease(_Message):
+    """Worker: so many wait for units of a limit, in this order."""
+
+    limit: LimitText
+    weights: list[float]
+
+
+class Pause(_Message):
+    """Worker: a server wants a limit to pause."""
+
+    limit: LimitText
+    delay_s: float
+
+
+class AlignmentReport(_Message):
+    """Worker: how far a reader is."""
+
+    group: str
+    max_drift_ms: int
+    reader: str
+    watermark_ms: int
+
+
+class TaskEnded(_Message):
+    """Worker: a task ended, well or with an error."""
+
+    task: str
+    error: ErrorText | None
+
+
+class Stopped(_Message):
+    """Worker: a task ended itself as cancelled."""
+
+
+class Failed(_Message):
+    """Worker: I failed, outside of any task."""
+
+    error: ErrorText
+
+
+class Snapshot(_Message):
+    """Worker: what can be seen of my tasks."""
+
+    tasks: list[TaskView]
+
+
+class Ended(_Message):
+    """Worker: all my tasks have ended, and all that was to say is said."""
+
+
+FromParent = Begin | Deploy | Splits | Granted | AlignmentLimit | Cancel | Shutdown
+FromWorker = (
+    Ready
+    | SplitRequest
+    | Prepared
+    | Lease
+    | Pause
+    | AlignmentReport
+    | TaskEnded
+    | Stopped
+    | Failed
+    | Snapshot
+    | Ended
+)
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_FROM_PARENT: Final[Any] = msgspec.msgpack.Decoder(FromParent)
+_FROM_WORKER: Final[Any] = msgspec.msgpack.Decoder(FromWorker)
+
+
+def encode(message: FromParent | FromWorker) -> bytes:
+    """Return a message as one frame.
+
+    Example:
+        >>> encode(Cancel()).hex()
+        '00000011badc0ffe4891a643616e63656c'
+    """
+    return frame(_CONTROL, _ENCODER.encode(message))
+
+
+def body_bytes(header: bytes | bytearray | memoryview, bytes_max: int) -> int:
+    """Return how long the body is after a frame's first nine bytes.
+
+    Raises:
+        CorruptStreamError: If it is no frame of ours, or longer than ``bytes_max``.
+    """
+    length, magic, number = FRAME_HEADER.unpack_from(header)
+    if magic != MAGIC or number != _CONTROL:
+        raise CorruptStreamError("what came is no frame of the control channel")
+    size = length - FRAME_HEADER.size
+    if not 0 < size <= bytes_max:
+        raise CorruptStreamError(
+            f"a control message of {size} bytes exceeds {bytes_max}"
+        )
+    return int(size)
+
+
+def decode_from_parent(body: bytes | memoryview) -> FromParent:
+    """Return a message of the parent.
+
+    Raises:
+        CorruptStreamError: If it is none.
+    """
+    message: FromParent = _decode(_FROM_PARENT, body)
+    return message
+
+
+def decode_from_worker(body: bytes | memoryview) -> FromWorker:
+    """Return a message of a worker.
+
+    Raises:
+        CorruptStreamError: If it is none.
+    """
+    message: FromWorker = _decode(_FROM_WORKER, body)
+    return message
+
+
+def _decode(decoder: Any, body: bytes | memoryview) -> Any:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptStreamError(
+            f"a control message cannot be read: {error}"
+        ) from error

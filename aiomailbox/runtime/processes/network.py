@@ -1,0 +1,175 @@
+"""One process' part in the exchange between the processes of a job."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import structlog
+
+from aiomailbox.exchange import InputChannel, MixedResultPartition, OutputPartition
+from aiomailbox.exchange.remote.channel import RemoteInputChannel
+from aiomailbox.exchange.remote.connections import Connections
+from aiomailbox.exchange.remote.endpoints import PeerAddress
+from aiomailbox.exchange.remote.gate_buffers import GateBuffers
+from aiomailbox.exchange.remote.handshake import WorkerIdentity
+from aiomailbox.exchange.remote.security import Security
+from aiomailbox.exchange.remote.server import DataServer
+from aiomailbox.graph import Edge, JobGraph
+from aiomailbox.ids import PartitionId, TaskId
+from aiomailbox.memory import LocalBufferPool, NetworkBufferPool
+from aiomailbox.records import ElementCodec
+from aiomailbox.records.codec import CodecTable
+from aiomailbox.records.values import PythonSerializer
+from aiomailbox.runtime.builder import ChannelFactory
+from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
+from aiomailbox.runtime.processes.placement import PARENT
+from aiomailbox.runtime.processes.shipping import Shipment
+from aiomailbox.runtime.services import JobServices
+
+__all__ = ["PeerNetwork", "new_pool", "segments_at"]
+
+
+class PeerNetwork:
+    """The data server, the connections and the codecs of one process.
+
+    It is the `Wiring` of that process' tasks.
+
+    Args:
+        shipment: The job.
+        peer: This process; `PARENT` or a worker.
+        services: What the tasks here share.
+        directory: Where unix sockets are; only the user can reach it.
+    """
+
+    def __init__(
+        self, shipment: Shipment, peer: int, services: JobServices, directory: str
+    ) -> None:
+        self._peer = peer
+        self._placement = shipment.placement
+        self._config = shipment.config
+        self._services = services
+        self._directory = directory
+        self._uses_unix = shipment.uses_unix
+        self._codecs, self._names = _codecs(shipment.graph)
+        self._addresses: list[PeerAddress] = []
+        name = "parent" if peer == PARENT else str(peer)
+        identity = WorkerIdentity(shipment.job_id, name, self._codecs.digest())
+        security = Security(secret=shipment.secret)
+        # Connections come and go with every job, and how one ends is told to its tasks.
+        log = structlog.wrap_logger(
+            services.log,
+            wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        )
+        self._server = DataServer(
+            identity, services.registry, security=security, log=log
+        )
+        self._connections = Connections(identity, security=security, log=log)
+
+    async def listen(self) -> PeerAddress:
+        """Listen for readers elsewhere, and return where.
+
+        Raises:
+            OSError: If there can be no socket.
+        """
+        if self._uses_unix:
+            path = Path(self._directory) / f"{self._peer}.sock"
+            return await self._server.listen(PeerAddress(str(path)))
+        return await self._server.listen(PeerAddress("127.0.0.1", 0))
+
+    def know(self, addresses: list[tuple[str, int | None]]) -> None:
+        """Take note of where all peers listen, in the order of their numbers."""
+        self._addresses = [PeerAddress(host, port) for host, port in addresses]
+
+    async def close(self) -> None:
+        """Close everything. Idempotent."""
+        await self._connections.close()
+        await self._server.close()
+
+    def is_here(self, task: TaskId) -> bool:
+        """Say whether a task runs in this process."""
+        return self._placement.peer_of(task) == self._peer
+
+    def new_partition(
+        self,
+        edge: Edge,
+        partition_id: PartitionId,
+        pool: LocalBufferPool,
+        count: int,
+        remote_channels: list[int],
+    ) -> OutputPartition:
+        """Return a partition with channels to other processes."""
+        return MixedResultPartition(
+            partition_id,
+            pool,
+            count,
+            remote_channels=remote_channels,
+            codec=self._codec(edge),
+            buffer_size_bytes=self._config.buffer_size_bytes,
+        )
+
+    def open_gate(self, owner: str, remote_channels: int) -> ChannelFactory:
+        """Return what makes a gate's channels from other processes."""
+        buffers = GateBuffers(
+            self._services.pool,
+            remote_channels,
+            exclusive_per_channel=self._config.buffers_per_channel,
+            floating=max(1, self._config.floating_buffers),
+            owner=owner,
+        )
+
+        def new_channel(
+            edge: Edge, partition_id: PartitionId, index: int
+        ) -> InputChannel:
+            return RemoteInputChannel(
+                self._connections,
+                self._addresses[self._placement.peer_of(partition_id.producer)],
+                partition_id,
+                index,
+                buffers,
+                self._codec(edge),
+                spill_directory=self._directory,
+            )
+
+        return new_channel
+
+    def _codec(self, edge: Edge) -> ElementCodec:
+        return self._codecs[self._names[id(edge)]].elements
+
+
+def segments_at(shipment: Shipment, peer: int) -> int:
+    """Return the permits that let every partition and gate here have its maximum."""
+    config, placement = shipment.config, shipment.placement
+    total = 1
+    for vertex in shipment.graph.vertices:
+        for edge in vertex.out_edges:
+            consumer = shipment.graph.vertex_of(edge.target).id
+            for index, targets in enumerate(producer_targets(edge)):
+                is_here = placement.is_at(peer, vertex.id, index)
+                if is_here:
+                    size = pool_size(len(targets), config)
+                    total += size.maximum + config.overdraft_buffers
+                else:
+                    # What comes from there to readers here.
+                    readers = sum(
+                        placement.is_at(peer, consumer, target) for target in targets
+                    )
+                    each = config.buffers_per_channel + max(1, config.floating_buffers)
+                    total += readers * each
+    return total
+
+
+def new_pool(shipment: Shipment, peer: int) -> NetworkBufferPool:
+    """Return the pool of one process."""
+    return NetworkBufferPool(segments_at(shipment, peer))
+
+
+def _codecs(graph: JobGraph) -> tuple[CodecTable, dict[int, str]]:
+    """Return the codecs of all edges, and what each edge is called there."""
+    table = CodecTable()
+    names = {}
+    for vertex in graph.vertices:
+        for number, edge in enumerate(vertex.out_edges):
+            names[id(edge)] = name = f"{vertex.id}.{number}"
+            table.enter(name, PythonSerializer())
+    return table, names

@@ -1,0 +1,243 @@
+"""A job on its way to other processes of this machine: cloudpickle, one way only.
+
+Theory of operation: the graph is sent flat, nodes and edges by number, so that a long
+pipeline needs no deep recursion. Operators that stay in the parent go without their
+factories. Rate limits are sent by number: which limit an operator means is a matter of
+identity. Functions of modules that a worker could not import go by value.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle  # noqa: TID251 -- from the parent to the workers that it has started
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from aiomailbox.errors import MissingExtraError, NotShippableError
+from aiomailbox.graph import Edge, JobGraph, JobVertex, Node, Transformation
+from aiomailbox.policies import RateLimit
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.processes.modules import ModulesByValue
+from aiomailbox.runtime.processes.placement import PARENT, Placement
+from aiomailbox.runtime.processes.unpicklable import why_unpicklable
+
+__all__ = ["Shipment", "pack", "pickled", "unpack"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """What all workers of a job are told once.
+
+    Attributes:
+        graph: The job; what stays in the parent has no factory.
+        config: Its settings.
+        placement: Who runs what.
+        seed: Of the job's random sources.
+        job_id: 16 bytes that name the job to its peers.
+        secret: What its peers prove themselves with.
+        uses_unix: Whether they meet at unix sockets, or else at TCP of this machine.
+        has_arrow: Whether runs of records may be Arrow's.
+    """
+
+    graph: JobGraph
+    config: JobConfig
+    placement: Placement
+    seed: int
+    job_id: bytes
+    secret: bytes
+    uses_unix: bool
+    has_arrow: bool
+
+
+@dataclass(slots=True)
+class _FlatEdge:
+    source: int
+    target: int
+    input_index: int
+    partitioner: Any
+    tag: Any
+    chained: bool
+
+
+@dataclass(slots=True)
+class _FlatNode:
+    transformation: Transformation
+    parallelism: int
+    max_parallelism: int
+    slot_sharing_group: str
+    in_edges: list[list[int]]
+    out_edges: list[int]
+
+
+@dataclass(slots=True)
+class _FlatGraph:
+    name: str
+    max_parallelism: int
+    nodes: dict[int, _FlatNode]
+    edges: list[_FlatEdge]
+    vertices: list[tuple[Any, list[int]]]
+
+
+def pack(shipment: Shipment) -> tuple[bytes, list[RateLimit]]:
+    """Return a shipment as bytes, and the rate limits that it names by number.
+
+    Raises:
+        NotShippableError: If an operator cannot be pickled; names it and what of it.
+        MissingExtraError: If cloudpickle is not installed.
+    """
+    flat = _flattened(shipment.graph, shipment.placement)
+    limits: list[RateLimit] = []
+    try:
+        return _dumps((flat, replace(shipment, graph=None)), limits), limits  # type: ignore[arg-type]
+    except MissingExtraError:
+        raise
+    except Exception as error:
+        _blame(flat, error)
+        config = why_unpicklable(shipment.config, _probe) or str(error)
+        raise NotShippableError("job settings", None, config) from error
+
+
+def unpack(payload: bytes, limits: list[RateLimit]) -> Shipment:
+    """Return the shipment that `pack` made; runs the code that is in it."""
+    flat, shipment = _Unpickler(io.BytesIO(payload), limits).load()
+    found: Shipment = shipment
+    return replace(found, graph=_graph(flat))
+
+
+def pickled(value: Any) -> bytes:
+    """Return a value for `pickle.loads` in a worker."""
+    return _dumps(value, [])
+
+
+def _dumps(value: Any, limits: list[RateLimit]) -> bytes:
+    try:
+        import cloudpickle
+    except ImportError as error:
+        raise MissingExtraError("Processes", "processes") from error
+    numbers: dict[int, int] = {}
+
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+        def persistent_id(self, obj: Any) -> int | None:
+            if type(obj) is not RateLimit:
+                return None
+            number = numbers.setdefault(id(obj), len(limits))
+            if number == len(limits):
+                limits.append(obj)
+            return number
+
+        def reducer_override(self, obj: Any) -> Any:
+            modules.look_at(obj)
+            return super().reducer_override(obj)
+
+    output = io.BytesIO()
+    with ModulesByValue(cloudpickle) as modules:
+        Pickler(output, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    return output.getvalue()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, source: io.BytesIO, limits: list[RateLimit]) -> None:
+        super().__init__(source)
+        self._limits = limits
+
+    def persistent_load(self, pid: Any) -> RateLimit:
+        limit: RateLimit = self._limits[pid]
+        return limit
+
+
+def _flattened(graph: JobGraph, placement: Placement) -> _FlatGraph:
+    nodes = [node for vertex in graph.vertices for node in vertex.nodes]
+    edges = [edge for node in nodes for edge in node.out_edges]
+    numbers = {id(edge): number for number, edge in enumerate(edges)}
+    homes = {
+        node.index: placement.peers[vertex.id]
+        for vertex in graph.vertices
+        for node in vertex.nodes
+    }
+    return _FlatGraph(
+        graph.name,
+        graph.max_parallelism,
+        {
+            node.index: _FlatNode(
+                _bare(node.transformation, keep_factory=homes[node.index][0] != PARENT),
+                node.parallelism,
+                node.max_parallelism,
+                node.slot_sharing_group,
+                [[numbers[id(edge)] for edge in united] for united in node.in_edges],
+                [numbers[id(edge)] for edge in node.out_edges],
+            )
+            for node in nodes
+        },
+        [
+            _FlatEdge(
+                edge.source.index,
+                edge.target.index,
+                edge.input_index,
+                edge.partitioner,
+                edge.tag,
+                edge.chained,
+            )
+            for edge in edges
+        ],
+        [
+            (vertex.id, [node.index for node in vertex.nodes])
+            for vertex in graph.vertices
+        ],
+    )
+
+
+def _bare(item: Transformation, *, keep_factory: bool) -> Transformation:
+    """Return a transformation without its neighbours; its factory has the source."""
+    factory = item.factory if keep_factory else _absent
+    return replace(item, inputs=[], factory=factory, source=None, sink=None)
+
+
+def _absent() -> NoReturn:
+    raise AssertionError("an operator of the parent was built in a worker")
+
+
+def _graph(flat: _FlatGraph) -> JobGraph:
+    nodes = {
+        index: Node(index, node.transformation, node.parallelism, node.max_parallelism)
+        for index, node in flat.nodes.items()
+    }
+    edges = [
+        Edge(
+            nodes[edge.source],
+            nodes[edge.target],
+            edge.input_index,
+            edge.partitioner,
+            edge.tag,
+            edge.chained,
+        )
+        for edge in flat.edges
+    ]
+    for index, node in flat.nodes.items():
+        nodes[index].slot_sharing_group = node.slot_sharing_group
+        nodes[index].in_edges = [
+            [edges[number] for number in united] for united in node.in_edges
+        ]
+        nodes[index].out_edges = [edges[number] for number in node.out_edges]
+    vertices = [
+        JobVertex(identity, [nodes[index] for index in indexes])
+        for identity, indexes in flat.vertices
+    ]
+    return JobGraph(flat.name, vertices, flat.max_parallelism)
+
+
+def _blame(flat: _FlatGraph, error: Exception) -> None:
+    """Raise for the first operator, or the first way between two, that is to blame."""
+    for node in flat.nodes.values():
+        item = node.transformation
+        problem = why_unpicklable(item.factory, _probe)
+        if problem is not None:
+            raise NotShippableError(item.name, item.uid, problem) from error
+    for edge in flat.edges:
+        item = flat.nodes[edge.target].transformation
+        problem = why_unpicklable(edge.partitioner, _probe)
+        if problem is not None:
+            raise NotShippableError(item.name, item.uid, problem) from error
+
+
+def _probe(value: Any) -> None:
+    _dumps(value, [])

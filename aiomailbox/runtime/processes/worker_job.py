@@ -1,0 +1,231 @@
+"""A worker's part of a job: its tasks, and what the parent says and is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle  # noqa: TID251 -- the parent has sent the whole job, and made this process
+import socket
+import sys
+from typing import Any, Final
+
+import anyio
+
+from aiomailbox.availability import Availability
+from aiomailbox.clock import SystemClock
+from aiomailbox.exchange import PartitionRegistry
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.policies import RateLimit
+from aiomailbox.records.values import PythonSerializer
+from aiomailbox.runtime.builder import TaskBuilder
+from aiomailbox.runtime.journal import MemoryJournal
+from aiomailbox.runtime.local_tasks import LocalTasks
+from aiomailbox.runtime.processes.alignment import RemoteAlignmentGroups
+from aiomailbox.runtime.processes.control import PARENT_BYTES_MAX, ControlChannel
+from aiomailbox.runtime.processes.errors_as_text import text_of_error
+from aiomailbox.runtime.processes.limits import RemoteLimits
+from aiomailbox.runtime.processes.messages import (
+    AlignmentLimit,
+    Begin,
+    Cancel,
+    Deploy,
+    Ended,
+    Failed,
+    FromParent,
+    Granted,
+    Prepared,
+    Ready,
+    Shutdown,
+    Snapshot,
+    SplitRequest,
+    Splits,
+    Stopped,
+    TaskEnded,
+    decode_from_parent,
+)
+from aiomailbox.runtime.processes.network import PeerNetwork, new_pool
+from aiomailbox.runtime.processes.placement import peer_name
+from aiomailbox.runtime.processes.shipping import Shipment
+from aiomailbox.runtime.services import CommittableCollector, JobServices
+
+__all__ = ["WorkerJob"]
+
+_SNAPSHOT_S: Final = 0.25
+# A look that would only wait behind others is left out.
+_UNSENT_BYTES_MAX: Final = 1 << 20
+_ORPHANED: Final = 70
+
+
+class WorkerJob:
+    """Runs the tasks that are placed at one worker.
+
+    Args:
+        shipment: The job.
+        limits: Its rate limits, in the parent's order.
+        begin: What else the parent has said.
+    """
+
+    def __init__(
+        self, shipment: Shipment, limits: list[RateLimit], begin: Begin
+    ) -> None:
+        self._shipment = shipment
+        self._peer = begin.peer
+        self._name = peer_name(begin.peer)
+        self._channel: ControlChannel[FromParent] = ControlChannel(
+            decode_from_parent, PARENT_BYTES_MAX, self._on_message, self._on_lost
+        )
+        self._limits = RemoteLimits(limits, self._channel.send)
+        self._alignments = RemoteAlignmentGroups(self._channel.send)
+        self._services = self._new_services()
+        self._network = PeerNetwork(
+            shipment, begin.peer, self._services, begin.directory
+        )
+        self._tasks: LocalTasks | None = None
+        self._deployed = Availability()
+        self._ended = Availability()
+        self._dismissed = Availability()
+        self._is_cancelled = False
+
+    async def run(self, end: socket.socket) -> None:
+        """Do what the parent says until it says that everything is over."""
+        await self._channel.connect(end)
+        try:
+            address = await self._network.listen()
+            self._channel.send(Ready(address.host, address.port))
+            await self._deployed.wait()
+            await self._run_tasks()
+            self._limits.close()
+            self._channel.send(self._snapshot())
+            self._channel.send(Ended())
+        except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
+            self._channel.send(Failed(text_of_error(error)))
+        await self._dismissed.wait()
+        await self._network.close()
+        self._services.release()
+        self._channel.close()
+
+    async def _run_tasks(self) -> None:
+        tasks = self._tasks
+        if tasks is None:
+            return
+        reporting = asyncio.get_running_loop().call_later(_SNAPSHOT_S, self._report)
+        async with anyio.create_task_group() as group:
+            tasks.start(group)
+            while not tasks.is_over:
+                await self._ended.wait()
+                self._ended.reset()
+        reporting.cancel()
+
+    def on_task_ended(self, error: BaseException | None, task: str) -> None:
+        """Tell the parent that a task ended."""
+        text = None if error is None else text_of_error(error)
+        self._channel.send(TaskEnded(task, text))
+        self._ended.set_available()
+
+    def on_cancelled(self) -> None:
+        """Tell the parent that a task ended itself; it has said so if it cancelled."""
+        if not self._is_cancelled:
+            self._channel.send(Stopped())
+
+    def _on_message(self, message: FromParent) -> None:
+        try:
+            self._handle(message)
+        except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
+            self._channel.send(Failed(text_of_error(error)))
+
+    def _handle(self, message: FromParent) -> None:
+        match message:
+            case Deploy(addresses=addresses):
+                self._deploy(addresses)
+            case Splits():
+                tasks = self._tasks
+                if tasks is not None:
+                    tasks.deliver_splits(
+                        message.vertex,
+                        message.subtask_index,
+                        pickle.loads(message.splits),
+                        no_more=message.no_more,
+                    )
+            case Granted():
+                self._limits.on_granted(message)
+            case AlignmentLimit():
+                self._alignments.on_limit(message)
+            case Cancel():
+                self._is_cancelled = True
+                if self._tasks is not None:
+                    self._tasks.cancel()
+            case Shutdown():
+                self._deployed.set_available()
+                self._dismissed.set_available()
+            case Begin():
+                raise AssertionError("a worker begins once")
+
+    def _deploy(self, addresses: list[tuple[str, int | None]]) -> None:
+        """Make the tasks now: what comes next may be for them."""
+        self._network.know(addresses)
+        try:
+            if not self._is_cancelled:
+                builder = TaskBuilder(
+                    self._shipment.graph,
+                    self._shipment.config,
+                    self._services,
+                    request_split=self._request_split,
+                    wiring=self._network,
+                )
+                self._tasks = LocalTasks(builder.build(), self)
+        finally:
+            self._deployed.set_available()
+
+    def _request_split(self, vertex: int, subtask_index: int) -> None:
+        self._channel.send(SplitRequest(vertex, subtask_index))
+
+    def _report(self) -> None:
+        if self._tasks is None or self._tasks.is_over:
+            return
+        if self._channel.unsent_bytes < _UNSENT_BYTES_MAX:
+            self._channel.send(self._snapshot())
+        asyncio.get_running_loop().call_later(_SNAPSHOT_S, self._report)
+
+    def _snapshot(self) -> Snapshot:
+        tasks = self._tasks
+        return Snapshot([] if tasks is None else tasks.views(with_stacks=True))
+
+    def _on_lost(self, reason: BaseException | None) -> None:
+        if not self._dismissed.available:
+            # Without a parent there is nobody to run for.
+            sys.stderr.flush()
+            os._exit(_ORPHANED)
+
+    def _new_services(self) -> JobServices:
+        # Its import takes longer than that of everything else, where rich is installed.
+        import structlog
+
+        shipment = self._shipment
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+        log = structlog.get_logger("aiomailbox")
+        return JobServices(
+            clock=SystemClock(),
+            seed=shipment.seed,
+            log=log.bind(job=shipment.graph.name, worker=self._name),
+            metrics=MetricGroup(shipment.graph.name),
+            pool=new_pool(shipment, self._peer),
+            registry=PartitionRegistry(),
+            limiters=self._limits,
+            journal=MemoryJournal(),
+            committables=_SentCommittables(self._channel),
+            alignments=self._alignments,
+        )
+
+
+class _SentCommittables(CommittableCollector):
+    """Sends what sinks prepared to the parent, which commits it."""
+
+    def __init__(self, channel: ControlChannel[FromParent]) -> None:
+        super().__init__()
+        self._channel = channel
+        self._serializer = PythonSerializer()
+
+    def add(self, sink: str, committables: list[Any]) -> None:
+        output = bytearray()
+        self._serializer.write_many(committables, output)
+        self._channel.send(Prepared(sink, len(committables), bytes(output)))

@@ -1,0 +1,195 @@
+"""A worker as its parent has it: the process, its end of the channel, its end.
+
+Theory of operation: everything that happens to a worker arrives as a call on the loop,
+so nobody has to be awaited to notice a death. The end of the process is what counts: a
+channel that ends before it makes the process end too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from aiomailbox.errors import CorruptStreamError, WorkerDiedError
+from aiomailbox.runtime.processes.control import ControlChannel
+from aiomailbox.runtime.processes.messages import (
+    FRAME_BYTES_MAX,
+    FromParent,
+    FromWorker,
+    decode_from_worker,
+)
+from aiomailbox.runtime.processes.placement import peer_name
+
+__all__ = ["WorkerEvents", "WorkerProcess"]
+
+_MODULE: Final = "aiomailbox.runtime.processes.worker"
+_ROOT: Final = str(Path(__file__).parents[3])
+# How long a process may outlive its channel.
+_ENDING_S: Final = 1.0
+
+
+class WorkerEvents(Protocol):
+    """Who is told what a worker does."""
+
+    def on_message(self, worker: WorkerProcess, message: FromWorker) -> None:
+        """Take a message; CorruptStreamError ends the worker."""
+        ...
+
+    def on_exit(self, worker: WorkerProcess, error: WorkerDiedError | None) -> None:
+        """Take note that the process is gone; with an error if it should not be."""
+        ...
+
+
+class WorkerProcess:
+    """One worker process.
+
+    Args:
+        peer: Its number, from 1.
+        events: Who is told.
+
+    Attributes:
+        peer: Its number.
+        name: What people call it.
+        pid: Its process id, once it has started; 0 before.
+        may_exit: Whether it was told to go.
+        has_exited: Whether there is no process, or not any more.
+    """
+
+    def __init__(self, peer: int, events: WorkerEvents) -> None:
+        self.peer = peer
+        self.name = peer_name(peer)
+        self.pid = 0
+        self.may_exit = False
+        self.has_exited = True
+        self._events = events
+        self._process: asyncio.SubprocessTransport | None = None
+        self._lifeline: int | None = None
+        self._reason: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._channel: ControlChannel[FromWorker] = ControlChannel(
+            decode_from_worker, FRAME_BYTES_MAX, self._on_message, self._on_lost
+        )
+
+    async def start(self) -> None:
+        """Start the process and take over its channel.
+
+        Raises:
+            OSError: If there can be no more processes, sockets or memory.
+        """
+        loop = asyncio.get_running_loop()
+        mine, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        try:
+            mine.setblocking(False)
+            environment = dict(os.environ)
+            known = environment.get("PYTHONPATH")
+            environment["PYTHONPATH"] = os.pathsep.join(
+                [_ROOT, *([known] if known else [])]
+            )
+            process, _ = await loop.subprocess_exec(
+                lambda: _ExitWatch(self._on_exit),
+                sys.executable,
+                "-m",
+                _MODULE,
+                str(theirs.fileno()),
+                str(lifeline),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=None,
+                stderr=None,
+                pass_fds=(theirs.fileno(), lifeline),
+                # Ctrl-C of a terminal is for the parent: it cancels the job.
+                start_new_session=True,
+                env=environment,
+            )
+            self._process = process
+            self.pid = process.get_pid()
+            self.has_exited = process.get_returncode() is not None
+            await self._channel.connect(mine)
+        except BaseException:
+            mine.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(lifeline)
+
+    def send(self, message: FromParent) -> None:
+        """Send it a message; a no-op once it is gone."""
+        self._channel.send(message)
+
+    def kill(self, reason: str | None) -> None:
+        """End the process at once.
+
+        Args:
+            reason: Why, if that is the job's failure; None if it is clean-up.
+        """
+        if self.has_exited or self._process is None:
+            return
+        self._reason = self._reason or reason
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    def release(self) -> None:
+        """Close everything that is left here; the process has exited, or never was."""
+        self._cut()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._process is not None:
+            self._process.close()
+
+    def _cut(self) -> None:
+        """End the channel and the lifeline."""
+        self._channel.abort()
+        lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            os.close(lifeline)
+
+    def _on_message(self, message: FromWorker) -> None:
+        self._events.on_message(self, message)
+
+    def _on_lost(self, reason: BaseException | None) -> None:
+        if isinstance(reason, CorruptStreamError):
+            self.kill(f"broke the protocol: {reason}")
+        if not self.has_exited and not self.may_exit:
+            # It dies, or has closed its end and lives on.
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(
+                _ENDING_S, self.kill, "closed its control channel"
+            )
+
+    def _on_exit(self) -> None:
+        assert self._process is not None
+        code = self._process.get_returncode()
+        self.has_exited = True
+        if self._timer is not None:
+            self._timer.cancel()
+        error: WorkerDiedError | None = None
+        if not self.may_exit or (self._reason is not None):
+            how = self._reason or _how(code)
+            error = WorkerDiedError(self.name, self.pid, code, how)
+        self._events.on_exit(self, error)
+
+
+class _ExitWatch(asyncio.SubprocessProtocol):
+    def __init__(self, on_exit: Callable[[], None]) -> None:
+        self._on_exit = on_exit
+
+    def process_exited(self) -> None:
+        # What the worker wrote before it died is read first.
+        asyncio.get_running_loop().call_later(0, self._on_exit)
+
+
+def _how(code: int | None) -> str:
+    if code is not None and code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = str(-code)
+        return f"was ended by signal {name}"
+    return f"ended with exit code {code}"
