@@ -60,6 +60,7 @@ from aiomailbox.records.python_types import (
     decode_extension,
     prepare,
 )
+from aiomailbox.records.record_classes import RecordClasses
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.records.run_form import RunForm
 from aiomailbox.records.type_serializer import TypeSerializer
@@ -105,6 +106,7 @@ __all__ = [
     "NullableSerializer",
     "OutputTag",
     "RecordAttributes",
+    "RecordClasses",
     "RecoveryMetadata",
     "Run",
     "RunForm",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import struct
+import sys
+from array import array
 from typing import Any, Final
 
 from aiomailbox.records.basic_serializers import INT_SERIALIZER
@@ -40,7 +41,7 @@ class ListRunForm:
         INT_SERIALIZER.write(count, output)
         output.append(timestamps is not None)
         if timestamps is not None:
-            output += struct.pack(f">{count}q", *timestamps)
+            _append_longs(timestamps, output)
         self._write_many(run.values, output)
 
     def read(self, source: ByteReader) -> ListRun:
@@ -48,8 +49,7 @@ class ListRunForm:
         count = source.read_count("records")
         timestamps: list[int] | None = None
         if source.read_bool():
-            times = source.take(count * _LONG_BYTES)
-            timestamps = list(struct.unpack(f">{count}q", times))
+            timestamps = _longs(source.take(count * _LONG_BYTES))
         return ListRun(self._read_many(source, count), timestamps)
 
     def _write_each(self, values: list[Any], output: bytearray) -> None:
@@ -60,3 +60,18 @@ class ListRunForm:
     def _read_each(self, source: ByteReader, count: int) -> list[Any]:
         read = self._serializer.read
         return [read(source) for _ in range(count)]
+
+
+def _append_longs(values: list[int], output: bytearray) -> None:
+    longs = array("q", values)
+    if sys.byteorder == "little":
+        longs.byteswap()
+    output += longs.tobytes()
+
+
+def _longs(content: memoryview) -> list[int]:
+    longs = array("q")
+    longs.frombytes(content)
+    if sys.byteorder == "little":
+        longs.byteswap()
+    return longs.tolist()

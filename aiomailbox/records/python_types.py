@@ -17,8 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
+from aiomailbox.records.record_classes import NO_RECORD_CLASSES, RecordClasses
 
-__all__ = ["PREPARED_TYPES", "decode_extension", "prepare"]
+__all__ = ["PREPARED_TYPES", "PythonTypes", "decode_extension", "prepare"]
 
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**64 - 1
@@ -29,36 +30,108 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _PLAIN: Final = frozenset({type(None), bool, float, str, bytes})
 
 
-def prepare(value: Any) -> Any:
-    """Return the value with what MessagePack does not know made into extensions.
+class PythonTypes:
+    """Turns values into what MessagePack knows, and back.
 
-    Raises:
-        WrongTypeError: If a type is not among Python's own.
+    Args:
+        classes: Classes of the user's that may occur.
     """
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    convert = _PREPARE.get(kind)
-    if convert is None:
-        raise WrongTypeError(
-            "value",
-            f"a {kind.__module__}.{kind.__qualname__} cannot be serialized undeclared",
-            "Declare the record type, so that a MsgpackSerializer is used.",
+
+    __slots__ = ("_classes", "_convert", "_decoder", "_read")
+
+    def __init__(self, classes: RecordClasses = NO_RECORD_CLASSES) -> None:
+        self._classes = classes
+        self._convert: dict[type, Callable[[Any], Any]] = {
+            **_PREPARE,
+            list: self._prepare_list,
+            dict: self._prepare_dict,
+            tuple: self._items_as(_TUPLE),
+            set: self._items_as(_SET),
+            frozenset: self._items_as(_FROZENSET),
+        }
+        self._read: dict[int, Callable[[memoryview], Any]] = {
+            **_READ,
+            _TUPLE: lambda content: tuple(self._read_items(content)),
+            _SET: lambda content: set(self._read_items(content)),
+            _FROZENSET: lambda content: frozenset(self._read_items(content)),
+            _DICT: self._read_dict,
+            _RECORD: self._read_record,
+        }
+        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+            ext_hook=self.decode_extension
         )
-    return convert(value)
 
+    def prepare(self, value: Any) -> Any:
+        """Return the value with what MessagePack does not know made into extensions.
 
-def decode_extension(code: int, content: memoryview) -> Any:
-    """Return the value that an extension holds; the counterpart of `prepare`.
+        Raises:
+            WrongTypeError: If a type is not known.
+        """
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        convert = self._convert.get(kind)
+        if convert is not None:
+            return convert(value)
+        entry = self._classes.of(kind)
+        if entry is None:
+            raise WrongTypeError(
+                "value",
+                f"a {kind.__module__}.{kind.__qualname__} cannot be serialized "
+                "undeclared",
+                "Declare the record type of the edge, as output_type= or in a type "
+                "hint: classes are never looked up by a name that comes in.",
+            )
+        fields = [self.prepare(item) for item in entry.split(value)]
+        return msgspec.msgpack.Ext(_RECORD, _encode([entry.name, *fields]))
 
-    Raises:
-        CorruptStreamError: If there is no such extension.
-        ValueError: And others, if the content is not what was written.
-    """
-    read = _READ.get(code)
-    if read is None:
-        raise CorruptStreamError(f"there is no extension {code}")
-    return read(content)
+    def decode_extension(self, code: int, content: memoryview) -> Any:
+        """Return the value that an extension holds; the counterpart of `prepare`.
+
+        Raises:
+            CorruptStreamError: If there is no such extension.
+            ValueError: And others, if the content is not what was written.
+        """
+        read = self._read.get(code)
+        if read is None:
+            raise CorruptStreamError(f"there is no extension {code}")
+        return read(content)
+
+    def _prepare_list(self, value: list[Any]) -> list[Any]:
+        return [self.prepare(item) for item in value]
+
+    def _prepare_dict(self, value: dict[Any, Any]) -> Any:
+        if _PLAIN.issuperset(map(type, value)):
+            return {key: self.prepare(item) for key, item in value.items()}
+        # An extension cannot be looked up as a key while it is one: pairs instead.
+        pairs = [[self.prepare(key), self.prepare(item)] for key, item in value.items()]
+        return msgspec.msgpack.Ext(_DICT, _encode(pairs))
+
+    def _items_as(self, code: int) -> Callable[[Any], Any]:
+        def convert(value: Any) -> Any:
+            items = [self.prepare(item) for item in value]
+            return msgspec.msgpack.Ext(code, _encode(items))
+
+        return convert
+
+    def _read_items(self, content: memoryview) -> list[Any]:
+        items = self._decoder.decode(content)
+        if not isinstance(items, list):
+            raise CorruptStreamError("a collection holds no items")
+        return items
+
+    def _read_dict(self, content: memoryview) -> dict[Any, Any]:
+        items = self._read_items(content)
+        return {key: item for key, item in items}  # noqa: C416 -- pairs only
+
+    def _read_record(self, content: memoryview) -> Any:
+        name, *fields = self._read_items(content)
+        entry = self._classes.named(name)
+        if entry is None:
+            raise CorruptStreamError(f"no class {name!r} was declared for this job")
+        if len(fields) != len(entry.fields):
+            raise CorruptStreamError(f"{name} has {len(entry.fields)} fields")
+        return entry.build(fields)
 
 
 def _prepare_int(value: int) -> Any:
@@ -66,25 +139,6 @@ def _prepare_int(value: int) -> Any:
         return value
     size_bytes = value.bit_length() // 8 + 1
     return msgspec.msgpack.Ext(_INT, value.to_bytes(size_bytes, "big", signed=True))
-
-
-def _prepare_list(value: list[Any]) -> list[Any]:
-    return [prepare(item) for item in value]
-
-
-def _prepare_dict(value: dict[Any, Any]) -> dict[Any, Any]:
-    if _PLAIN.issuperset(map(type, value)):
-        return {key: prepare(item) for key, item in value.items()}
-    # An extension cannot be looked up as a key while it is one: pairs instead.
-    pairs = [[prepare(key), prepare(item)] for key, item in value.items()]
-    return msgspec.msgpack.Ext(_DICT, _encode(pairs))  # type: ignore[return-value]
-
-
-def _items_as(code: int) -> Callable[[Any], Any]:
-    def convert(value: Any) -> Any:
-        return msgspec.msgpack.Ext(code, _encode([prepare(item) for item in value]))
-
-    return convert
 
 
 def _text_as(code: int, text: Callable[[Any], str]) -> Callable[[Any], Any]:
@@ -140,15 +194,11 @@ def _read_int(content: memoryview) -> int:
     return int.from_bytes(content, "big", signed=True)
 
 
-def _read_items(content: memoryview) -> list[Any]:
-    items = _DECODER.decode(content)
+def _read_plain_items(content: memoryview) -> list[Any]:
+    items = msgspec.msgpack.decode(content)
     if not isinstance(items, list):
-        raise CorruptStreamError("a collection holds no items")
+        raise CorruptStreamError("a value holds no parts")
     return items
-
-
-def _read_dict(content: memoryview) -> dict[Any, Any]:
-    return {key: item for key, item in _read_items(content)}  # noqa: C416 -- pairs only
 
 
 def _text(content: memoryview) -> str:
@@ -157,15 +207,10 @@ def _text(content: memoryview) -> str:
 
 _TUPLE, _SET, _FROZENSET, _DICT, _INT = 1, 2, 3, 4, 5
 _DATETIME, _DATE, _TIME, _TIMEDELTA, _DECIMAL, _UUID = 6, 7, 8, 9, 10, 11
-_BYTEARRAY, _COMPLEX = 12, 13
+_BYTEARRAY, _COMPLEX, _RECORD = 12, 13, 14
 
 _PREPARE: Final[dict[type, Callable[[Any], Any]]] = {
     int: _prepare_int,
-    list: _prepare_list,
-    dict: _prepare_dict,
-    tuple: _items_as(_TUPLE),
-    set: _items_as(_SET),
-    frozenset: _items_as(_FROZENSET),
     dt.datetime: _prepare_moment(_DATETIME),
     dt.date: _text_as(_DATE, dt.date.isoformat),
     dt.time: _prepare_moment(_TIME),
@@ -177,22 +222,18 @@ _PREPARE: Final[dict[type, Callable[[Any], Any]]] = {
         _COMPLEX, _encode([value.real, value.imag])
     ),
 }
-PREPARED_TYPES: Final = frozenset(_PREPARE)
+PREPARED_TYPES: Final = frozenset({*_PREPARE, list, dict, tuple, set, frozenset})
 _READ: Final[dict[int, Callable[[memoryview], Any]]] = {
-    _TUPLE: lambda content: tuple(_read_items(content)),
-    _SET: lambda content: set(_read_items(content)),
-    _FROZENSET: lambda content: frozenset(_read_items(content)),
-    _DICT: _read_dict,
     _INT: _read_int,
     _DATETIME: _read_moment(dt.datetime),
     _DATE: lambda content: dt.date.fromisoformat(_text(content)),
     _TIME: _read_moment(dt.time),
-    _TIMEDELTA: lambda content: dt.timedelta(*_read_items(content)),
+    _TIMEDELTA: lambda content: dt.timedelta(*_read_plain_items(content)),
     _DECIMAL: lambda content: decimal.Decimal(_text(content)),
     _UUID: lambda content: uuid.UUID(bytes=bytes(content)),
     _BYTEARRAY: bytearray,
-    _COMPLEX: lambda content: complex(*_read_items(content)),
+    _COMPLEX: lambda content: complex(*_read_plain_items(content)),
 }
-_DECODER: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(
-    ext_hook=decode_extension
-)
+_BUILTINS: Final = PythonTypes()
+prepare: Final = _BUILTINS.prepare
+decode_extension: Final = _BUILTINS.decode_extension

@@ -1,0 +1,185 @@
+"""Classes of the user's that may travel: a table that is filled at the start of a job.
+
+Theory of operation: a record is its class's name and its fields, and the name is looked
+up in this table and nowhere else. So bytes from a peer can only make objects of classes
+that both sides have entered, and no function of the user's runs when they are read,
+but for an enum's lookup and the ``__post_init__`` of a ``msgspec.Struct``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import typing
+from collections.abc import Callable, Iterable
+from enum import Enum
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+
+__all__ = ["NO_RECORD_CLASSES", "RecordClass", "RecordClasses"]
+
+
+class RecordClass:
+    """How the objects of one class are taken apart and put together.
+
+    Attributes:
+        kind: The class.
+        name: Its module and qualified name.
+        fields: Names of its fields; one, ``value``, for an enum.
+        split: Returns an object's fields as a tuple.
+        build: Returns an object, given its fields in order.
+    """
+
+    __slots__ = ("build", "fields", "kind", "name", "split")
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+        self.name = f"{kind.__module__}.{kind.__qualname__}"
+        self.fields = _fields_of(kind)
+        self.split = _splitter(kind, self.fields)
+        self.build = _builder(kind, self.fields)
+
+
+class RecordClasses:
+    """Classes by name; the same in every process of a job.
+
+    Args:
+        kinds: NamedTuples, dataclasses, ``msgspec.Struct``s and enums.
+
+    Raises:
+        WrongTypeError: If a class is none of these.
+        InvalidArgumentError: If two classes have one name.
+
+    Example:
+        >>> from typing import NamedTuple
+        >>> class Trade(NamedTuple):
+        ...     symbol: str
+        ...     price: float
+        >>> classes = RecordClasses.found_in([list[Trade], int])
+        >>> len(classes)
+        1
+        >>> classes.of(Trade).fields
+        ('symbol', 'price')
+    """
+
+    __slots__ = ("_by_kind", "_by_name")
+
+    def __init__(self, kinds: Iterable[type] = ()) -> None:
+        self._by_kind: dict[type, RecordClass] = {}
+        self._by_name: dict[str, RecordClass] = {}
+        for kind in kinds:
+            if kind not in self._by_kind:
+                self._enter(RecordClass(kind))
+
+    @classmethod
+    def found_in(cls, hints: Iterable[Any]) -> RecordClasses:
+        """Return the classes that type hints name, those of their fields included.
+
+        Hints that name no such class, or cannot be resolved, are passed over.
+        """
+        found: dict[type, None] = {}
+        seen: set[int] = set()
+        # Hints are kept, so that no other one gets the identity of one that was seen.
+        waiting = list(hints)
+        for hint in waiting:
+            if id(hint) in seen:
+                continue
+            seen.add(id(hint))
+            waiting.extend(typing.get_args(hint))
+            if isinstance(hint, type) and _is_record(hint) and hint not in found:
+                found[hint] = None
+                waiting.extend(_hints_of(hint))
+        return cls(found)
+
+    def __len__(self) -> int:
+        return len(self._by_kind)
+
+    def of(self, kind: type) -> RecordClass | None:
+        """Return how a class is taken apart, or None if it was not entered."""
+        return self._by_kind.get(kind)
+
+    def named(self, name: object) -> RecordClass | None:
+        """Return the class of a name, or None if none was entered."""
+        return self._by_name.get(name) if isinstance(name, str) else None
+
+    def fingerprint(self) -> str:
+        """Return a text that is equal where the same classes have the same fields."""
+        described = repr(sorted((one.name, one.fields) for one in self._all()))
+        return hashlib.blake2b(described.encode(), digest_size=8).hexdigest()
+
+    def _all(self) -> Iterable[RecordClass]:
+        return self._by_kind.values()
+
+    def _enter(self, entry: RecordClass) -> None:
+        if entry.name in self._by_name:
+            raise InvalidArgumentError("kinds", f"two classes are called {entry.name}")
+        self._by_kind[entry.kind] = self._by_name[entry.name] = entry
+
+
+NO_RECORD_CLASSES: Final = RecordClasses()
+
+
+def _is_record(kind: type) -> bool:
+    if issubclass(kind, Enum):
+        return bool(kind.__members__)
+    return (
+        (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+        or dataclasses.is_dataclass(kind)
+        or (issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct)
+    )
+
+
+def _hints_of(kind: type) -> list[Any]:
+    try:
+        return list(typing.get_type_hints(kind).values())
+    except Exception:  # noqa: BLE001 -- a hint is whatever the user wrote
+        return []
+
+
+def _fields_of(kind: type) -> tuple[str, ...]:
+    if not isinstance(kind, type) or not _is_record(kind):
+        raise WrongTypeError(
+            "kinds",
+            f"{kind!r} is no NamedTuple, dataclass, msgspec.Struct or enum",
+            "Declare the edge's type, so that a MsgpackSerializer is used.",
+        )
+    described: Any = kind
+    if issubclass(kind, Enum):
+        return ("value",)
+    if issubclass(kind, tuple):
+        return tuple(described._fields)
+    if issubclass(kind, msgspec.Struct):
+        return kind.__struct_fields__
+    return tuple(field.name for field in dataclasses.fields(described))
+
+
+def _splitter(kind: type, fields: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if issubclass(kind, tuple) and not issubclass(kind, Enum):
+        return tuple
+    if len(fields) == 1:
+        get = attrgetter(fields[0])
+        return lambda record: (get(record),)
+    return attrgetter(*fields) if fields else lambda record: ()
+
+
+def _builder(kind: Any, fields: tuple[str, ...]) -> Callable[[Any], Any]:
+    if issubclass(kind, Enum):
+        return lambda row: kind(row[0])
+    if issubclass(kind, tuple):
+        return lambda row: tuple.__new__(kind, row)
+    if issubclass(kind, msgspec.Struct):
+        return lambda row: kind(**dict(zip(fields, row, strict=True)))
+    # Neither __init__ nor __post_init__: the record was made once already.
+    put = object.__setattr__
+
+    def build(row: Any) -> Any:
+        record = object.__new__(kind)
+        for name, value in zip(fields, row, strict=True):
+            put(record, name, value)
+        return record
+
+    return build
