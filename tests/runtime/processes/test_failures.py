@@ -1,0 +1,265 @@
+"""What goes wrong in a worker: whose fault, which line, and nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import aiomailbox as am
+
+pytestmark = pytest.mark.real_time
+
+
+async def running(job: am.JobClient) -> None:
+    """Wait until every task of a job runs."""
+    async with asyncio.timeout(50):
+        while True:
+            tasks = job.metrics().tasks.values()
+            if tasks and all(task["state"] == "running" for task in tasks):
+                return
+            assert job.state in {am.JobState.CREATED, am.JobState.RUNNING}
+            await asyncio.sleep(0.02)
+
+
+def endless() -> Any:
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+def never_ending(env: am.StreamExecutionEnvironment, function: Any) -> None:
+    """A job whose records come from the parent and meet the function in two workers."""
+    stream = env.from_collection(endless()).rebalance().map(function)
+    stream.key_by(lambda n: n % 16).map(lambda n: n).sink_to(lambda n: None)
+
+
+async def test_an_error_names_the_operator_its_uid_and_the_users_line(
+    env: am.StreamExecutionEnvironment,
+) -> None:
+    def check(number: int) -> int:
+        if number == 7:
+            raise KeyError("no such airport")
+        return number
+
+    line = check.__code__.co_firstlineno + 2
+    stream = env.from_collection(range(100)).map(check).name("checker").uid("check-1")
+    with pytest.raises(am.JobFailedError) as raised:
+        await stream.key_by(lambda n: n % 5).map(lambda n: n).collect()
+    cause = raised.value.__cause__
+    assert isinstance(cause, am.RemoteTaskError)
+    assert (cause.kind, cause.worker) == ("UserFunctionError", "worker 1")
+    for text in ("'checker'", "'check-1'", f"{__file__}:{line}", "KeyError"):
+        assert text in str(raised.value)
+    assert "in check" in cause.remote_traceback
+    assert any("in task 'collection -> checker (1/2)'" in n for n in cause.__notes__)
+
+
+async def test_a_function_that_cannot_be_sent_is_refused_before_any_process(
+    env: am.StreamExecutionEnvironment, monkeypatch: Any
+) -> None:
+    lock = threading.Lock()
+
+    def locked(number: int) -> int:
+        with lock:
+            return number
+
+    async def no_process(self: Any, *args: Any, **kwargs: Any) -> None:
+        pytest.fail("a process was started")
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "subprocess_exec", no_process)
+    stream = env.from_collection(range(9)).map(locked).name("locked").uid("l")
+    with pytest.raises(am.NotShippableError) as raised:
+        await stream.collect()
+    assert (raised.value.operator, raised.value.uid) == ("locked", "l")
+    assert "variable 'lock' of" in str(raised.value)
+    with pytest.raises(am.NotShippableError, match="'by lock'"):
+        await (
+            env.from_collection(range(9))
+            .key_by(locked)
+            .map(lambda n: n)
+            .name("by lock")
+            .collect()
+        )
+
+
+async def test_records_that_cannot_be_sent_name_their_source(
+    env: am.StreamExecutionEnvironment,
+) -> None:
+    with pytest.raises(am.NotShippableError, match="'locks'"):
+        await env.from_collection([threading.Lock()], name="locks").collect()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+async def test_a_killed_worker_fails_the_job_with_its_name(
+    env: am.StreamExecutionEnvironment, traces: Any, victim: int
+) -> None:
+    never_ending(env, lambda n: n)
+    with pytest.raises(am.JobFailedError) as raised:
+        async with env.start() as job:
+            await running(job)
+            pids = sorted(worker.pid for worker in traces.workers())
+            os.kill(pids[victim], signal.SIGKILL)
+            killed_at = time.monotonic()
+            with pytest.raises(am.JobFailedError):
+                await job.result()
+            assert time.monotonic() - killed_at < 5
+    cause = raised.value.__cause__
+    assert isinstance(cause, am.WorkerDiedError)
+    assert cause.pid == pids[victim]
+    assert cause.worker in {"worker 1", "worker 2"}
+    assert cause.exit_code == -signal.SIGKILL
+    assert "was ended by signal SIGKILL" in str(raised.value)
+    traces.check_none()
+
+
+async def test_a_worker_that_exits_fails_the_job_with_its_exit_code(
+    env: am.StreamExecutionEnvironment,
+) -> None:
+    def leave(number: int) -> int:
+        if number == 1000:
+            os._exit(3)
+        return number
+
+    never_ending(env, leave)
+    with pytest.raises(am.JobFailedError, match="ended with exit code 3") as raised:
+        await env.execute()
+    cause = raised.value.__cause__
+    assert isinstance(cause, am.WorkerDiedError)
+    assert cause.exit_code == 3
+
+
+async def test_a_worker_that_hangs_is_killed_when_its_time_is_up(
+    env: am.StreamExecutionEnvironment, tmp_path: Path, traces: Any
+) -> None:
+    started = tmp_path / "started"
+
+    def hang(number: int) -> int:
+        started.touch()
+        time.sleep(1000)
+        return number
+
+    env.from_collection(range(2)).map(hang).sink_to(lambda n: None)
+    with pytest.raises(am.JobFailedError, match=r"did not end within 2\.0 s"):
+        async with env.start() as job:
+            async with asyncio.timeout(50):
+                while not started.exists():
+                    await asyncio.sleep(0.02)
+            cancelled_at = time.monotonic()
+            await job.cancel()
+            assert time.monotonic() - cancelled_at < 10
+    traces.check_none()
+
+
+async def test_a_module_that_ends_a_worker_while_it_loads_the_job(
+    env: am.StreamExecutionEnvironment, tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "leaving.py").write_text(
+        "import os, sys\n"
+        "if any('worker' in argument for argument in sys.orig_argv):\n"
+        "    os._exit(5)\n"
+        "def same(value):\n"
+        "    return value\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import leaving  # type: ignore[import-not-found]
+
+    with pytest.raises(am.JobFailedError, match="ended with exit code 5"):
+        await env.from_collection(range(3)).map(leaving.same).collect()
+
+
+async def test_a_module_that_fails_to_load_in_a_worker_is_told(
+    env: am.StreamExecutionEnvironment, tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "failing.py").write_text(
+        "import sys\n"
+        "if any('worker' in argument for argument in sys.orig_argv):\n"
+        "    raise LookupError('no licence')\n"
+        "def same(value):\n"
+        "    return value\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import failing  # type: ignore[import-not-found]
+
+    with pytest.raises(am.JobFailedError, match="LookupError: no licence"):
+        await env.from_collection(range(3)).map(failing.same).collect()
+
+
+async def test_cancelling_the_caller_ends_all_workers(
+    env: am.StreamExecutionEnvironment, traces: Any
+) -> None:
+    never_ending(env, lambda n: n)
+    work = asyncio.get_running_loop().create_task(env.execute())
+    async with asyncio.timeout(50):
+        while len(traces.workers()) < 2:
+            await asyncio.sleep(0.02)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    traces.check_none()
+
+
+async def test_the_end_of_the_block_ends_a_job_that_runs(
+    env: am.StreamExecutionEnvironment, traces: Any
+) -> None:
+    never_ending(env, lambda n: n)
+    async with env.start() as job:
+        await running(job)
+        assert {psutil.Process(w.pid).status() for w in traces.workers()}
+    assert job.state is am.JobState.CANCELED
+    traces.check_none()
+
+
+async def test_a_function_that_stops_its_task_cancels_the_job(
+    env: am.StreamExecutionEnvironment,
+) -> None:
+    from aiomailbox.errors import StopTask
+
+    def stop(number: int) -> int:
+        raise StopTask("enough")
+
+    env.from_collection(range(10)).map(stop).sink_to(lambda n: None)
+    with pytest.raises(am.JobCancelledError):
+        await env.execute()
+
+
+async def test_a_clock_of_its_own_is_refused() -> None:
+    from aiomailbox.testing import ManualClock
+
+    env = am.StreamExecutionEnvironment(clock=ManualClock())
+    env.deployment = am.Processes(2)
+    with pytest.raises(am.UsageError, match="ticks in this process only"):
+        await env.from_collection([1]).collect()
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 1.5, "2"])
+def test_a_number_of_processes_that_cannot_be(count: Any) -> None:
+    with pytest.raises(am.UsageError, match="count"):
+        am.Processes(count)
+
+
+def test_a_transport_that_there_is_not() -> None:
+    with pytest.raises(am.UsageError, match='"unix" or "tcp"'):
+        am.Processes(1, transport="udp")  # type: ignore[arg-type]
+
+
+def test_what_to_install_is_named(monkeypatch: Any) -> None:
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'aiomailbox\[processes\]'"):
+        am.Processes(2)
+
+
+def test_what_is_no_deployment_is_refused() -> None:
+    env = am.StreamExecutionEnvironment()
+    with pytest.raises(am.UsageError, match=r"am\.Processes\(4\)"):
+        env.deployment = 4  # type: ignore[assignment]
