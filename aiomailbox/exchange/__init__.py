@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from aiomailbox.exchange.awaitable_gate import Gate
+from aiomailbox.exchange.blocking_partition import BlockingResultPartition
+from aiomailbox.exchange.blocking_view import BlockingView
 from aiomailbox.exchange.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
 from aiomailbox.exchange.channel import (
     ChannelListener,
@@ -18,6 +20,8 @@ from aiomailbox.exchange.contract import (
     PolledBuffer,
 )
 from aiomailbox.exchange.gate import InputGate
+from aiomailbox.exchange.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.output_partition import OutputPartition
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
@@ -42,6 +46,8 @@ __all__ = [
     "BUFFER_SIZE_BYTES",
     "DEFAULT_FLUSH_INTERVAL_MS",
     "SEQUENCE_MODULUS",
+    "BlockingResultPartition",
+    "BlockingView",
     "BroadcastPartitioner",
     "ChannelCredit",
     "ChannelListener",
@@ -55,7 +61,9 @@ __all__ = [
     "InputGate",
     "KeyGroupPartitioner",
     "LocalInputChannel",
+    "MixedResultPartition",
     "ObjectBuffer",
+    "OutputPartition",
     "PartitionRegistry",
     "Partitioner",
     "PipelinedSubpartition",
