@@ -21,7 +21,7 @@ from aiomailbox.exchange.contract import (
     DataListener,
     PolledBuffer,
 )
-from aiomailbox.records import Alignment, CheckpointBarrier, RuntimeEvent
+from aiomailbox.records import CheckpointBarrier, RuntimeEvent
 
 __all__ = ["PipelinedSubpartition"]
 
@@ -272,7 +272,7 @@ class PipelinedSubpartition:
 
         Returns:
             The data buffers that it overtakes, still queued, in order; None if the
-            barrier is not queued any more.
+            barrier is not queued any more, or must not overtake.
         """
         overtaken: list[ObjectBuffer] = []
         for buffer in self._buffers:
@@ -282,13 +282,10 @@ class PipelinedSubpartition:
             elif (
                 isinstance(event, CheckpointBarrier)
                 and event.checkpoint_id == checkpoint_id
-                and not event.is_priority
+                and event.may_overtake
             ):
                 self._buffers.remove_event(buffer)
-                unaligned = CheckpointBarrier(
-                    checkpoint_id, event.timestamp_ms, Alignment.UNALIGNED
-                )
-                self._add_priority(ObjectBuffer.for_event(unaligned))
+                self._add_priority(ObjectBuffer.for_event(event.as_unaligned()))
                 return overtaken
         return None
 

@@ -127,8 +127,19 @@ class CheckpointBarrier(RuntimeEvent):
         """Whether data in flight may become part of the checkpoint."""
         return self.alignment is Alignment.UNALIGNED or self.is_timeoutable
 
+    @property
+    def may_overtake(self) -> bool:
+        """Whether `as_unaligned` is allowed: a savepoint holds no data in flight."""
+        return (
+            self.alignment is Alignment.ALIGNED and not self.snapshot_type.is_savepoint
+        )
+
     def as_unaligned(self) -> CheckpointBarrier:
-        """Return the same barrier, now overtaking: what a timeout makes of it."""
+        """Return the same barrier, now overtaking: what a timeout makes of it.
+
+        Raises:
+            InvalidArgumentError: If it asks for a savepoint.
+        """
         return replace(
             self, alignment=Alignment.UNALIGNED, aligned_timeout_ms=NO_ALIGNED_TIMEOUT
         )
@@ -136,7 +147,7 @@ class CheckpointBarrier(RuntimeEvent):
     @property
     def blocks_upstream(self) -> bool:  # type: ignore[override]
         """Whether the subpartition stops after handing the barrier out."""
-        return self.alignment is not Alignment.UNALIGNED
+        return self.needs_alignment
 
     @property
     def is_priority(self) -> bool:  # type: ignore[override]

@@ -100,12 +100,14 @@ def test_a_long_run_is_handed_over_as_it_is(data: Data) -> None:
     assert buffer.elements[0] is run
 
 
-def test_only_barriers_that_are_not_unaligned_block_and_only_those_overtake() -> None:
+def test_barriers_that_align_block_and_unaligned_ones_overtake() -> None:
     def kind(alignment: Alignment) -> tuple[bool, bool]:
         buffer = ObjectBuffer.for_event(CheckpointBarrier(1, 0, alignment))
         return buffer.blocks_upstream, buffer.is_priority
 
     assert kind(Alignment.ALIGNED) == (True, False)
+    assert kind(Alignment.FORCED_ALIGNED) == (True, False)
+    assert kind(Alignment.AT_LEAST_ONCE) == (False, False)
     assert kind(Alignment.UNALIGNED) == (False, True)
 
 

@@ -18,6 +18,7 @@ from aiomailbox.records import (
     CheckpointBarrier,
     EndOfPartition,
     ListRun,
+    SnapshotType,
 )
 
 Data = Callable[..., ObjectBuffer]
@@ -338,6 +339,51 @@ def test_net_110_only_the_barrier_of_that_checkpoint_times_out(
     assert subpartition.time_out_barrier(1) is None
     assert subpartition.time_out_barrier(2) == []
     assert subpartition.time_out_barrier(2) is None
+
+
+def test_a_barrier_that_times_out_keeps_its_type_and_its_place(
+    subpartition: PipelinedSubpartition,
+) -> None:
+    full = CheckpointBarrier(
+        3,
+        17,
+        snapshot_type=SnapshotType.FULL_CHECKPOINT,
+        aligned_timeout_ms=100,
+        location=b"there",
+    )
+    subpartition.add(ObjectBuffer.for_event(full))
+    assert subpartition.time_out_barrier(3) == []
+    polled = subpartition.poll()
+    assert polled is not None
+    assert polled.buffer.event == full.as_unaligned()
+    assert not subpartition.is_blocked
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        CheckpointBarrier(1, 0, snapshot_type=SnapshotType.SAVEPOINT_NATIVE),
+        CheckpointBarrier(1, 0, Alignment.FORCED_ALIGNED),
+        CheckpointBarrier(1, 0, Alignment.AT_LEAST_ONCE),
+    ],
+)
+def test_a_barrier_that_must_not_overtake_stays_where_it_is(
+    subpartition: PipelinedSubpartition, data: Data, waits: CheckpointBarrier
+) -> None:
+    subpartition.add(data(1))
+    subpartition.add(ObjectBuffer.for_event(waits))
+    assert subpartition.time_out_barrier(1) is None
+    assert poll_count(subpartition) == 1
+
+
+def test_a_barrier_of_at_least_once_stops_nobody(
+    subpartition: PipelinedSubpartition, data: Data
+) -> None:
+    subpartition.add(barrier(Alignment.AT_LEAST_ONCE))
+    subpartition.add(data(2))
+    assert poll_count(subpartition) == 0
+    assert not subpartition.is_blocked
+    assert poll_count(subpartition) == 2
 
 
 def test_net_111_a_second_view_is_refused(
