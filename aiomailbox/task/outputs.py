@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -22,13 +21,18 @@ from aiomailbox.records import (
 
 
 class Availabilities(Availability):
-    """Several availabilities as one: available when each of them is."""
+    """Several availabilities as one: available when each of them is.
 
-    __slots__ = ("_sources",)
+    However many wait, its sources know of one callback; a cancelled waiter leaves
+    nothing behind in them.
+    """
+
+    __slots__ = ("_is_watching", "_sources")
 
     def __init__(self, sources: Sequence[Availability]) -> None:
         self._sources = list(sources)
         self._callbacks = []
+        self._is_watching = False
 
     @property
     def available(self) -> bool:  # type: ignore[override]
@@ -37,21 +41,19 @@ class Availabilities(Availability):
 
     def on_available(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` once, when each source has been available."""
-        when_all_available(self._sources, callback)
+        if self.available:
+            callback()
+            return
+        self._callbacks.append(callback)
+        if not self._is_watching:
+            self._is_watching = True
+            when_all_available(self._sources, self._wake)
 
-    def discard(self, callback: Callable[[], None]) -> None:
-        """Leave the callback: it runs once more, which callers must allow."""
-
-    async def wait(self) -> None:
-        """Suspend until all are available at once."""
-        while not self.available:
-            await self.waiter()
-
-    def waiter(self) -> asyncio.Future[None]:
-        """Return a fresh future that completes when all have been available."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.on_available(lambda: None if future.done() else future.set_result(None))
-        return future
+    def _wake(self) -> None:
+        self._is_watching = False
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
 
 
 def all_of(sources: Sequence[Availability]) -> Availability:

@@ -83,6 +83,25 @@ async def test_a_cancelled_waiter_harms_nobody() -> None:
     await other
 
 
+async def test_cancelled_waiters_leave_nothing_with_the_sources() -> None:
+    first, second = Availability(), Availability()
+    both = all_of([first, second])
+    for _ in range(100):
+        both.waiter().cancel()
+    await asyncio.sleep(0)
+    assert len(both._callbacks) == 0
+    assert len(first._callbacks) + len(second._callbacks) <= 1
+    woken: list[int] = []
+    both.on_available(lambda: woken.append(1))
+    first.set_available()
+    second.set_available()
+    assert woken == [1]
+    first.reset()
+    both.on_available(lambda: woken.append(2))
+    first.set_available()
+    assert woken == [1, 2]
+
+
 async def test_several_outputs_get_everything_in_order_also_if_one_waits() -> None:
     log: list[Any] = []
     output = BroadcastingOutput([Sink("a", log, slow=True), Sink("b", log)])
