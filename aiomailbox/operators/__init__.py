@@ -50,6 +50,7 @@ from aiomailbox.operators.co_operator import (
     CoProcessOperator,
 )
 from aiomailbox.operators.collector import Collector
+from aiomailbox.operators.commutative import commutative, is_commutative
 from aiomailbox.operators.context import (
     Committables,
     Handover,
@@ -269,6 +270,7 @@ __all__ = [
     "check_state_names",
     "check_sync_function",
     "collect_list",
+    "commutative",
     "count",
     "count_distinct",
     "dead_letter",
@@ -279,6 +281,7 @@ __all__ = [
     "fuse",
     "is_async_aggregate",
     "is_async_callable",
+    "is_commutative",
     "last",
     "max_",
     "mean",

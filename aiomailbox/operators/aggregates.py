@@ -23,6 +23,7 @@ from aiomailbox.operators.aggregate_source import (
     roll_source,
 )
 from aiomailbox.operators.callables import is_async_callable
+from aiomailbox.operators.commutative import is_commutative
 from aiomailbox.operators.result_record import check_result_fields, result_type
 from aiomailbox.operators.selectors import (
     FieldSelector,
@@ -85,6 +86,8 @@ class Aggregate:
         add: ``add(record, accumulator)`` returns the accumulator, changed.
         get_result: Returns the result; changes nothing.
         merge: ``merge(first, second)`` returns the first, changed.
+        is_commutative: Whether the order of the records is all the same, which it is
+            not to `collect_list`, nor to objects that do not say so; see `commutative`.
         roll: ``roll(keys, records, get, put, append)`` adds each record to its key's
             accumulator and appends the result: one loop instead of calls per record.
             None until the first record has been added.
@@ -106,6 +109,10 @@ class Aggregate:
     ) -> None:
         self._pieces = pieces
         self.names = names
+        self.is_commutative = all(
+            is_commutative(selector) if kind == "custom" else kind != "collect_list"
+            for kind, selector in pieces
+        )
         self._layout = Layout([_TEMPLATES[kind] for kind, _ in pieces])
         self.add: Callable[[Any, Any], Any] = self._first_add
         self._compiled: Callable[[Any, Any], Any] | None = None

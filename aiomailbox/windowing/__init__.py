@@ -34,6 +34,7 @@ from aiomailbox.windowing.functions import (
 )
 from aiomailbox.windowing.merging import MergingWindowSet
 from aiomailbox.windowing.operator import WindowOperator
+from aiomailbox.windowing.panes import PanedAggregateOperator
 from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
 from aiomailbox.windowing.sessions import (
     EventTimeSessionWindows,
@@ -84,6 +85,7 @@ __all__ = [
     "MergingWindowAssigner",
     "MergingWindowSet",
     "NeverTrigger",
+    "PanedAggregateOperator",
     "ProcessWindowContext",
     "ProcessWindowFunction",
     "ProcessingTimeSessionWindows",

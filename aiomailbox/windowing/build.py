@@ -30,6 +30,7 @@ from aiomailbox.windowing.evictors import Evictor
 from aiomailbox.windowing.functions import check_window_function
 from aiomailbox.windowing.incremental import ReduceAggregate
 from aiomailbox.windowing.operator import WindowOperator
+from aiomailbox.windowing.panes import PanedAggregateOperator, may_share_panes
 from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
 from aiomailbox.windowing.sessions import EventTimeSessionWindows
 from aiomailbox.windowing.sliding import SlidingAggregateOperator
@@ -113,6 +114,8 @@ def window_operator(
     is_async = folding is not None and is_async_aggregate(folding)
     if spec.is_plain and folding is not None and not is_async and not function:
         if isinstance(assigner, SlidingEventTimeWindows):
+            if may_share_panes(assigner, folding):
+                return PanedAggregateOperator(spec, folding)
             return SlidingAggregateOperator(spec, folding)
         if isinstance(assigner, EventTimeSessionWindows):
             return SessionAggregateOperator(spec, folding)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
-from aiomailbox.operators import Aggregate, refuse_coroutine
+from aiomailbox.operators import Aggregate, is_commutative, refuse_coroutine
 from aiomailbox.state import ReduceFunction
 from aiomailbox.windowing.time_window import Window, window_datetime
 
@@ -31,12 +31,16 @@ class ReduceAggregate:
 
     Args:
         reduce_function: ``(reduced, value) -> reduced``.
+
+    Attributes:
+        is_commutative: Whether the function is said to be; see `commutative`.
     """
 
-    __slots__ = ("reduce_function",)
+    __slots__ = ("is_commutative", "reduce_function")
 
     def __init__(self, reduce_function: ReduceFunction) -> None:
         self.reduce_function = reduce_function
+        self.is_commutative = is_commutative(reduce_function)
 
     def create_accumulator(self) -> Any:
         """Return None: nothing has been added."""
@@ -54,7 +58,7 @@ class ReduceAggregate:
 
     def merge(self, first: Any, second: Any) -> Any:
         """Return both, folded into one."""
-        return self.reduce_function(first, second)
+        return second if first is None else self.reduce_function(first, second)
 
 
 def window_result(aggregate: Any, *, keyed: bool = True) -> WindowResult:

@@ -9,7 +9,7 @@ windows; this one gives them in one loop over a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import length_hint
 from typing import Any
 
@@ -27,7 +27,7 @@ from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, ListRun, Run
 from aiomailbox.state import ValueStateDescriptor
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.incremental import window_result
-from aiomailbox.windowing.open_windows import OpenWindows
+from aiomailbox.windowing.open_windows import Contents, OpenWindows
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.window_spec import WindowSpec, key_function
 
@@ -129,14 +129,18 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
 
     def snapshot(self) -> StatefulSnapshot:
         """Return the contents of all windows."""
-        both = (self._open, self._fired)
-        for windows in both:
-            windows.fill_table()
+        return self._snapshot_of(self._open.contents, self._fired.contents)
+
+    def _snapshot_of(
+        self, unfired: Mapping[int, Contents], fired: Mapping[int, Contents]
+    ) -> StatefulSnapshot:
+        self._open.fill_table(unfired)
+        self._fired.fill_table(fired)
         try:
             return super().snapshot()
         finally:
-            for windows in both:
-                windows.clear_table()
+            self._open.clear_table()
+            self._fired.clear_table()
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Emit the windows that end, forget those that are over, pass it on."""
@@ -214,10 +218,15 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         for start, contents in self._open.pop_until(watermark - size + 1):
             window = TimeWindow(start, start + size)
             try:
-                results += self._result.of_all(window, contents)
+                ended = self._at_end(start, contents)
+                results += self._result.of_all(window, ended)
             except Exception as error:
                 raise self.user_error(error) from error
-            stamps += [window.max_timestamp] * len(contents)
+            stamps += [window.max_timestamp] * len(ended)
             if not self._is_over(window):
                 self._fired.of(start).update(contents)
         return self.output.emit_run(ListRun(results, stamps)) if results else None
+
+    def _at_end(self, start: int, contents: Contents) -> Contents:
+        """Return what a window emits, given what was kept for it."""
+        return contents

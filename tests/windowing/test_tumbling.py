@@ -1,144 +1,32 @@
-"""The fast way gives exactly what the general one gives."""
+"""Tumbling windows, the fast way and the general one."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from aiomailbox.errors import TimestampError, UserFunctionError
-from aiomailbox.operators import aggregates, collect_list, count, skip, sum_
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag, StreamRecord
+from aiomailbox.operators import (
+    aggregates,
+    collect_list,
+    count,
+    skip,
+    sum_,
+)
+from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing import (
-    EventTimeSessionWindows,
-    SessionAggregateOperator,
-    SlidingEventTimeWindows,
-    TumblingAggregateOperator,
     TumblingEventTimeWindows,
     WindowAssigner,
-    WindowOperator,
     window_operator,
-)
-
-LATE = OutputTag("late")
-RECORDS = st.lists(
-    st.tuples(st.sampled_from("abc"), st.integers(-40, 60)), min_size=1, max_size=12
-)
-STEPS = st.lists(st.one_of(RECORDS, st.integers(-30, 80)), max_size=12)
-ASSIGNERS = st.one_of(
-    st.integers(1, 20).flatmap(
-        lambda size: st.builds(
-            TumblingEventTimeWindows, st.just(size), st.integers(-size + 1, size - 1)
-        )
-    ),
-    st.builds(SlidingEventTimeWindows, st.integers(1, 20), st.integers(1, 20)),
-    st.builds(EventTimeSessionWindows, st.integers(1, 20)),
-    st.just(EventTimeSessionWindows(lambda record: 1 + record[1] % 7)),
 )
 
 
 def operator_for(assigner: WindowAssigner, **options: Any) -> Any:
     return window_operator(lambda record: record[0], assigner, **options)
-
-
-class Drive:
-    """Runs steps: lists of records, and watermarks."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make = make
-        self.watermark = MIN_TIMESTAMP
-        self.late: list[Any] = []
-        self.open(None)
-
-    def open(self, state: object) -> None:
-        self.harness = OneInputHarness(self.make(), keyed=True)
-        self.harness.restore(state)
-        self.harness.open()
-        if self.watermark != MIN_TIMESTAMP:
-            self.harness.process_watermark(self.watermark)
-            assert len(self.harness.take_output()) == 1
-
-    def restart(self, *, with_watermark: bool) -> None:
-        if not with_watermark:
-            self.watermark = MIN_TIMESTAMP
-        state = self.harness.snapshot()
-        self.late += self.harness.side_output(LATE)
-        self.open(state)
-
-    def step(self, number: int, step: Any) -> list[Any]:
-        """Return what came out; firings of one moment may come in any order."""
-        if isinstance(step, int):
-            self.watermark = max(self.watermark, step)
-            self.harness.process_watermark(self.watermark)
-        else:
-            values = [(key, number * 100 + i) for i, (key, _) in enumerate(step)]
-            self.harness.process_run(values, [stamp for _, stamp in step])
-        output = self.harness.take_output()
-        records = [element for element in output if isinstance(element, StreamRecord)]
-        assert output[: len(records)] == records, "the watermark comes last"
-        if isinstance(step, int):
-            stamps: list[Any] = [record.timestamp for record in records]
-            assert stamps == sorted(stamps)
-            records.sort()
-        return records
-
-
-def outcome(
-    make: Callable[[], Any], steps: list[Any], cut: int | None, *, with_watermark: bool
-) -> list[Any]:
-    drive = Drive(make)
-    found: list[Any] = []
-    for number, step in enumerate([*steps, MAX_TIMESTAMP]):
-        found.append(drive.step(number, step))
-        if number == cut:
-            drive.restart(with_watermark=with_watermark)
-    dropped = drive.harness.context.metrics.counter("late_records_dropped").value
-    return [*found, drive.late + drive.harness.side_output(LATE), dropped]
-
-
-@settings(
-    suppress_health_check=[
-        HealthCheck.function_scoped_fixture,
-        HealthCheck.too_slow,
-    ]
-)
-@given(
-    assigner=ASSIGNERS,
-    steps=STEPS,
-    lateness=st.sampled_from([0, 0.003, 0.02]),
-    tag=st.sampled_from([None, LATE]),
-    cut=st.one_of(st.none(), st.integers(0, 12)),
-    with_watermark=st.booleans(),
-)
-def test_the_fast_way_and_the_general_one_give_the_same(
-    general_trigger: Any,
-    assigner: WindowAssigner,
-    steps: list[Any],
-    lateness: float,
-    tag: OutputTag | None,
-    cut: int | None,
-    with_watermark: bool,
-) -> None:
-    options: dict[str, Any] = {
-        "aggregate": aggregates(n=count(), all=collect_list(lambda record: record[1])),
-        "allowed_lateness": lateness,
-        "late_tag": tag,
-    }
-
-    def fast() -> Any:
-        return operator_for(assigner, **options)
-
-    def general() -> Any:
-        return operator_for(assigner, trigger=general_trigger, **options)
-
-    assert isinstance(fast(), TumblingAggregateOperator | SessionAggregateOperator)
-    assert isinstance(general(), WindowOperator)
-    found = outcome(fast, steps, cut, with_watermark=with_watermark)
-    assert found == outcome(general, steps, cut, with_watermark=with_watermark)
 
 
 @given(
@@ -306,16 +194,3 @@ def test_the_state_of_two_subtasks_becomes_that_of_one_and_of_three(
                 subtask.process_watermark(9)
                 found.append(subtask.values)
         assert found == expected
-
-
-def test_a_record_joins_the_sessions_on_both_sides_of_it_with_all_they_hold() -> None:
-    operator = operator_for(
-        EventTimeSessionWindows(10), aggregate=collect_list(lambda record: record[1])
-    )
-    assert isinstance(operator, SessionAggregateOperator)
-    with OneInputHarness(operator, keyed=True) as harness:
-        harness.process_run([("a", 1), ("a", 2), ("a", 3)], [0, 16, 8])
-        harness.process_watermark(100)
-        assert [(sorted(r), t) for r, t in map(tuple, harness.output[:-1])] == [
-            ([1, 2, 3], 25)
-        ]

@@ -28,6 +28,7 @@ class Quantile:
         where: Which records count; None for all.
     """
 
+    is_commutative = True
 
     def __init__(
         self,

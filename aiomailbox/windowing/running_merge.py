@@ -1,0 +1,138 @@
+"""The contents of windows that overlap, merged from the panes that they share.
+
+Theory of operation: the panes are looked at in blocks of one window's size. A window
+that begins in a block ends in the next one, so its content is that of the rest of the
+block, from its start on, and that of the next block up to its end. The first are made
+for all windows of a block at once, from the last pane to the first; the second is one
+content per key that grows from window to window. So a pane is merged a fixed number of
+times, in however many windows it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiomailbox.records import MIN_TIMESTAMP
+from aiomailbox.windowing.open_windows import Contents
+
+
+class RunningMerge:
+    """Merges panes to windows, which are asked for from the earliest to the latest.
+
+    Args:
+        panes: ``pane start -> {key: accumulator}``, looked at and never changed.
+        aggregate: Creates and merges accumulators; see `commutative`.
+        size: Of a window, a multiple of ``pane``; milliseconds like all that follows.
+        slide: Between the starts of two windows, a multiple of ``pane``.
+        pane: Length of a pane.
+
+    Invariants:
+        ``_block`` is a window's start, and ``_rests`` has all windows that begin in the
+        block, from the one that is taken next.
+        ``_grown`` holds the panes from ``_block + size`` up to ``_grown_to``.
+
+    Cost:
+        Per key and pane three merges, and per key and window one copy.
+
+    Concept:
+        Two stacks, as in Tangwongsan et al., "General Incremental Sliding-Window
+        Aggregation", VLDB 2015.
+
+    Example:
+        >>> from aiomailbox.operators import sum_
+        >>> panes = {0: {"a": [1]}, 5: {"a": [2], "b": [3]}, 10: {"b": [4]}}
+        >>> merge = RunningMerge(panes, sum_(int), size=10, slide=5, pane=5)
+        >>> merge.take(0), merge.take(5)
+        ({'a': [3], 'b': [3]}, {'a': [2], 'b': [7]})
+    """
+
+    __slots__ = (
+        "_aggregate",
+        "_block",
+        "_grown",
+        "_grown_to",
+        "_pane",
+        "_panes",
+        "_rests",
+        "_size",
+        "_slide",
+    )
+
+    def __init__(
+        self,
+        panes: Mapping[int, Contents],
+        aggregate: Any,
+        *,
+        size: int,
+        slide: int,
+        pane: int,
+    ) -> None:
+        self._panes = panes
+        self._aggregate = aggregate
+        self._size = size
+        self._slide = slide
+        self._pane = pane
+        # Before all windows.
+        self._block = MIN_TIMESTAMP - 2 * size
+        self._grown_to = self._block + size
+        self._rests: dict[int, Contents] = {}
+        self._grown: Contents = {}
+
+    def take(self, start: int) -> Contents:
+        """Return what a window holds; nothing else refers to it.
+
+        Args:
+            start: Of the window; after that of the one before.
+        """
+        if start >= self._block + self._size:
+            self._begin_block(start)
+        self._grow(start + self._size)
+        contents = self._rests.pop(start, {})
+        self.merge_into(contents, self._grown)
+        return contents
+
+    def add(self, pane: int, key: Any, one: Any) -> None:
+        """Take note that a pane got one more record, after windows were taken.
+
+        Args:
+            pane: Its start.
+            key: Of the record.
+            one: An accumulator that holds the record and nothing else.
+        """
+        end = self._block + self._size
+        if end <= pane < self._grown_to:
+            self.merge_into(self._grown, {key: one})
+        elif self._block <= pane < end:
+            for start, contents in self._rests.items():
+                if start <= pane:
+                    self.merge_into(contents, {key: one})
+
+    def merge_into(self, contents: Contents, others: Mapping[Any, Any]) -> None:
+        """Put others into contents, key by key; the others stay as they are."""
+        create, merge = self._aggregate.create_accumulator, self._aggregate.merge
+        get = contents.get
+        for key, other in others.items():
+            found = get(key)
+            contents[key] = merge(create() if found is None else found, other)
+
+    def _begin_block(self, block: int) -> None:
+        self._block, self._grown_to = block, block + self._size
+        self._grown = {}
+        self._rests = {}
+        rest: Contents = {}
+        for pane in range(self._grown_to - self._pane, block - 1, -self._pane):
+            found = self._panes.get(pane)
+            if found:
+                self.merge_into(rest, found)
+            if (pane - block) % self._slide == 0:
+                # Also where nothing is yet: a record may still come late.
+                self._rests[pane] = {}
+                self.merge_into(self._rests[pane], rest)
+
+    def _grow(self, end: int) -> None:
+        for pane in range(self._grown_to, end, self._pane):
+            found = self._panes.get(pane)
+            if found:
+                self.merge_into(self._grown, found)
+        self._grown_to = max(self._grown_to, end)
