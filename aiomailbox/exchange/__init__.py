@@ -22,6 +22,8 @@ from aiomailbox.exchange.contract import (
 from aiomailbox.exchange.gate import InputGate
 from aiomailbox.exchange.mixed_partition import MixedResultPartition
 from aiomailbox.exchange.output_partition import OutputPartition
+from aiomailbox.exchange.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.output_partition import OutputPartition
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
@@ -62,7 +64,9 @@ __all__ = [
     "KeyGroupPartitioner",
     "LocalInputChannel",
     "MixedResultPartition",
+    "MixedResultPartition",
     "ObjectBuffer",
+    "OutputPartition",
     "OutputPartition",
     "PartitionRegistry",
     "Partitioner",

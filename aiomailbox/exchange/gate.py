@@ -9,6 +9,7 @@ while a channel is queued, and for ever once it is finished or closed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import CorruptStreamError, GateClosedError, InvalidArgumentError
@@ -29,7 +30,19 @@ from aiomailbox.records import (
     StopMode,
 )
 
-__all__ = ["InputGate"]
+__all__ = ["GateActivity", "InputGate"]
+
+
+class GateActivity(Protocol):
+    """Who wants to know when a gate has something to read, and when it has nothing."""
+
+    def on_data(self) -> None:
+        """Take note that there is something to read now."""
+        ...
+
+    def on_idle(self) -> None:
+        """Take note that there is nothing to read any more."""
+        ...
 
 
 class InputGate(Gate):
@@ -40,6 +53,9 @@ class InputGate(Gate):
     Args:
         channels: At least one; each is told its index, from 0.
         name: Used in messages.
+
+    Attributes:
+        activity: Is told when there is something to read, and when there is nothing.
 
     Concept:
         Flink, ``SingleInputGate``.
@@ -52,6 +68,7 @@ class InputGate(Gate):
         self.priority_availability = Availability()
         self.channels = list(channels)
         self.name = name
+        self.activity: GateActivity | None = None
         self._with_data: PrioritizedDeque[InputChannel] = PrioritizedDeque()
         self._is_queued = [False] * len(channels)
         self._priority_polled: list[int | None] = [None] * len(channels)
@@ -194,6 +211,8 @@ class InputGate(Gate):
         if has_priority and not self.priority_availability.available:
             self.priority_availability.set_available()
         if not self.availability.available:
+            if self.activity is not None:
+                self.activity.on_data()
             self.availability.set_available()
 
     def _accept(
@@ -229,6 +248,8 @@ class InputGate(Gate):
         if not self._with_data and self.availability.available:
             if self._unfinished and not self._is_closed:
                 self.availability.reset()
+                if self.activity is not None:
+                    self.activity.on_idle()
         elif not self._unfinished and not self.availability.available:
             self.availability.set_available()
         if (
