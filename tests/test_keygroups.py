@@ -34,6 +34,7 @@ def _folded(terms: list[int], seed: int) -> int:
 
 
 def test_murmur_hash_and_key_groups_have_flinks_values() -> None:
+    """SEM-128."""
     codes = [0, 1, 2, 42, -1, 2**31]
     expected = [593689054, 68075478, 1085422463, 1134849565, 1982413648, 1718298732]
     assert [murmur_hash(code) for code in codes] == expected
@@ -41,6 +42,7 @@ def test_murmur_hash_and_key_groups_have_flinks_values() -> None:
 
 
 def test_strings_are_in_flinks_key_groups() -> None:
+    """SEM-129."""
     keys = ["a", "b", "key1", "key2", "hello", ""]
     assert [key_group(key, 128) for key in keys] == [81, 22, 41, 27, 35, 94]
 
@@ -109,6 +111,7 @@ def test_a_key_that_has_no_place_is_refused_with_advice(
 def test_ranges_partition_the_key_groups_and_agree_with_owners(
     max_parallelism: int, data: st.DataObject
 ) -> None:
+    """SEM-132."""
     parallelism = data.draw(st.integers(1, max_parallelism))
     owners = []
     for index in range(parallelism):
@@ -116,6 +119,43 @@ def test_ranges_partition_the_key_groups_and_agree_with_owners(
         owners += [index] * len(owned)
     groups = range(max_parallelism)
     assert owners == [operator_index(g, parallelism, max_parallelism) for g in groups]
+
+
+def test_owners_have_flinks_values() -> None:
+    """SEM-130."""
+    owners = [
+        [operator_index(group, parallelism, 128) for parallelism in (1, 2, 3, 4)]
+        for group in (81, 41)
+    ]
+    assert owners == [[0, 1, 1, 2], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("max_parallelism", "ends"),
+    [
+        (128, [42, 85, 127]),
+        (10, [3, 6, 9]),
+        (10, [2, 4, 7, 9]),
+        (7, [0, 1, 2, 3, 4, 5, 6]),
+        (32768, [6553, 13107, 19660, 26214, 32767]),
+    ],
+)
+def test_ranges_end_where_flinks_do(max_parallelism: int, ends: list[int]) -> None:
+    """SEM-131."""
+    found = [
+        key_group_range(max_parallelism, len(ends), index) for index in range(len(ends))
+    ]
+    starts = [0, *(end + 1 for end in ends[:-1])]
+    assert found == [KeyGroupRange(*each) for each in zip(starts, ends, strict=True)]
+
+
+def test_from_two_to_three_subtasks_the_middle_one_reads_both() -> None:
+    """SEM-134."""
+    read = [
+        sorted({piece.old_subtask for piece in subtask.pieces})
+        for subtask in rescale_key_groups(128, 2, 3)
+    ]
+    assert read == [[0], [0, 1], [1]]
 
 
 def test_ranges_have_flinks_values() -> None:
@@ -141,6 +181,7 @@ def test_a_range_of_impossible_arguments_is_refused(
 
 
 def test_the_default_max_parallelism_leaves_room_to_grow() -> None:
+    """SEM-133."""
     wishes = [1, 85, 86, 100, 170, 171, 30000]
     expected = [128, 128, 256, 256, 256, 256, 32768]
     assert [default_max_parallelism(wish) for wish in wishes] == expected

@@ -22,6 +22,7 @@ def reader(clock: ManualClock) -> AlignedReader:
 def test_a_reader_beyond_the_limit_waits_until_the_limit_moves(
     reader: AlignedReader,
 ) -> None:
+    """SEM-34."""
     reader.on_watermark(1000)
     assert reader.report() == 1000
     reader.on_limit(999)
@@ -39,6 +40,7 @@ def test_a_reader_at_the_limit_goes_on(reader: AlignedReader) -> None:
 
 
 def test_an_idle_reader_holds_nobody_back(reader: AlignedReader) -> None:
+    """SEM-35."""
     reader.on_watermark(1)
     reader.mark_idle()
     assert reader.report() == MAX_TIMESTAMP
@@ -48,12 +50,14 @@ def test_an_idle_reader_holds_nobody_back(reader: AlignedReader) -> None:
 
 
 def test_a_reader_without_a_watermark_reports_nothing(reader: AlignedReader) -> None:
+    """SEM-36."""
     assert reader.report() is None
     reader.on_watermark(10)
     assert reader.report() == 10
 
 
 async def test_stopping_wakes_a_reader_that_waits(reader: AlignedReader) -> None:
+    """SEM-37."""
     reader.on_watermark(1000)
     reader.on_limit(1)
     waiter = reader.availability.waiter()
@@ -64,6 +68,7 @@ async def test_stopping_wakes_a_reader_that_waits(reader: AlignedReader) -> None
 
 
 def test_a_reported_watermark_does_not_go_back(reader: AlignedReader) -> None:
+    """SEM-38."""
     reader.on_watermark(2000)
     reader.on_watermark(1000)
     assert reader.report() == 2000

@@ -39,6 +39,7 @@ class Splits:
 
 
 def test_an_idle_split_is_left_out() -> None:
+    """SEM-23."""
     splits = Splits("1", "2", "3")
     splits["1"].emit_watermark(2)
     splits["2"].emit_watermark(5)
@@ -48,6 +49,7 @@ def test_an_idle_split_is_left_out() -> None:
 
 
 def test_the_slowest_becoming_idle_advances() -> None:
+    """SEM-24."""
     splits = Splits("1", "2")
     splits["1"].emit_watermark(2)
     splits["2"].emit_watermark(5)
@@ -60,6 +62,7 @@ def test_the_slowest_becoming_idle_advances() -> None:
 def test_when_all_are_idle_the_maximum_counts_and_the_output_is_idle(
     deferred: bool,
 ) -> None:
+    """SEM-25, SEM-26."""
     splits = Splits("1", "2", deferred=deferred)
     for name, watermark in (("1", 5), ("2", 2)):
         splits[name].emit_watermark(watermark)
@@ -75,6 +78,7 @@ def test_when_all_are_idle_the_maximum_counts_and_the_output_is_idle(
 
 
 def test_the_output_never_goes_back() -> None:
+    """SEM-27."""
     splits = Splits("1", "2")
     splits["1"].emit_watermark(2)
     splits["2"].emit_watermark(5)
@@ -84,6 +88,7 @@ def test_the_output_never_goes_back() -> None:
 
 
 def test_without_splits_there_is_nothing_to_say() -> None:
+    """SEM-28."""
     splits = Splits()
     splits.multiplexer.on_periodic_emit()
     assert splits.now == (MIN_TIMESTAMP, False)
@@ -96,6 +101,7 @@ def test_without_splits_there_is_nothing_to_say() -> None:
 
 
 def test_a_deferred_value_counts_as_soon_as_anything_is_combined() -> None:
+    """SEM-29."""
     splits = Splits("1", "2")
     splits.multiplexer.deferred_output("2").emit_watermark(5)
     assert splits.guard.take() == []
@@ -104,6 +110,7 @@ def test_a_deferred_value_counts_as_soon_as_anything_is_combined() -> None:
 
 
 def test_immediate_and_deferred_output_of_a_split_share_its_watermark() -> None:
+    """SEM-30."""
     splits = Splits("1")
     splits.multiplexer.deferred_output("1").emit_watermark(5)
     splits.multiplexer.on_periodic_emit()
@@ -113,6 +120,7 @@ def test_immediate_and_deferred_output_of_a_split_share_its_watermark() -> None:
 
 
 def test_releasing_the_slowest_emits_nothing_before_the_next_update() -> None:
+    """SEM-31."""
     splits = Splits("low", "high")
     splits["low"].emit_watermark(-4343)
     splits["high"].emit_watermark(-4333)
@@ -123,6 +131,7 @@ def test_releasing_the_slowest_emits_nothing_before_the_next_update() -> None:
 
 
 def test_releasing_the_highest_takes_nothing_back() -> None:
+    """SEM-32."""
     splits = Splits("high")
     splits["high"].emit_watermark(2)
     splits.multiplexer.release_split("high")
@@ -132,6 +141,7 @@ def test_releasing_the_highest_takes_nothing_back() -> None:
 
 
 def test_a_released_split_no_longer_holds_back() -> None:
+    """SEM-33."""
     splits = Splits("lower")
     splits["lower"].emit_watermark(156765)
     splits.multiplexer.release_split("lower")

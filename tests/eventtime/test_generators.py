@@ -46,6 +46,7 @@ class Stream:
 
 
 def test_the_watermark_is_the_highest_time_minus_the_bound_minus_one() -> None:
+    """SEM-18."""
     stream = Stream(WatermarkStrategy.for_bounded_out_of_orderness(millis(7)))
     assert (stream.tick(), stream.guard.watermark) == ([], MIN_TIMESTAMP)
     for timestamp in (100, 90, 120):
@@ -56,6 +57,7 @@ def test_the_watermark_is_the_highest_time_minus_the_bound_minus_one() -> None:
 
 
 def test_times_in_order_need_no_bound() -> None:
+    """SEM-19."""
     stream = Stream(WatermarkStrategy.for_monotonous_timestamps())
     stream.record(10)
     assert stream.tick() == [Watermark(9)]
@@ -96,6 +98,7 @@ def test_a_negative_bound_is_refused() -> None:
 def test_a_stream_is_idle_when_more_than_the_timeout_passed_since_a_quiet_tick() -> (
     None
 ):
+    """SEM-20."""
     stream = Stream()
     stream.clock.advance_to(stream.start + 4)
     stream.record(100)
@@ -106,6 +109,7 @@ def test_a_stream_is_idle_when_more_than_the_timeout_passed_since_a_quiet_tick()
 
 
 def test_an_idle_stream_stays_idle_until_its_watermark_advances() -> None:
+    """SEM-22."""
     stream = Stream()
     stream.record(100)
     for at in (0, 5, 20):
@@ -147,6 +151,7 @@ def test_a_clock_that_runs_cannot_be_unpaused() -> None:
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0])
 def test_an_idle_timeout_is_positive(timeout: float) -> None:
+    """SEM-21."""
     clock = RelativeClock(ManualClock())
     with pytest.raises(InvalidArgumentError, match="timeout"):
         WithIdleness(BoundedOutOfOrderness(0), timeout, clock)

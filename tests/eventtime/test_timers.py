@@ -75,6 +75,7 @@ class Operator:
 
 
 def test_of_many_processing_timers_the_earliest_is_armed() -> None:
+    """SEM-40."""
     operator = Operator()
     operator.processing(10, 20, 30)
     operator.processing(10, 20, namespace="hello")
@@ -88,6 +89,7 @@ def test_of_many_processing_timers_the_earliest_is_armed() -> None:
 
 
 def test_an_earlier_processing_timer_is_armed_instead() -> None:
+    """SEM-41."""
     operator = Operator()
     operator.processing(20, 10)
     assert operator.armed == [10]
@@ -95,6 +97,8 @@ def test_an_earlier_processing_timer_is_armed_instead() -> None:
 
 
 def test_a_processing_timer_registered_by_a_callback_is_armed_once() -> None:
+    """SEM-42."""
+
     def react(operator: Operator, timer: Timer) -> None:
         if timer.timestamp < 30:
             operator.processing(timer.timestamp + 10)
@@ -118,6 +122,7 @@ def test_deleting_a_processing_timer_leaves_a_harmless_wake_up() -> None:
 
 @pytest.mark.parametrize("kind", ["event", "processing"])
 def test_each_timer_fires_once_with_its_key(kind: str) -> None:
+    """SEM-43, SEM-44, and the first half of SEM-45."""
     operator = Operator()
     register = getattr(operator.timers, f"register_{kind}_time_timer")
     expected = set()
@@ -134,6 +139,7 @@ def test_each_timer_fires_once_with_its_key(kind: str) -> None:
 
 
 def test_a_deleted_timer_does_not_fire() -> None:
+    """The second half of SEM-45."""
     operator = Operator()
     operator.event(10, 10, 10)
     operator.timers.delete_event_time_timer("k", "n", 10)
@@ -143,6 +149,8 @@ def test_a_deleted_timer_does_not_fire() -> None:
 
 
 def test_what_a_callback_registers_or_deletes_counts_in_the_same_advance() -> None:
+    """SEM-46."""
+
     def react(operator: Operator, timer: Timer) -> None:
         if timer.timestamp == 10:
             operator.event(12, 9, 16)
@@ -169,6 +177,7 @@ def test_a_callback_deletes_another_timer_of_the_same_time() -> None:
 
 
 def test_a_timer_in_the_past_waits_for_the_next_watermark() -> None:
+    """SEM-47."""
     operator = Operator()
     operator.timers.advance_watermark(50)
     operator.event(40)
@@ -210,6 +219,7 @@ def fire_all(operator: Operator) -> list[Any]:
 
 
 def test_restored_timers_fire_as_the_old_ones_would_have() -> None:
+    """SEM-48."""
     old, new = filled(), Operator()
     new.timers.restore([old.timers.snapshot()])
     assert new.timers.current_watermark == MIN_TIMESTAMP
@@ -218,6 +228,7 @@ def test_restored_timers_fire_as_the_old_ones_would_have() -> None:
 
 
 def test_the_watermark_is_not_part_of_a_snapshot() -> None:
+    """SEM-51."""
     old, new = filled(), Operator()
     old.timers.advance_watermark(5)
     new.timers.restore([old.timers.snapshot()])
@@ -236,6 +247,41 @@ def test_timers_follow_their_keys_when_the_range_is_split(max_parallelism: int) 
             assert key_group(key, max_parallelism) in owned.key_groups
         found += new.fired
     assert sorted(found) == fire_all(old)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "max_parallelism"),
+    [
+        (0, 32_766, 32_767),
+        (0, 10, 32_767),
+        (0, 9, 10),
+        (10, 32_766, 32_767),
+        (2, 5, 100),
+        (2, 5, 6),
+    ],
+)
+def test_a_range_split_in_the_middle_splits_the_timers(
+    start: int, end: int, max_parallelism: int
+) -> None:
+    """SEM-49."""
+    middle = (start + end) // 2
+    halves = [KeyGroupRange(start, middle), KeyGroupRange(middle + 1, end)]
+    keys = [
+        next(key for key in range(10**6) if key_group(key, max_parallelism) in groups)
+        for groups in (half.key_groups for half in halves)
+    ]
+    whole = KeyGroupRange(start, end)
+    old = Operator(max_parallelism=max_parallelism, owned=whole)
+    for key in keys:
+        old.timers.register_event_time_timer(key, "hello", 10)
+        old.timers.register_processing_time_timer(key, "ciao", 10)
+    for half, key in zip(halves, keys, strict=True):
+        new = Operator(max_parallelism=max_parallelism, owned=half)
+        new.timers.restore([old.timers.snapshot()])
+        assert fire_all(new) == [
+            ("event", 10, key, "hello"),
+            ("processing", 10, key, "ciao"),
+        ]
 
 
 def test_timers_of_another_number_of_key_groups_are_refused() -> None:
@@ -291,6 +337,7 @@ async def test_an_interrupted_advance_can_be_awaited() -> None:
 
 
 async def test_urgent_mail_goes_between_timers_and_the_watermark_comes_last() -> None:
+    """SEM-50."""
     log: list[Any] = []
 
     def default_action(controller: Any) -> None:

@@ -28,12 +28,12 @@ def feed(valve: StatusWatermarkValve, channel: int, what: int | str) -> list[Any
 
 
 CASES: dict[str, tuple[int, list[Step]]] = {
-    "one channel passes everything on": (1, [(0, 0, [0]), (0, 25, [25])]),
-    "a watermark that goes back is ignored": (
+    "SEM-01 one channel passes everything on": (1, [(0, 0, [0]), (0, 25, [25])]),
+    "SEM-02 a watermark that goes back is ignored": (
         1,
         [(0, 25, [25]), (0, 18, []), (0, 42, [42])],
     ),
-    "repeated statuses are swallowed": (
+    "SEM-03 repeated statuses are swallowed": (
         1,
         [
             (0, "active", []),
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (0, "active", ["active"]),
         ],
     ),
-    "watermarks of an idle channel are not even remembered": (
+    "SEM-04 watermarks of an idle channel are not even remembered": (
         1,
         [
             (0, 25, [25]),
@@ -52,8 +52,8 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (0, 50, [50]),
         ],
     ),
-    "all channels must have spoken": (3, [(0, 0, []), (1, 0, []), (2, 0, [0])]),
-    "the minimum advances with the slowest": (
+    "SEM-05 all channels must have spoken": (3, [(0, 0, []), (1, 0, []), (2, 0, [0])]),
+    "SEM-06 the minimum advances with the slowest": (
         3,
         [
             (0, 0, []),
@@ -67,7 +67,7 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (0, 20, [15]),
         ],
     ),
-    "no output when every channel goes back": (
+    "SEM-07 no output when every channel goes back": (
         3,
         [
             (0, 25, []),
@@ -78,7 +78,7 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (2, 15, []),
         ],
     ),
-    "idle when all are, active when one is": (
+    "SEM-08 idle when all are, active when one is": (
         2,
         [
             (1, "idle", []),
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (0, "active", []),
         ],
     ),
-    "an idle channel does not hold the others back": (
+    "SEM-09 an idle channel does not hold the others back": (
         3,
         [
             (0, 15, []),
@@ -99,11 +99,11 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (0, 20, [18]),
         ],
     ),
-    "the slowest becoming idle advances the output": (
+    "SEM-10 the slowest becoming idle advances the output": (
         3,
         [(0, 25, []), (1, 10, []), (2, 17, [10]), (1, "idle", [17]), (2, "idle", [25])],
     ),
-    "the maximum is flushed before the output becomes idle": (
+    "SEM-11 the maximum is flushed before the output becomes idle": (
         3,
         [
             (0, 10, []),
@@ -114,7 +114,7 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (2, "idle", [10, "idle"]),
         ],
     ),
-    "nothing is flushed by a channel that was left out": (
+    "SEM-12 nothing is flushed by a channel that was left out": (
         3,
         [
             (0, 100, []),
@@ -128,7 +128,7 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (1, "idle", ["idle"]),
         ],
     ),
-    "a channel that woke up behind is left out until it has caught up": (
+    "SEM-13 a channel that woke up behind is left out until it has caught up": (
         3,
         [
             (0, 10, []),
@@ -153,7 +153,7 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (1, 12, [10]),
         ],
     ),
-    "nothing leaks when only a channel without a watermark is active": (
+    "SEM-14 nothing leaks when only a channel without a watermark is active": (
         3,
         [
             (0, 10, []),
@@ -164,7 +164,7 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (1, "idle", []),
         ],
     ),
-    "becoming idle again while left out changes nothing": (
+    "SEM-15 becoming idle again while left out changes nothing": (
         2,
         [
             (0, 7, []),
@@ -175,7 +175,7 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (0, "idle", []),
         ],
     ),
-    "waking up ahead advances the output with the next watermark": (
+    "SEM-16 waking up ahead advances the output with the next watermark": (
         3,
         [
             (0, 10, []),
@@ -189,7 +189,7 @@ CASES: dict[str, tuple[int, list[Step]]] = {
             (2, "idle", []),
         ],
     ),
-    "a watermark is not passed on twice": (
+    "SEM-17 a watermark is not passed on twice": (
         3,
         [
             (0, 10, []),

@@ -30,6 +30,7 @@ def chains(*sinks: Transformation, **settings: Any) -> list[str]:
 
 
 def test_neighbours_of_equal_parallelism_share_a_task(item: Any) -> None:
+    """SEM-254."""
     assert chains(item("c", item("b", item("a"))), parallelism=2) == ["a -> b -> c"]
 
 
@@ -42,10 +43,12 @@ def test_explicit_forward_chains(item: Any, via: Any) -> None:
     [RebalancePartitioner(), RescalePartitioner(), BroadcastPartitioner()],
 )
 def test_any_other_way_breaks_the_chain(item: Any, via: Any, partitioner: Any) -> None:
+    """SEM-255."""
     assert chains(item("b", via(item("a"), partitioner))) == ["a", "b"]
 
 
 def test_unequal_parallelism_breaks_the_chain(item: Any) -> None:
+    """SEM-256."""
     assert chains(item("b", item("a"), parallelism=2)) == ["a", "b"]
 
 
@@ -54,6 +57,7 @@ def test_unequal_key_groups_break_the_chain(item: Any) -> None:
 
 
 def test_united_inputs_break_the_chain(item: Any) -> None:
+    """SEM-257."""
     assert chains(item("c", item("a"), item("b"))) == ["a", "b", "c"]
 
 
@@ -83,6 +87,7 @@ def test_two_inputs_break_the_chain(item: Any) -> None:
 def test_both_strategies_must_allow_it(
     item: Any, upstream: Any, downstream: Any, chained: bool
 ) -> None:
+    """SEM-258."""
     found = chains(item("b", item("a", chaining=upstream), chaining=downstream))
     assert found == (["a -> b"] if chained else ["a", "b"])
 

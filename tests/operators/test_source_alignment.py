@@ -62,6 +62,7 @@ def values(harness: OperatorHarness) -> list[Any]:
 
 
 def test_a_source_beyond_the_limit_emits_nothing_until_the_limit_moves() -> None:
+    """SEM-34."""
     harness = started(timed(1001, 2001, 3001))
     group(harness).report("slow", 500)
     assert poll(harness) is InputStatus.NOTHING_AVAILABLE
@@ -92,6 +93,7 @@ def test_a_source_reports_its_first_watermark_at_once_and_others_on_time() -> No
 
 
 def test_a_source_without_splits_reports_nothing() -> None:
+    """SEM-36."""
     harness = started(timed(11), splits=[])
     tick(harness)
     assert group(harness).limit() == MAX_TIMESTAMP
@@ -126,6 +128,7 @@ def test_a_source_that_waits_is_not_idle() -> None:
 
 
 def test_stopping_a_source_that_waits_ends_the_waiting() -> None:
+    """SEM-37."""
     harness = started(timed(1001, 2001))
     group(harness).report("slow", 500)
     poll(harness)
@@ -139,6 +142,7 @@ def test_stopping_a_source_that_waits_ends_the_waiting() -> None:
 
 
 def test_a_source_that_has_ended_reports_the_end_of_time() -> None:
+    """SEM-39."""
     harness = started(timed(11))
     harness.operator.notify_no_more_splits()
     poll(harness)

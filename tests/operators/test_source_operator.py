@@ -84,6 +84,7 @@ def test_the_data_ends_once_and_the_input_for_ever():
 
 
 def test_a_split_that_is_assigned_but_not_read_holds_event_time_back():
+    """SEM-245."""
     source = ScriptedSource({"a": [("x", 9)], "b": [PAUSE, ("y", 4)]}, timed=True)
     harness = started(source)
     assert poll_all(harness) is InputStatus.NOTHING_AVAILABLE
@@ -256,6 +257,7 @@ def test_a_crash_happens_once_and_reading_goes_on_from_the_snapshot():
 
 
 def test_splits_and_their_end_may_come_before_the_source_is_open():
+    """SEM-244."""
     harness = OperatorHarness(SourceOperator(ScriptedSource(["a"])))
     harness.operator.add_splits([ScriptSplit("script")])
     harness.operator.notify_no_more_splits()

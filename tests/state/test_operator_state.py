@@ -44,6 +44,7 @@ def spread(old: list[Any], parallelism: int) -> list[dict[str, list[Any]]]:
 
 
 def test_the_next_state_starts_where_the_last_one_left_off() -> None:
+    """SEM-135."""
     old = [snapshot(a=[1, 2, 3], b=[10]), snapshot(a=[4, 5], b=[11]), snapshot(b=[12])]
     assert spread(old, 2) == [
         {"a": [1, 2, 3], "b": [12]},
@@ -52,23 +53,27 @@ def test_the_next_state_starts_where_the_last_one_left_off() -> None:
 
 
 def test_extra_elements_of_small_states_do_not_pile_up() -> None:
+    """SEM-136."""
     old = [snapshot(a=list(range(7)), b=[10, 11])]
     sizes = [{n: len(e) for n, e in states.items()} for states in spread(old, 3)]
     assert sizes == [{"a": 3}, {"a": 2, "b": 1}, {"a": 2, "b": 1}]
 
 
 def test_shares_are_even() -> None:
+    """SEM-137."""
     old = [snapshot(a=[value]) for value in (1, 2, 3, 4)]
     assert spread(old, 2) == [{"a": [1, 2]}, {"a": [3, 4]}]
     assert spread([snapshot(a=[1, 2])], 4) == [{"a": [1]}, {"a": [2]}, {}, {}]
 
 
 def test_with_unchanged_parallelism_lists_stay_and_union_goes_to_all() -> None:
+    """SEM-138."""
     old = [snapshot(a=[1, 2, 3], u=[7]), snapshot(a=[], u=[8])]
     assert spread(old, 2) == [{"a": [1, 2, 3], "u": [7, 8]}, {"a": [], "u": [7, 8]}]
 
 
 def test_broadcast_state_is_handed_round() -> None:
+    """SEM-139."""
     old = [snapshot(x=[("k", 0)]), snapshot(x=[("k", 1)])]
     assert [states["x"][0][1] for states in spread(old, 5)] == [0, 1, 0, 1, 0]
 

@@ -66,6 +66,7 @@ def new_setup(new_store: Any) -> Any:
 
 @pytest.mark.parametrize("reloads", [False, True])
 def test_only_writing_keeps_a_value_alive(new_setup: Any, reloads: bool) -> None:
+    """SEM-119."""
     setup = new_setup()
     steps = [(0, "w", 1), (20, "r", 1), (50, "w", 2), (120, "r", 2), (170, "w", 3)]
     steps += [(220, "r", 3), (300, "r", None)]
@@ -81,30 +82,35 @@ def test_only_writing_keeps_a_value_alive(new_setup: Any, reloads: bool) -> None
 
 
 def test_an_expired_value_may_be_returned_once(new_setup: Any) -> None:
+    """SEM-120."""
     setup = new_setup(visibility=EXPIRED)
     setup.write(1)
     assert [setup.at(120).read(), setup.read()] == [1, None]
 
 
 def test_reading_can_keep_a_value_alive(new_setup: Any) -> None:
+    """SEM-121."""
     setup = new_setup(update=READ)
     setup.write(1)
     assert [setup.at(t).read() for t in (50, 120, 250)] == [1, 1, None]
 
 
 def test_reading_keeps_alive_and_returns_the_expired_once(new_setup: Any) -> None:
+    """SEM-122."""
     setup = new_setup(update=READ, visibility=EXPIRED)
     setup.write(1)
     assert [setup.at(t).read() for t in (50, 170, 170)] == [1, 1, None]
 
 
 def test_the_longest_ttl_never_expires(new_setup: Any) -> None:
+    """SEM-123."""
     setup = new_setup(ttl=timedelta.max)
     setup.at(10).write(1)
     assert setup.at(10**12).read() == 1
 
 
 def test_a_value_expires_exactly_when_its_time_is_over(new_setup: Any) -> None:
+    """SEM-126."""
     setup = new_setup()
     setup.write(1)
     assert [setup.at(99).read(), setup.at(100).read()] == [1, None]
@@ -113,6 +119,7 @@ def test_a_value_expires_exactly_when_its_time_is_over(new_setup: Any) -> None:
 def test_merged_state_leaves_out_what_expired_and_is_as_young_as_the_merge(
     new_setup: Any,
 ) -> None:
+    """SEM-124, reducing state."""
     setup = new_setup()
     total = ReducingStateDescriptor("t", lambda a, b: a + b, ttl=config())
     setup.store.get_reducing(total, "n1").add(5)
@@ -125,6 +132,7 @@ def test_merged_state_leaves_out_what_expired_and_is_as_young_as_the_merge(
 
 
 def test_elements_of_a_list_age_one_by_one_also_when_merged(new_setup: Any) -> None:
+    """SEM-124 and SEM-127, list state."""
     setup = new_setup()
     items = ListStateDescriptor("l", ttl=config())
     setup.at(120).store.get_list(items, "n2").add(7)
@@ -136,6 +144,7 @@ def test_elements_of_a_list_age_one_by_one_also_when_merged(new_setup: Any) -> N
 
 
 def test_each_key_of_a_snapshot_keeps_its_age(new_setup: Any) -> None:
+    """SEM-125."""
     setup = new_setup()
     for time, key in ((0, "k1"), (50, "k1"), (100, "k2")):
         setup.at(time).store.set_current_key(key)
@@ -153,6 +162,7 @@ def test_each_key_of_a_snapshot_keeps_its_age(new_setup: Any) -> None:
 
 
 def test_entries_of_a_map_age_one_by_one(new_setup: Any) -> None:
+    """SEM-127, map state."""
     setup = new_setup()
     prices = setup.store.get_map(MapStateDescriptor("m", ttl=config()))
     prices.put("a", 1)
@@ -189,6 +199,7 @@ def test_a_list_returns_expired_elements_once_and_reading_refreshes_the_rest(
 
 
 def test_updating_to_none_clears(new_setup: Any) -> None:
+    """SEM-127."""
     setup = new_setup()
     setup.write(1)
     setup.write(None)

@@ -183,7 +183,9 @@ async def chain(limiters: LimiterService) -> AsyncIterator[Any]:
     """Return what starts two operators in one task, the second behind the first."""
     started: list[Driven] = []
 
-    async def start(arguments: list[dict[str, Any]]) -> list[Driven]:
+    async def start(
+        arguments: list[dict[str, Any]], state: object = None
+    ) -> list[Driven]:
         first, second = (
             Driven(AsyncMapOperator(**each), limiters) for each in arguments
         )
@@ -192,7 +194,7 @@ async def chain(limiters: LimiterService) -> AsyncIterator[Any]:
         second.operator.open()
         started.extend([first, second])
         first.after = second
-        await first.start()
+        await first.start(state)
         return [first, second]
 
     yield start

@@ -172,6 +172,7 @@ async def test_a_timeout_leaves_no_trace_in_the_coroutine_that_made_the_call(
 
 
 async def test_a_result_may_be_asked_again_and_the_last_one_counts(drive: Any) -> None:
+    """SEM-113."""
     server = Server({1: ["", "", ""]})
     retry = Retry(
         attempts=3,
@@ -200,6 +201,7 @@ async def test_after_the_last_attempt_the_letter_says_how_many_there_were(
 async def test_the_end_of_input_waits_for_retries_with_all_their_attempts(
     drive: Any,
 ) -> None:
+    """Instead of SEM-115: nothing is cut short at the end of the input."""
     server = Server({1: [ValueError(), ValueError()]})
     driven = await drive(server, retry=STEADY)
     driven.send([1])
@@ -218,6 +220,7 @@ async def test_the_timeout_is_for_one_attempt(drive: Any) -> None:
 
 
 async def test_a_timeout_without_retries_fails_the_task(drive: Any) -> None:
+    """SEM-107, of one record."""
     driven = await drive(Server({1: [None]}), timeout=10)
     driven.send([1, 2])
     assert isinstance((await failure_of(driven)).__cause__, AsyncTimeoutError)
@@ -253,6 +256,7 @@ async def test_a_function_that_ignores_its_timeout_is_too_late(drive: Any) -> No
 async def test_a_result_at_the_very_moment_of_the_timeout_counts_once(
     drive: Any,
 ) -> None:
+    """SEM-116."""
     driven = await drive(
         Server({}, delay_s=1.0), timeout=1.0, on_error=dead_letter(FAILED)
     )
@@ -265,6 +269,7 @@ async def test_a_result_at_the_very_moment_of_the_timeout_counts_once(
 async def test_the_deadline_ends_an_attempt_and_the_wait_for_another(
     drive: Any,
 ) -> None:
+    """SEM-114; our deadline is its timeout."""
     server = Server({1: [ValueError(), None]})
     driven = await drive(
         server, deadline=15, retry=STEADY, on_error=dead_letter(FAILED)
@@ -571,3 +576,35 @@ async def test_cancelled_at_any_moment_nothing_is_lost_and_no_task_is_left(
     assert sorted(emitted + rest) == list(range(8))
     if ordered is True:
         assert emitted + rest == list(range(8))
+
+
+async def test_a_record_that_waited_too_long_fails_alone(drive: Any) -> None:
+    """SEM-107: the record after it is still within its time."""
+    driven = await drive(
+        Server({1: [None]}, delay_s=4), timeout=10, on_error=dead_letter(FAILED)
+    )
+    driven.send([1], [0])
+    await asyncio.sleep(5)
+    driven.send([2], [5])
+    assert await driven.finish() == [2]
+    (letter,) = driven.output.sides[FAILED]
+    assert (letter.value.record, letter.value.error_type) == (1, "AsyncTimeoutError")
+
+
+async def test_a_function_may_answer_its_own_timeout(drive: Any) -> None:
+    """SEM-108: Flink's overridden ``timeout`` is an ``except`` here."""
+
+    async def tripled_if_slow(value: int) -> int:
+        try:
+            async with asyncio.timeout(10):
+                await asyncio.sleep(100)
+        except TimeoutError:
+            return 3 * value
+        return value
+
+    driven = await drive(tripled_if_slow)
+    driven.send([1], [0])
+    await asyncio.sleep(5)
+    driven.send([2], [5])
+    assert await driven.finish() == [3, 6]
+    assert now_s() == pytest.approx(15, abs=0.05)

@@ -26,6 +26,7 @@ async def double(value: int) -> int:
 async def test_ordered_results_wait_for_those_before_them(
     drive: Any, gates: Any
 ) -> None:
+    """SEM-110."""
     driven = await drive(gates)
     driven.send("ab")
     await tick()
@@ -38,6 +39,7 @@ async def test_ordered_results_wait_for_those_before_them(
 async def test_unordered_results_come_as_they_are_done_but_not_across_a_watermark(
     drive: Any, gates: Any
 ) -> None:
+    """SEM-111."""
     driven = await drive(gates, ordered=False)
     driven.send("ab")
     driven.watermark(10)
@@ -145,6 +147,7 @@ async def test_no_more_calls_run_than_the_concurrency_and_no_more_rows_are_held(
 async def test_a_place_is_free_when_its_row_was_emitted_not_when_it_was_done(
     drive: Any, gates: Any
 ) -> None:
+    """SEM-112, without a watermark."""
     driven = await drive(gates, concurrency=2, buffer=2)
     driven.send("abc")
     await tick()
@@ -155,6 +158,7 @@ async def test_a_place_is_free_when_its_row_was_emitted_not_when_it_was_done(
 
 
 async def test_a_watermark_takes_a_place(drive: Any, gates: Any) -> None:
+    """SEM-112."""
     driven = await drive(gates, concurrency=2, buffer=2)
     driven.send("a")
     driven.watermark(1)
@@ -215,6 +219,7 @@ async def test_cancelled_while_the_output_is_full_nothing_hangs_and_no_task_is_l
 async def test_a_snapshot_holds_every_row_not_emitted_and_a_new_instance_goes_on(
     drive: Any, gates: Any, ordered: Any
 ) -> None:
+    """SEM-106, SEM-117."""
     key = (lambda value: value % 2) if ordered == "key" else None
     driven = await drive(gates, ordered=ordered, key=key, concurrency=3)
     driven.send([1, 2, 3, 4], [1, 2, 3, 4])
@@ -234,6 +239,7 @@ async def test_a_snapshot_holds_every_row_not_emitted_and_a_new_instance_goes_on
 
 
 async def test_more_restored_rows_than_places_do_not_deadlock(drive: Any) -> None:
+    """SEM-118."""
     state = [(value, value) for value in range(3)]
     driven = await drive(double, state=state, concurrency=2, buffer=2)
     assert driven.operator.snapshot() == state
@@ -513,3 +519,25 @@ def test_an_asynchronous_generator_is_refused() -> None:
 
     with pytest.raises(WrongTypeError, match="function"):
         AsyncMapOperator(generate, concurrency=1)
+
+
+async def test_an_operator_restored_into_an_open_one_behind_it_loses_nothing(
+    chain: Any,
+) -> None:
+    """SEM-109: 2x, then + 1, then 2x in any order, replayed when both are open."""
+
+    async def doubled_and_one(value: int) -> int:
+        return await double(value) + 1
+
+    first, second = await chain(
+        [
+            {"function": doubled_and_one, "concurrency": 2},
+            {"function": double, "concurrency": 2, "ordered": False},
+        ],
+        [(value, value) for value in range(5, 10)],
+    )
+    await first.finish()
+    records = [e for e in second.output.elements if isinstance(e, StreamRecord)]
+    assert sorted(records, key=lambda record: record.value) == [
+        StreamRecord(2 * (2 * value + 1), value) for value in range(5, 10)
+    ]
