@@ -15,6 +15,7 @@ from aiomailbox.exchange.contract import (
 from aiomailbox.exchange.registry import PartitionRegistry
 from aiomailbox.exchange.view import SubpartitionView
 from aiomailbox.ids import PartitionId
+from aiomailbox.memory import LocalBufferPool
 
 __all__ = [
     "ChannelListener",
@@ -86,6 +87,10 @@ class InputChannel:
 
         On one loop buffers are handed over: the producer's permits are the bound.
         """
+        return None
+
+    def floating_pool(self) -> LocalBufferPool | None:
+        """Return the pool that the channel borrows from with others of its gate."""
         return None
 
     def set_error(self, error: BaseException) -> None:

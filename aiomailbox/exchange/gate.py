@@ -23,6 +23,7 @@ from aiomailbox.exchange.contract import (
     PolledBuffer,
 )
 from aiomailbox.exchange.priority_deque import PrioritizedDeque
+from aiomailbox.memory import PoolStatistics
 from aiomailbox.records import (
     EndOfData,
     EndOfPartition,
@@ -165,6 +166,12 @@ class InputGate(Gate):
     def credits(self) -> list[ChannelCredit | None]:
         """Return each channel's credit for metrics, None for one that needs none."""
         return [channel.credit() for channel in self.channels]
+
+    def pools(self) -> list[PoolStatistics]:
+        """Return the pools that channels share, each once."""
+        shared = [channel.floating_pool() for channel in self.channels]
+        # By identity, in the order of the channels: a pool has no equality of its own.
+        return [pool.statistics() for pool in dict.fromkeys(shared) if pool is not None]
 
     def close(self) -> None:
         """Release every channel and wake whoever waits. Idempotent."""

@@ -16,7 +16,7 @@ from aiomailbox.exchange import (
     UnionInputGate,
 )
 from aiomailbox.mailbox import PeriodMeter
-from aiomailbox.memory import NetworkBufferPool, PoolStatistics
+from aiomailbox.memory import LocalBufferPool, NetworkBufferPool
 from aiomailbox.records import RUN_LENGTH_MAX, ListRun
 from aiomailbox.task import TaskPlan
 from aiomailbox.task.measured import MeasuredAvailability
@@ -151,9 +151,10 @@ def test_usage_counts_what_is_lent_beyond_the_pool() -> None:
 class FarChannel(InputChannel):
     """A channel that another process feeds, as its numbers show it."""
 
-    def __init__(self, credit: ChannelCredit) -> None:
+    def __init__(self, credit: ChannelCredit, pool: LocalBufferPool) -> None:
         super().__init__()
         self._credit = credit
+        self._pool = pool
 
     def statistics(self) -> ChannelStatistics:
         return ChannelStatistics(queued_buffers=1, queued_records=7, queued_bytes=90)
@@ -161,23 +162,23 @@ class FarChannel(InputChannel):
     def credit(self) -> ChannelCredit:
         return self._credit
 
+    def floating_pool(self) -> LocalBufferPool:
+        return self._pool
+
 
 class FarGate(InputGate):
-    """A gate with floating buffers."""
+    """A gate that has asked its producers for smaller buffers."""
 
     debloated_buffer_size_bytes = 4096
 
-    def pools(self) -> list[PoolStatistics]:
-        return [PoolStatistics("far", 8, 6, 0, 6, 0, 0, 0, False, ())]
-
 
 def test_a_gate_between_processes_shows_credit_and_the_usage_of_its_buffers() -> None:
-    far = FarGate(
-        [
-            FarChannel(ChannelCredit(2, 1, 2, 2, 0)),
-            FarChannel(ChannelCredit(0, 0, 2, 0, 5)),
-        ]
-    )
+    memory = NetworkBufferPool(8)
+    pool = memory.create_local_pool(8, 8)
+    for _ in range(6):
+        pool.try_request()
+    both = [ChannelCredit(2, 1, 2, 2, 0), ChannelCredit(0, 0, 2, 0, 5)]
+    far = FarGate([FarChannel(credit, pool) for credit in both])
     near = InputGate([InputChannel()])
     metrics = buffer_metrics(TaskPlan([], gates=[near, UnionInputGate([far, near])]))
     assert metrics["exclusive_buffers_usage"] == 0.5

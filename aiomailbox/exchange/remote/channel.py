@@ -28,7 +28,7 @@ from aiomailbox.exchange.remote.endpoints import ChannelLink, PeerAddress, Recei
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.exchange.remote.received import ReceivedBuffers
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory import Buffer, DataType, NetworkBuffer
+from aiomailbox.memory import Buffer, DataType, LocalBufferPool, NetworkBuffer
 from aiomailbox.records import ByteReader, Element, ElementCodec, decode_event
 from aiomailbox.records.spanning import RecordDeserializer
 
@@ -240,6 +240,10 @@ class RemoteInputChannel(InputChannel):
             exclusive_free=buffers.available_exclusive,
             backlog=max(0, buffers.required - buffers.initial_credit),
         )
+
+    def floating_pool(self) -> LocalBufferPool:
+        """Return the pool that the channels of the gate borrow from."""
+        return self._gate_buffers.pool
 
     def request_buffer(self) -> NetworkBuffer | None:
         """Return a buffer for data that arrives; None if it was sent without credit."""
