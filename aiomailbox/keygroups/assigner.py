@@ -17,6 +17,7 @@ from aiomailbox.keygroups.assignment import (
     key_group_of_hash,
     operator_index,
 )
+from aiomailbox.keygroups.batch import key_groups_of
 from aiomailbox.keygroups.hashing import hash_code
 
 __all__ = ["CACHE_ENTRIES_MAX", "KeyGroupAssigner", "KeyTypeAgreement"]
@@ -45,6 +46,13 @@ class _Cache(dict[Any, int]):
             self.clear()
         self[key] = value
         return value
+
+    def remember(self, keys: list[Any], values: list[int]) -> None:
+        """Add many, of which only so many are kept as there is room for."""
+        if len(self) + len(keys) > self._entries_max:
+            self.clear()
+        most = self._entries_max
+        self.update(zip(keys[:most], values[:most], strict=True))
 
 
 class KeyTypeAgreement:
@@ -166,12 +174,25 @@ class KeyGroupAssigner:
             One type lookup and one dict lookup per key that is remembered.
         """
         self._check_run(keys)
-        return list(map(self._channels.__getitem__, keys))
+        return self._look_up(self._channels, keys, self._compute_channels)
 
     def key_groups(self, keys: list[Any]) -> list[int]:
         """Return the key group of each key of a run; like `channels` otherwise."""
         self._check_run(keys)
-        return list(map(self._groups.__getitem__, keys))
+        return self._look_up(self._groups, keys, self._compute_groups)
+
+    @staticmethod
+    def _look_up(
+        remembered: _Cache, keys: list[Any], compute: Callable[[list[Any]], list[int]]
+    ) -> list[int]:
+        found: list[Any] = list(map(remembered.get, keys))
+        if None in found:
+            missing = [key for key in keys if key not in remembered]
+            values = compute(missing)
+            remembered.remember(missing, values)
+            rest = iter(values)
+            found = [next(rest) if value is None else value for value in found]
+        return found
 
     def _check_run(self, keys: list[Any]) -> None:
         if not keys:
@@ -206,6 +227,18 @@ class KeyGroupAssigner:
         if type(key) is float or type(key) is tuple:
             key = _normalized(key)
         return key_group_of_hash(hash_code(key), self.max_parallelism)
+
+    def _compute_groups(self, keys: list[Any]) -> list[int]:
+        if self._type is float or self._type is tuple:
+            keys = list(map(_normalized, keys))
+        return key_groups_of(keys, self.max_parallelism)
+
+    def _compute_channels(self, keys: list[Any]) -> list[int]:
+        parallelism, most = self.parallelism, self.max_parallelism
+        return [
+            operator_index(group, parallelism, most)
+            for group in self._compute_groups(keys)
+        ]
 
     def _compute_channel(self, key: Any) -> int:
         group = self._compute_group(key)
