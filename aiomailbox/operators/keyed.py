@@ -73,9 +73,10 @@ class RollingOperator(StatefulOperator):
         if not values:
             return None
         keys = self._keys.read(values)
-        self._table.prefetch(keys)
         if self._is_async:
+            self._table.prefetch(keys)
             return self._process_awaited(run, keys)
+        self._get, self._set = self._table.for_run(keys)
         results: list[Any] = []
         remaining_keys, remaining = iter(keys), iter(values)
         try:
@@ -195,7 +196,7 @@ class KeyedReduceOperator(RollingOperator):
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
     ) -> None:
         reduce, append = self._reduce, results.append
-        get, put = self._table.get, self._table.put
+        get, put = self._get, self._set
         for key, value in zip(keys, values, strict=True):
             reduced = get(key)
             reduced = value if reduced is None else reduce(reduced, value)
@@ -252,7 +253,7 @@ class KeyedAggregateOperator(RollingOperator):
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
     ) -> None:
         aggregate, append = self._aggregate, results.append
-        get, put = self._table.get, self._table.put
+        get, put = self._get, self._set
         if isinstance(aggregate, Aggregate) and aggregate.roll is not None:
             aggregate.roll(keys, values, get, put, append)
             return

@@ -33,6 +33,12 @@ class HeapStateTable:
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Do nothing: all contents are here."""
 
+    def for_run(
+        self, keys: list[Any]
+    ) -> tuple[Callable[..., Any], Callable[[Any, Any], None]]:
+        """Return ``get`` and ``put`` as they are."""
+        return self.get, self.put
+
     def all_keys(self) -> list[Any]:
         """Return all keys as a new list."""
         return list(self.rows)

@@ -13,6 +13,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable
 from enum import Enum
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -69,6 +70,22 @@ class ObjectCodec:
                 # An int beyond 64 bits somewhere: the long way.
                 pass
         return self._encode(self._pack(value))
+
+    def encode_all(self, values: list[Any]) -> list[bytes]:
+        """Return each of the values as bytes.
+
+        Raises:
+            StateError: If one holds something of an unknown type.
+        """
+        kinds = set(map(type, values))
+        if kinds == {list}:
+            kinds = set(map(type, chain.from_iterable(values)))
+        if _PLAIN.issuperset(kinds):
+            try:
+                return list(map(self._encode, values))
+            except OverflowError:
+                pass
+        return list(map(self.encode, values))
 
     def decode(self, data: bytes) -> Any:
         """Return the value that was encoded.

@@ -8,7 +8,13 @@ from typing import Any, ClassVar, Protocol
 from aiomailbox.errors import StateError
 from aiomailbox.state.object_codec import ObjectCodec
 
-__all__ = ["ObjectSerializer", "PickleSerializer", "StateSerializer", "serializer_of"]
+__all__ = [
+    "ObjectSerializer",
+    "PickleSerializer",
+    "StateSerializer",
+    "encode_all",
+    "serializer_of",
+]
 
 
 class StateSerializer(Protocol):
@@ -80,6 +86,13 @@ class PickleSerializer:
     def decode(self, data: bytes) -> Any:
         """Return the content that was pickled."""
         return pickle.loads(data)
+
+
+def encode_all(serializer: StateSerializer, contents: list[Any]) -> list[bytes]:
+    """Return many contents as bytes, faster than one by one where that is possible."""
+    if isinstance(serializer, ObjectSerializer):
+        return serializer.codec.encode_all(contents)
+    return list(map(serializer.encode, contents))
 
 
 def serializer_of(identifier: str, objects: ObjectSerializer) -> StateSerializer:

@@ -188,6 +188,16 @@ class StateTable(Protocol):
         """Take note that these keys are asked for next; a run's keys, for example."""
         ...
 
+    def for_run(
+        self, keys: list[Any]
+    ) -> tuple[Callable[..., Any], Callable[[Any, Any], None]]:
+        """Return ``get(key)`` and ``put(key, content)`` that are good for these keys.
+
+        They are good until anything else of the table is used; whoever has them is
+        about to put something for most of the keys.
+        """
+        ...
+
     def remove(self, key: Any) -> None:
         """Forget the content of ``key``; a no-op if there is none."""
         ...

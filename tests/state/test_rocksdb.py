@@ -179,9 +179,11 @@ def test_the_cache_holds_no_more_than_its_share(tmp_path: Path) -> None:
         table.prefetch([key])
         table.put(key, key)
     cache = table.cache
-    held = len(cache._young) + len(cache._old) + len(cache._leaving)
+    generations = (cache._young, cache._old, cache._leaving)
+    held = sum(len(one.contents) for one in generations)
     assert held <= 3 * store._limit.per_generation < 15_000
-    assert len(cache._known_places) <= held + 1
+    assert sum(len(one.places) for one in generations) <= 3 * held
+    assert len(cache._put) <= held
     assert len(table) == 50_000
     assert store.size_bytes() > 0
     store.close()

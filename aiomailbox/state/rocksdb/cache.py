@@ -2,15 +2,19 @@
 
 Theory of operation: two generations of contents, as objects. What is used moves to the
 young one; when that is full it becomes the old one, and what was left in the old one
-leaves: it is written in small batches, one with each further read. So whatever was used
+leaves: it is written in small batches, one with some further reads. So whatever was used
 lately stays for at least one generation, nothing has to be counted per use, and no
 single record pays for a whole generation. A content that could have been changed in
-place is always written; any other one only if it was put here.
+place is always written; any other one only if it was put here. The places that were
+computed to read go from generation to generation with the contents, because most of
+them are needed again to write. Whatever is done for a run of keys is done by calls for
+all of them: an own line of Python per key costs as much as the database does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import compress
 from typing import Any, Final
 
 from aiomailbox.state.rocksdb.database import Database
@@ -24,8 +28,7 @@ GENERATION_MIN: Final = 4096
 # the bytes of the content would take.
 _OVERHEAD_BYTES: Final = 400
 _OBJECT_PER_BYTE: Final = 6
-_ABSENT: Final = object()
-# Reads after which a batch leaves, when they are made one by one.
+# Reads after which a batch leaves.
 _READS_PER_BATCH: Final = 256
 
 
@@ -65,27 +68,50 @@ class CacheLimit:
         self.per_generation = max(total // (2 * self.caches), GENERATION_MIN)
 
 
+class _Generation:
+    """Contents by address, None for one that is known to have none, and places."""
+
+    __slots__ = ("contents", "places")
+
+    def __init__(self) -> None:
+        self.contents: dict[Any, Any] = {}
+        self.places: dict[Any, bytes] = {}
+
+    def take(self, addresses: list[Any], origin: _Generation) -> list[Any]:
+        """Take those of the addresses that another one has; return all others."""
+        contents, places = origin.contents, origin.places
+        if not contents:
+            return addresses
+        here = [one in contents for one in addresses]
+        if True not in here:
+            return addresses
+        for one in compress(addresses, here):
+            self.contents[one] = contents[one]
+            if one in places:
+                self.places[one] = places[one]
+        return [
+            one for one, is_here in zip(addresses, here, strict=True) if not is_here
+        ]
+
+
 class ContentCache:
     """The contents of one state, by address: a key, or a key and a namespace.
 
     Args:
         database: Where contents are that are not here.
         limit: How many may be here.
-        place: Where the content of an address is.
-        places: The same for many addresses.
-        encode: Makes a content bytes.
+        places: Where the contents of addresses are.
+        encode_all: Makes contents bytes.
         decode: Makes bytes a content.
     """
 
     __slots__ = (
         "_database",
         "_decode",
-        "_encode",
-        "_known_places",
+        "_encode_all",
         "_leaving",
         "_limit",
         "_old",
-        "_place",
         "_places",
         "_put",
         "_reads",
@@ -97,22 +123,19 @@ class ContentCache:
         database: Database,
         limit: CacheLimit,
         *,
-        place: Callable[[Any], bytes],
         places: Callable[[list[Any]], list[bytes]],
-        encode: Callable[[Any], bytes],
+        encode_all: Callable[[list[Any]], list[bytes]],
         decode: Callable[[bytes], Any],
     ) -> None:
         self._database = database
         self._limit = limit
-        self._place = place
         self._places = places
-        self._encode = encode
+        self._encode_all = encode_all
         self._decode = decode
-        self._young: dict[Any, Any] = {}
-        self._old: dict[Any, Any] = {}
-        self._leaving: dict[Any, Any] = {}
-        # Places that were computed to read: most of them are needed again to write.
-        self._known_places: dict[Any, bytes] = {}
+        self._young = _Generation()
+        self._old = _Generation()
+        # Written, bit by bit; may hold what has come back since, older than that.
+        self._leaving = _Generation()
         self._reads = 0
         # Addresses whose content here is newer than that in the database.
         self._put: set[Any] = set()
@@ -120,119 +143,132 @@ class ContentCache:
 
     def get(self, address: Any, default: Any = None) -> Any:
         """Return the content of an address."""
-        content = self._young.get(address)
+        contents = self._young.contents
+        content = contents.get(address)
         if content is None:
-            content = self._find(address)
-        return default if content is _ABSENT else content
+            if address not in contents:
+                self.prefetch((address,))
+                content = self._young.contents[address]
+            if content is None:
+                return default
+        return content
 
     def put(self, address: Any, content: Any) -> None:
         """Set the content of an address; None is no content."""
-        self._young[address] = _ABSENT if content is None else content
+        contents = self._young.contents
+        contents[address] = content
         self._put.add(address)
-        if len(self._young) > self._limit.per_generation:
+        if len(contents) > self._limit.per_generation:
             self._age()
 
     def remove(self, address: Any) -> None:
         """Forget the content of an address."""
-        self.put(address, _ABSENT)
+        self.put(address, None)
 
     def prefetch(self, addresses: Iterable[Any]) -> None:
         """Read what is not here yet in one go, because it is about to be asked for."""
-        young, old = self._young, self._old
-        missing = [one for one in dict.fromkeys(addresses) if one not in young]
+        contents = self._young.contents
+        missing = [one for one in addresses if one not in contents]
         if not missing:
             return
-        if len(young) + len(missing) > self._limit.per_generation:
+        if len(contents) + len(missing) > self._limit.per_generation:
             self._age()
-            young, old = self._young, self._old
-            missing = [*dict.fromkeys(addresses)]
-        unread = []
-        for address in missing:
-            content = old.get(address)
-            if content is None:
-                content = self._leaving.pop(address, None)
-            if content is None:
-                unread.append(address)
-            else:
-                young[address] = content
-        self._leave(2 * len(missing))
-        places = self._places(unread)
-        self._known_places.update(zip(unread, places, strict=True))
-        found = self._database.get_all(places) if unread else []
-        decode = self._decode
-        for address, data in zip(unread, found, strict=True):
-            young[address] = _ABSENT if data is None else decode(data)
+            missing = [*addresses]
+        missing = [*dict.fromkeys(missing)]
+        self._reads += len(missing)
+        young = self._young
+        unread = young.take(young.take(missing, self._old), self._leaving)
+        if unread:
+            self._read(unread)
+        if self._reads >= _READS_PER_BATCH:
+            self._leave(2 * self._reads)
+            self._reads = 0
+
+    def for_run(self, keys: list[Any]) -> dict[Any, Any]:
+        """Return contents in which all of these keys are, None for no content.
+
+        Each of them may be set in it, until something else of the cache is used.
+        """
+        self.prefetch(keys)
+        self._put.update(keys)
+        return self._young.contents
 
     def flush(self) -> None:
         """Write everything that is newer here; it stays here."""
-        self._leave(len(self._leaving))
-        self._write([*self._old.items(), *self._young.items()])
+        self._leave(len(self._leaving.contents))
+        young = self._young.contents
+        old = [item for item in self._old.contents.items() if item[0] not in young]
+        self._write(old, self._old.places)
+        self._write([*young.items()], self._young.places)
 
     def clear(self) -> None:
         """Forget everything here without writing it."""
-        self._young = {}
-        self._old = {}
-        self._leaving = {}
+        self._young = _Generation()
+        self._old = _Generation()
+        self._leaving = _Generation()
         self._put.clear()
-        self._known_places.clear()
 
-    def _find(self, address: Any) -> Any:
-        content = self._old.get(address)
-        if content is None:
-            content = self._leaving.pop(address, None)
-        if content is None:
-            data = self._database.get(self._place(address))
-            content = _ABSENT if data is None else self._decode(data)
-        self._young[address] = content
-        self._reads += 1
-        if self._reads >= _READS_PER_BATCH:
-            self._reads = 0
-            self._leave(2 * _READS_PER_BATCH)
-        if len(self._young) > self._limit.per_generation:
-            self._age()
-        return content
+    def _read(self, addresses: list[Any]) -> None:
+        places = self._places(addresses)
+        young, decode = self._young, self._decode
+        young.places.update(zip(addresses, places, strict=True))
+        young.contents.update(
+            (address, None if data is None else decode(data))
+            for address, data in zip(
+                addresses, self._database.get_all(places), strict=True
+            )
+        )
 
     def _age(self) -> None:
-        self._leave(len(self._leaving))
+        self._leave(len(self._leaving.contents))
         self._leaving = self._old
         self._old = self._young
-        self._young = {}
+        self._young = _Generation()
 
     def _leave(self, count: int) -> None:
         """Write so many of those that leave, unless they have come back."""
-        if not self._leaving:
+        leaving = self._leaving.contents
+        if not leaving:
             return
-        young, old, take = self._young, self._old, self._leaving.popitem
-        going = []
-        for _ in range(min(count, len(self._leaving))):
-            item = take()
-            if item[0] not in young and item[0] not in old:
-                going.append(item)
-        self._write(going)
-        forget = self._known_places.pop
-        for address, _ in going:
-            forget(address, None)
+        young, old, take = self._young.contents, self._old.contents, leaving.popitem
+        items = [take() for _ in range(min(count, len(leaving)))]
+        going = [one for one in items if one[0] not in young and one[0] not in old]
+        self._write(going, self._leaving.places)
+        if not leaving:
+            self._leaving = _Generation()
 
-    def _write(self, items: list[tuple[Any, Any]]) -> None:
-        """Write addresses with their contents, the later of two for one address."""
-        put, known_place, encode = self._put, self._known_places.get, self._encode
+    def _write(self, items: list[tuple[Any, Any]], places: dict[Any, bytes]) -> None:
+        """Write those of addresses and contents that are newer than the database."""
+        put = self._put
+        addresses = [address for address, _ in items]
+        if not put.issuperset(addresses):
+            items = [one for one in items if one[0] in put or _may_have_changed(one[1])]
+            addresses = [address for address, _ in items]
+        if not items:
+            return
+        contents = [content for _, content in items]
+        datas = self._encode_all(contents)
         batch = self._database.new_batch()
         write, delete = batch.put, batch.delete
-        count = size_bytes = 0
-        for address, content in items:
-            if address not in put and not _may_have_changed(content):
-                continue
-            place = known_place(address) or self._place(address)
-            if content is _ABSENT:
+        for place, content, data in zip(
+            self._known_places(addresses, places), contents, datas, strict=True
+        ):
+            if content is None:
                 delete(place)
             else:
-                data = encode(content)
                 write(place, data)
-                count += 1
-                size_bytes += len(data)
         self._database.write(batch)
-        put.difference_update([address for address, _ in items])
-        self._limit.observe(count, size_bytes)
+        put.difference_update(addresses)
+        self._limit.observe(len(datas), sum(map(len, datas)))
+
+    def _known_places(
+        self, addresses: list[Any], known: dict[Any, bytes]
+    ) -> list[bytes]:
+        places: list[Any] = list(map(known.get, addresses))
+        if None in places:
+            rest = iter(self._places([one for one in addresses if one not in known]))
+            places = [next(rest) if place is None else place for place in places]
+        return places
 
 
 def _may_have_changed(content: Any) -> bool:
@@ -240,4 +276,4 @@ def _may_have_changed(content: Any) -> bool:
     kind = type(content)
     if kind is tuple:
         return not IMMUTABLE_TYPES.issuperset(map(type, content))
-    return kind not in IMMUTABLE_TYPES and content is not _ABSENT
+    return kind not in IMMUTABLE_TYPES

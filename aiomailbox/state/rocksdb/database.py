@@ -16,6 +16,7 @@ __all__ = ["Cut", "Database"]
 
 _MIB: Final = 1 << 20
 _BLOOM_BITS: Final = 10
+_BUFFER_BLOOM_RATIO: Final = 0.1
 
 
 def _rocksdict() -> Any:
@@ -33,6 +34,12 @@ def _options(memory_bytes: int) -> Any:
     options.create_if_missing(True)
     options.set_write_buffer_size(max(memory_bytes // 4, _MIB))
     options.set_max_write_buffer_number(2)
+    # Most reads of a growing state are of keys that are new: a filter says so sooner
+    # than a walk through the buffer.
+    options.set_memtable_whole_key_filtering(True)
+    options.set_memtable_prefix_bloom_ratio(_BUFFER_BLOOM_RATIO)
+    # There is one writer.
+    options.set_allow_concurrent_memtable_write(False)
     options.set_compression_type(rocks.DBCompressionType.lz4())
     options.set_max_background_jobs(2)
     options.set_max_open_files(1024)

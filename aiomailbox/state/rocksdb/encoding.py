@@ -8,6 +8,7 @@ by side.
 from __future__ import annotations
 
 import struct
+from operator import add
 from typing import Any, Final
 
 from aiomailbox.keygroups import KeyGroupAssigner
@@ -29,12 +30,14 @@ class KeyCodec:
         objects: Encodes keys and namespaces.
     """
 
-    __slots__ = ("_encode", "_groups", "_objects")
+    __slots__ = ("_encode", "_groups", "_objects", "_prefixes")
 
     def __init__(self, max_parallelism: int, objects: ObjectCodec) -> None:
         self._groups = KeyGroupAssigner(1, max_parallelism)
         self._objects = objects
         self._encode = objects.encode
+        # By state, then by key group.
+        self._prefixes: dict[int, list[bytes]] = {}
 
     def encode(self, state: int, key: Any) -> bytes:
         """Return the place of a key, which all its namespaces begin with."""
@@ -51,12 +54,14 @@ class KeyCodec:
         """Return the places of many keys."""
         if keys and type(keys[0]) is float:
             keys = [key + 0.0 for key in keys]
-        pack, encode = _PLACE.pack, self._encode
         groups = self._groups.key_groups(keys)
-        return [
-            pack(group, state) + encode(key)
-            for group, key in zip(groups, keys, strict=True)
-        ]
+        prefixes = self._prefixes.get(state)
+        if prefixes is None:
+            most = self._groups.max_parallelism
+            prefixes = [_PLACE.pack(group, state) for group in range(most)]
+            self._prefixes[state] = prefixes
+        before = map(prefixes.__getitem__, groups)
+        return list(map(add, before, self._objects.encode_all(keys)))
 
     def decode(self, place: bytes) -> Any:
         """Return the key of a place without a namespace."""

@@ -11,11 +11,14 @@ from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.state.rocksdb.cache import CacheLimit, ContentCache
 from aiomailbox.state.rocksdb.database import Database
 from aiomailbox.state.rocksdb.encoding import KeyCodec
-from aiomailbox.state.serializers import StateSerializer
+from aiomailbox.state.serializers import StateSerializer, encode_all
 
 __all__ = ["RocksDBNamespacedTable", "RocksDBStateTable", "RocksDBTable", "Rows"]
 
 _KEYS_PER_READ = 256
+
+Get = Callable[..., Any]
+Put = Callable[[Any, Any], None]
 
 
 class Rows:
@@ -142,6 +145,11 @@ class RocksDBStateTable(RocksDBTable):
         self.prefetch: Callable[[Iterable[Any]], None] = cache.prefetch
         self.remove: Callable[[Any], None] = cache.remove
 
+    def for_run(self, keys: list[Any]) -> tuple[Get, Put]:
+        """Return ``get`` and ``put`` for the keys of a run, which are written."""
+        contents = self.cache.for_run(keys)
+        return contents.get, contents.__setitem__
+
     def load(self, entries: Iterable[tuple[Any, ...]], contents: list[Any]) -> None:
         """Set the keys of ``entries`` to ``contents``."""
         for entry, content in zip(entries, contents, strict=True):
@@ -223,18 +231,14 @@ def new_table(
     rows = Rows(state, codec, serializer, namespaced=namespaced)
     key_place = partial(codec.encode, state)
 
-    def pair_place(address: tuple[Any, Any]) -> bytes:
-        return codec.encode_pair(state, *address)
-
     def pair_places(addresses: list[tuple[Any, Any]]) -> list[bytes]:
         return [codec.encode_pair(state, *address) for address in addresses]
 
     cache = ContentCache(
         database,
         limit,
-        place=pair_place if namespaced else key_place,
         places=pair_places if namespaced else partial(codec.encode_all, state),
-        encode=serializer.encode,
+        encode_all=partial(encode_all, serializer),
         decode=serializer.decode,
     )
     if namespaced:
