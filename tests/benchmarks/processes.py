@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 OPTIONAL = ("pyspark", "pyarrow", "uvloop", "pandas", "numpy")
@@ -30,20 +32,13 @@ seconds = time.perf_counter() - started
 print(json.dumps([seconds, sorted(set(m.split(".")[0] for m in sys.modules))]))
 """
 
-# The job is W2: a generator, keys, a channel between two tasks, results. The kernel's
-# peak of a new process is not used where there is a better one: on Linux it begins with
-# that of the process it was forked from.
+# The job is W2: a generator, keys, a channel between two tasks, results.
 _STREAM = """
-import json, pathlib, resource
+import json
 from tests.benchmarks import jobs
+from tests.benchmarks.processes import peak_kib_here
 results = jobs.w2_aggregate({records})
-status = pathlib.Path("/proc/self/status")
-if status.exists():
-    lines = status.read_text().splitlines()
-    peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-else:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps([results, peak]))
+print(json.dumps([results, peak_kib_here()]))
 """
 
 
@@ -85,3 +80,27 @@ def peak_kib(records: int) -> int:
     results, peak = _python(_STREAM.format(records=records))
     assert results == records, f"{results} results of {records} records"
     return int(peak)
+
+
+def peak_kib_here() -> int:
+    """Return the most resident memory that this process has had.
+
+    The kernel's peak of a new process is not used where there is a better one: on Linux
+    it begins with that of the process it was forked from.
+    """
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    lines = status.read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def run_module(name: str, *arguments: str, interpreter: str = sys.executable) -> str:
+    """Run ``python -m name`` in a fresh interpreter; return the last line it prints."""
+    done = subprocess.run(
+        [interpreter, "-m", name, *arguments],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return done.stdout.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""W1 to W11 and Nexmark: what is measured, against what, and what must be reached."""
+"""W1 to W12 and Nexmark: what is measured, against what, and what must be reached."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.benchmarks import event_time, hop, jobs, plain, processes, spark_rows
+from tests.benchmarks import (
+    event_time,
+    hop,
+    jobs,
+    large_state,
+    plain,
+    processes,
+    spark_rows,
+)
 from tests.benchmarks.measure import (
     OURS,
     Report,
@@ -270,5 +278,6 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "W7": w7,
     "W8": w8,
     "W9": lambda options: event_time.reports(options.records, options.rounds),
+    "W12": lambda options: [large_state.report_of(options.records)],
     "NX": nx,
 }
