@@ -39,6 +39,8 @@ from aiomailbox.exchange import KeyGroupPartitioner, Partitioner
 from aiomailbox.graph import FunctionInfo, OperatorFactory, Origin, Transformation
 from aiomailbox.operators import (
     AsyncMapOperator,
+    ErrorAction,
+    KeyCheck,
     KeyedProcessFunction,
     KeyedProcessOperator,
     KeyedReduceOperator,
@@ -225,26 +227,34 @@ class DataStream(
         return self._derive("process", factory, functions=(info,))
 
     def assign_timestamps_and_watermarks(
-        self, strategy: WatermarkStrategy
+        self, strategy: WatermarkStrategy, *, on_error: OnError = fail
     ) -> DataStream[T]:
         """Give records event times and the stream watermarks, from here on.
 
         What upstream said of event time is forgotten, except for its end.
+        ``on_error`` says what to do with a record that has no event time.
         """
         check_strategy(strategy, "strategy", of_source=False)
-        factory = partial(TimestampsAndWatermarksOperator, strategy)
-        fields = known_fields(self._origins)
+        policy, fields = check_on_error(on_error), known_fields(self._origins)
+        factory = partial(TimestampsAndWatermarksOperator, strategy, on_error=policy)
         return self._derive("timestamps", factory, record_fields=fields)
 
-    def key_by(self, key: str | Callable[[T], K]) -> KeyedStream[K, T]:
+    def key_by(
+        self, key: str | Callable[[T], K], *, on_error: OnError = fail
+    ) -> KeyedStream[K, T]:
         """Give each record to the subtask that owns its key.
 
         Args:
             key: A field's name, or a function of a record. Keys are int, str, float,
                 bool, bytes or tuples of these, all of one type.
+            on_error: What to do with a record without a key; dead letters are a side
+                output of the keyed stream. If given, keys are read twice.
         """
-        selector = key_selector(key, self._origins)
-        return KeyedStream(self._definition, self._origins, selector)
+        stream, selector = self, key_selector(key, self._origins)
+        if check_on_error(on_error).action is not ErrorAction.FAIL:
+            check = KeyCheck(selector)
+            stream = self._stateless(StageKind.FILTER, check, on_error).name("key")
+        return KeyedStream(self._definition, stream._origins, selector)
 
     def window_all(
         self, assigner: WindowAssigner

@@ -77,7 +77,7 @@ from aiomailbox.operators.join_function import (
     check_join_function,
     pair,
 )
-from aiomailbox.operators.key_reader import KeyReader
+from aiomailbox.operators.key_reader import KeyCheck, KeyReader
 from aiomailbox.operators.keyed import (
     KeyedAggregateOperator,
     KeyedReduceOperator,
@@ -201,6 +201,7 @@ __all__ = [
     "InputStatus",
     "IntervalJoinOperator",
     "Journal",
+    "KeyCheck",
     "KeyReader",
     "KeySelector",
     "KeyedAggregateOperator",

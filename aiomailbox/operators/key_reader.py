@@ -7,14 +7,46 @@ from types import CoroutineType
 from typing import Any, Final, NoReturn
 
 from aiomailbox.errors import KeyTypeError, RecordTypeError
-from aiomailbox.keygroups import KeyGroupAssigner
-from aiomailbox.operators.callables import describe
+from aiomailbox.keygroups import KeyGroupAssigner, hash_code
+from aiomailbox.operators.callables import describe, refuse_coroutine
 from aiomailbox.operators.contract import Operator
 from aiomailbox.operators.selectors import FieldSelector
 
 # Keys of these types are good whatever their value is.
 _ALWAYS_PLACED: Final = frozenset({str, bytes, bool})
 _FIELD_ERRORS: Final = (AttributeError, KeyError, TypeError)
+
+
+class KeyCheck:
+    """Reads the key of a record, raises if it has none, and else returns True.
+
+    Before a keyed stream it finds the records whose key cannot be read while they can
+    still be set aside one by one.
+
+    Args:
+        key: A function of a record.
+
+    Example:
+        >>> KeyCheck(len)("abc")
+        True
+    """
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Callable[[Any], Any]) -> None:
+        self.key = key
+
+    def __call__(self, record: Any) -> bool:
+        """Return True.
+
+        Raises:
+            KeyTypeError: If what the key function gave cannot be a key.
+        """
+        key = self.key(record)
+        if type(key) is CoroutineType:
+            refuse_coroutine(key, self.key)
+        hash_code(key)
+        return True
 
 
 class KeyReader:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from aiomailbox.eventtime import OutputGuard, WatermarkStrategy
+from collections.abc import Callable
+from typing import Any
+
+from aiomailbox.eventtime import OutputGuard, TimestampAssigner, WatermarkStrategy
 from aiomailbox.operators.contract import Operator, Pending, then
 from aiomailbox.operators.event_progress import (
     WATERMARK_INTERVAL_MS,
@@ -10,7 +13,9 @@ from aiomailbox.operators.event_progress import (
     assign_timestamps,
     emit_progress,
 )
-from aiomailbox.records import MAX_TIMESTAMP, Run, WatermarkStatus
+from aiomailbox.operators.on_error import ErrorAction, OnError, check_on_error, fail
+from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.records import MAX_TIMESTAMP, ListRun, Run, WatermarkStatus
 
 
 class TimestampsAndWatermarksOperator(Operator):
@@ -23,6 +28,8 @@ class TimestampsAndWatermarksOperator(Operator):
         strategy: Where event times come from, and how late records may be.
         interval_ms: How often to look whether the stream has become idle; only with a
             strategy that has an idle timeout.
+        on_error: What to do with a record for which the timestamp assigner raises, or
+            gives no event time.
 
     Concept:
         Flink, ``TimestampsAndWatermarksOperator``.
@@ -38,9 +45,14 @@ class TimestampsAndWatermarksOperator(Operator):
     """
 
     def __init__(
-        self, strategy: WatermarkStrategy, *, interval_ms: int = WATERMARK_INTERVAL_MS
+        self,
+        strategy: WatermarkStrategy,
+        *,
+        interval_ms: int = WATERMARK_INTERVAL_MS,
+        on_error: OnError = fail,
     ) -> None:
         self._strategy = strategy
+        self.on_error = check_on_error(on_error)
         self._interval_ms = interval_ms
         self._ticks: IdleTicks | None = None
 
@@ -51,13 +63,21 @@ class TimestampsAndWatermarksOperator(Operator):
             self._strategy, self._interval_ms, self.context, self.output, self._tick
         )
         self._assigner = self._strategy.create_assigner()
+        self._failures = RecordFailures(
+            self.on_error, self._function(), self.context, self.output
+        )
         self._generator = self._strategy.create_generator(self._ticks.clock)
         return None
 
     def process_run(self, run: Run) -> Pending:
         """Emit the records with their event times, and the watermark after them."""
-        run = assign_timestamps(self, self._assigner, run)
-        pending = self.output.emit_run(run)
+        reported: Pending = None
+        if self.on_error.action is ErrorAction.FAIL:
+            run = assign_timestamps(self, self._assigner, run)
+        else:
+            run = self._assign_or_take(run)
+            reported = self._failures.report() if self._failures.waiting else None
+        pending = then(reported, self.output.emit_run, run)
         if run.timestamps is not None:
             self._generator.on_run(run.timestamps, self._guard)
         self._generator.on_periodic_emit(self._guard)
@@ -79,6 +99,36 @@ class TimestampsAndWatermarksOperator(Operator):
         """Watch for idleness no more."""
         self._stop_ticks()
         return None
+
+    def _assign_or_take(self, run: Run) -> Run:
+        """Return the run with event times, without the records that failed."""
+        assigner = self._assigner
+        if assigner is None:
+            return run
+        try:
+            return run.with_timestamps(assigner.assign(run))
+        except Exception:  # noqa: BLE001 -- on_error decides, record by record
+            return self._assign_each(assigner, run)
+
+    def _assign_each(self, assigner: TimestampAssigner, run: Run) -> Run:
+        before = run.timestamps
+        values: list[Any] = []
+        times: list[int] = []
+        for index, value in enumerate(run.values):
+            stamp = None if before is None else before[index]
+            single = ListRun([value], None if stamp is None else [stamp])
+            try:
+                times += assigner.assign(single)
+            except Exception as error:  # noqa: BLE001 -- on_error decides
+                self._failures.take(value, stamp, error)
+            else:
+                values.append(value)
+        return ListRun(values, times)
+
+    def _function(self) -> Callable[..., Any]:
+        """Return the user's assigner, for errors; a field's name has no line."""
+        spec = self._strategy.assigner
+        return spec if callable(spec) else self.process_run
 
     def _tick(self) -> Pending:
         self._generator.on_periodic_emit(self._guard)

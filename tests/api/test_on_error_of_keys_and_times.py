@@ -1,0 +1,107 @@
+"""Records without a key or an event time can be skipped, or become dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+
+Env = am.StreamExecutionEnvironment
+
+FAILED = am.OutputTag("failed")
+IN_ORDER = am.WatermarkStrategy.for_monotonous_timestamps()
+
+RECORDS = [
+    {"user": "a", "at": 1_000},
+    {"at": 2_000},
+    {"user": None, "at": 3_000},
+    {"user": ["a"], "at": 4_000},
+    {"user": "b"},
+    {"user": "a", "at": "soon"},
+    {"user": "a", "at": 7_000},
+]
+
+
+def user(record: dict[str, Any]) -> Any:
+    return record["user"]
+
+
+@pytest.mark.parametrize("key", [user, "user"], ids=["function", "field"])
+@pytest.mark.parametrize("parallelism", [1, 2])
+async def test_a_record_without_a_key_is_skipped(
+    key: str | Callable[[Any], Any], parallelism: int
+) -> None:
+    keyed = Env(parallelism).from_collection(RECORDS).key_by(key, on_error=am.skip)
+    counts = await keyed.aggregate(am.count()).collect()
+    assert sorted(counts) == [1, 1, 2, 3]
+
+
+async def test_a_record_without_a_key_becomes_a_dead_letter() -> None:
+    env = Env()
+    keyed = env.from_collection(RECORDS).key_by(user, on_error=am.dead_letter(FAILED))
+    letters: list[am.DeadLetter] = []
+    keyed.get_side_output(FAILED).sink_to(letters.append)
+    keyed.aggregate(am.count()).sink_to(print)
+    await env.execute()
+    assert [letter.record for letter in letters] == RECORDS[1:4]
+    assert {letter.error_type for letter in letters} == {"KeyError", "KeyTypeError"}
+    assert {letter.operator for letter in letters} == {"key"}
+
+
+async def test_by_default_a_record_without_a_key_fails_the_job() -> None:
+    keyed = Env().from_collection(RECORDS).key_by(user)
+    with pytest.raises(am.JobFailedError, match="'user'"):
+        await keyed.aggregate(am.count()).collect()
+
+
+@pytest.mark.parametrize("at", ["at", lambda record: record["at"]])
+async def test_a_record_without_an_event_time_is_skipped(at: Any) -> None:
+    timed = (
+        Env()
+        .from_collection(RECORDS)
+        .assign_timestamps_and_watermarks(
+            IN_ORDER.with_timestamp_assigner(at), on_error=am.skip
+        )
+    )
+    windows = timed.window_all(am.TumblingEventTimeWindows.of(5))
+    assert await windows.aggregate(am.collect_list("at")).map(
+        lambda found: list(found)
+    ).collect() == [[1_000, 2_000, 3_000, 4_000], [7_000]]
+
+
+async def test_a_record_without_an_event_time_becomes_a_dead_letter() -> None:
+    env = Env()
+    timed = env.from_collection(RECORDS).assign_timestamps_and_watermarks(
+        IN_ORDER.with_timestamp_assigner("at"), on_error=am.dead_letter(FAILED)
+    )
+    letters: list[am.DeadLetter] = []
+    timed.get_side_output(FAILED).sink_to(letters.append)
+    kept: list[Any] = []
+    timed.sink_to(kept.append)
+    await env.execute()
+    assert [letter.record for letter in letters] == RECORDS[4:6]
+    assert kept == RECORDS[:4] + RECORDS[6:]
+
+
+async def test_by_default_a_record_without_an_event_time_fails_the_job() -> None:
+    timed = (
+        Env()
+        .from_collection(RECORDS)
+        .assign_timestamps_and_watermarks(IN_ORDER.with_timestamp_assigner("at"))
+    )
+    with pytest.raises(am.JobFailedError, match="'at'"):
+        await timed.collect()
+
+
+def test_what_is_no_policy_is_refused() -> None:
+    records = Env().from_collection(RECORDS)
+    with pytest.raises(am.UsageError, match="on_error"):
+        records.key_by("user", on_error="skip")  # type: ignore[arg-type]
+    with pytest.raises(am.UsageError, match="on_error"):
+        records.assign_timestamps_and_watermarks(
+            IN_ORDER,
+            on_error="skip",  # type: ignore[arg-type]
+        )
