@@ -356,6 +356,36 @@ async def test_a_released_channel_resumes_and_announces_nothing(job: Any) -> Non
         job.channel.announce_buffer_size(100)
 
 
+async def test_net_118_the_last_buffer_says_that_nothing_follows(job: Any) -> None:
+    job.connect()
+    job.emit("x")
+    finish(job)
+    job.pump()
+    followed = []
+    while (polled := job.channel.poll()) is not None:
+        followed.append(polled.more_available)
+        polled.buffer.recycle()
+    assert followed == [True, True, False]
+    job.gate.close()
+    job.assert_all_returned()
+
+
+async def test_net_128_129_what_is_queued_and_in_use_is_counted(job: Any) -> None:
+    job.connect()
+    assert job.channel.buffers_in_use == 0
+    job.emit("x" * 150)
+    job.pump()
+    statistics = job.gate.statistics()[0]
+    assert statistics.queued_buffers == job.channel.buffers_in_use == 3
+    framed_bytes = 4 + len(job.codec.encode(ListRun(["x" * 150])))
+    assert statistics.queued_bytes == framed_bytes
+    assert job.read() == ["x" * 150]
+    statistics = job.gate.statistics()[0]
+    assert (statistics.queued_buffers, statistics.queued_bytes) == (0, 0)
+    assert (statistics.buffers_total, statistics.records_total) == (3, 1)
+    job.gate.close()
+
+
 async def test_two_subpartitions_are_two_receivers(new_job: Any) -> None:
     job = new_job(2, (0, 1))
     first, second = (channel.receiver_id for channel in job.gate.channels)
