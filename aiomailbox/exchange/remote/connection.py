@@ -23,6 +23,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.exchange.remote.decoder import WireDecoder
 from aiomailbox.exchange.remote.handshake import Handshake
+from aiomailbox.exchange.remote.keepalive import keep_alive
 from aiomailbox.exchange.remote.lifecycle import ConnectionLifecycle, ConnectionState
 from aiomailbox.exchange.remote.messages import (
     BufferResponse,
@@ -142,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._life.advance(ConnectionState.GREETING):
             transport.abort()
             return
+        keep_alive(transport)
         # So that whatever waits pauses us; asyncio's TLS would pause at 0 for ever.
         is_tls = transport.get_extra_info("sslcontext") is not None
         transport.set_write_buffer_limits(high=1 if is_tls else 0, low=0)

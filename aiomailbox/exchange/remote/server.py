@@ -55,6 +55,8 @@ class DataServer:
         self._server: asyncio.Server | None = None
         self._unix_path: tuple[str, int] | None = None
         self._connections: set[ProducerConnection] = set()
+        # Those that are still agreeing on TLS.
+        self._expected: set[ProducerConnection] = set()
         self._is_closed = False
 
     @property
@@ -103,11 +105,15 @@ class DataServer:
         server, self._server = self._server, None
         if server is not None:
             server.close()
-        for connection in list(self._connections):
+        for connection in [*self._connections, *self._expected]:
             connection.end("the data server was closed")
         await close_all(self._connections, self._options.linger)
         if server is not None:
-            await server.wait_closed()
+            # Since 3.12 it waits for connections too, also for those that never agree
+            # on TLS: they end by themselves, at the handshake's deadline.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.linger):
+                    await server.wait_closed()
         self._remove_unix_file()
 
     def _accept(self, context: ssl.SSLContext | None) -> asyncio.BaseProtocol:
@@ -122,9 +128,14 @@ class DataServer:
         if context is not None:
             # Of a connection that fails in TLS, asyncio tells nobody.
             connection.expect_transport()
+            self._expected.add(connection)
+            connection.closed.add_done_callback(
+                lambda _: self._expected.discard(connection)
+            )
         return connection
 
     def _on_made(self, connection: ProducerConnection) -> None:
+        self._expected.discard(connection)
         if self._is_closed:
             connection.end("the data server was closed")
             return

@@ -591,6 +591,17 @@ async def test_a_server_of_another_authority_is_not_spoken_to(
     assert "certificate verify failed" in str(reader.failures[0])
 
 
+async def test_closing_a_server_forgets_those_who_never_agree_on_tls(
+    world: Any, papers: Papers, meet: Callable[..., Any]
+) -> None:
+    server = await world.serve(security=papers.of("server"))
+    await meet()
+    await world.until(lambda: bool(server._expected))
+    await server.close()
+    await world.until(lambda: not server._expected)
+    assert world.reasons() == ["the data server was closed"]
+
+
 # What is refused where it is written.
 
 

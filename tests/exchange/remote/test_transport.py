@@ -265,6 +265,15 @@ async def test_a_peer_that_is_cut_off_is_a_remote_error(world: Any) -> None:
     assert isinstance(reader.failures[0], RemoteTransportError)
 
 
+async def test_an_idle_connection_is_probed_by_the_kernel(world: Any) -> None:
+    server = await world.serve()
+    reader = world.read(world.connect(), 0)
+    await reader.until(lambda: reader.not_found == 1)
+    for connection in server._connections:
+        sock = connection._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
 async def test_wishes_of_the_reader_reach_the_view(world: Any) -> None:
     await world.serve()
     partition = world.producer.partition(0)
