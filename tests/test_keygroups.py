@@ -34,7 +34,7 @@ def _folded(terms: list[int], seed: int) -> int:
 
 
 def test_murmur_hash_and_key_groups_have_flinks_values() -> None:
-    """SEM-128."""
+    """NET-90, SEM-128."""
     codes = [0, 1, 2, 42, -1, 2**31]
     expected = [593689054, 68075478, 1085422463, 1134849565, 1982413648, 1718298732]
     assert [murmur_hash(code) for code in codes] == expected
@@ -111,7 +111,7 @@ def test_a_key_that_has_no_place_is_refused_with_advice(
 def test_ranges_partition_the_key_groups_and_agree_with_owners(
     max_parallelism: int, data: st.DataObject
 ) -> None:
-    """SEM-132."""
+    """NET-90, SEM-132."""
     parallelism = data.draw(st.integers(1, max_parallelism))
     owners = []
     for index in range(parallelism):

@@ -277,6 +277,7 @@ def test_what_comes_after_the_end_is_closed() -> None:
 
 
 def test_the_wished_size_is_the_answer_to_the_next_buffer() -> None:
+    """NET-106."""
     queue = Harness()
     queue.subpartition.set_buffer_bytes(42)
     assert queue.add(1) == 42
@@ -314,6 +315,7 @@ def test_a_barrier_that_times_out_overtakes(count: int) -> None:
 
 
 def test_a_second_barrier_that_may_time_out_fails_the_first() -> None:
+    """NET-109."""
     queue = Harness()
     queue.event(TIMEOUTABLE)
     queue.event(CheckpointBarrier(2, 0, aligned_timeout_ms=500))
@@ -321,6 +323,7 @@ def test_a_second_barrier_that_may_time_out_fails_the_first() -> None:
 
 
 def test_an_abort_and_a_release_end_the_expectation() -> None:
+    """NET-110."""
     queue = Harness()
     queue.event(TIMEOUTABLE)
     queue.subpartition.abort_checkpoint(1, KeyError())
@@ -340,6 +343,7 @@ def test_there_is_one_reader() -> None:
 
 
 def test_a_reader_without_own_buffers_gets_an_empty_finished_buffer() -> None:
+    """NET-112."""
     queue = Harness(receiver_exclusive_buffers=0)
     queue.add(0)
     assert queue.poll() == (0, 0, False)
@@ -384,6 +388,7 @@ STEPS = st.lists(
 def test_each_channel_gets_its_records_in_order_and_all_memory_returns(
     steps: list[tuple[str, bytes]],
 ) -> None:
+    """NET-78."""
     partition, _, network = make(2, 256)
     expected: list[list[bytes]] = [[], []]
     found: list[list[bytes]] = [[], []]
@@ -434,6 +439,7 @@ def test_a_broadcast_buffer_is_one_segment_for_all() -> None:
 
 
 def test_without_a_free_segment_the_wished_size_is_ignored() -> None:
+    """NET-79."""
     partition, pool, _ = make(2, 3)
     for channel in partition.subpartitions:
         channel.set_buffer_bytes(8)

@@ -70,6 +70,7 @@ async def run_with_cancel(wiring: Any, victim: str, after_turns: int) -> None:
 async def test_no_permit_is_lost_wherever_a_side_is_cancelled(
     wire: Wire, victim: str, first: str
 ) -> None:
+    """NET-75."""
     for after_turns in range(25):
         wiring = wire(permits=3).connect()
         await run_with_cancel(wiring, victim, after_turns)

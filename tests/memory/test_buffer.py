@@ -16,6 +16,7 @@ def _buffer(size_bytes: int = 8) -> tuple[NetworkBuffer, list[MemorySegment]]:
 
 
 def test_the_recycler_runs_once_and_a_further_recycle_raises() -> None:
+    """NET-07."""
     buffer, returned = _buffer()
     buffer.retain()
     buffer.recycle()
@@ -47,6 +48,7 @@ def test_every_use_after_the_last_recycle_raises() -> None:
 
 
 def test_a_slice_has_indices_of_its_own_and_shares_the_count() -> None:
+    """NET-08."""
     buffer, returned = _buffer()
     window = buffer.read_only_slice(2, 4)
     assert buffer.reference_count == 1
@@ -61,6 +63,7 @@ def test_a_slice_has_indices_of_its_own_and_shares_the_count() -> None:
 
 
 def test_offsets_of_nested_slices_add_up() -> None:
+    """NET-09."""
     buffer, _ = _buffer()
     nested = buffer.read_only_slice(2, 5).read_only_slice(1)
     assert nested.segment_offset == 3

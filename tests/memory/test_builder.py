@@ -38,6 +38,7 @@ def _built(consumer: BufferConsumer) -> bytes:
 
 
 def test_committed_appends_are_built_as_one_slice() -> None:
+    """NET-10."""
     builder, _ = _builder()
     consumer = builder.create_consumer()
     for part in (_ints(0, 1), _ints(2), _ints(3, 42)):
@@ -47,6 +48,7 @@ def test_committed_appends_are_built_as_one_slice() -> None:
 
 
 def test_uncommitted_appends_are_invisible_until_commit() -> None:
+    """NET-11."""
     builder, _ = _builder()
     consumer = builder.create_consumer()
     builder.append(b"ab")
@@ -59,6 +61,7 @@ def test_uncommitted_appends_are_invisible_until_commit() -> None:
 
 
 def test_what_does_not_fit_is_left_to_the_next_builder() -> None:
+    """NET-12."""
     builder, _ = _builder(40)
     data = memoryview(_ints(*range(11)))
     assert builder.append(data) == 40
@@ -67,6 +70,7 @@ def test_what_does_not_fit_is_left_to_the_next_builder() -> None:
 
 
 def test_a_second_consumer_is_refused() -> None:
+    """NET-13."""
     builder, _ = _builder()
     builder.create_consumer()
     with pytest.raises(IllegalStateError, match="copy"):
@@ -94,6 +98,7 @@ def test_a_consumer_created_between_append_and_commit_waits_for_what_follows() -
 
 
 def test_copies_begin_where_the_original_was_and_see_later_writes() -> None:
+    """NET-14."""
     builder, _ = _builder()
     consumer = builder.create_consumer()
     before = consumer.copy()
@@ -106,6 +111,7 @@ def test_copies_begin_where_the_original_was_and_see_later_writes() -> None:
 
 
 def test_an_empty_builder_that_finished_is_empty_and_finished() -> None:
+    """NET-16."""
     builder, _ = _builder()
     consumer = builder.create_consumer()
     assert builder.finish() == 0
@@ -114,6 +120,7 @@ def test_an_empty_builder_that_finished_is_empty_and_finished() -> None:
 
 
 def test_finish_is_idempotent_publishes_and_shows_at_once() -> None:
+    """NET-17."""
     builder, _ = _builder()
     consumer = builder.create_consumer()
     builder.append(b"abc")
@@ -125,6 +132,7 @@ def test_finish_is_idempotent_publishes_and_shows_at_once() -> None:
 
 
 def test_trim_keeps_what_is_written_and_can_grow_back_to_the_segment() -> None:
+    """NET-18."""
     builder, _ = _builder(1000)
     builder.append(bytes(100))
     builder.trim(50)
@@ -139,6 +147,7 @@ def test_trim_keeps_what_is_written_and_can_grow_back_to_the_segment() -> None:
 def test_the_segment_returns_once_when_the_last_of_all_lets_go(
     order: list[str],
 ) -> None:
+    """NET-19."""
     builder, returned = _builder()
     consumer = builder.create_consumer()
     builder.append_and_commit(b"x")
@@ -184,6 +193,7 @@ def test_skip_passes_over_published_bytes_only() -> None:
 def test_built_slices_concatenate_to_what_was_committed(
     steps: list[tuple[bytes, bool, bool]],
 ) -> None:
+    """NET-15."""
     builder, _ = _builder(64)
     consumer = builder.create_consumer()
     appended = built = b""

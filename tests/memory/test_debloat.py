@@ -25,10 +25,12 @@ def debloater(**options: int) -> BufferDebloater:
 
 
 def test_no_buffer_in_use_counts_as_one() -> None:
+    """NET-184."""
     assert debloater().recalculate(1_200, 0) == 1_200
 
 
 def test_the_share_of_each_buffer_is_rounded() -> None:
+    """NET-185."""
     assert debloater(target_ms=1_200).recalculate(3_333, 16) == 250
 
 
@@ -39,15 +41,18 @@ def test_the_share_of_each_buffer_is_rounded() -> None:
 def test_too_little_is_the_least_size(
     target_ms: int, bytes_per_s: int, in_use: int
 ) -> None:
+    """NET-186."""
     assert debloater(target_ms=target_ms).recalculate(bytes_per_s, in_use) == 200
 
 
 def test_more_than_the_largest_size_is_no_news() -> None:
+    """NET-186."""
     assert debloater(size_bytes_max=248).recalculate(3_333, 1) is None
 
 
 @pytest.mark.parametrize(("change", "is_news"), [(4_915, True), (4_914, False)])
 def test_changes_below_the_threshold_are_kept(change: int, is_news: bool) -> None:
+    """NET-187."""
     for wished in (16_384 + change, 16_384 - change):
         gate = debloater(threshold_percent=30)
         assert gate.recalculate(16_384, 1) == 16_384
@@ -55,6 +60,7 @@ def test_changes_below_the_threshold_are_kept(change: int, is_news: bool) -> Non
 
 
 def test_reaching_a_limit_is_always_news() -> None:
+    """NET-188."""
     gate = debloater(threshold_percent=50, size_bytes_min=300, size_bytes_max=1_100)
     assert gate.recalculate(500, 1) == 500
     assert gate.recalculate(1_000, 1) == 1_000
@@ -75,6 +81,7 @@ def test_the_average_of_flinks_example() -> None:
 
 
 def test_growing_is_as_fast_as_shrinking() -> None:
+    """NET-189."""
     ema = BufferSizeEma(32_768, 1, 32_768, samples=20)
     down = [ema.calculate(0, 1) for _ in range(5)]
     assert down == [29_647, 26_824, 24_269, 21_958, 19_867]

@@ -29,6 +29,7 @@ def _state(pool: LocalBufferPool) -> tuple[int, int, int, bool]:
 
 
 def test_shrinking_turns_nothing_into_overdraft_that_fits() -> None:
+    """NET-49."""
     pool = NetworkBufferPool(20).create_local_pool(2, 10, overdraft_max=2)
     pool.resize(7)
     _take(pool, 5)
@@ -37,6 +38,7 @@ def test_shrinking_turns_nothing_into_overdraft_that_fits() -> None:
 
 
 def test_shrinking_keeps_an_idle_segment_within_the_new_size() -> None:
+    """NET-50."""
     pool = NetworkBufferPool(20).create_local_pool(2, 10)
     pool.resize(6)
     _take(pool, 2)
@@ -45,6 +47,7 @@ def test_shrinking_keeps_an_idle_segment_within_the_new_size() -> None:
 
 
 def test_overdraft_in_use_may_exceed_the_maximum_after_shrinking() -> None:
+    """NET-51."""
     pool = NetworkBufferPool(20).create_local_pool(2, 10, overdraft_max=3)
     pool.resize(9)
     _take(pool, 9)
@@ -54,6 +57,7 @@ def test_overdraft_in_use_may_exceed_the_maximum_after_shrinking() -> None:
 
 
 def test_growing_absorbs_overdraft_before_anything_becomes_idle() -> None:
+    """NET-52."""
     pool = NetworkBufferPool(20).create_local_pool(2, 10, overdraft_max=2)
     pool.resize(5)
     _take(pool, 7)
@@ -69,6 +73,7 @@ def test_growing_absorbs_overdraft_before_anything_becomes_idle() -> None:
 
 
 def test_excess_goes_back_at_once_if_idle_and_when_recycled_if_lent() -> None:
+    """NET-53, NET-54."""
     network = NetworkBufferPool(10)
     pool = network.create_local_pool(2)
     held = _take(pool, 10)
@@ -83,12 +88,14 @@ def test_excess_goes_back_at_once_if_idle_and_when_recycled_if_lent() -> None:
 
 
 def test_a_size_below_what_is_required_is_refused() -> None:
+    """NET-55."""
     pool = NetworkBufferPool(10).create_local_pool(3)
     with pytest.raises(InvalidArgumentError, match="required 3"):
         pool.resize(2)
 
 
 def test_resizing_is_capped_by_the_maximum() -> None:
+    """NET-58."""
     pool = NetworkBufferPool(10).create_local_pool(1, 2)
     for size, expected in ((1, 1), (2, 2), (3, 2), (1, 1)):
         pool.resize(size)
@@ -96,6 +103,7 @@ def test_resizing_is_capped_by_the_maximum() -> None:
 
 
 def test_resizing_a_destroyed_pool_fetches_nothing() -> None:
+    """NET-63."""
     network = NetworkBufferPool(10)
     pool = network.create_local_pool(1)
     pool.lazy_destroy()
@@ -104,6 +112,7 @@ def test_resizing_a_destroyed_pool_fetches_nothing() -> None:
 
 
 def test_a_channel_over_its_quota_is_granted_but_makes_the_pool_unavailable() -> None:
+    """NET-59."""
     pool = NetworkBufferPool(10).create_local_pool(
         10, subpartitions=3, per_channel_max=2
     )
@@ -125,6 +134,7 @@ def test_a_channel_over_its_quota_is_granted_but_makes_the_pool_unavailable() ->
 def test_overdraft_is_granted_once_the_size_is_reached_and_drains_first(
     overdraft_max: int,
 ) -> None:
+    """NET-62."""
     pool = NetworkBufferPool(20).create_local_pool(
         4, 4, subpartitions=2, per_channel_max=3, overdraft_max=overdraft_max
     )
@@ -142,6 +152,7 @@ def test_overdraft_is_granted_once_the_size_is_reached_and_drains_first(
 
 
 def test_availability_walks_with_takes_recycles_and_sizes() -> None:
+    """NET-60."""
     pool = NetworkBufferPool(10).create_local_pool(1, 4)
     pool.resize(2)
     held = _take(pool, 2)
@@ -160,6 +171,7 @@ def test_availability_walks_with_takes_recycles_and_sizes() -> None:
 
 
 def test_what_is_out_when_destroyed_returns_to_the_global_pool() -> None:
+    """NET-64."""
     network = NetworkBufferPool(10)
     pool = network.create_local_pool(1)
     held = _take(pool, 10)

@@ -22,6 +22,7 @@ MakeListener = Callable[[LocalBufferPool, str, list[str]], Any]
 def test_listeners_are_called_once_each_in_the_order_they_came(
     listener: MakeListener, drain: Drain
 ) -> None:
+    """NET-56."""
     pool = NetworkBufferPool(1).create_local_pool(1)
     (segment,) = drain(pool)
     log: list[str] = []
@@ -51,6 +52,7 @@ def test_a_declined_segment_goes_to_the_next_and_then_becomes_idle(
 def test_a_listener_learns_once_that_the_pool_was_destroyed(
     listener: MakeListener, drain: Drain
 ) -> None:
+    """NET-57."""
     network = NetworkBufferPool(1)
     pool = network.create_local_pool(1)
     (segment,) = drain(pool)
@@ -66,6 +68,7 @@ def test_a_listener_learns_once_that_the_pool_was_destroyed(
 def test_listeners_are_served_by_segments_of_the_global_pool_too(
     listener: MakeListener, drain: Drain
 ) -> None:
+    """NET-67."""
     network = NetworkBufferPool(2)
     hog = network.create_local_pool(1)
     held = drain(hog)
@@ -157,6 +160,7 @@ async def test_a_request_cancelled_after_its_grant_gives_the_segment_back(
 async def test_destroying_the_pool_fails_waiting_requests_promptly(
     drain: Drain,
 ) -> None:
+    """NET-66."""
     pool = NetworkBufferPool(1).create_local_pool(1, owner="sink")
     drain(pool)
     request = asyncio.ensure_future(pool.request())
@@ -169,6 +173,7 @@ async def test_destroying_the_pool_fails_waiting_requests_promptly(
 
 
 async def test_reserved_segments_are_counted() -> None:
+    """NET-68."""
     network = NetworkBufferPool(10)
     pool = network.create_local_pool(3)
     await pool.reserve(3)
@@ -213,6 +218,7 @@ async def test_a_reservation_fails_when_time_is_over_or_the_pool_is_destroyed(
 
 
 async def test_two_pools_that_wait_for_a_hog_both_finish(drain: Drain) -> None:
+    """NET-35."""
     network = NetworkBufferPool(20)
     hog = network.create_local_pool(1)
     held = drain(hog)

@@ -25,6 +25,7 @@ def _sizes(network: NetworkBufferPool) -> list[int]:
 
 
 def test_a_fresh_pool_has_everything_and_a_destroyed_one_nothing() -> None:
+    """NET-21, NET-22, NET-23."""
     network = NetworkBufferPool(10, 128)
     totals = network.total_segments, network.available_segments, network.used_segments
     assert totals == (10, 10, 0)
@@ -36,6 +37,7 @@ def test_a_fresh_pool_has_everything_and_a_destroyed_one_nothing() -> None:
 
 
 def test_a_destroyed_pool_makes_no_shares() -> None:
+    """NET-20."""
     network = NetworkBufferPool(10)
     network.destroy()
     network.destroy()
@@ -46,6 +48,7 @@ def test_a_destroyed_pool_makes_no_shares() -> None:
 
 
 def test_draining_all_shares_gives_exactly_the_total(drain: Drain) -> None:
+    """NET-24."""
     network = NetworkBufferPool(10)
     pools = [network.create_local_pool(2, 2), network.create_local_pool(1, 1)]
     pools.append(network.create_local_pool(5))
@@ -62,6 +65,7 @@ def test_draining_all_shares_gives_exactly_the_total(drain: Drain) -> None:
 
 
 def test_more_than_is_unpromised_is_refused_and_nothing_is_lost() -> None:
+    """NET-26, NET-27, NET-36, NET-37."""
     network = NetworkBufferPool(10)
     with pytest.raises(InsufficientBuffersError, match="required 11, but only 10"):
         network.try_request_unpooled(11)
@@ -75,6 +79,7 @@ def test_more_than_is_unpromised_is_refused_and_nothing_is_lost() -> None:
 
 
 def test_sizes_follow_pools_and_unpooled_segments_as_they_come_and_go() -> None:
+    """NET-45."""
     network = NetworkBufferPool(10)
     first = network.create_local_pool(1)
     taken = [network.try_request_unpooled(2)]
@@ -97,6 +102,7 @@ def test_sizes_follow_pools_and_unpooled_segments_as_they_come_and_go() -> None:
 def test_shares_that_took_too_much_fall_back_and_their_excess_moves_on(
     drain: Drain,
 ) -> None:
+    """NET-38."""
     network = NetworkBufferPool(10)
     greedy = network.create_local_pool(5)
     held = drain(greedy)
@@ -110,6 +116,7 @@ def test_shares_that_took_too_much_fall_back_and_their_excess_moves_on(
 async def test_an_unpooled_request_waits_until_shares_have_shrunk(
     drain: Drain,
 ) -> None:
+    """NET-29."""
     network = NetworkBufferPool(10)
     greedy = network.create_local_pool(5)
     held = drain(greedy)
@@ -123,6 +130,7 @@ async def test_an_unpooled_request_waits_until_shares_have_shrunk(
 
 
 async def test_an_unpooled_request_that_times_out_keeps_nothing(drain: Drain) -> None:
+    """NET-32."""
     network = NetworkBufferPool(2, request_timeout_s=0.05)
     pool = network.create_local_pool(1)
     held = drain(pool)
@@ -136,6 +144,7 @@ async def test_an_unpooled_request_that_times_out_keeps_nothing(drain: Drain) ->
 async def test_a_cancelled_unpooled_request_gives_back_what_it_had(
     drain: Drain,
 ) -> None:
+    """NET-31."""
     network = NetworkBufferPool(10)
     greedy = network.create_local_pool(1)
     held = drain(greedy)
@@ -156,6 +165,7 @@ async def test_a_cancelled_unpooled_request_gives_back_what_it_had(
 async def test_destroying_the_pool_fails_a_waiting_unpooled_request(
     drain: Drain,
 ) -> None:
+    """NET-30."""
     network = NetworkBufferPool(4)
     drain(network.create_local_pool(1))
     request = asyncio.ensure_future(network.request_unpooled(2))
@@ -168,6 +178,7 @@ async def test_destroying_the_pool_fails_a_waiting_unpooled_request(
 async def test_unpooled_requests_are_served_in_the_order_of_waiting(
     drain: Drain,
 ) -> None:
+    """NET-34."""
     network = NetworkBufferPool(10)
     greedy = network.create_local_pool(1)
     held = drain(greedy)
@@ -184,6 +195,7 @@ async def test_unpooled_requests_are_served_in_the_order_of_waiting(
 
 
 def test_availability_follows_the_last_free_segment() -> None:
+    """NET-33."""
     network = NetworkBufferPool(2)
     woken: list[str] = []
     first = network.try_request_unpooled(1)

@@ -42,6 +42,7 @@ def test_more_spare_segments_never_make_all_pools_together_smaller(
 
 
 def test_shares_follow_headroom() -> None:
+    """NET-47."""
     demands = [Demand(5, 12), Demand(9, 24), Demand(17, 40)]
     assert redistribute(25, demands) == [8, 18, 30]
 

@@ -11,6 +11,7 @@ from aiomailbox.memory import MemoryArena, MemorySegment, NetworkBufferPool
 
 
 def test_a_freed_segment_is_a_state_error_and_not_an_index_error() -> None:
+    """NET-04."""
     segment = MemorySegment(8)
     segment.put_int(0, 1)
     segment.free()
@@ -23,6 +24,7 @@ def test_a_freed_segment_is_a_state_error_and_not_an_index_error() -> None:
 
 
 def test_the_last_offset_that_fits_is_legal_and_the_next_is_not() -> None:
+    """NET-05."""
     segment = MemorySegment(16)
     segment.put_long(8, -2)
     assert segment.get_long(8) == -2
@@ -36,6 +38,7 @@ def test_the_last_offset_that_fits_is_legal_and_the_next_is_not() -> None:
 
 
 def test_byte_order_is_explicit_and_native_round_trips() -> None:
+    """NET-06."""
     segment = MemorySegment(4)
     segment.put_int(0, 0x01020304)
     assert bytes(segment.view) == bytes([1, 2, 3, 4])

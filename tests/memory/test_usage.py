@@ -6,6 +6,7 @@ from aiomailbox.memory import NetworkBufferPool
 
 
 def test_each_new_excess_is_told_once_and_so_is_its_end() -> None:
+    """NET-28."""
     told: list[str] = []
     network = NetworkBufferPool(50, on_usage=told.append)
     usages, counts, pools = [], [], []

@@ -207,6 +207,7 @@ ELEMENTS = (
 
 @given(ELEMENTS)
 def test_every_element_comes_back_as_it_went(element: Any) -> None:
+    """NET-88."""
     assert CODEC.decode(CODEC.encode(element)) == element
 
 
@@ -227,6 +228,7 @@ def test_a_latency_marker_of_a_stranger_is_named_by_its_digits() -> None:
 
 
 def test_an_unknown_tag_is_a_corrupt_stream() -> None:
+    """NET-88."""
     with pytest.raises(CorruptStreamError, match="tag 7"):
         CODEC.decode(b"\x07")
 
@@ -239,6 +241,7 @@ def test_a_serializer_that_reads_less_than_was_written_is_found_out() -> None:
 
 
 def test_a_serializer_that_reads_more_than_was_written_is_found_out() -> None:
+    """NET-89."""
     with pytest.raises(CorruptStreamError, match="reads more"):
         ElementCodec(LONG_SERIALIZER).decode(
             ElementCodec(INT_SERIALIZER).encode(StreamRecord(1))

@@ -56,6 +56,7 @@ def cut(stream: bytes, cuts: set[int]) -> list[bytes]:
 def test_however_it_is_cut_the_records_are_the_same(
     records: list[bytes], cuts: set[int], spill_threshold_bytes: int
 ) -> None:
+    """NET-84."""
     stream = b"".join(map(frame_record, records))
     pieces = cut(stream, cuts)
     assert read_in(pieces, spill_threshold_bytes=spill_threshold_bytes) == records
@@ -102,6 +103,7 @@ def test_what_the_fast_way_has_not_reached_can_be_replayed() -> None:
 
 @pytest.mark.parametrize("at", range(1, 11))
 def test_one_record_may_be_cut_at_every_byte(at: int) -> None:
+    """NET-85."""
     stream = frame_record(b"records")
     assert read_in([stream[:at], stream[at:]]) == [b"records"]
 
@@ -110,6 +112,7 @@ def test_one_record_may_be_cut_at_every_byte(at: int) -> None:
 def test_what_was_not_handed_out_can_be_replayed(
     records: list[bytes], at: int, spill_threshold_bytes: int
 ) -> None:
+    """NET-87."""
     stream = b"".join(map(frame_record, records))
     deserializer = RecordDeserializer(spill_threshold_bytes=spill_threshold_bytes)
     deserializer.set_next_buffer(stream[:at])
@@ -146,6 +149,7 @@ def open_files() -> int:
 def test_beyond_five_mebibytes_a_record_goes_through_a_file(
     tmp_path: Path, more: int
 ) -> None:
+    """NET-86."""
     content = os.urandom(SPILL_THRESHOLD_BYTES + more)
     stream = frame_record(content)
     deserializer = RecordDeserializer(spill_directory=tmp_path)
