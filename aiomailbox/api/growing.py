@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any, Final
 
+from aiomailbox.api.described import SPARK_MAKERS, described_in
 from aiomailbox.state import StateDescriptor
 
 _KINDS: Final = ("Value", "List", "Map", "Reducing", "Aggregating")
-_MAKERS: Final = frozenset(f"{kind}StateDescriptor" for kind in _KINDS)
+_MAKERS: Final = frozenset(f"{kind}StateDescriptor" for kind in _KINDS) | SPARK_MAKERS
 
 
 def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -23,8 +24,9 @@ def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:
         function: A user's function or method.
 
     Returns:
-        A text for each state, in the order of their names. State that is described
-        inside the function is seen, but not its name.
+        A text for each state, in the order of their names. The name of state that is
+        described when a method runs is read from its source; where that is not there,
+        or the name is not written out, only that there is state.
 
     Example:
         >>> from aiomailbox.state import ValueStateDescriptor
@@ -38,8 +40,10 @@ def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:
         if isinstance(item, StateDescriptor):
             if item.ttl_config is None:
                 names.add(item.name)
-        elif isinstance(item, CodeType):
-            hidden = hidden or not _MAKERS.isdisjoint(item.co_names)
+        elif isinstance(item, CodeType) and not _MAKERS.isdisjoint(item.co_names):
+            written, unnamed = described_in(item)
+            names |= written
+            hidden = hidden or unnamed
     texts = [f"state {name!r} has no TTL" for name in sorted(names)]
     if hidden:
         texts.append("state that is described inside the function may have no TTL")

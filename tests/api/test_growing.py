@@ -34,6 +34,41 @@ class DescribesInside(am.KeyedProcessFunction):
         context.state.get_value(am.ValueStateDescriptor("inside", int)).update(1)
 
 
+class MakesUpNames(am.KeyedProcessFunction):
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        context.state.get_value(am.ValueStateDescriptor(f"of {value}", int)).update(1)
+
+
+class DescribesSeveral(am.KeyedProcessFunction):
+    def open(self, context: Any) -> None:
+        short = am.StateTtlConfig(60)
+        for descriptor in (
+            am.ValueStateDescriptor("lives for a minute", int, ttl=short),
+            am.ListStateDescriptor("also", int, short),
+            am.MapStateDescriptor(name="for ever", ttl=None),
+        ):
+            self.last = descriptor
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        out.collect(value)
+
+
+class LikeSpark:
+    def init(self, handle: Any) -> None:
+        self.seen = handle.getValueState("spark seen", "n int")
+        self.short = handle.getListState("short", "n int", 60_000)
+        self.other = handle.getMapState("other", "k int", "n int", ttlDurationMs=1_000)
+
+    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:  # noqa: N802
+        return iter(())
+
+    def handleExpiredTimer(self, *_: Any) -> Any:  # noqa: N802
+        return iter(())
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class KeepsNothing(am.KeyedProcessFunction):
     def process_element(self, value: Any, context: Any, out: Any) -> None:
         out.collect(value)
@@ -50,7 +85,9 @@ def explained(function: Any) -> str:
     [
         (Remembers(), "unbounded: state 'seen' has no TTL\n"),
         (HasItsOwn(), "unbounded: state 'own' has no TTL\n"),
-        (DescribesInside(), "unbounded: state that is described inside the function"),
+        (DescribesInside(), "unbounded: state 'inside' has no TTL\n"),
+        (MakesUpNames(), "unbounded: state that is described inside the function"),
+        (DescribesSeveral(), "unbounded: state 'for ever' has no TTL\n"),
     ],
 )
 def test_explain_names_state_without_ttl_that_a_function_reaches(
@@ -126,3 +163,23 @@ async def test_a_name_for_state_of_two_types_is_refused_in_one_row() -> None:
     stream = am.StreamExecutionEnvironment().from_collection([1]).key_by(str)
     with pytest.raises(am.JobFailedError, match=r"'x'.* cannot be read as str"):
         await stream.process_async(twice).collect()
+
+
+def test_explain_names_the_state_of_a_class_written_for_spark() -> None:
+    env = am.StreamExecutionEnvironment()
+    keyed = env.from_collection([1]).key_by(str)
+    keyed.transform_with_state(LikeSpark()).sink_to(print)
+    text = str(env.explain())
+    assert "unbounded: state 'spark seen' has no TTL\n" in text
+    assert text.count("unbounded") == 1
+
+
+def test_state_of_a_function_without_source_is_seen_but_not_named() -> None:
+    names: dict[str, Any] = {"am": am, "__name__": "typed"}
+    source = """
+class Typed(am.KeyedProcessFunction):
+    def process_element(self, value, context, out):
+        context.state.get_value(am.ValueStateDescriptor("typed", int)).update(1)
+"""
+    exec(compile(source, "<console>", "exec"), names)
+    assert "state that is described inside" in explained(names["Typed"]())
