@@ -22,8 +22,6 @@ from aiomailbox.exchange.contract import (
 from aiomailbox.exchange.gate import InputGate
 from aiomailbox.exchange.mixed_partition import MixedResultPartition
 from aiomailbox.exchange.output_partition import OutputPartition
-from aiomailbox.exchange.mixed_partition import MixedResultPartition
-from aiomailbox.exchange.output_partition import OutputPartition
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
@@ -64,9 +62,7 @@ __all__ = [
     "KeyGroupPartitioner",
     "LocalInputChannel",
     "MixedResultPartition",
-    "MixedResultPartition",
     "ObjectBuffer",
-    "OutputPartition",
     "OutputPartition",
     "PartitionRegistry",
     "Partitioner",
