@@ -159,6 +159,23 @@ async def test_the_end_reaches_all_and_the_last_user_drops_it(
     assert output.pool.outstanding == 0
 
 
+async def test_resuming_tells_of_what_came_meanwhile(
+    output: Output, listener: Any
+) -> None:
+    output.partition.broadcast_event(CheckpointBarrier(1, 0))
+    assert len(output.read(1)) == len(output.read(2)) == 1
+    output.partition.emit_run(ListRun([1]), 1)
+    output.partition.flush_all()
+    told = listener.data
+    output.views[1].resume_consumption()
+    assert listener.data == told + 1
+    output.views[2].resume_consumption()
+    assert listener.data == told + 1
+    with pytest.raises(IllegalStateError, match="not blocked"):
+        output.views[1].resume_consumption()
+    output.partition.release()
+
+
 async def test_one_pool_holds_both_back(output: Output, drain: Any) -> None:
     partition = output.partition
     assert partition.availability is output.pool.availability
