@@ -251,7 +251,9 @@ class KeyedUseful(Generic[StreamT]):
         )
         return windows.apply(SessionMaker(duration_ms(gap, "gap")))
 
-    def match(self, pattern: Pattern, *, partials_max: int = 1000) -> StreamT:
+    def match(
+        self, pattern: Pattern, *, partials_max: int = 1000, on_error: OnError = fail
+    ) -> StreamT:
         """Emit a `Match` for records of a key that match a pattern, in event time.
 
         Records are sorted by event time up to the watermark; late ones are dropped and
@@ -263,6 +265,7 @@ class KeyedUseful(Generic[StreamT]):
             pattern: What to look for; begun with ``am.pattern(...)``.
             partials_max: Beginnings of matches that are kept per key; beyond it the
                 earliest is forgotten and counted as ``partial_matches_dropped``.
+            on_error: What to do with a record for which a step's ``where`` raises.
 
         Example:
             >>> import aiomailbox as am
@@ -280,7 +283,13 @@ class KeyedUseful(Generic[StreamT]):
             ...     print(found.key, found.events["theft"], found.end - found.start)
             ann ('ann', 900, 20) 20
         """
-        factory = partial(MatchOperator, self.key, pattern, partials_max=partials_max)
+        factory = partial(
+            MatchOperator,
+            self.key,
+            pattern,
+            partials_max=partials_max,
+            on_error=on_error,
+        )
         factory()
         infos = tuple(
             function_info(step.where)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiomailbox.errors import StopTask, UserFunctionError
-from aiomailbox.operators.callables import describe
+from aiomailbox.operators.callables import describe, shortened
 from aiomailbox.operators.context import RuntimeContext
 from aiomailbox.operators.contract import Output, Pending, then
 from aiomailbox.operators.locate import user_location
@@ -78,7 +78,9 @@ class RecordFailures:
         if isinstance(error, StopTask):
             raise error
         if action is ErrorAction.FAIL:
-            raise self.user_error(error) from error
+            failure = self.user_error(error)
+            failure.add_note(f"the record: {shortened(record)}")
+            raise failure from error
         self.waiting = True
         if action is ErrorAction.SKIP:
             self._skipped += 1

@@ -7,9 +7,11 @@ from typing import Any, Final
 from aiomailbox.errors import TimestampError, WrongTypeError
 from aiomailbox.eventtime import Timer
 from aiomailbox.operators.collector import Collector
-from aiomailbox.operators.contract import Pending
+from aiomailbox.operators.contract import Pending, then
 from aiomailbox.operators.key_reader import KeyReader
 from aiomailbox.operators.keyed import KeySelector
+from aiomailbox.operators.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.record_failures import RecordFailures
 from aiomailbox.operators.selectors import field_or_function
 from aiomailbox.operators.stateful import StatefulOperator
 from aiomailbox.operators.useful.pattern import (
@@ -44,6 +46,8 @@ class MatchOperator(StatefulOperator):
         pattern: The pattern.
         partials_max: Beginnings of matches that are kept per key; beyond it the
             earliest is forgotten and counted.
+        on_error: What to do with a record for which a step's ``where`` raises; it is
+            part of no match.
 
     Raises:
         WrongTypeError: If an argument is of another type.
@@ -65,7 +69,12 @@ class MatchOperator(StatefulOperator):
     """
 
     def __init__(
-        self, key: KeySelector, pattern: Pattern, *, partials_max: int = 1000
+        self,
+        key: KeySelector,
+        pattern: Pattern,
+        *,
+        partials_max: int = 1000,
+        on_error: OnError = fail,
     ) -> None:
         super().__init__()
         self._key = field_or_function(key, "key")
@@ -77,6 +86,7 @@ class MatchOperator(StatefulOperator):
             )
         self._pattern = pattern
         self._partials_max = check_count(partials_max, "partials_max")
+        self.on_error = check_on_error(on_error)
 
     def open(self) -> Pending:
         """Bind state and timers."""
@@ -86,6 +96,10 @@ class MatchOperator(StatefulOperator):
         self._partials = store.get_value(ValueStateDescriptor("partials", default=()))
         self._timers = self.timer_service("timers", self)
         self._collector = Collector(self.output)
+        wheres = (step.where for step in self._pattern.steps if step.where is not None)
+        self._failures = RecordFailures(
+            self.on_error, next(wheres, advance), self.context, self.output
+        )
         self._late = metrics.counter("late_records_dropped")
         self._forgotten = metrics.counter("partial_matches_dropped")
         return None
@@ -123,8 +137,9 @@ class MatchOperator(StatefulOperator):
         return None
 
     def emit_collected(self) -> Pending:
-        """Pass on the matches."""
-        return self._collector.emit()
+        """Pass on the matches, and what failed."""
+        reported = self._failures.report() if self._failures.waiting else None
+        return then(reported, self._collector.emit)
 
     def _take(self, key: Any, stamp: int) -> tuple[Partial, ...]:
         """Match the records of one time; return what has begun then."""
@@ -135,8 +150,9 @@ class MatchOperator(StatefulOperator):
         for record in records:
             try:
                 partials, matches = advance(self._pattern, partials, record, stamp)
-            except Exception as error:
-                raise self.user_error(error) from error
+            except Exception as error:  # noqa: BLE001 -- on_error decides
+                self._failures.take(record, stamp, error)
+                continue
             for match in matches:
                 self._collector.collect(self._match(key, match, stamp))
             excess = len(partials) - self._partials_max
@@ -153,8 +169,14 @@ class MatchOperator(StatefulOperator):
         return kept
 
     def _match(self, key: Any, match: Partial, end: int) -> Match:
-        names = [step.name for step in self._pattern.steps]
-        return Match(key, dict(zip(names, match.events, strict=True)), match.start, end)
+        steps = self._pattern.steps
+        events: dict[str, Any] = {}
+        for step, event in zip(steps, match.events, strict=True):
+            events.setdefault(step.name, []).append(event)
+        for name, several in events.items():
+            if len(several) == 1:
+                events[name] = several[0]
+        return Match(key, events, match.start, end)
 
     def _no_time(self, value: Any) -> TimestampError:
         return TimestampError(

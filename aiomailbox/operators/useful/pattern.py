@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.callables import check_sync_function
+from aiomailbox.policies import check_count
 
 __all__ = [
     "Match",
@@ -31,7 +32,8 @@ class Match:
 
     Attributes:
         key: The key.
-        events: The records, by the name of their step.
+        events: The records, by the name of their step; a list of a step that is
+            repeated.
         start: Event time of the first record, milliseconds.
         end: Event time of the last record, milliseconds.
     """
@@ -107,6 +109,37 @@ class Pattern:
         Arguments and errors are those of `followed_by`.
         """
         return self._with_step(name, where, is_strict=True)
+
+    def times(self, n: int) -> Pattern:
+        """Let the last step take ``n`` records that fit; others may lie between.
+
+        `Match.events` has a list of them. A step that was added by `next` has its first
+        record right behind the step before.
+
+        Args:
+            n: How many, 2 or more.
+
+        Raises:
+            InvalidArgumentError: If it is below 2, or the step is repeated already.
+            WrongTypeError: If it is not an int.
+
+        Concept:
+            Flink CEP, ``Pattern.times``.
+
+        Example:
+            >>> thrice = pattern("wrong", where=str.islower).times(3)
+            >>> [step.name for step in thrice.steps]
+            ['wrong', 'wrong', 'wrong']
+        """
+        last = self.steps[-1]
+        if check_count(n, "n") < 2:
+            raise InvalidArgumentError("n", f"{n} is too small", "Use 2 or more.")
+        if len(self.steps) > 1 and self.steps[-2].name == last.name:
+            raise InvalidArgumentError(
+                "n", f"step {last.name!r} is repeated already", "Call times once."
+            )
+        more = (replace(last, is_strict=False),) * (n - 1)
+        return replace(self, steps=(*self.steps, *more))
 
     def within(self, duration: timedelta | float) -> Pattern:
         """Let only less than ``duration`` pass between first and last record.

@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
-from aiomailbox.operators import Match, MatchOperator, Pattern, pattern
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    TimestampError,
+    UserFunctionError,
+    WrongTypeError,
+)
+from aiomailbox.operators import Match, MatchOperator, Pattern, dead_letter, pattern
+from aiomailbox.records import OutputTag
 from aiomailbox.testing import OneInputHarness
 
 Row = tuple[int, str]
@@ -217,3 +223,69 @@ def test_a_record_without_event_time_is_refused() -> None:
         pytest.raises(TimestampError, match="has no event time"),
     ):
         harness.process_element((0, "a"))
+
+
+def broken_at_two(record: Row) -> bool:
+    if record[0] == 2:
+        raise ValueError("cannot say")
+    return record[1] == "a"
+
+
+def test_an_error_of_a_step_names_the_operator_the_line_and_the_record() -> None:
+    operator = MatchOperator(same_key, pattern("a", where=broken_at_two))
+    with OneInputHarness(operator, keyed=True, operator_name="fraud") as harness:
+        harness.process_run([(2, "x")], [2])
+        with pytest.raises(UserFunctionError, match=r"'fraud'.*cannot say") as caught:
+            harness.process_watermark(2)
+    assert __file__ in caught.value.location
+    assert caught.value.__notes__ == ["the record: (2, 'x')"]
+
+
+def test_a_record_that_a_step_fails_for_can_be_set_aside() -> None:
+    failed = OutputTag("failed")
+    looked_for = pattern("a", where=broken_at_two).followed_by("b", where=Is("b"))
+    operator = MatchOperator(same_key, looked_for, on_error=dead_letter(failed))
+    with OneInputHarness(operator, keyed=True) as harness:
+        harness.process_run([(1, "a"), (2, "x"), (3, "b")], [1, 2, 3])
+        harness.process_watermark(3)
+        assert [match.events for match in harness.values] == [
+            {"a": (1, "a"), "b": (3, "b")}
+        ]
+        (letter,) = harness.side_output(failed)
+    assert (letter.value.record, letter.timestamp) == ((2, "x"), 2)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_repeated_step_gives_a_list(restarts: bool) -> None:
+    looked_for = pattern("wrong", where=Is("w")).times(3).next("right", where=Is("r"))
+    rows = [(1, "w"), (2, "x"), (3, "w"), (4, "w"), (5, "r"), (6, "w"), (7, "r")]
+    operator = MatchOperator(same_key, looked_for)
+    harness = OneInputHarness(operator, keyed=True)
+    with harness:
+        harness.process_run(rows[:4], [row[0] for row in rows[:4]])
+        harness.process_watermark(3)
+        state = harness.snapshot()
+        if not restarts:
+            harness.process_run(rows[4:], [row[0] for row in rows[4:]])
+            harness.process_watermark(9)
+    if restarts:
+        harness = OneInputHarness(MatchOperator(same_key, looked_for), keyed=True)
+        harness.restore(state)
+        with harness:
+            harness.process_run(rows[4:], [row[0] for row in rows[4:]])
+            harness.process_watermark(9)
+    (match,) = harness.values
+    assert match.events == {
+        "wrong": [(1, "w"), (3, "w"), (4, "w")],
+        "right": (5, "r"),
+    }
+
+
+def test_a_step_is_repeated_once_and_more_than_once() -> None:
+    for n in (0, 1):
+        with pytest.raises(InvalidArgumentError, match="n:"):
+            pattern("a").times(n)
+    with pytest.raises(InvalidArgumentError, match="repeated already"):
+        pattern("a").times(2).times(2)
+    with pytest.raises(WrongTypeError, match="n:"):
+        pattern("a").times("2")  # type: ignore[arg-type]
