@@ -61,6 +61,7 @@ class GateDebloating:
         if self._clock is None:
             self._clock = clock_of(asyncio.get_running_loop())
         self._gate.activity = self
+        self._gate.debloated_buffer_size_bytes = self.debloater.size_bytes
         if self._gate.availability.available:
             self.on_data()
         self._arm()
@@ -95,6 +96,7 @@ class GateDebloating:
             sum(channel.buffers_in_use for channel in open_channels),
         )
         if size_bytes is not None:
+            self._gate.debloated_buffer_size_bytes = size_bytes
             for channel in open_channels:
                 channel.announce_buffer_size(size_bytes)
         return size_bytes

@@ -16,8 +16,11 @@ async def test_the_size_follows_the_throughput_while_there_is_something_to_read(
 ) -> None:
     job = new_job(segment_size_bytes=1024).connect()
     debloating = GateDebloating(job.gate, OPTIONS)
+    assert job.gate.debloated_buffer_size_bytes is None
     debloating.start()
+    assert job.gate.debloated_buffer_size_bytes == 1024
     await asyncio.sleep(10)
+    assert job.gate.debloated_buffer_size_bytes == 64
     assert job.link.announced_sizes == [64], "nothing read: as small as may be"
     # 100 ms of something to read, 900 ms of nothing: idle time does not count.
     for _ in range(5):
