@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from aiomailbox.api.build import check_count, check_max_parallelism, check_name
 from aiomailbox.api.definition import JobDefinition
@@ -18,6 +18,20 @@ class OperatorSettings:
 
     _definition: JobDefinition
     _origins: list[Origin]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is missing where a verb of keyed streams is used without a key.
+
+            Raises:
+                AttributeError: Always.
+            """
+            kind = type(self)
+            text = f"{kind.__name__!r} object has no attribute {name!r}"
+            if any(hasattr(keyed, name) for keyed in kind.__subclasses__()):
+                text = f"{name} needs a key: write stream.key_by(...).{name}(...)"
+            raise AttributeError(text, name=name, obj=self)
 
     def name(self, name: str) -> Self:
         """Name the operator that made this stream."""

@@ -323,6 +323,25 @@ def test_bad_input_is_refused_while_the_job_is_described(
     assert [part for part in parts if part not in message] == [], message
 
 
+@pytest.mark.parametrize(
+    "verb", ["window", "reduce", "aggregate", "process_async", "interval_join", "match"]
+)
+def test_a_verb_that_needs_a_key_says_so(env: Env, verb: str) -> None:
+    stream: Any = env.from_collection(CLICKS)
+    assert not hasattr(stream, verb)
+    assert hasattr(stream.key_by("user"), verb)
+    with pytest.raises(AttributeError, match=rf"key_by\(\.\.\.\)\.{verb}"):
+        getattr(stream, verb)
+
+
+def test_other_names_are_missing_as_anywhere(env: Env) -> None:
+    stream: Any = env.from_collection(CLICKS)
+    with pytest.raises(AttributeError, match="'DataStream' object has no attribute 'x"):
+        _ = stream.x
+    with pytest.raises(AttributeError, match="'KeyedStream' object has no attribute"):
+        _ = stream.key_by("user").window_by
+
+
 ALLOWED: dict[str, Callable[[Stream], object]] = {
     "slide above size": lambda s: am.SlidingEventTimeWindows.of(3, 5),
     "early results by the clock": lambda s: (
