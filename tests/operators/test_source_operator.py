@@ -166,6 +166,7 @@ def test_an_idle_split_lets_the_others_go_on_and_all_idle_is_idle():
 
 
 def test_the_last_watermark_wakes_an_idle_source_first():
+    """SEM-229, at the source."""
     harness = started(ScriptedSource([PAUSE]), IN_ORDER.with_idleness(1.0))
     poll_all(harness)
     for now_ms in range(200, 3001, 200):

@@ -21,6 +21,7 @@ def fail(message: str) -> Any:
 async def test_check_first_commit_last_clean_up_always(
     bench: Any, new_sink: Any
 ) -> None:
+    """SEM-239."""
     sink = new_sink()
     source = bench.source([1, 2], [3], parallelism=2)
     job = bench.deploy(bench.sink(source, sink, parallelism=2))

@@ -113,7 +113,7 @@ def test_data_ends_when_all_inputs_ended_theirs() -> None:
 
 
 def test_one_stopped_input_stops_the_task_whichever_is_last() -> None:
-    """D9."""
+    """SEM-228, D9."""
     for first, second in [(S.STOPPED, S.END_OF_DATA), (S.END_OF_DATA, S.STOPPED)]:
         processor = MultiInputProcessor([ScriptedInput(first), ScriptedInput(second)])
         assert statuses(processor, 2) == [S.MORE_AVAILABLE, S.STOPPED]

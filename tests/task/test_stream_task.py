@@ -22,6 +22,7 @@ from aiomailbox.task import TaskState
 
 
 async def test_a_task_lives_from_restore_to_close(bench: Any) -> None:
+    """SEM-260."""
     (producer,) = bench.input()
     for name in "abc":
         bench.logged(name)
@@ -88,7 +89,7 @@ async def test_an_operator_may_emit_while_it_opens(bench: Any) -> None:
 
 
 async def test_operators_finish_one_by_one_each_with_its_mail(bench: Any) -> None:
-    """MB-83: a due timer, finish, the mail of finish; far and new timers never."""
+    """SEM-220, MB-83: a due timer, finish, the mail of finish; far and new timers never."""
     (producer,) = bench.input()
 
     def on_open(self: Any) -> None:
@@ -174,7 +175,7 @@ async def test_finishing_runs_deferrable_mail_too(bench: Any, mode: StopMode) ->
 async def test_a_failing_finish_ends_the_task_and_what_is_downstream_never_finishes(
     bench: Any,
 ) -> None:
-    """MB-85."""
+    """SEM-221, MB-85."""
     (producer,) = bench.input()
 
     def fail(self: Any) -> None:
