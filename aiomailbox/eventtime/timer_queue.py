@@ -128,8 +128,10 @@ class TimerQueue:
             ordered.sort(reverse=True)
             heap.clear()
         while heap or ordered:
-            from_heap = heap and (not ordered or heap[0] < ordered[-1])
-            timestamp = heap[0] if from_heap else ordered[-1]
+            timestamp = ordered[-1] if ordered else heap[0]
+            from_heap = heap and heap[0] <= timestamp
+            if from_heap:
+                timestamp = heap[0]
             if timestamp > limit:
                 return None
             bucket = buckets.get(timestamp)
@@ -143,7 +145,8 @@ class TimerQueue:
             if bucket is not None:
                 del buckets[timestamp]
                 self._size -= 1
-                return _new(Timer, (timestamp, *bucket))
+                key, namespace = bucket
+                return _new(Timer, (timestamp, key, namespace))
         return None
 
     def _pop_from(self, timestamp: int, bucket: dict[_Entry, None]) -> _Entry:
