@@ -1,4 +1,4 @@
-"""W1 to W12 and Nexmark: what is measured, against what, and what must be reached."""
+"""W1 to W12, X1 to X4, Nexmark: what is measured, and what must be reached."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 from tests.benchmarks import (
     event_time,
+    exchange_rows,
     hop,
     jobs,
     large_state,
     plain,
+    process_rows,
     processes,
     spark_rows,
 )
@@ -279,5 +281,7 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "W8": w8,
     "W9": lambda options: event_time.reports(options.records, options.rounds),
     "W12": lambda options: [large_state.report_of(options.records)],
+    "X1": lambda options: exchange_rows.reports(options.records, options.rounds),
+    "X2": lambda options: process_rows.reports(options.records, options.rounds),
     "NX": nx,
 }

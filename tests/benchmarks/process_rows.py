@@ -1,0 +1,196 @@
+"""X2 to X4: jobs in two processes, beside one process and a bare stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+import aiomailbox as am
+from aiomailbox.errors import MissingExtraError
+from aiomailbox.runtime import Embedded
+from tests.benchmarks.measure import OURS, Report, System, compare
+from tests.benchmarks.records import KEYS, RECORDS_PER_MS, START_MS, Record
+
+_TWO = f"{OURS}, two processes"
+_PAYLOAD = bytes(1024)
+# What our own buffers have: a bare stream that wrote each record alone were no measure.
+_CHUNK_RECORDS = 32
+_SHARE = 1000
+
+_COUNTING_SERVER = """
+import asyncio
+async def count(reader, writer):
+    total = 0
+    while data := await reader.read(65536):
+        total += len(data)
+    writer.write(total.to_bytes(8, "big"))
+    await writer.drain()
+    writer.close()
+    done.set()
+async def main():
+    global done
+    done = asyncio.Event()
+    server = await asyncio.start_server(count, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await done.wait()
+    server.close()
+asyncio.run(main())
+"""
+
+
+class Event(msgspec.Struct):
+    """A record with a type of its own and an int as its key."""
+
+    number: int
+    key: int
+    value: float
+
+
+def make_record(number: int) -> Record:
+    """Return the record of that number, as the works in one process have it.
+
+    Its value is 1, so that the sums do not depend on the order of records.
+    """
+    key = KEYS[number % 1000]
+    return (number, key, 1.0, START_MS + number // RECORDS_PER_MS)
+
+
+def make_event(number: int) -> Event:
+    """Return the event of that number."""
+    return Event(number, number % 1000, 1.0)
+
+
+def _is_rare(total: float) -> bool:
+    # Few results leave the workers: what is measured is the way between them.
+    return total % _SHARE == 0
+
+
+def _sums(count: int, make: Callable[[int], Any], key: Any, value: Any) -> Any:
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    made = env.from_collection(range(count)).map(make)
+    return env, made.key_by(key).aggregate(am.sum_(value)).filter(_is_rare)
+
+
+def _second(record: Record) -> str:
+    return record[1]
+
+
+def _third(record: Record) -> float:
+    return record[2]
+
+
+def running_sums(count: int, deployment: Any) -> int:
+    """Sum up per key in two subtasks."""
+    env, sums = _sums(count, make_record, _second, _third)
+    env.deployment = deployment
+    return am.run(sums.count())
+
+
+def keyed_events(count: int) -> int:
+    """Sum up events per int key in two processes."""
+    env, sums = _sums(
+        count, make_event, lambda event: event.key, lambda event: event.value
+    )
+    env.deployment = am.Processes(2)
+    return am.run(sums.count())
+
+
+def plain_events(count: int) -> int:
+    """Sum up events per int key in a loop."""
+    sums: dict[int, float] = {}
+    rare = 0
+    for number in range(count):
+        event = make_event(number)
+        total = sums[event.key] = sums.get(event.key, 0.0) + event.value
+        rare += _is_rare(total)
+    return rare
+
+
+def bare_stream(count: int) -> int:
+    """Send records to another process over a loopback stream; count what came."""
+    chunk = _PAYLOAD * _CHUNK_RECORDS
+
+    async def send(port: int) -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(count // _CHUNK_RECORDS):
+            writer.write(chunk)
+            await writer.drain()
+        writer.write(_PAYLOAD * (count % _CHUNK_RECORDS))
+        writer.write_eof()
+        total = int.from_bytes(await reader.readexactly(8), "big")
+        writer.close()
+        await writer.wait_closed()
+        return total // len(_PAYLOAD)
+
+    command = [sys.executable, "-c", _COUNTING_SERVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        return asyncio.run(send(int(server.stdout.readline())))
+
+
+def byte_records(count: int) -> int:
+    """Let two processes exchange records of 1 KiB: all that are made go across."""
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    env.deployment = am.Processes(2)
+    payload = _PAYLOAD
+    made = env.from_collection(range(count)).map(lambda number: (number, payload))
+    # The sources have half of the numbers each, the second one the higher half.
+    across = made.partition_custom(
+        lambda number, subtasks: int(number < count // 2), lambda record: record[0]
+    )
+    sizes = across.map(lambda record: len(record[1]))
+    totals = sizes.key_by(lambda size: size).aggregate(am.count())
+    found = am.run(totals.filter(lambda total: total == count).count())
+    assert found == 1, "not all records arrived"
+    return count
+
+
+def reports(records: int, rounds: int) -> Iterator[Report]:
+    """Compare; say why not where processes cannot be had."""
+    if not hasattr(am, "Processes"):
+        print("X2, X3, X4: skipped, since there is no am.Processes")
+        return
+    with contextlib.suppress(MissingExtraError):
+        am.Processes(2)
+        yield _two_processes(10 * records, rounds)
+        yield _bytes(records, rounds)
+        yield _events(records, rounds)
+        return
+    print("X2, X3, X4: skipped, since the extra `processes` is not installed")
+
+
+def _two_processes(records: int, rounds: int) -> Report:
+    report = Report("X2", "W2 with parallelism 2: one process, two processes")
+    embedded = f"{OURS}, embedded"
+    systems = [
+        System(embedded, lambda n: running_sums(n, Embedded())),
+        System(_TWO, lambda n: running_sums(n, am.Processes(2))),
+    ]
+    report.rows = compare("X2", systems, records, rounds)
+    report.at_least(1.5, "one process", _TWO)
+    return report
+
+
+def _bytes(records: int, rounds: int) -> Report:
+    report = Report("X3", "records of 1 KiB from one process to another")
+    systems = [
+        System("a bare loopback stream", bare_stream),
+        System(_TWO, byte_records),
+    ]
+    report.rows = compare("X3", systems, records, rounds)
+    report.at_least(0.6, "the bare stream", _TWO)
+    return report
+
+
+def _events(records: int, rounds: int) -> Report:
+    report = Report("X4", "running sums of msgspec records by int key, two processes")
+    systems = [System("plain", plain_events), System(_TWO, keyed_events)]
+    report.rows = compare("X4", systems, records, rounds)
+    report.at_least(0.25, "plain", _TWO)
+    return report
