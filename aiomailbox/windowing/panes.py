@@ -21,8 +21,8 @@ from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.tumbling import TumblingAggregateOperator
 from aiomailbox.windowing.window_spec import WindowSpec
 
-# With fewer windows per record, merging costs what it saves; see docs/decisions.
-_WINDOWS_MIN: Final = 3
+# Of windows that overlap less, only some records are in two.
+_WINDOWS_MIN: Final = 2
 # Panes per slide: with many, a pane holds few records, and there are more panes than
 # there would be windows.
 _PANES_MAX: Final = 4

@@ -52,7 +52,7 @@ ASSIGNERS = st.one_of(
 def paned(draw: st.DrawFn) -> SlidingEventTimeWindows:
     """Return windows that share panes; the slide need not divide the size."""
     pane, panes_per_slide = draw(st.integers(1, 6)), draw(st.integers(1, 4))
-    panes = draw(st.integers(3 * panes_per_slide, 5 * panes_per_slide))
+    panes = draw(st.integers(2 * panes_per_slide, 5 * panes_per_slide))
     slide = pane * panes_per_slide
     offset = draw(st.integers(1 - slide, slide - 1))
     return SlidingEventTimeWindows(pane * panes, slide, offset)
