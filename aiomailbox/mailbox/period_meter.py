@@ -45,7 +45,15 @@ class PeriodMeter:
         True
     """
 
-    __slots__ = ("_buckets", "_clock", "_newest", "_since", "_total_s")
+    __slots__ = (
+        "_begin_s",
+        "_buckets",
+        "_clock",
+        "_end_s",
+        "_newest",
+        "_since",
+        "_total_s",
+    )
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -54,6 +62,8 @@ class PeriodMeter:
         # Invariant: bucket number n is at index n % _BUCKETS, for the newest ones.
         self._buckets = [0.0] * _BUCKETS
         self._newest = 0
+        # Where the newest bucket begins and ends; empty before the first period.
+        self._begin_s = self._end_s = 0.0
 
     def mark_start(self) -> None:
         """Start measuring; again is a no-op."""
@@ -62,11 +72,17 @@ class PeriodMeter:
 
     def mark_end(self) -> None:
         """Stop measuring; again is a no-op."""
-        if self._since is not None:
-            since, self._since = self._since, None
-            now = self._clock.monotonic()
-            self._total_s += now - since
-            self._add(since, now)
+        since = self._since
+        if since is None:
+            return
+        self._since = None
+        now = self._clock.monotonic()
+        lasted = now - since
+        self._total_s += lasted
+        if self._begin_s <= since and now < self._end_s:
+            self._buckets[self._newest % _BUCKETS] += lasted
+        else:
+            self._spread(since, now)
 
     def total_ms(self) -> float:
         """Return the milliseconds measured so far, the current piece included."""
@@ -89,20 +105,19 @@ class PeriodMeter:
             return known
         return known + max(0.0, now_s - max(self._since, window_start(now_s)))
 
-    def _add(self, start: float, end: float) -> None:
+    def _spread(self, start: float, end: float) -> None:
+        """Add a period to the buckets that it touches; the last one is the newest."""
         newest = int(end // _BUCKET_S)
         if newest != self._newest:
             self._advance(newest)
-        begin = newest * _BUCKET_S
-        if start >= begin:
-            self._buckets[newest % _BUCKETS] += end - start
-            return
+        begin = self._begin_s = newest * _BUCKET_S
+        self._end_s = begin + _BUCKET_S
         for number in range(
             max(newest - _BUCKETS + 1, int(start // _BUCKET_S)), newest
         ):
             piece = (number + 1) * _BUCKET_S - max(start, number * _BUCKET_S)
             self._buckets[number % _BUCKETS] += piece
-        self._buckets[newest % _BUCKETS] += end - begin
+        self._buckets[newest % _BUCKETS] += end - max(start, begin)
 
     def _advance(self, newest: int) -> None:
         for number in range(max(self._newest + 1, newest - _BUCKETS + 1), newest + 1):

@@ -38,8 +38,12 @@ def jobs(draw: st.DrawFn) -> tuple[list[TaskPressure], Edges]:
     tasks = []
     for vertex in range(count):
         for subtask in range(draw(st.integers(1, 3))):
-            backpressured = draw(st.sampled_from([0, 50, 100, 101, 400, 600, 1000]))
-            busy = draw(st.integers(0, 1000 - backpressured))
+            # Around the thresholds, and often enough what a bottleneck looks like.
+            busy, backpressured = draw(
+                st.sampled_from(
+                    [(900, 0), (501, 100), (500, 100), (501, 101), (0, 700), (300, 0)]
+                )
+            )
             tasks.append(task(vertex, busy, backpressured, subtask))
     return tasks, edges
 
@@ -117,6 +121,12 @@ def test_a_busy_task_behind_the_bottleneck_is_not_it() -> None:
 def test_a_task_between_that_waits_itself_passes_the_blame_on() -> None:
     chain = [task(0, 200, 800), task(1, 300, 700), task(2, 1000, 0), task(3, 100, 0)]
     assert find_bottleneck(chain, [(0, 1), (1, 2), (2, 3)]) is chain[2]
+
+
+def test_of_two_bottlenecks_the_one_downstream_is_named() -> None:
+    chain = [task(0, 0, 900), task(1, 950, 0), task(2, 0, 900), task(3, 900, 0)]
+    edges = [(2, 3), (1, 2), (0, 1)]
+    assert find_bottleneck(chain, edges) is chain[3]
 
 
 def test_the_busiest_subtask_is_named_when_keys_are_skewed() -> None:
