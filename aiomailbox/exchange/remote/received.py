@@ -3,7 +3,8 @@
 Theory of operation: buffers have consecutive numbers. Priority events go to the front;
 a barrier that may time out stays in its place, and an announcement of it goes to the
 front. Whoever reads is told of the first buffer in an empty queue and of the first
-priority event, and takes until nothing is left.
+priority event, and takes until nothing is left. Credit bounds the data; events, which
+take none, have a bound of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,21 @@ from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.memory import Buffer, DataType
 from aiomailbox.records import CheckpointBarrier, EventAnnouncement, decode_event
 
-__all__ = ["ReceivedBuffer", "ReceivedBuffers"]
+__all__ = [
+    "QUEUED_EVENTS_MAX",
+    "QUEUED_EVENT_BYTES_MAX",
+    "ReceivedBuffer",
+    "ReceivedBuffers",
+]
+
+# Events come without credit, so only a limit keeps a hostile producer from filling the
+# memory of a slow reader. What a correct one can have unread: the two ends of data and
+# partition, one barrier that blocks it, and, per checkpoint, one that blocks nothing and
+# one cancellation. A reader would have to stand still for 500 checkpoints to get here.
+QUEUED_EVENTS_MAX: Final = 1024
+# A barrier takes some 30 bytes, and more only by the name of a place; this lets 1,024
+# of them have 4 KiB each. Without it events of 64 KiB would add up to 64 MiB.
+QUEUED_EVENT_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _HALF: Final = SEQUENCE_MODULUS // 2
 
@@ -45,14 +60,20 @@ class ReceivedBuffers:
         listener: Is told when there is something to read.
         first_sequence_number: Of the buffer that is expected first.
 
+    Invariants:
+        When an event arrives, fewer than `QUEUED_EVENTS_MAX` are queued, of fewer than
+        `QUEUED_EVENT_BYTES_MAX` bytes; the channel fails otherwise.
+
     Concept:
-        Flink, the receiving half of ``RemoteInputChannel``.
+        Flink, the receiving half of ``RemoteInputChannel``; the limit of events is ours.
     """
 
     __slots__ = (
         "_barrier_id",
         "_barrier_sequence_number",
         "_buffers",
+        "_event_bytes",
+        "_events",
         "_expected",
         "_failure",
         "_items",
@@ -71,6 +92,8 @@ class ReceivedBuffers:
         self._buffers = buffers
         self._listener = listener
         self._items: PrioritizedDeque[ReceivedBuffer] = PrioritizedDeque()
+        self._events = 0
+        self._event_bytes = 0
         self._expected = first_sequence_number
         self._failure: BaseException | None = None
         self._barrier_id: int | None = None
@@ -98,7 +121,10 @@ class ReceivedBuffers:
         data_type = buffer.data_type
         if data_type.is_blocking_upstream:
             self._buffers.on_blocking_event()
-        if data_type.is_event and not self._look_for_barrier(buffer, sequence_number):
+        if data_type.is_event and not (
+            self._has_room_for_event()
+            and self._look_for_barrier(buffer, sequence_number)
+        ):
             buffer.recycle()
             return
         self._expected = (sequence_number + 1) % SEQUENCE_MODULUS
@@ -142,7 +168,7 @@ class ReceivedBuffers:
         if not self._items:
             return None
         buffer, sequence_number, _ = self._items.popleft()
-        self.queued_bytes -= buffer.size_bytes
+        self._count(buffer, -1)
         head = self._items.peek()
         next_data_type = DataType.NONE if head is None else head.buffer.data_type
         return ReceivedBuffer(buffer, sequence_number, next_data_type)
@@ -168,7 +194,8 @@ class ReceivedBuffers:
             raise IllegalStateError(f"{event!r} of number {sequence_number} overtakes")
         self._items.remove(item)
         overtaking = event_buffer(event.as_unaligned(), has_priority=True)
-        self.queued_bytes += overtaking.size_bytes - item.buffer.size_bytes
+        self._count(item.buffer, -1)
+        self._count(overtaking, 1)
         item.buffer.recycle()
         self._items.append_priority(ReceivedBuffer(overtaking, sequence_number))
         self._listener.on_priority_event(sequence_number)
@@ -200,7 +227,7 @@ class ReceivedBuffers:
         self.is_released = True
         for item in self._items.clear():
             item.buffer.recycle()
-        self.queued_bytes = 0
+        self.queued_bytes = self._events = self._event_bytes = 0
         self._buffers.release()
 
     def _accepts(self, sequence_number: int) -> bool:
@@ -215,6 +242,28 @@ class ReceivedBuffers:
             )
             return False
         return True
+
+    def _has_room_for_event(self) -> bool:
+        if (
+            self._events < QUEUED_EVENTS_MAX
+            and self._event_bytes < QUEUED_EVENT_BYTES_MAX
+        ):
+            return True
+        self.fail(
+            CorruptStreamError(
+                f"{self._events} events of {self._event_bytes} bytes wait unread: the "
+                "producer sends more of them than checkpoints can need"
+            )
+        )
+        return False
+
+    def _count(self, buffer: Buffer, change: int) -> None:
+        """Count a buffer that was queued (1) or taken out (-1)."""
+        size_bytes = change * buffer.size_bytes
+        self.queued_bytes += size_bytes
+        if buffer.data_type.is_event:
+            self._events += change
+            self._event_bytes += size_bytes
 
     def _look_for_barrier(self, buffer: Buffer, sequence_number: int) -> bool:
         try:
@@ -236,7 +285,7 @@ class ReceivedBuffers:
 
     def _enqueue(self, item: ReceivedBuffer) -> bool:
         buffer = item.buffer
-        self.queued_bytes += buffer.size_bytes
+        self._count(buffer, 1)
         if buffer.data_type.has_priority:
             self._items.append_priority(item)
             return self._items.priority_count == 1
@@ -249,7 +298,7 @@ class ReceivedBuffers:
             EventAnnouncement(decode_event(buffer.readable()), signed),
             has_priority=True,
         )
-        self.queued_bytes += announcement.size_bytes
+        self._count(announcement, 1)
         self._items.append_priority(ReceivedBuffer(announcement, number))
         return self._items.priority_count == 1
 

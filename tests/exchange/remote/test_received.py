@@ -7,7 +7,11 @@ import pytest
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
 from aiomailbox.exchange.event_buffer import event_buffer
 from aiomailbox.exchange.remote.credit import ChannelBuffers
-from aiomailbox.exchange.remote.received import ReceivedBuffers
+from aiomailbox.exchange.remote.received import (
+    QUEUED_EVENT_BYTES_MAX,
+    QUEUED_EVENTS_MAX,
+    ReceivedBuffers,
+)
 from aiomailbox.memory import (
     DataType,
     MemorySegment,
@@ -190,6 +194,47 @@ def test_an_event_that_may_not_overtake_fails_the_reader() -> None:
     queue = Queue()
     queue.received.on_buffer(event_buffer(EndOfData(), has_priority=True), 0, 0)
     with pytest.raises(CorruptStreamError, match="cannot overtake"):
+        queue.read()
+
+
+@pytest.mark.parametrize("event", [EndOfData(), UNALIGNED, TIMEOUTABLE])
+def test_events_that_nobody_reads_have_a_limit(event: RuntimeEvent) -> None:
+    """They take no credit: a hostile producer could send them for ever."""
+    queue = Queue()
+    for _ in range(QUEUED_EVENTS_MAX + 200):
+        queue.arrive(event)
+    # An announcement may have come with the last one.
+    assert QUEUED_EVENTS_MAX <= len(queue.received) <= QUEUED_EVENTS_MAX + 1
+    with pytest.raises(CorruptStreamError, match="more of them than checkpoints"):
+        queue.read()
+    queue.received.release()
+    assert queue.received.queued_bytes == 0
+
+
+def test_events_that_nobody_reads_have_a_limit_of_bytes() -> None:
+    queue = Queue()
+    place = CheckpointBarrier(7, 0, location=b"x" * 60_000)
+    for _ in range(QUEUED_EVENTS_MAX):
+        queue.arrive(place)
+    assert queue.received.queued_bytes < QUEUED_EVENT_BYTES_MAX + 64 * 1024
+    with pytest.raises(CorruptStreamError, match="wait unread"):
+        queue.read()
+
+
+def test_events_that_are_read_count_no_more() -> None:
+    queue = Queue()
+    for what in (1, TIMEOUTABLE, EndOfData()):
+        queue.arrive(what)
+    queue.received.prioritize(1)
+    while queue.read() is not None:
+        pass
+    # Were one of them still counted, the last would be refused.
+    for _ in range(QUEUED_EVENTS_MAX):
+        queue.arrive(EndOfData())
+    assert queue.read() == EndOfData()
+    queue.arrive(EndOfData())
+    queue.arrive(EndOfData())
+    with pytest.raises(CorruptStreamError, match="1024 events"):
         queue.read()
 
 
