@@ -10,6 +10,7 @@ import traceback
 from pathlib import Path
 
 from tests.benchmarks.measure import Report
+from tests.benchmarks.pyflink_peer import interpreter_of
 from tests.benchmarks.table import render, write_json
 from tests.benchmarks.works import WORKS, Options
 
@@ -28,6 +29,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--no-peers", action="store_true", help="leave other libraries out"
     )
+    parser.add_argument(
+        "--pyflink-python", help="an interpreter that has PyFlink, for Nexmark"
+    )
     found = parser.parse_args(argv)
     if found.records < 1000 or found.repeat < 1:
         parser.error("--records needs at least 1000, --repeat at least 1")
@@ -41,7 +45,12 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> None:
     """Measure, print, and write."""
     chosen = arguments(argv)
-    options = Options(chosen.records, chosen.repeat, not chosen.no_peers)
+    options = Options(
+        chosen.records,
+        chosen.repeat,
+        not chosen.no_peers,
+        interpreter_of(chosen.pyflink_python),
+    )
     print(
         f"Python {platform.python_version()}, {platform.machine()}, "
         f"{os.cpu_count()} cores; medians of {options.rounds} rounds; "

@@ -64,12 +64,17 @@ class Verdict:
 
 @dataclass(slots=True)
 class Report:
-    """What is known of one work after its rounds."""
+    """What is known of one work after its rounds.
+
+    Attributes:
+        notes: What else the table says, for example who is missing in it.
+    """
 
     work: str
     title: str
     rows: list[Row] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def row(self, system: str = OURS) -> Row:
         """Return the row of a system."""

@@ -1,9 +1,10 @@
-"""Nexmark q1, q2, q5, q7 and q8 over a list of events, beside Bytewax.
+"""Nexmark q1, q2, q5, q7 and q8 over a list of events, beside Bytewax and PyFlink.
 
 Ours are the queries of ``examples/nexmark``, unchanged. Bytewax does the same with its
 own operators, reading batches of 1,000; before anything is timed, its results must be
 equal to ours, row by row. Where Bytewax has a choice, it gets the faster one: windows
-take values in the order in which they come.
+take values in the order in which they come. PyFlink gets a part of the events, after
+the same comparison; see `pyflink_program`.
 """
 
 from __future__ import annotations
@@ -28,18 +29,21 @@ from examples.nexmark.queries.per_bid import (
 )
 from examples.nexmark.queries.windows import SIZE_MS, HighestBid, HotItem, NewSeller
 from examples.nexmark.streams import strategy
-from tests.benchmarks.measure import OURS, Report, System, compare
+from tests.benchmarks import pyflink_peer
+from tests.benchmarks.measure import OURS, Report, Row, System, compare
 from tests.benchmarks.peers import bytewax_run
 
 SLIDE_MS = 2000
 BYTEWAX = "bytewax, source batches of 1,000"
 _CONFIG = GeneratorConfig()
+_PYFLINK_SHARE = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Bytewax's watermarks also advance as real time does: with 5 ms, which is all that the
 # events need, it loses results, and it is no faster.
 _WAIT = timedelta(minutes=1)
 
 Rows = list[tuple[Any, ...]]
+Rowed = Counter[tuple[Any, ...]]
 Build = Callable[[Any, Any], Any]
 
 
@@ -64,13 +68,16 @@ def make_events(count: int) -> list[Event]:
     return list(generate(_CONFIG, count))
 
 
-def nexmark(records: int, rounds: int, *, peers: bool) -> Iterator[Report]:
+def nexmark(
+    records: int, rounds: int, *, peers: bool, pyflink: str | None = None
+) -> Iterator[Report]:
     """Measure each query.
 
     Args:
         records: How many events there are.
         rounds: How often everything is repeated.
         peers: Whether other libraries run as well.
+        pyflink: The interpreter that has PyFlink, if there is one.
     """
     events = make_events(records)
     # The list stands for a source, and no source keeps so much: the collector's full
@@ -79,7 +86,12 @@ def nexmark(records: int, rounds: int, *, peers: bool) -> Iterator[Report]:
     gc.freeze()
     try:
         for name in CASES:
-            yield _report(name, events, rounds, peers)
+            report = _report(name, events, rounds, peers)
+            if peers and pyflink is None:
+                report.notes.append(f"{pyflink_peer.NAME}: not installed")
+            elif peers and pyflink is not None:
+                _beside_pyflink(report, name, events, rounds, pyflink)
+            yield report
     finally:
         gc.unfreeze()
 
@@ -100,6 +112,26 @@ def _report(name: str, events: list[Event], rounds: int, peers: bool) -> Report:
     return report
 
 
+def _beside_pyflink(
+    report: Report, name: str, events: list[Event], rounds: int, interpreter: str
+) -> None:
+    some = events[: max(1000, len(events) // _PYFLINK_SHARE)]
+    late_ms = _CONFIG.out_of_orderness_ms
+    expected = Counter(ours_rows(name, some))
+    found = Counter(pyflink_peer.rows(interpreter, name, some, late_ms))
+    _compare_rows(name, "PyFlink", expected, found)
+    took, results = pyflink_peer.seconds(interpreter, name, some, rounds, late_ms)
+    if results != expected.total():
+        raise AssertionError(f"{name}: PyFlink had {results} results")
+    row = report.row()
+    times = row.records / row.seconds * took / len(some)
+    report.rows.append(Row(report.work, pyflink_peer.NAME, len(some), took, 1 / times))
+    report.judge(
+        f"{OURS}: {times:.1f} x {pyflink_peer.NAME}, wanted more than 1",
+        reached=times > 1,
+    )
+
+
 def _installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
@@ -107,9 +139,13 @@ def _installed(name: str) -> bool:
 def _check(name: str, events: list[Event]) -> None:
     expected = Counter(ours_rows(name, events))
     found = Counter(bytewax_rows(name, events))
+    _compare_rows(name, "Bytewax", expected, found)
+
+
+def _compare_rows(name: str, other: str, expected: Rowed, found: Rowed) -> None:
     if expected != found:
         raise AssertionError(
-            f"{name}: of {expected.total()} results Bytewax lacks "
+            f"{name}: of {expected.total()} results {other} lacks "
             f"{(expected - found).total()} and has {(found - expected).total()} others"
         )
 

@@ -21,6 +21,7 @@ def render(report: Report) -> str:
             count = f"{'one':>10} {'':7}"
         cpu = f"  (processor x {row.cpu_ratio:.3f})" if row.cpu_ratio else ""
         lines.append(f"    {row.system:<46}{count} {took}  x {row.ratio:.3f}{cpu}")
+    lines += [f"    {note}" for note in report.notes]
     for verdict in report.verdicts:
         mark = "reached" if verdict.reached else "MISSED"
         lines.append(f"    {mark:<8}{verdict.text}")

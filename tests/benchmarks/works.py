@@ -46,11 +46,13 @@ class Options:
         records: Records of the works that have a million.
         rounds: How often everything is repeated.
         peers: Whether other libraries run as well.
+        pyflink: The interpreter that has PyFlink, if there is one.
     """
 
     records: int
     rounds: int
     peers: bool
+    pyflink: str | None = None
 
 
 def w1(options: Options) -> list[Report]:
@@ -190,7 +192,9 @@ def w8(options: Options) -> list[Report]:
 def nx(options: Options) -> Iterator[Report]:
     """Queries of Nexmark beside other engines."""
     records = options.records // _EVENTS_SHARE
-    return nexmark(records, options.rounds, peers=options.peers)
+    return nexmark(
+        records, options.rounds, peers=options.peers, pyflink=options.pyflink
+    )
 
 
 def _compared(
