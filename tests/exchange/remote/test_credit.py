@@ -69,6 +69,7 @@ def with_buffers_out(
 
 
 def test_with_less_than_is_required_everything_that_returns_is_kept() -> None:
+    """NET-146."""
     channel, exclusive, floating = with_buffers_out(2, backlog=14)
     assert channel.counts == (13, 16, True)
     channel.manager.on_sender_backlog(16)
@@ -86,6 +87,7 @@ def test_with_less_than_is_required_everything_that_returns_is_kept() -> None:
 
 
 def test_with_exactly_what_is_required_an_own_buffer_replaces_a_borrowed_one() -> None:
+    """NET-147."""
     channel, exclusive, floating = with_buffers_out(1, backlog=12)
     assert (channel.counts, idle(channel.pool)) == ((14, 14, False), 0)
     floating[0].recycle()
@@ -98,6 +100,7 @@ def test_with_exactly_what_is_required_an_own_buffer_replaces_a_borrowed_one() -
 
 
 def test_with_more_than_is_required_borrowed_buffers_go_back() -> None:
+    """NET-148."""
     channel, exclusive, floating = with_buffers_out(1, backlog=12)
     channel.manager.on_sender_backlog(10)
     assert (channel.counts, idle(channel.pool)) == ((14, 12, False), 0)
@@ -108,6 +111,7 @@ def test_with_more_than_is_required_borrowed_buffers_go_back() -> None:
 
 
 def test_a_channel_without_own_buffers_lets_go_of_borrowed_ones_at_a_barrier() -> None:
+    """NET-150."""
     pool = pool_of(16)
     own, none = Channel(2, pool), Channel(0, pool)
     for channel in (own, none):
@@ -126,6 +130,7 @@ def test_a_channel_without_own_buffers_lets_go_of_borrowed_ones_at_a_barrier() -
 
 
 def test_each_buffer_that_is_taken_lowers_what_is_required() -> None:
+    """NET-151."""
     channel = Channel(2, pool_of(4))
     channel.manager.on_sender_backlog(2)
     required = []
@@ -138,6 +143,7 @@ def test_each_buffer_that_is_taken_lowers_what_is_required() -> None:
 
 
 def test_buffers_in_use_are_those_queued_and_those_beyond_the_own_ones() -> None:
+    """NET-156."""
     channel = Channel(2, pool_of(4))
     assert channel.manager.buffers_in_use(1) == 1
     channel.manager.on_sender_backlog(3)
@@ -154,6 +160,7 @@ def test_credit_is_told_of_once_until_it_is_taken() -> None:
 
 
 def test_release_gives_everything_back_even_what_returns_later() -> None:
+    """NET-149."""
     channel, exclusive, floating = with_buffers_out(2, backlog=14)
     channel.manager.release()
     channel.manager.release()
@@ -245,6 +252,7 @@ STEPS = ("produce", "send", "arrive", "read", "announce", "credit", "backlog")
 def test_what_is_free_is_unannounced_or_granted_or_on_its_way(
     exclusive: int, floating: int, steps: list[str]
 ) -> None:
+    """NET-183."""
     link = Link(exclusive, floating)
     for step in steps:
         link.act(step)

@@ -88,6 +88,7 @@ class Queue:
 
 @pytest.mark.parametrize("first", [0, 2**32 - 3])
 def test_an_unaligned_barrier_is_read_first(first: int) -> None:
+    """NET-152, NET-153."""
     queue = Queue(first)
     for what in (1, 2, UNALIGNED, 3, 4):
         queue.arrive(what)
@@ -100,6 +101,7 @@ def test_an_unaligned_barrier_is_read_first(first: int) -> None:
 
 
 def test_a_barrier_that_may_time_out_is_announced_and_keeps_its_place() -> None:
+    """NET-154, NET-155."""
     queue = Queue()
     for what in (1, 2, TIMEOUTABLE, 3):
         queue.arrive(what)
@@ -113,6 +115,7 @@ def test_a_barrier_that_may_time_out_is_announced_and_keeps_its_place() -> None:
 
 
 def test_an_announced_barrier_can_be_made_to_overtake_and_tells_again() -> None:
+    """NET-157."""
     queue = Queue()
     for what in (1, TIMEOUTABLE, 3):
         queue.arrive(what)
@@ -125,6 +128,7 @@ def test_an_announced_barrier_can_be_made_to_overtake_and_tells_again() -> None:
 
 
 def test_without_a_barrier_all_data_is_in_flight_and_events_are_not() -> None:
+    """NET-153."""
     queue = Queue()
     for what in (1, EndOfData(), 3):
         queue.arrive(what)
@@ -142,6 +146,7 @@ def test_an_older_barrier_does_not_count_and_a_newer_one_supersedes() -> None:
 
 
 def test_an_aligned_barrier_is_plain_data_to_the_reader() -> None:
+    """NET-157."""
     queue = Queue()
     queue.arrive(ALIGNED)
     assert (queue.data, queue.priority) == (1, [])
@@ -167,6 +172,7 @@ def test_what_is_next_is_said_with_each_buffer() -> None:
 
 
 def test_a_wrong_number_fails_the_reader_and_leaks_nothing() -> None:
+    """NET-143."""
     queue = Queue()
     queue.arrive(1)
     queue.next = 29

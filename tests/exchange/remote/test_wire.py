@@ -110,6 +110,7 @@ def encoded(stream: list[tuple[m.Message, bytes]]) -> bytes:
 def test_however_frames_are_cut_the_messages_are_the_same(
     stream: list[tuple[m.Message, bytes]], cuts: set[int]
 ) -> None:
+    """NET-179."""
     data = encoded(stream)
     handler = Handler()
     decoder = WireDecoder(handler)
@@ -122,6 +123,7 @@ def test_however_frames_are_cut_the_messages_are_the_same(
 
 @given(CONTROL.map(lambda message: (message, b"")) | BUFFERS)
 def test_every_frame_may_be_cut_at_every_byte(entry: tuple[m.Message, bytes]) -> None:
+    """NET-180."""
     data = encoded([entry])
     assert int.from_bytes(data[:4], "big") == len(data)
     step = max(1, len(data) // 200)
