@@ -112,3 +112,40 @@ def test_wrong_arguments_are_named() -> None:
         AsyncIterableSource([1])
     with pytest.raises(InvalidArgumentError, match="buffered_max"):
         AsyncIterableSource(numbers, buffered_max=0)
+
+
+async def test_the_input_ends_when_nothing_comes_and_nothing_is_held(
+    drive: Any,
+) -> None:
+    """SEM-241: all of no more splits, an ended generator, and an empty buffer."""
+    may_end = asyncio.Event()
+
+    async def three() -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+        await may_end.wait()
+
+    driven = drive(AsyncIterableSource(three), records_max=2)
+    reader = driven.reader
+    reader.notify_no_more_splits()
+    await asyncio.sleep(0)
+    polls = [reader.poll_next(driven.output) for _ in range(3)]
+    assert [poll.value for poll in polls] == [
+        *("more_available", "more_available"),
+        "nothing_available",
+    ]
+    may_end.set()
+    await asyncio.sleep(0)
+    assert reader.poll_next(driven.output).value == "end_of_input"
+    await driven.close()
+
+
+async def test_a_reader_stays_available_while_something_is_held(drive: Any) -> None:
+    """SEM-242."""
+    driven = drive(AsyncIterableSource(lambda: numbers(3)), records_max=1)
+    await asyncio.sleep(0)
+    for left in (2, 1, 0):
+        driven.reader.poll_next(driven.output)
+        assert driven.reader.availability.available
+        assert len(driven.output.values) == 3 - left
+    await driven.close()
