@@ -20,8 +20,9 @@ from aiomailbox.errors import (
     PartitionNotFoundError,
     PartitionStorageError,
 )
-from aiomailbox.exchange import BlockingResultPartition, BlockingView, blocking_file
+from aiomailbox.exchange import BlockingResultPartition, blocking_file
 from aiomailbox.exchange.blocking_file import FRAME_OVERHEAD_BYTES, BlockingFile
+from aiomailbox.exchange.remote.endpoints import BytesView
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory import DataType, NetworkBufferPool
 from aiomailbox.records import (
@@ -77,7 +78,8 @@ class Reader:
         self.sizes: list[int] = []
         self.backlogs: list[int] = []
         self.numbers: list[int] = []
-        self.view: BlockingView = partition.create_view(index, self)
+        # What a connection to another process asks of a view.
+        self.view: BytesView = partition.create_view(index, self)
         self._deserializer = RecordDeserializer()
 
     def on_data_available(self) -> None:
