@@ -21,9 +21,11 @@ from aiomailbox.columnar.forms import (
 )
 from aiomailbox.columnar.named_tuples import record_class
 from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.rows_form import ArrowRowsForm
 
 __all__ = [
     "EPOCH",
+    "ArrowRowsForm",
     "ArrowRun",
     "BatchMaker",
     "ClassForm",

@@ -172,7 +172,8 @@ class Source(Protocol[SplitT]):
 
     A source that cannot be pickled, or that reads objects of the process that starts
     the job, says so with an attribute ``stays_in_parent`` that is True: its readers
-    then run in that process, wherever the rest of the job runs.
+    then run in that process, wherever the rest of the job runs. If its records are
+    objects of a class that no function names, it has an attribute ``record_types``.
     """
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from operator import attrgetter
 from typing import Any, Final
@@ -20,7 +20,11 @@ import msgspec
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 
-__all__ = ["NO_RECORD_CLASSES", "RecordClass", "RecordClasses"]
+__all__ = ["NO_RECORD_CLASSES", "Family", "RecordClass", "RecordClasses"]
+
+Family = Callable[[tuple[str, ...]], type]
+_MADE_MAX: Final = 1_000
+_FIELDS_MAX: Final = 10_000
 
 
 class RecordClass:
@@ -47,8 +51,13 @@ class RecordClass:
 class RecordClasses:
     """Classes by name; the same in every process of a job.
 
+    A family is a function that makes NamedTuple classes, always the same for the same
+    field names. Its classes need not be entered: what travels is the family's name and
+    the fields. Of each job's families at most 1,000 classes are made.
+
     Args:
         kinds: NamedTuples, dataclasses, ``msgspec.Struct``s and enums.
+        families: By the module and qualified name that all classes of a family have.
 
     Raises:
         WrongTypeError: If a class is none of these.
@@ -66,14 +75,20 @@ class RecordClasses:
         ('symbol', 'price')
     """
 
-    __slots__ = ("_by_kind", "_by_name")
+    __slots__ = ("_by_kind", "_by_name", "_declared", "_families", "_made")
 
-    def __init__(self, kinds: Iterable[type] = ()) -> None:
+    def __init__(
+        self, kinds: Iterable[type] = (), families: Mapping[str, Family] | None = None
+    ) -> None:
         self._by_kind: dict[type, RecordClass] = {}
         self._by_name: dict[str, RecordClass] = {}
+        self._families = dict(families or {})
+        self._made = 0
         for kind in kinds:
             if kind not in self._by_kind:
                 self._enter(RecordClass(kind))
+        # Those of families come later, and at each end others.
+        self._declared = list(self._by_kind.values())
 
     @classmethod
     def found_in(cls, hints: Iterable[Any]) -> RecordClasses:
@@ -96,23 +111,57 @@ class RecordClasses:
         return cls(found)
 
     def __len__(self) -> int:
-        return len(self._by_kind)
+        return len(self._declared) + len(self._families)
 
     def of(self, kind: type) -> RecordClass | None:
         """Return how a class is taken apart, or None if it was not entered."""
-        return self._by_kind.get(kind)
+        entry = self._by_kind.get(kind)
+        if entry is None and self._families:
+            return self._member(kind)
+        return entry
 
     def named(self, name: object) -> RecordClass | None:
         """Return the class of a name, or None if none was entered."""
-        return self._by_name.get(name) if isinstance(name, str) else None
+        if not isinstance(name, str):
+            return None
+        entry = self._by_name.get(name)
+        if entry is None and self._families:
+            return self._made_as(name)
+        return entry
 
     def fingerprint(self) -> str:
         """Return a text that is equal where the same classes have the same fields."""
-        described = repr(sorted((one.name, one.fields) for one in self._all()))
+        declared = sorted((one.name, one.fields) for one in self._declared)
+        described = repr((declared, sorted(self._families)))
         return hashlib.blake2b(described.encode(), digest_size=8).hexdigest()
 
-    def _all(self) -> Iterable[RecordClass]:
-        return self._by_kind.values()
+    def _member(self, kind: type) -> RecordClass | None:
+        """Return how a class of a family is taken apart, or None if it is of none."""
+        family = f"{kind.__module__}.{kind.__qualname__}"
+        fields = getattr(kind, "_fields", None)
+        if family not in self._families or fields is None:
+            return None
+        entry = self._made_as(f"{family}({','.join(fields)})")
+        return entry if entry is not None and entry.kind is kind else None
+
+    def _made_as(self, name: str) -> RecordClass | None:
+        """Return the class of a family that a name describes, if it can be."""
+        family, parenthesis, rest = name.partition("(")
+        make = self._families.get(family)
+        if make is None or not parenthesis or self._made >= _MADE_MAX:
+            return None
+        fields = tuple(rest[:-1].split(",")) if rest != ")" else ()
+        if len(fields) > _FIELDS_MAX or not rest.endswith(")"):
+            return None
+        try:
+            entry = RecordClass(make(fields))
+        except ValueError:
+            # Not the names of fields.
+            return None
+        self._made += 1
+        entry.name = name
+        self._by_kind[entry.kind] = self._by_name[name] = entry
+        return entry
 
     def _enter(self, entry: RecordClass) -> None:
         if entry.name in self._by_name:

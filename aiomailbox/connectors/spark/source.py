@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NoReturn
 
-from aiomailbox.columnar import NamedTupleForm, RecordForm, record_form
+from aiomailbox.columnar import ClassForm, NamedTupleForm, RecordForm, record_form
 from aiomailbox.connectors.spark.reader import SparkReader, SparkSplit
 from aiomailbox.connectors.spark.reading import ReadPlan
 from aiomailbox.connectors.spark.row_form import RowForm
@@ -100,6 +100,12 @@ class SparkSource:
         self._independent = splits == "independent"
         self._depth = handover_batches
         self._plan = ReadPlan(df, chosen, form, self._independent, prefetch, batch_rows)
+
+    @property
+    def record_types(self) -> tuple[type, ...]:
+        """The class of the records, if it is the user's."""
+        form = self._plan.form
+        return (form.record_type,) if isinstance(form, ClassForm) else ()
 
     @property
     def path(self) -> ReadPath:

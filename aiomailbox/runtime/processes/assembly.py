@@ -31,7 +31,7 @@ def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> Job:
     # Its import takes longer than that of everything else, where rich is installed.
     import structlog
 
-    payload, limits = pack(shipment)
+    shipment, payload, limits = pack(shipment)
     graph, clock = shipment.graph, SystemClock()
 
     def broadcast(limit: AlignmentLimit) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any, Final
 
 import structlog
 
@@ -13,19 +14,29 @@ from aiomailbox.exchange.remote.connections import Connections
 from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.exchange.remote.handshake import WorkerIdentity
+from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.security import Security
 from aiomailbox.exchange.remote.server import DataServer
-from aiomailbox.graph import Edge, JobGraph
+from aiomailbox.graph import Edge
 from aiomailbox.ids import PartitionId, TaskId
 from aiomailbox.memory import LocalBufferPool, NetworkBufferPool
 from aiomailbox.records import ElementCodec
 from aiomailbox.records.codec import CodecTable
+from aiomailbox.records.run_form import RunForm
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.builder import ChannelFactory
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
 from aiomailbox.runtime.processes.placement import PARENT
+from aiomailbox.runtime.processes.record_types import record_classes
 from aiomailbox.runtime.processes.shipping import Shipment
 from aiomailbox.runtime.services import JobServices
+
+# A function may keep a worker's loop for as long as it likes: whether a peer is dead
+# says the parent, which sees its process end.
+_DAY_S: Final = 86_400.0
+_OPTIONS: Final = ConnectionOptions(
+    handshake_timeout=_DAY_S, stall_timeout=_DAY_S, connect_timeout=_DAY_S
+)
 
 __all__ = ["PeerNetwork", "new_pool", "segments_at"]
 
@@ -51,7 +62,7 @@ class PeerNetwork:
         self._services = services
         self._directory = directory
         self._uses_unix = shipment.uses_unix
-        self._codecs, self._names = _codecs(shipment.graph)
+        self._codecs, self._names = _codecs(shipment)
         self._addresses: list[PeerAddress] = []
         name = "parent" if peer == PARENT else str(peer)
         identity = WorkerIdentity(shipment.job_id, name, self._codecs.digest())
@@ -62,9 +73,15 @@ class PeerNetwork:
             wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         )
         self._server = DataServer(
-            identity, services.registry, security=security, log=log
+            identity,
+            services.registry,
+            security=security,
+            options=_OPTIONS,
+            log=log,
         )
-        self._connections = Connections(identity, security=security, log=log)
+        self._connections = Connections(
+            identity, security=security, options=_OPTIONS, log=log
+        )
 
     async def listen(self) -> PeerAddress:
         """Listen for readers elsewhere, and return where.
@@ -164,12 +181,21 @@ def new_pool(shipment: Shipment, peer: int) -> NetworkBufferPool:
     return NetworkBufferPool(segments_at(shipment, peer))
 
 
-def _codecs(graph: JobGraph) -> tuple[CodecTable, dict[int, str]]:
+def _codecs(shipment: Shipment) -> tuple[CodecTable, dict[int, str]]:
     """Return the codecs of all edges, and what each edge is called there."""
-    table = CodecTable()
+    serializer = PythonSerializer(
+        record_classes(shipment.record_types, has_arrow=shipment.has_arrow)
+    )
+    forms: list[RunForm[Any]] = []
+    if shipment.has_arrow:
+        # Its import takes long, and few jobs need it.
+        from aiomailbox.columnar import ArrowRowsForm
+
+        forms.append(ArrowRowsForm(serializer))
+    table = CodecTable(forms=forms)
     names = {}
-    for vertex in graph.vertices:
+    for vertex in shipment.graph.vertices:
         for number, edge in enumerate(vertex.out_edges):
             names[id(edge)] = name = f"{vertex.id}.{number}"
-            table.enter(name, PythonSerializer())
+            table.enter(name, serializer)
     return table, names

@@ -19,6 +19,7 @@ from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.processes.modules import ModulesByValue
 from aiomailbox.runtime.processes.placement import PARENT, Placement
+from aiomailbox.runtime.processes.record_types import RecordTypes
 from aiomailbox.runtime.processes.unpicklable import why_unpicklable
 
 __all__ = ["Shipment", "pack", "pickled", "unpack"]
@@ -37,6 +38,7 @@ class Shipment:
         secret: What its peers prove themselves with.
         uses_unix: Whether they meet at unix sockets, or else at TCP of this machine.
         has_arrow: Whether runs of records may be Arrow's.
+        record_types: The classes that records may have; filled in by `pack`.
     """
 
     graph: JobGraph
@@ -47,6 +49,7 @@ class Shipment:
     secret: bytes
     uses_unix: bool
     has_arrow: bool
+    record_types: tuple[type, ...] = ()
 
 
 @dataclass(slots=True)
@@ -78,8 +81,8 @@ class _FlatGraph:
     vertices: list[tuple[Any, list[int]]]
 
 
-def pack(shipment: Shipment) -> tuple[bytes, list[RateLimit]]:
-    """Return a shipment as bytes, and the rate limits that it names by number.
+def pack(shipment: Shipment) -> tuple[Shipment, bytes, list[RateLimit]]:
+    """Return a shipment, complete now, as bytes too, and the limits that those name.
 
     Raises:
         NotShippableError: If an operator cannot be pickled; names it and what of it.
@@ -87,8 +90,15 @@ def pack(shipment: Shipment) -> tuple[bytes, list[RateLimit]]:
     """
     flat = _flattened(shipment.graph, shipment.placement)
     limits: list[RateLimit] = []
+    types = RecordTypes()
+    # Sources of the parent are not sent, and their records are.
+    for vertex in shipment.graph.vertices:
+        for kind in getattr(vertex.head.transformation.source, "record_types", ()):
+            types.look_at(kind)
     try:
-        return _dumps((flat, replace(shipment, graph=None)), limits), limits  # type: ignore[arg-type]
+        payload = _dumps([flat, replace(shipment, graph=None)], limits, types)  # type: ignore[arg-type]
+        complete = replace(shipment, record_types=tuple(types.found))
+        return complete, payload, limits
     except MissingExtraError:
         raise
     except Exception as error:
@@ -99,9 +109,17 @@ def pack(shipment: Shipment) -> tuple[bytes, list[RateLimit]]:
 
 def unpack(payload: bytes, limits: list[RateLimit]) -> Shipment:
     """Return the shipment that `pack` made; runs the code that is in it."""
-    flat, shipment = _Unpickler(io.BytesIO(payload), limits).load()
+    unpickler = _Unpickler(io.BytesIO(payload), limits)
+    flat, shipment = unpickler.load()
     found: Shipment = shipment
-    return replace(found, graph=_graph(flat))
+    # A second pickle of one pickler: a class is the same as where functions name it.
+    named: list[tuple[type, str]] = unpickler.load()
+    for kind, name in named:
+        # Cloudpickle forgets in which function a class was defined.
+        if kind.__qualname__ != name:
+            kind.__qualname__ = name
+    types = tuple(kind for kind, _ in named)
+    return replace(found, graph=_graph(flat), record_types=types)
 
 
 def pickled(value: Any) -> bytes:
@@ -109,7 +127,9 @@ def pickled(value: Any) -> bytes:
     return _dumps(value, [])
 
 
-def _dumps(value: Any, limits: list[RateLimit]) -> bytes:
+def _dumps(
+    value: Any, limits: list[RateLimit], types: RecordTypes | None = None
+) -> bytes:
     try:
         import cloudpickle
     except ImportError as error:
@@ -127,11 +147,17 @@ def _dumps(value: Any, limits: list[RateLimit]) -> bytes:
 
         def reducer_override(self, obj: Any) -> Any:
             modules.look_at(obj)
+            if types is not None:
+                types.look_at(obj)
             return super().reducer_override(obj)
 
     output = io.BytesIO()
     with ModulesByValue(cloudpickle) as modules:
-        Pickler(output, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+        pickler = Pickler(output, protocol=pickle.HIGHEST_PROTOCOL)
+        pickler.dump(value)
+        if types is not None:
+            types.is_complete = True
+            pickler.dump([(kind, kind.__qualname__) for kind in types.found])
     return output.getvalue()
 
 

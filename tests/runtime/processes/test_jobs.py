@@ -6,9 +6,12 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 import aiomailbox as am
@@ -71,6 +74,72 @@ async def test_results_equal_those_of_one_process(
     expected = await pipeline(alone).collect()
     assert expected
     assert text(await pipeline(env).collect()) == text(expected)
+
+
+@dataclass(frozen=True)
+class Flight:
+    origin: str
+    number: int
+
+
+class Leg(NamedTuple):
+    flight: Flight
+    kind: Kind
+    times: tuple[int, ...]
+
+
+class Kind(Enum):
+    CARGO = "cargo"
+
+
+class Seat(msgspec.Struct, frozen=True):
+    row: int
+    taken: frozenset[str]
+
+
+def leg(number: int) -> Leg:
+    return Leg(Flight("JFK", number), Kind.CARGO, (number, 2**70))
+
+
+def seat(one: Leg) -> Any:
+    return one, Seat(one.flight.number, frozenset({"a", "b"}))
+
+
+async def test_records_of_the_users_classes_travel(
+    env: am.StreamExecutionEnvironment,
+) -> None:
+    """Classes of this module, of the function, and those that operators make."""
+
+    @dataclass
+    class Local:
+        seat: Any
+
+    dead = am.OutputTag("dead")
+    checked = (
+        env.from_collection(range(20))
+        .map(leg)
+        .rebalance()
+        .map(seat)
+        .key_by(lambda pair: pair[0].flight.number % 4)
+        .map(lambda pair: Local(pair[1]) if pair[1].row else 1 // 0,
+             on_error=am.dead_letter(dead))
+    )  # fmt: skip
+    found = await checked.collect()
+    assert {type(local) for local in found} == {Local}
+    assert sorted(local.seat.row for local in found) == list(range(1, 20))
+    assert {type(local.seat) for local in found} == {Seat}
+    assert {local.seat.taken for local in found} == {frozenset({"a", "b"})}
+    (letter,) = await checked.get_side_output(dead).collect()
+    assert isinstance(letter, am.DeadLetter)
+    assert letter.record == seat(leg(0))
+    assert letter.record[0].kind is Kind.CARGO
+    windows = (
+        env.from_collection(range(8), timed_by_itself())
+        .key_by(lambda n: 0)
+        .window(am.TumblingEventTimeWindows.of(0.004))
+        .aggregate(am.aggregates(many=am.count()))
+    )
+    assert sorted((r.key, r.many) for r in await windows.collect()) == [(0, 4), (0, 4)]
 
 
 async def test_sums_by_key_equal_those_of_one_process(

@@ -1,0 +1,161 @@
+"""Which classes records may have: those that the user's functions name.
+
+Theory of operation: classes travel with the job and records only name them, so all of
+them have to be known before. What is pickled shows the functions; their code, their
+type hints and the functions that they call show the classes. One that is made at run
+time, out of sight, has to be named in a type hint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import typing
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+import msgspec
+
+from aiomailbox.operators import DeadLetter
+from aiomailbox.operators.result_record import result_type
+from aiomailbox.records import RecordClasses
+from aiomailbox.records.record_classes import Family
+from aiomailbox.windowing import TimeWindow
+
+__all__ = ["RecordTypes", "record_classes"]
+
+_SEEN_MAX: Final = 20_000
+_OURS: Final = "aiomailbox."
+# What operators of ours make records of.
+_ALWAYS: Final[tuple[type, ...]] = (DeadLetter, TimeWindow)
+
+
+class RecordTypes:
+    """Collects the classes that functions name.
+
+    Attributes:
+        found: The classes, in the order of their discovery.
+        is_complete: Whether nothing more is looked at.
+
+    Example:
+        >>> from typing import NamedTuple
+        >>> class Trade(NamedTuple):
+        ...     price: float
+        >>> types = RecordTypes()
+        >>> types.look_at(lambda line: Trade(float(line)))
+        >>> Trade in types.found
+        True
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[type, None] = {}
+        self.is_complete = False
+        self._seen: set[int] = set()
+        # Kept, so that nothing else gets the identity of what was seen.
+        self._kept: list[Any] = []
+
+    def look_at(self, value: Any) -> None:
+        """Look at something that is about to be pickled: functions and classes count."""
+        waiting = [] if self.is_complete else [value]
+        while waiting and len(self._kept) < _SEEN_MAX:
+            item = waiting.pop()
+            if not isinstance(item, type | FunctionType) or id(item) in self._seen:
+                continue
+            self._seen.add(id(item))
+            self._kept.append(item)
+            if isinstance(item, type) and _is_record(item) and not _is_inner(item):
+                self.found[item] = None
+            if _is_foreign(item):
+                continue
+            named = list(_named_by(item))
+            if (item.__module__ or "").startswith(_OURS):
+                # Of our own functions, only what a class names itself.
+                named = [one for one in named if isinstance(one, type)]
+                named = [one for one in named if _is_record(one)]
+            waiting.extend(named)
+
+
+def record_classes(found: Iterable[type], *, has_arrow: bool) -> RecordClasses:
+    """Return the table of a job: what was found, and what operators of ours make.
+
+    Args:
+        found: See `RecordTypes`.
+        has_arrow: Whether records may be made of Arrow's columns.
+    """
+    families: dict[str, Family] = {f"{result_type.__module__}.Result": result_type}
+    if has_arrow:
+        # Its import takes long, and few jobs need it.
+        from aiomailbox.columnar import record_class
+
+        families[f"{record_class.__module__}.Record"] = record_class
+    declared: dict[str, type] = {}
+    for kind in [*_ALWAYS, *found]:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if name not in families:
+            # Of two with one name only one can be meant by it.
+            declared.setdefault(name, kind)
+    return RecordClasses(declared.values(), families)
+
+
+def _named_by(item: type | FunctionType) -> Iterator[Any]:
+    try:
+        hints = list(typing.get_type_hints(item).values())
+    except Exception:  # noqa: BLE001 -- a hint is whatever the user wrote
+        hints = []
+    for hint in hints:
+        yield from _in_hint(hint)
+    if isinstance(item, type):
+        for member in vars(item).values():
+            function = getattr(member, "__func__", getattr(member, "fget", member))
+            if isinstance(function, FunctionType):
+                yield from _named_by(function)
+        yield from item.__bases__
+        return
+    names = set(_names_in(item.__code__))
+    for name in names:
+        found = item.__globals__.get(name)
+        yield found
+        if isinstance(found, ModuleType):
+            yield from (getattr(found, each, None) for each in names)
+    for cell in item.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            continue
+
+
+def _in_hint(hint: Any) -> Iterator[Any]:
+    yield hint
+    for part in typing.get_args(hint):
+        yield from _in_hint(part)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _is_record(kind: type) -> bool:
+    if issubclass(kind, Enum):
+        return bool(kind.__members__)
+    return (
+        (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+        or dataclasses.is_dataclass(kind)
+        or (issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct)
+    )
+
+
+def _is_inner(kind: type) -> bool:
+    """Say whether it is a class of ours that no user has records of."""
+    public = getattr(sys.modules["aiomailbox"], kind.__name__, None)
+    return kind.__module__.startswith(_OURS) and public is not kind
+
+
+def _is_foreign(item: type | FunctionType) -> bool:
+    """Say whether it belongs to Python itself, where no user's records are."""
+    root = (item.__module__ or "").partition(".")[0]
+    return root in sys.stdlib_module_names and root != "__main__"
