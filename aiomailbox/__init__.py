@@ -37,11 +37,14 @@ from aiomailbox.errors import (
     JobCancelledError,
     JobFailedError,
     KeyTypeError,
+    NotShippableError,
     RecordTypeError,
+    RemoteTaskError,
     RetryLater,
     TimestampError,
     UsageError,
     UserFunctionError,
+    WorkerDiedError,
     WorldError,
 )
 from aiomailbox.eventtime import WatermarkStrategy
@@ -106,6 +109,7 @@ from aiomailbox.runtime import (
     TaskPressure,
     VertexPressure,
 )
+from aiomailbox.runtime.processes import Processes
 from aiomailbox.state import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -210,6 +214,7 @@ __all__ = [
     "MapStateDescriptor",
     "Match",
     "NeverTrigger",
+    "NotShippableError",
     "ObjectSerializer",
     "OperatorWatermark",
     "OutputTag",
@@ -219,12 +224,14 @@ __all__ = [
     "ProcessFunction",
     "ProcessJoinFunction",
     "ProcessWindowFunction",
+    "Processes",
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
     "RateLimit",
     "RecordTypeError",
     "ReducingStateDescriptor",
+    "RemoteTaskError",
     "Retry",
     "RetryLater",
     "RocksDBStateBackend",
@@ -257,6 +264,7 @@ __all__ = [
     "VertexPressure",
     "WatermarkStrategy",
     "WindowedStream",
+    "WorkerDiedError",
     "WorldError",
     "__version__",
     "aggregates",
