@@ -219,7 +219,8 @@ class CoProcessOperator(CoInputsOperator):
 
     def fill_state(self) -> None:
         """Let the function put what it holds into its state."""
-        self._failures.guard(self._life.snapshot)
+        if self._is_open:
+            self._failures.guard(self._life.snapshot)
 
     def finish(self) -> Pending:
         """Let the function emit what it holds back."""

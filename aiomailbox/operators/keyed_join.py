@@ -114,7 +114,8 @@ class KeyedJoinOperator(StatefulOperator, TwoInputOperator):
 
     def fill_state(self) -> None:
         """Let the function put what it holds into its state."""
-        self._failures.guard(self._life.snapshot)
+        if self._is_open:
+            self._failures.guard(self._life.snapshot)
 
     def close(self) -> Pending:
         """Disarm the timers and close the function, if it was opened."""

@@ -74,12 +74,11 @@ class FieldSelector:
 
     def _no_field(self, record: Any) -> RecordTypeError:
         names = ", ".join(_field_names(record)) or "none that have names"
-        parameter = self.parameter
-        if self.place:
-            parameter += f" (written at {self.place})"
+        place = f", which {self.place} asks for" if self.place else ""
+        kind = type(record).__qualname__
         return RecordTypeError(
-            parameter,
-            f"a record of type {type(record).__qualname__} has no field {self.field!r}",
+            self.parameter,
+            f"a record of type {kind} has no field {self.field!r}{place}",
             f"Its fields are: {names}. All records must be of one form.",
         )
 

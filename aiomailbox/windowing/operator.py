@@ -118,7 +118,7 @@ class WindowOperator(StatefulOperator):
 
     def fill_state(self) -> None:
         """Let the window function put what it holds into its state."""
-        if self._function is not None:
+        if self._function is not None and self._is_open:
             self._failures.guard(self._life.snapshot)
 
     def close(self) -> Pending:

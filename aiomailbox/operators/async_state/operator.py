@@ -190,7 +190,8 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 
     def fill_state(self) -> None:
         """Let the function put what it holds into its state."""
-        self._failures.guard(self.function.life.snapshot)
+        if self._flow is not None:
+            self._failures.guard(self.function.life.snapshot)
 
     def snapshot_state(self) -> object:
         """Return the rows and timers that have not taken effect; None without any."""
