@@ -2,7 +2,7 @@
 
 python -m examples.nexmark q5 --events 1000000
 python -m examples.nexmark all --seed 7
-python -m examples.nexmark compare --events 20000
+python -m examples.nexmark --compare --events 20000
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line says; return the exit status."""
     options = parse(arguments)
     comparing = options.compare or options.query == "compare"
+    if options.query is None:
+        options.query = "all"
     rate, events = options.rate, options.events
     if rate is None:
         rate = RATE_TO_COMPARE if comparing else RATE
@@ -50,7 +52,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser("python -m examples.nexmark", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("query", choices=[*QUERIES, "all", "compare"])
+    parser.add_argument(
+        "query", nargs="?", choices=[*QUERIES, "all", "compare"], help="default: all"
+    )
     parser.add_argument("--events", type=_number, help="how many")
     parser.add_argument("--seed", type=int, default=1, help="of the generator")
     parser.add_argument("--rate", type=_number, help="events per second of event time")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ from examples.nexmark.streams import event_stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Columns of the table that are put to the right.
+_NUMBERS = (2, 3)
 # Compiling a query takes longer than running it over few rows.
 FOR_FEW_ROWS = {
     "spark.sql.shuffle.partitions": "2",
@@ -173,11 +175,24 @@ async def compare_query(
 
 
 def table(comparisons: Iterable[Comparison]) -> str:
-    """Return the comparisons as a table."""
-    lines = [f"{'query':5}  {'':32}  {'rows':>8}  equal to Spark"]
+    """Return the comparisons as a table, in Markdown."""
+    rows = [("Query", "Asks", "Rows", "Rows of Spark", "Equal")]
     for each in comparisons:
-        query = each.query
-        lines.append(
-            f"{query.name:5}  {query.title:32}  {each.rows:8,}  {each.verdict}"
-        )
+        query, spark_rows = each.query, each.spark_rows
+        theirs = "–" if spark_rows is None else f"{spark_rows:,}"
+        rows.append((query.name, query.title, f"{each.rows:,}", theirs, each.verdict))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [_line(row, widths) for row in rows]
+    dashes = ["-" * width for width in widths]
+    for number in _NUMBERS:
+        dashes[number] = dashes[number][1:] + ":"
+    lines.insert(1, _line(dashes, widths))
     return "\n".join(lines)
+
+
+def _line(cells: Sequence[str], widths: list[int]) -> str:
+    padded = [
+        cell.rjust(width) if column in _NUMBERS else cell.ljust(width)
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return f"| {' | '.join(padded)} |"

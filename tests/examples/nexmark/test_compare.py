@@ -25,7 +25,12 @@ async def test_every_comparable_query_equals_spark_sql(spark: Any) -> None:
     assert not any(each.is_wrong for each in comparisons), printed
     compared = [each for each in comparisons if each.spark_rows is not None]
     assert all(each.rows == each.spark_rows > 1 for each in compared), printed
-    assert [line.split()[-1] for line in printed.splitlines()].count("yes") == 22
+    cells = [
+        [cell.strip() for cell in line.split("|")] for line in printed.splitlines()
+    ]
+    assert [row[5] for row in cells].count("yes") == 22
+    assert [row[4] for row in cells].count("–") == 1
+    assert all(row[3] == row[4] for row in cells if row[5] == "yes")
     assert "not comparable: its windows are of processing time" in printed
 
 
