@@ -129,18 +129,24 @@ def millis(time: Any) -> int:
     return round(time.timestamp() * 1000)
 
 
-def streams(seed: int) -> tuple[am.StreamExecutionEnvironment, Any, list[Event]]:
-    env = am.StreamExecutionEnvironment()
+def streams(
+    seed: int, parallelism: int = 1
+) -> tuple[am.StreamExecutionEnvironment, Any, list[Event]]:
+    env = am.StreamExecutionEnvironment(parallelism)
     schedules = [device.schedule(seed) for device in DEVICES]
     first, *others = [source(env, schedule) for schedule in schedules]
     sent = [event for schedule in schedules for _, event in schedule]
     return env, first.union(*others), sent
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("seed", "parallelism"), [(1, 1), (2, 1), (1, 2), (2, 3)], ids=str
+)
 @pytest.mark.parametrize("lateness_s", [0, 3600])
-async def test_a_day_of_windows_is_the_batch_answer(seed: int, lateness_s: int) -> None:
-    env, events, sent = streams(seed)
+async def test_a_day_of_windows_is_the_batch_answer(
+    seed: int, parallelism: int, lateness_s: int
+) -> None:
+    env, events, sent = streams(seed, parallelism)
     windows = (
         events.key_by("key")
         .window(am.TumblingEventTimeWindows.of(WINDOW_MS / 1000))
@@ -166,8 +172,9 @@ async def test_a_day_of_windows_is_the_batch_answer(seed: int, lateness_s: int) 
     assert len(fired) > len(last) if lateness_s else len(fired) == len(last)
 
 
-async def test_a_day_with_enough_lateness_has_no_late_record() -> None:
-    env, events, sent = streams(4)
+@pytest.mark.parametrize("parallelism", [1, 4])
+async def test_a_day_with_enough_lateness_has_no_late_record(parallelism: int) -> None:
+    env, events, sent = streams(4, parallelism)
     windows = (
         events.key_by("key")
         .window(am.TumblingEventTimeWindows.of(WINDOW_MS / 1000))
@@ -184,9 +191,11 @@ async def test_a_day_with_enough_lateness_has_no_late_record() -> None:
     assert (last, late) == (tumbling_batch(sent), [])
 
 
-@pytest.mark.parametrize("seed", [5])
-async def test_a_day_of_sessions_is_the_batch_answer(seed: int) -> None:
-    _, events, sent = streams(seed)
+@pytest.mark.parametrize(("seed", "parallelism"), [(5, 1), (6, 3)])
+async def test_a_day_of_sessions_is_the_batch_answer(
+    seed: int, parallelism: int
+) -> None:
+    _, events, sent = streams(seed, parallelism)
     sessions = (
         events.key_by("key")
         .window(am.EventTimeSessionWindows.with_gap(GAP_MS / 1000))
@@ -204,9 +213,11 @@ async def test_a_day_of_sessions_is_the_batch_answer(seed: int) -> None:
     assert session_batch(sent) <= found
 
 
-@pytest.mark.parametrize("seed", [7])
-async def test_a_day_of_running_sums_ends_with_the_sum_of_all(seed: int) -> None:
-    env, events, sent = streams(seed)
+@pytest.mark.parametrize(("seed", "parallelism"), [(7, 1), (8, 2)])
+async def test_a_day_of_running_sums_ends_with_the_sum_of_all(
+    seed: int, parallelism: int
+) -> None:
+    env, events, sent = streams(seed, parallelism)
     totals: dict[str, int] = {}
     pairs = events.map(key_and_amount).key_by(first_of)
     sums = pairs.reduce(lambda one, two: (one[0], one[1] + two[1]))
