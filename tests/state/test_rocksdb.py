@@ -56,6 +56,7 @@ STEPS = st.one_of(
     st.tuples(st.just("space"), KEYS, SPACES, st.integers()),
     st.tuples(st.just("unspace"), KEYS, SPACES),
     st.tuples(st.just("prefetch"), st.lists(KEYS, max_size=6)),
+    st.tuples(st.just("run"), st.lists(KEYS, max_size=6), st.integers(0, 3)),
     st.tuples(st.just("cut")),
     st.tuples(st.just("back")),
 )
@@ -70,6 +71,7 @@ class Driven:
         self.listed = store.get_list(LISTED)
         self.mapped = store.get_map(MAPPED)
         self.boxes = store.table(ValueStateDescriptor("box"))
+        self.sums = store.table(ValueStateDescriptor("sum"))
         self.spaces = store.namespaced(VALUE)
         self.cut: Any = None
 
@@ -82,6 +84,8 @@ class Driven:
             return None if self.cut is None else self.store.restore([self.cut])
         if name == "prefetch":
             return self.store.prefetch(arguments[0])
+        if name == "run":
+            return self.run(*arguments)
         key = arguments[0]
         self.store.set_current_key(key)
         match name, *arguments[1:]:
@@ -106,6 +110,12 @@ class Driven:
                 return self.spaces.remove(key, space)
         return self.look(key)
 
+    def run(self, keys: list[int], value: int) -> list[int]:
+        get, put = self.sums.for_run(keys)
+        for key in keys:
+            put(key, (get(key) or 0) + value)
+        return [get(key) for key in keys]
+
     def look(self, key: int) -> Any:
         self.store.set_current_key(key)
         return (
@@ -113,6 +123,7 @@ class Driven:
             self.listed.get(),
             sorted(self.mapped.items()),
             copy.copy(self.boxes.get(key)),
+            self.sums.get(key),
             [self.spaces.get(key, space) for space in ("w1", "w2")],
         )
 
