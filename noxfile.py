@@ -54,6 +54,16 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Does it go on working, in the memory it has? (10 minutes; -- --minutes 2)"""
+    session.install("-e", ".", "--group", "test")
+    minutes = [] if "--minutes" in session.posargs else ["--minutes", "10"]
+    # What runs for minutes is not stuck: no traces of all threads after one.
+    options = ["-m", "soak", "-s", "-o", "faulthandler_timeout=0", *minutes]
+    session.run("pytest", "tests/runtime", *options, *session.posargs, env=ENV)
+
+
+@nox.session
 def examples(session: nox.Session) -> None:
     """Does every example run?"""
     prepare(session, "test")

@@ -25,12 +25,30 @@ settings.load_profile("aiomailbox")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the conformance cases come from another directory."""
+    """Let cases come from another directory, and long tests run."""
     parser.addoption(
         "--vectors",
         metavar="DIR",
         help="run tests/conformance on the recorded files of DIR",
     )
+    parser.addoption(
+        "--minutes",
+        metavar="N",
+        type=float,
+        help="run the tests marked soak too, each for N minutes",
+    )
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leave out what runs for minutes, unless it is said for how many."""
+    if config.getoption("minutes") is not None:
+        return
+    long = [item for item in items if item.get_closest_marker("soak") is not None]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
 
 
 def pytest_asyncio_loop_factories(
