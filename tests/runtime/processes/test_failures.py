@@ -15,7 +15,8 @@ import pytest
 
 import aiomailbox as am
 
-pytestmark = pytest.mark.real_time
+# A busy machine takes seconds to start an interpreter.
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 
 async def running(job: am.JobClient) -> None:

@@ -16,7 +16,8 @@ import pytest
 
 import aiomailbox as am
 
-pytestmark = pytest.mark.real_time
+# A busy machine takes seconds to start an interpreter.
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 WORDS = ["to", "be", "or", "not", "to", "be", "that", "is", "the", "question"] * 40
 

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = pytest.mark.real_time
+# A busy machine takes seconds to start an interpreter.
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[3]
 
@@ -89,7 +90,7 @@ def expect(program: subprocess.Popen[str], line: str) -> None:
 
 def test_a_script_without_a_main_guard_runs_once(traces: Any, tmp_path: Path) -> None:
     program = start(tmp_path, SCRIPT + BOUNDED, "-W", "error")
-    out, errors = program.communicate(timeout=50)
+    out, errors = program.communicate(timeout=150)
     assert errors == ""
     assert out.split() == ["loaded", str(sum(n * n for n in range(50)))]
 
@@ -189,7 +190,7 @@ def test_a_test_module_of_pytest(traces: Any, tmp_path: Path, mode: str) -> None
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
-        timeout=50,
+        timeout=150,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -209,5 +210,5 @@ async def cell():
 print(asyncio.run(shared["cell"]()))
 """
     program = start(tmp_path, cells)
-    out, errors = program.communicate(timeout=50)
+    out, errors = program.communicate(timeout=150)
     assert out.strip() == "[0, 3, 6, 9]", errors

@@ -1,0 +1,194 @@
+"""What parent and workers say to each other: bounds, checks, and errors as text."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from aiomailbox.errors import (
+    CorruptStreamError,
+    RemoteFailureError,
+    UserFunctionError,
+)
+from aiomailbox.eventtime import AlignmentConfig
+from aiomailbox.graph import Transformation, build_job_graph
+from aiomailbox.operators import Operator
+from aiomailbox.records.values import PythonSerializer
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.processes.alignment import (
+    ParentAlignmentGroups,
+    RemoteAlignmentGroups,
+)
+from aiomailbox.runtime.processes.control import ControlChannel
+from aiomailbox.runtime.processes.desk import WorkerDesk
+from aiomailbox.runtime.processes.errors_as_text import error_from_text, text_of_error
+from aiomailbox.runtime.processes.messages import (
+    Cancel,
+    Ended,
+    Failed,
+    Prepared,
+    Ready,
+    SplitRequest,
+    Stopped,
+    TaskEnded,
+    decode_from_parent,
+    decode_from_worker,
+    encode,
+)
+from aiomailbox.runtime.processes.placement import place
+from aiomailbox.runtime.processes.shipping import Shipment
+
+
+def channel(got: list[Any], bytes_max: int = 1000) -> tuple[Any, list[Any]]:
+    lost: list[Any] = []
+    made: Any = ControlChannel(decode_from_worker, bytes_max, got.append, lost.append)
+    made.connection_made(
+        SimpleNamespace(
+            abort=lambda: made.connection_lost(None), is_closing=lambda: False
+        )
+    )
+    return made, lost
+
+
+MESSAGES = [
+    Ready("host", None),
+    SplitRequest(1, 2),
+    TaskEnded("map", None),
+    Failed(text_of_error(ValueError("ä"))),
+    Stopped(),
+    Ended(),
+]
+
+
+@given(st.lists(st.sampled_from(MESSAGES)), st.integers(1, 40))
+def test_messages_arrive_however_they_are_cut(sent: list[Any], length: int) -> None:
+    got: list[Any] = []
+    end, lost = channel(got)
+    data = b"".join(map(encode, sent))
+    for start in range(0, len(data), length):
+        end.data_received(data[start : start + length])
+    assert got == sent
+    assert lost == []
+
+
+@given(st.binary(min_size=9))
+def test_what_is_no_message_ends_the_channel_or_waits_within_bounds(
+    data: bytes,
+) -> None:
+    got: list[Any] = []
+    end, lost = channel(got)
+    end.data_received(data)
+    assert got == []
+    assert lost == [] or isinstance(lost[0], CorruptStreamError)
+    # Nine random bytes do not begin a frame of ours.
+    assert lost or data[4:8] == bytes.fromhex("badc0ffe")
+
+
+def test_a_frame_beyond_the_bound_is_refused_by_its_head() -> None:
+    end, lost = channel([], bytes_max=100)
+    end.data_received(encode(Ready("h" * 101, 1))[:9])
+    assert "exceeds 100" in str(lost[0])
+
+
+def test_each_side_takes_only_what_the_other_may_say() -> None:
+    with pytest.raises(CorruptStreamError):
+        decode_from_worker(encode(Cancel())[9:])
+    with pytest.raises(CorruptStreamError):
+        decode_from_parent(encode(Ended())[9:])
+
+
+def test_errors_keep_what_people_need() -> None:
+    try:
+        try:
+            raise KeyError("JFK")
+        except KeyError as error:
+            raise UserFunctionError("map", "m-1", "job.py:7", error) from error
+    except UserFunctionError as error:
+        error.add_note("in the middle")
+        text = text_of_error(error)
+    made = error_from_text("worker 2", text)
+    assert str(made).startswith("at worker 2: UserFunctionError: operator 'map'")
+    assert made.kind == "UserFunctionError"
+    assert made.__notes__[0] == "in the middle"
+    assert "KeyError: 'JFK'" in made.remote_traceback
+    assert not made.is_echo
+    assert text_of_error(RemoteFailureError("worker 1", "E", "x")).is_echo
+
+
+def test_errors_are_cut_and_always_text() -> None:
+    text = text_of_error(ValueError("\ud800" + "x" * 100_000))
+    assert len(text.text) < 20_000
+    assert encode(Failed(text))
+
+
+def desk() -> tuple[WorkerDesk, Any]:
+    graph = build_job_graph("job", [Transformation("map", Operator, parallelism=2)])
+    shipment = Shipment(
+        graph, JobConfig(), place(graph, 2), 1, bytes(16), bytes(32), True, False
+    )
+    kept = SimpleNamespace(limiters=None, committables=None, alignments=None)
+    events = SimpleNamespace(on_split_request=lambda *args: asked.append(args))
+    asked: list[Any] = []
+    services: Any = kept
+    made = WorkerDesk(shipment, services, [])
+    return made, (events, asked)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        SplitRequest(0, 0),
+        SplitRequest(0, 5),
+        SplitRequest(0, -1),
+        SplitRequest(7, 0),
+        Prepared("0/0", 0, b"\x00\x01\x90"),
+        Prepared("no such sink", 0, b"\x00\x01\x90"),
+    ],
+)
+def test_a_worker_is_believed_only_about_itself(message: Any) -> None:
+    made, (events, asked) = desk()
+    worker: Any = SimpleNamespace(peer=2, name="worker 2")
+    with pytest.raises(CorruptStreamError):
+        made.take(worker, message, events)
+    assert asked == []
+    assert made.take(worker, SplitRequest(0, 1), events) is None
+    assert asked == [(0, 1)]
+
+
+def test_a_worker_without_tasks_has_nothing_to_say_about_them() -> None:
+    made, _ = desk()
+    worker: Any = SimpleNamespace(peer=1, name="worker 1")
+    with pytest.raises(CorruptStreamError, match="before it has any"):
+        made.take(worker, TaskEnded("map", None), None)
+
+
+def test_readers_of_all_processes_keep_to_the_slowest() -> None:
+    workers: list[RemoteAlignmentGroups] = []
+    parent = ParentAlignmentGroups(
+        lambda limit: [each.on_limit(limit) for each in workers]  # type: ignore[arg-type, return-value]
+    )
+    workers += [RemoteAlignmentGroups(parent.on_report) for _ in range(2)]
+    config = AlignmentConfig("orders", 100, 10)
+    first, second = (each.get(config) for each in workers)
+    mine = parent.get(config)
+    first.report("a", 1000)
+    assert first.limit() == 1100
+    second.report("b", 500)
+    assert (first.limit(), second.limit(), mine.limit()) == (600, 600, 600)
+    # A reader of the parent that lags behind holds the workers back, and lets go.
+    mine.report("c", 300)
+    assert (first.limit(), second.limit()) == (400, 400)
+    mine.report("c", 5000)
+    second.report("b", 1200)
+    assert (first.limit(), second.limit(), mine.limit()) == (1100, 1100, 1100)
+
+
+def test_serialized_committables_are_read_back() -> None:
+    output = bytearray()
+    PythonSerializer().write_many([("part-0", 3)], output)
+    message = decode_from_worker(encode(Prepared("0/0", 1, bytes(output)))[9:])
+    assert isinstance(message, Prepared)
+    assert bytes(output) == message.values

@@ -1,0 +1,154 @@
+"""One rate limit for several workers: who is granted what, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from aiomailbox.clock import clock_of
+from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.policies import RateLimit
+from aiomailbox.runtime.limiter import LimiterService
+from aiomailbox.runtime.processes.limits import LimitDesk, RemoteLimits
+from aiomailbox.runtime.processes.messages import Granted, Lease, Pause
+
+
+class Job:
+    """A parent's limits and its workers', joined by a way that takes time."""
+
+    def __init__(self, *limits: RateLimit, delay_s: float = 0.0) -> None:
+        self.limits = list(limits)
+        self.delay_s = delay_s
+        clock = clock_of(asyncio.get_running_loop())
+        self.desk = LimitDesk(LimiterService(clock), self.limits)
+        self.failures: list[BaseException] = []
+        self.requests: list[Lease] = []
+
+    def worker(self) -> RemoteLimits:
+        return Link(self).limits
+
+
+class Link:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.limits = RemoteLimits(job.limits, self.to_parent)
+        self.open_requests = 0
+
+    def to_parent(self, message: Any) -> None:
+        self.later(self.at_parent, message)
+
+    def send(self, message: Granted) -> None:
+        self.later(self.limits.on_granted, message)
+
+    def later(self, call: Any, message: Any) -> None:
+        asyncio.get_running_loop().call_later(self.job.delay_s, call, message)
+
+    def at_parent(self, message: Any) -> None:
+        if isinstance(message, Pause):
+            self.job.desk.on_pause(message)
+        else:
+            self.job.requests.append(message)
+            self.job.desk.on_lease(message, self, self.job.failures.append)
+
+
+async def use(limits: RemoteLimits, limit: RateLimit, count: int) -> list[float]:
+    loop = asyncio.get_running_loop()
+    times: list[float] = []
+
+    async def call() -> None:
+        await limits.get(limit).lease()
+        times.append(loop.time())
+
+    await asyncio.gather(*[call() for _ in range(count)])
+    return times
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.003])
+async def test_what_all_workers_use_keeps_to_the_limit(delay_s: float) -> None:
+    limit = RateLimit(10, per=1.0)
+    job = Job(limit, delay_s=delay_s)
+    workers = [job.worker() for _ in range(3)]
+    uses = await asyncio.gather(*[use(worker, limit, 15) for worker in workers])
+    times = sorted(time for used in uses for time in used)
+    assert len(times) == 45
+    for first, last in zip(times, times[10:], strict=False):
+        assert last - first > 1.0 - delay_s - 1e-9
+    # Nothing is wasted: five windows of ten.
+    assert times[-1] - times[0] < 4.5
+    await job.desk.close()
+
+
+async def test_a_worker_has_one_request_under_way() -> None:
+    limit = RateLimit(1000, per=1.0)
+    job = Job(limit, delay_s=0.01)
+    await use(job.worker(), limit, 500)
+    # The first waiter asks alone, and all who came meanwhile ask together.
+    assert [len(request.weights) for request in job.requests] == [1, 499]
+    await job.desk.close()
+
+
+async def test_a_grant_whose_waiter_has_gone_is_for_the_next() -> None:
+    limit = RateLimit(2, per=1.0)
+    job = Job(limit, delay_s=0.01)
+    limiter: Any = job.worker().get(limit)
+    loop = asyncio.get_running_loop()
+    first, second, third = [loop.create_task(limiter.lease()) for _ in range(3)]
+    await asyncio.sleep(0.001)
+    first.cancel()
+    await asyncio.gather(second, third)
+    assert loop.time() < 0.5
+    assert first.cancelled()
+    await job.desk.close()
+
+
+async def test_a_pause_of_one_worker_holds_for_all() -> None:
+    limit = RateLimit(10, per=1.0)
+    job = Job(limit)
+    one, other = job.worker(), job.worker()
+    one.get(limit).pause(5.0)
+    await asyncio.sleep(0.1)
+    started = asyncio.get_running_loop().time()
+    (used,) = await use(other, limit, 1)
+    assert used - started == pytest.approx(4.9)
+    await job.desk.close()
+
+
+async def test_named_limits_are_one_and_unnamed_ones_their_operators() -> None:
+    first, second = RateLimit(5), RateLimit(5)
+    named = RateLimit(5, name="api")
+    worker = Job(first, second, named).worker()
+    assert worker.get(first) is worker.get(first)
+    assert worker.get(first) is not worker.get(second)
+    assert worker.get(named) is worker.get(RateLimit(5, name="api"))
+    with pytest.raises(InvalidArgumentError, match="give it a name"):
+        worker.get(RateLimit(5))
+
+
+async def test_a_name_with_other_numbers_fails_the_job() -> None:
+    job = Job(RateLimit(5, name="api"))
+    one, other = job.worker(), job.worker()
+    await use(one, RateLimit(5, name="api"), 1)
+    waiting = asyncio.get_running_loop().create_task(
+        use(other, RateLimit(6, name="api"), 1)
+    )
+    await asyncio.sleep(0.1)
+    assert "two limits are named 'api'" in str(job.failures)
+    waiting.cancel()
+    await job.desk.close()
+
+
+async def test_the_end_of_the_job_refuses_who_waits() -> None:
+    limit = RateLimit(1, per=3600.0)
+    job = Job(limit)
+    worker = job.worker()
+    await use(worker, limit, 1)
+    waiting = asyncio.get_running_loop().create_task(use(worker, limit, 1))
+    await asyncio.sleep(1)
+    worker.close()
+    with pytest.raises(IllegalStateError):
+        await waiting
+    with pytest.raises(IllegalStateError):
+        await worker.get(limit).lease()
+    await job.desk.close()

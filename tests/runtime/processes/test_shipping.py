@@ -1,0 +1,245 @@
+"""A job on its way to a worker: the same job there, or a reason why not."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+from aiomailbox.errors import NotShippableError
+from aiomailbox.exchange import KeyGroupPartitioner
+from aiomailbox.graph import Origin, Transformation, build_job_graph
+from aiomailbox.operators import Operator, StatelessOperator
+from aiomailbox.policies import RateLimit
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.processes.modules import is_importable
+from aiomailbox.runtime.processes.placement import place
+from aiomailbox.runtime.processes.record_types import RecordTypes, record_classes
+from aiomailbox.runtime.processes.shipping import Shipment, pack, unpack
+from aiomailbox.runtime.processes.unpicklable import why_unpicklable
+
+
+class Stays:
+    stays_in_parent = True
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a session cannot be pickled")
+
+
+def shipment(*sinks: Transformation, **settings: Any) -> Shipment:
+    graph = build_job_graph("job", list(sinks), parent_apart=True, **settings)
+    return Shipment(
+        graph, JobConfig(), place(graph, 2), 7, bytes(16), bytes(32), True, False
+    )
+
+
+def shipped(made: Shipment) -> Shipment:
+    _, payload, limits = pack(made)
+    return unpack(payload, limits)
+
+
+def described(graph: Any) -> list[Any]:
+    return [
+        (
+            vertex.id,
+            [
+                (
+                    node.index,
+                    node.name,
+                    node.parallelism,
+                    node.max_parallelism,
+                    [
+                        [(e.source.index, e.input_index, e.chained) for e in united]
+                        for united in node.in_edges
+                    ],
+                    [
+                        (e.target.index, e.partitioner.name, e.tag)
+                        for e in node.out_edges
+                    ],
+                )
+                for node in vertex.nodes
+            ],
+        )
+        for vertex in graph.vertices
+    ]
+
+
+def step(name: str, *upstream: Any, **facts: Any) -> Transformation:
+    origins = [item if isinstance(item, Origin) else Origin(item) for item in upstream]
+    return Transformation(
+        name, functools.partial(Operator), [origins] if origins else [], **facts
+    )
+
+
+def test_the_graph_is_the_same_there() -> None:
+    source: Any = Stays()
+    first = step("source", source=source)
+    second = step("source 2", parallelism=2)
+    keyed = Origin(first, KeyGroupPartitioner(str, 128))
+    union = step("union", keyed, second, parallelism=3, is_keyed=True, uid="u")
+    last = step("last", union)
+    made = shipment(last, step("other", union))
+    there = shipped(made)
+    assert described(there.graph) == described(made.graph)
+    assert (there.seed, there.placement) == (7, made.placement)
+    assert there.graph.vertices[0].head.transformation.source is None
+
+
+def test_a_long_pipeline_needs_no_deep_recursion() -> None:
+    last = step("source")
+    for number in range(2000):
+        last = step(f"step {number}", last)
+    made = shipment(last)
+    assert described(shipped(made).graph) == described(made.graph)
+
+
+def test_which_limit_is_meant_survives() -> None:
+    """Equal limits of two operators stay two, one limit of two operators stays one."""
+    shared, alone = RateLimit(5), RateLimit(5)
+    steps: list[Transformation] = []
+    for number, limit in enumerate([shared, shared, alone]):
+        factory: Any = functools.partial(StatelessOperator, limit)
+        steps.append(Transformation(f"step {number}", factory, chaining_of(steps)))
+    made = shipment(steps[-1])
+    _, payload, limits = pack(made)
+    assert [id(limit) for limit in limits] == [id(shared), id(alone)]
+    again = [RateLimit(5), RateLimit(5)]
+    nodes = unpack(payload, again).graph.vertices[0].nodes
+    found: list[Any] = [node.transformation.factory for node in nodes]
+    assert [factory.args[0] for factory in found] == [again[0], again[0], again[1]]
+    assert found[0].args[0] is found[1].args[0] is again[0]
+    assert found[2].args[0] is again[1]
+
+
+def chaining_of(steps: list[Transformation]) -> list[list[Origin]]:
+    return [[Origin(steps[-1])]] if steps else []
+
+
+LOCK = threading.Lock()
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    def holds(value: Any) -> Any:
+        return LOCK, value
+
+    class Client:
+        def __init__(self) -> None:
+            self.lock = LOCK
+
+        def call(self, value: Any) -> Any:
+            return self, value
+
+    def problem(value: Any) -> str:
+        return str(why_unpicklable(value, pickle_by_value))
+
+    assert "variable 'LOCK' of" in problem(holds)
+    assert "attribute 'lock', in object is a lock" in problem(Client().call)
+    assert "item 'a' is a lock" in problem(functools.partial(print, {"a": LOCK}))
+    assert why_unpicklable(describe, pickle_by_value) is None
+
+
+def describe(value: Any) -> str:
+    return str(value)
+
+
+def pickle_by_value(value: Any) -> None:
+    import cloudpickle
+
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        cloudpickle.dumps(value)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def test_the_partitioner_of_an_edge_is_blamed_on_its_consumer() -> None:
+    def key(value: Any) -> Any:
+        return LOCK.locked(), value
+
+    keyed = Origin(step("source"), KeyGroupPartitioner(lambda v: (LOCK, v), 128))
+    with pytest.raises(NotShippableError) as raised:
+        pack(shipment(step("count", keyed, uid="c-1")))
+    assert (raised.value.operator, raised.value.uid) == ("count", "c-1")
+    assert key(1)[1] == 1
+
+
+def test_modules_that_a_worker_finds_go_by_name_and_others_by_value() -> None:
+    import json.decoder
+
+    import msgspec
+
+    import aiomailbox.runtime.job as ours
+
+    assert all(map(is_importable, [json, json.decoder, msgspec, ours, sys]))
+    made = ModuleType("made_up")
+    assert not is_importable(made)
+    made.__file__ = "/nowhere/made_up.py"
+    assert not is_importable(made)
+    code = "def double(value):\n    return 2 * value\n"
+    exec(compile(code, "made_up.py", "exec"), made.__dict__)
+    sys.modules["made_up"] = made
+    try:
+        factory: Any = functools.partial(StatelessOperator, made.double)
+        _, payload, _ = pack(shipment(Transformation("double", factory)))
+    finally:
+        del sys.modules["made_up"]
+    (vertex,) = unpack(payload, []).graph.vertices
+    found: Any = vertex.head.transformation.factory
+    assert found.args[0](4) == 8
+
+
+class Trade(NamedTuple):
+    price: float
+
+
+@dataclass
+class Order:
+    trade: Trade
+
+
+class Maker:
+    def __call__(self, line: str) -> Any:
+        return make(line)
+
+
+def make(line: str) -> Any:
+    return Order(Trade(float(line)))
+
+
+def hinted(record: Any) -> list[Order]:
+    return [record]
+
+
+@pytest.mark.parametrize("value", [make, Maker, hinted, lambda line: make(line)])
+def test_classes_are_found_in_code_hints_and_callees(value: Any) -> None:
+    types = RecordTypes()
+    types.look_at(value)
+    assert {Trade, Order} <= set(types.found)
+    assert all(not kind.__module__.startswith("aiomailbox.") for kind in types.found)
+
+
+def test_classes_of_a_function_keep_their_names_on_the_way() -> None:
+    @dataclass
+    class Local:
+        value: int
+
+    def work(value: int) -> Any:
+        return Local(value)
+
+    factory: Any = functools.partial(StatelessOperator, work)
+    complete, payload, limits = pack(shipment(Transformation("work", factory)))
+    there = unpack(payload, limits)
+    assert [kind.__qualname__ for kind in there.record_types] == [
+        kind.__qualname__ for kind in complete.record_types
+    ]
+    mine, theirs = (
+        record_classes(each.record_types, has_arrow=False) for each in (complete, there)
+    )
+    assert mine.fingerprint() == theirs.fingerprint()
+    assert mine.of(Local) is not None
