@@ -25,8 +25,10 @@ _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**64 - 1
 # Reading digits takes a time that grows with their square.
 _INT_BYTES_MAX: Final = 64 * 1024
+# Reading takes about five calls a level, and a thousand is all that Python allows.
+_DEPTH_MAX: Final = 100
 
-_encode: Final = msgspec.msgpack.Encoder().encode
+_encoder: Final = msgspec.msgpack.Encoder()
 _PLAIN: Final = frozenset({type(None), bool, float, str, bytes})
 
 
@@ -37,12 +39,11 @@ class PythonTypes:
         classes: Classes of the user's that may occur.
     """
 
-    __slots__ = ("_classes", "_convert", "_decoder", "_read")
+    __slots__ = ("_classes", "_convert_items", "_decoder", "_read")
 
     def __init__(self, classes: RecordClasses = NO_RECORD_CLASSES) -> None:
         self._classes = classes
-        self._convert: dict[type, Callable[[Any], Any]] = {
-            **_PREPARE,
+        self._convert_items: dict[type, Callable[[Any, int], Any]] = {
             list: self._prepare_list,
             dict: self._prepare_dict,
             tuple: self._items_as(_TUPLE),
@@ -61,18 +62,30 @@ class PythonTypes:
             ext_hook=self.decode_extension
         )
 
-    def prepare(self, value: Any) -> Any:
+    def prepare(self, value: Any, depth: int = _DEPTH_MAX) -> Any:
         """Return the value with what MessagePack does not know made into extensions.
 
+        Args:
+            value: Any value.
+            depth: How many levels of it there may be: as many as can be read again.
+
         Raises:
-            WrongTypeError: If a type is not known.
+            WrongTypeError: If a type is not known, a text is no text, or there are
+                more levels.
         """
         kind = type(value)
         if kind in _PLAIN:
             return value
-        convert = self._convert.get(kind)
+        convert = _PREPARE.get(kind)
         if convert is not None:
             return convert(value)
+        if not depth:
+            raise WrongTypeError(
+                "value", f"it is nested too deeply: {_DEPTH_MAX} levels can be sent"
+            )
+        convert_items = self._convert_items.get(kind)
+        if convert_items is not None:
+            return convert_items(value, depth - 1)
         entry = self._classes.of(kind)
         if entry is None:
             raise WrongTypeError(
@@ -82,7 +95,7 @@ class PythonTypes:
                 "Declare the record type of the edge, as output_type= or in a type "
                 "hint: classes are never looked up by a name that comes in.",
             )
-        fields = [self.prepare(item) for item in entry.split(value)]
+        fields = [self.prepare(item, depth - 1) for item in entry.split(value)]
         return msgspec.msgpack.Ext(_RECORD, _encode([entry.name, *fields]))
 
     def decode_extension(self, code: int, content: memoryview) -> Any:
@@ -97,19 +110,22 @@ class PythonTypes:
             raise CorruptStreamError(f"there is no extension {code}")
         return read(content)
 
-    def _prepare_list(self, value: list[Any]) -> list[Any]:
-        return [self.prepare(item) for item in value]
+    def _prepare_list(self, value: list[Any], depth: int) -> list[Any]:
+        return [self.prepare(item, depth) for item in value]
 
-    def _prepare_dict(self, value: dict[Any, Any]) -> Any:
+    def _prepare_dict(self, value: dict[Any, Any], depth: int) -> Any:
+        prepare = self.prepare
         if _PLAIN.issuperset(map(type, value)):
-            return {key: self.prepare(item) for key, item in value.items()}
+            return {key: prepare(item, depth) for key, item in value.items()}
         # An extension cannot be looked up as a key while it is one: pairs instead.
-        pairs = [[self.prepare(key), self.prepare(item)] for key, item in value.items()]
+        pairs = [
+            [prepare(key, depth), prepare(item, depth)] for key, item in value.items()
+        ]
         return msgspec.msgpack.Ext(_DICT, _encode(pairs))
 
-    def _items_as(self, code: int) -> Callable[[Any], Any]:
-        def convert(value: Any) -> Any:
-            items = [self.prepare(item) for item in value]
+    def _items_as(self, code: int) -> Callable[[Any, int], Any]:
+        def convert(value: Any, depth: int) -> Any:
+            items = [self.prepare(item, depth) for item in value]
             return msgspec.msgpack.Ext(code, _encode(items))
 
         return convert
@@ -134,10 +150,22 @@ class PythonTypes:
         return entry.build(fields)
 
 
+def _encode(parts: list[Any]) -> bytes:
+    try:
+        return _encoder.encode(parts)
+    except UnicodeEncodeError as error:
+        raise WrongTypeError("value", f"it cannot be serialized: {error}") from error
+
+
 def _prepare_int(value: int) -> Any:
     if _INT_MIN <= value <= _INT_MAX:
         return value
     size_bytes = value.bit_length() // 8 + 1
+    if size_bytes > _INT_BYTES_MAX:
+        raise WrongTypeError(
+            "value",
+            f"an int of {size_bytes} bytes exceeds the {_INT_BYTES_MAX} allowed",
+        )
     return msgspec.msgpack.Ext(_INT, value.to_bytes(size_bytes, "big", signed=True))
 
 

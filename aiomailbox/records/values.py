@@ -211,7 +211,7 @@ class PythonSerializer:
 
     def write(self, value: Any, output: bytearray) -> None:
         """Append a value."""
-        _append(_encode(self._encoder, self._prepared(value)), output)
+        _append(_encode(self._encoder, self._types.prepare(value)), output)
 
     def read(self, source: ByteReader) -> Any:
         """Read a value."""
@@ -263,13 +263,8 @@ class PythonSerializer:
             except (OverflowError, UnicodeEncodeError):
                 # An int beyond 64 bits, or a text that the other way reports.
                 pass
-        return _encode(self._encoder, self._prepared(list(values)))
-
-    def _prepared(self, value: Any) -> Any:
-        try:
-            return self._types.prepare(value)
-        except RecursionError as error:
-            raise WrongTypeError("value", "it is nested too deeply") from error
+        prepare = self._types.prepare
+        return _encode(self._encoder, [prepare(value) for value in values])
 
 
 def _name_of(kind: Any) -> str:

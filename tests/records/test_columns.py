@@ -221,3 +221,54 @@ def test_every_cut_of_a_run_is_corrupt() -> None:
     for end in range(len(output)):
         with pytest.raises(CorruptStreamError):
             SERIALIZER.read_many(ByteReader(output[:end]), 2)
+
+
+def nested(levels: int, wrap: Any) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = wrap(value)
+    return value
+
+
+WRAPS = [
+    lambda inner: [inner],
+    lambda inner: (inner, inner) if inner == 1 else (inner, 1),
+    lambda inner: {"key": inner},
+    lambda inner: {1: inner},
+    lambda inner: Trade("A", inner),
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_what_is_as_deep_as_may_be_sent_can_be_read(wrap: Any) -> None:
+    value = nested(100, wrap)
+    assert there_and_back([value, 1]) == [value, 1]
+    with pytest.raises(WrongTypeError, match="100 levels"):
+        there_and_back([nested(101, wrap), 1])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "\ud800",
+        ("\ud800", ("a", 1)),
+        ("a", ("\ud800",)),
+        {"\ud800": 1},
+        {1: "\ud800"},
+        [["\ud800"]],
+        Trade("\ud800", 1.0),
+    ],
+)
+def test_a_text_that_is_none_is_refused_wherever_it_is(value: Any) -> None:
+    for values in ([value], [value, value], [value, 1]):
+        with pytest.raises(WrongTypeError, match="surrogates"):
+            there_and_back(values)
+    with pytest.raises(WrongTypeError, match="surrogates"):
+        SERIALIZER.write(value, bytearray())
+
+
+def test_an_int_that_could_not_be_read_is_not_written() -> None:
+    largest = 1 << (8 * 64 * 1024 - 2)
+    assert there_and_back([largest, -largest]) == [largest, -largest]
+    with pytest.raises(WrongTypeError, match="65537 bytes"):
+        there_and_back([largest << 1])
