@@ -86,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_direct = False
         self._may_write = True
         self._is_woken = False
+        self._was_open = False
         self._control: dict[tuple[type, bytes], MessageBuilder] = {}
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
@@ -275,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
         return self.peer
 
     def _open(self) -> None:
-        self._life.advance(ConnectionState.OPEN)
+        self._was_open = self._life.advance(ConnectionState.OPEN)
         self._cancel_timers()
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._log.debug("connection open", local=self.local, peer=self.peer)
@@ -358,7 +359,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         write = self._log.info if self._error is None else self._log.warning
         write(
-            "connection closed", local=self.local, peer=self.peer, reason=self._reason
+            "connection closed",
+            local=self.local,
+            peer=self.peer,
+            reason=self._reason,
+            was_open=self._was_open,
         )
         if not self.closed.done():
             self.closed.set_result(None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +50,9 @@ class PeerNetwork:
         peer: This process; `PARENT` or a worker.
         services: What the tasks here share.
         directory: Where unix sockets are; only the user can reach it.
+
+    Attributes:
+        codec_digest: Equal in all processes that read and write records alike.
     """
 
     def __init__(
@@ -65,13 +67,10 @@ class PeerNetwork:
         self._codecs, self._names = _codecs(shipment)
         self._addresses: list[PeerAddress] = []
         name = "parent" if peer == PARENT else str(peer)
-        identity = WorkerIdentity(shipment.job_id, name, self._codecs.digest())
+        self.codec_digest = self._codecs.digest()
+        identity = WorkerIdentity(shipment.job_id, name, self.codec_digest)
         security = Security(secret=shipment.secret)
-        # Connections come and go with every job, and how one ends is told to its tasks.
-        log = structlog.wrap_logger(
-            services.log,
-            wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
-        )
+        log = structlog.wrap_logger(services.log, processors=[_keep_strangers])
         self._server = DataServer(
             identity,
             services.registry,
@@ -179,6 +178,16 @@ def segments_at(shipment: Shipment, peer: int) -> int:
 def new_pool(shipment: Shipment, peer: int) -> NetworkBufferPool:
     """Return the pool of one process."""
     return NetworkBufferPool(segments_at(shipment, peer))
+
+
+def _keep_strangers(logger: Any, method: str, event: Any) -> Any:
+    """Let only errors be written, and who did not get in.
+
+    Connections come and go with every job, and how one ends is told to its tasks.
+    """
+    if method == "error" or event.get("was_open") is False:
+        return event
+    raise structlog.DropEvent
 
 
 def _codecs(shipment: Shipment) -> tuple[CodecTable, dict[int, str]]:
