@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.errors import CorruptStreamError
+from aiomailbox.errors import CorruptStreamError, HandshakeError
 from aiomailbox.graph import JobGraph
 from aiomailbox.policies import RateLimit
 from aiomailbox.records import ByteReader
@@ -44,6 +44,7 @@ class WorkerDesk:
         limits: The rate limits that workers know by number.
 
     Attributes:
+        codec_digest: How records are written; compared with what workers say.
         addresses: Where peers listen, as far as they have said so.
         ended: The workers whose tasks have all ended.
         views: The last look at the tasks of each worker.
@@ -52,6 +53,7 @@ class WorkerDesk:
     def __init__(
         self, shipment: Shipment, services: JobServices, limits: list[RateLimit]
     ) -> None:
+        self.codec_digest = b""
         self.addresses: dict[int, tuple[str, int | None]] = {}
         self.ended: set[int] = set()
         self.views: dict[int, list[TaskView]] = {}
@@ -81,6 +83,8 @@ class WorkerDesk:
         """
         match message:
             case Ready(host=host, port=port):
+                if message.codec_digest != self.codec_digest:
+                    return _other_records(worker.name)
                 self.addresses.setdefault(worker.peer, (host, port))
             case Failed(error=text):
                 return error_from_text(worker.name, text)
@@ -129,6 +133,14 @@ class WorkerDesk:
             raise CorruptStreamError(
                 f"{worker.name} has no subtask {subtask_index} of vertex {vertex}"
             )
+
+
+def _other_records(worker: str) -> HandshakeError:
+    return HandshakeError(
+        f"{worker} would read and write records in another way than its parent: "
+        "modules that it imports define other classes, or other fields. Do not change "
+        "modules while a program runs that uses them."
+    )
 
 
 def _of_running(events: JobEvents | None) -> JobEvents:

@@ -114,6 +114,7 @@ class ProcessesExecution:
         self._directory = tempfile.mkdtemp(prefix="aiomailbox-")
         network = PeerNetwork(self._shipment, PARENT, self._services, self._directory)
         self._network = network
+        self._desk.codec_digest = network.codec_digest
         address = await network.listen()
         self._desk.addresses[PARENT] = (address.host, address.port)
         for worker in self._workers:

@@ -124,10 +124,11 @@ class Shutdown(_Message):
 
 
 class Ready(_Message):
-    """Worker: I know the job, and listen here for data."""
+    """Worker: I know the job, listen here for data, and write records this way."""
 
     host: str
     port: int | None
+    codec_digest: bytes
 
 
 class SplitRequest(_Message):

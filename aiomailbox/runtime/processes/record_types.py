@@ -43,6 +43,7 @@ class RecordTypes:
         >>> from typing import NamedTuple
         >>> class Trade(NamedTuple):
         ...     price: float
+        >>> Trade.__module__ = "trades"
         >>> types = RecordTypes()
         >>> types.look_at(lambda line: Trade(float(line)))
         >>> Trade in types.found

@@ -91,7 +91,8 @@ class WorkerJob:
         await self._channel.connect(end)
         try:
             address = await self._network.listen()
-            self._channel.send(Ready(address.host, address.port))
+            digest = self._network.codec_digest
+            self._channel.send(Ready(address.host, address.port, digest))
             await self._deployed.wait()
             await self._run_tasks()
             self._limits.close()

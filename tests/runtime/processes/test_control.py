@@ -54,7 +54,7 @@ def channel(got: list[Any], bytes_max: int = 1000) -> tuple[Any, list[Any]]:
 
 
 MESSAGES = [
-    Ready("host", None),
+    Ready("host", None, bytes(16)),
     SplitRequest(1, 2),
     TaskEnded("map", None),
     Failed(text_of_error(ValueError("ä"))),
@@ -89,7 +89,7 @@ def test_what_is_no_message_ends_the_channel_or_waits_within_bounds(
 
 def test_a_frame_beyond_the_bound_is_refused_by_its_head() -> None:
     end, lost = channel([], bytes_max=100)
-    end.data_received(encode(Ready("h" * 101, 1))[:9])
+    end.data_received(encode(Ready("h" * 101, 1, b""))[:9])
     assert "exceeds 100" in str(lost[0])
 
 
@@ -163,6 +163,16 @@ def test_a_worker_without_tasks_has_nothing_to_say_about_them() -> None:
     worker: Any = SimpleNamespace(peer=1, name="worker 1")
     with pytest.raises(CorruptStreamError, match="before it has any"):
         made.take(worker, TaskEnded("map", None), None)
+
+
+def test_a_worker_that_writes_records_otherwise_fails_the_job() -> None:
+    made, _ = desk()
+    made.codec_digest = bytes(16)
+    worker: Any = SimpleNamespace(peer=1, name="worker 1")
+    failure = made.take(worker, Ready("a", None, b"x" * 16), None)
+    assert "worker 1 would read and write records in another way" in str(failure)
+    assert made.take(worker, Ready("a", None, bytes(16)), None) is None
+    assert made.addresses == {1: ("a", None)}
 
 
 def test_readers_of_all_processes_keep_to_the_slowest() -> None:
