@@ -100,6 +100,9 @@ class Channel:
         if not self.is_closed and not self._is_requested:
             self.send_request()
             self.announce_credit()
+            if self._buffer_bytes:
+                # The producer had nowhere to keep it.
+                self.announce_buffer_size(self._buffer_bytes)
 
     def resume_consumption(self) -> None:
         """Let the producer go on after an event that blocked it."""

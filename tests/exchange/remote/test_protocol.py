@@ -728,3 +728,24 @@ def test_garbage_anywhere_ends_the_connection_or_waits_for_more_and_raises_nothi
         assert not world.readers.out
 
     run(scenario)
+
+
+async def test_the_wished_size_of_buffers_is_said_again_with_the_request(
+    world: Any,
+) -> None:
+    reader = world.new_reader()
+    client = Client()
+    client.add(reader)
+    reader.link.announce_buffer_size(500)
+    await turns()
+    missing = m.RemoteCause("PartitionNotFoundError", "not there")
+    feed(
+        client.connection, encode_message(m.ErrorResponse(missing, reader.receiver_id))
+    )
+    reader.link.announce_buffer_size(600)
+    reader.link.request_again()
+    await turns()
+    wishes = [x for x in client.said() if isinstance(x, m.NewBufferSize)]
+    assert wishes == [m.NewBufferSize(x, reader.receiver_id) for x in (500, 600)]
+    assert isinstance(client.said()[-2], m.PartitionRequest)
+    client.connection.close("the test is over")
