@@ -25,6 +25,7 @@ from aiomailbox.exchange.remote.handshake import Handshake
 from aiomailbox.exchange.remote.lifecycle import ConnectionState
 from aiomailbox.exchange.remote.link import Channel
 from aiomailbox.exchange.remote.messages import (
+    PARTITION_NOT_FOUND,
     BacklogAnnouncement,
     BufferResponse,
     CancelPartitionRequest,
@@ -39,7 +40,6 @@ from aiomailbox.memory import MemorySegment, NetworkBuffer
 
 __all__ = ["ClientConnection"]
 
-_NOT_FOUND: Final = "PartitionNotFoundError"
 # How many kinds of messages a receiver can have waiting.
 _KINDS: Final = 6
 
@@ -181,7 +181,7 @@ class ClientConnection(Connection):
         channel = self._channels.get(message.receiver or b"")
         if channel is None:
             return
-        if cause.kind == _NOT_FOUND:
+        if cause.kind == PARTITION_NOT_FOUND:
             channel.was_not_found()
             self._tell(channel, channel.receiver.on_partition_not_found)
         else:

@@ -6,11 +6,12 @@ producer, those of the second the other way, and those of the third open a conne
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aiomailbox.memory import DataType
 
 __all__ = [
+    "PARTITION_NOT_FOUND",
     "AckAllUserRecordsProcessed",
     "AddCredit",
     "BacklogAnnouncement",
@@ -28,6 +29,10 @@ __all__ = [
     "ResumeConsumption",
     "SegmentId",
 ]
+
+
+# The kind of a cause that says: not there (yet), request it again later.
+PARTITION_NOT_FOUND: Final = "PartitionNotFoundError"
 
 
 class PartitionAddress(NamedTuple):

@@ -17,6 +17,7 @@ from aiomailbox.exchange.remote.connection import Connection
 from aiomailbox.exchange.remote.endpoints import ViewProvider, partition_id_of
 from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
 from aiomailbox.exchange.remote.messages import (
+    PARTITION_NOT_FOUND,
     AckAllUserRecordsProcessed,
     AddCredit,
     BacklogAnnouncement,
@@ -169,8 +170,12 @@ class ProducerConnection(Connection):
                 reader,
                 receiver_exclusive_buffers=request.credit,
             )
+        except PartitionNotFoundError as error:
+            text = str(error)[:_TEXT_MAX]
+            self._report(reader, RemoteCause(PARTITION_NOT_FOUND, text))
+            return
         except Exception as error:  # noqa: BLE001 -- it is the receiver's, as text
-            self._report(reader, error)
+            self._report(reader, _cause_of(error))
             return
         reader.attach(view)
         self._line_up(reader)
@@ -181,7 +186,7 @@ class ProducerConnection(Connection):
         try:
             method(*arguments)
         except Exception as error:  # noqa: BLE001 -- it is the receiver's, as text
-            self._report(reader, error)
+            self._report(reader, _cause_of(error))
         else:
             self._line_up(reader)
 
@@ -208,7 +213,7 @@ class ProducerConnection(Connection):
                     reader.send_one(batch)
                 self._check_cut_off(reader)
             except Exception as error:  # noqa: BLE001 -- it is the receiver's, as text
-                self._report(reader, error)
+                self._report(reader, _cause_of(error))
             else:
                 self._line_up(reader)
         return bool(self._line)
@@ -222,10 +227,9 @@ class ProducerConnection(Connection):
             raise failure
         raise ConnectionAbortedError("the producer has released the partition")
 
-    def _report(self, reader: Reader, error: BaseException) -> None:
+    def _report(self, reader: Reader, cause: RemoteCause) -> None:
         # It stays known: what its receiver has said already is no violation.
         reader.release()
-        cause = _cause_of(error)
         self.queue(
             ErrorResponse,
             reader.receiver,
@@ -252,11 +256,12 @@ class ProducerConnection(Connection):
 
 def _cause_of(error: BaseException) -> RemoteCause:
     """Return an error as text, cut: many may wait for a peer that reads nothing."""
-    text = str(error)[:_TEXT_MAX]
-    if isinstance(error, PartitionNotFoundError):
-        return RemoteCause(type(error).__name__, text)
+    kind = type(error).__name__
+    if kind == PARTITION_NOT_FOUND:
+        # One that the producer has failed with; it is no answer to a request.
+        kind = f"{type(error).__module__}.{kind}"
     trace = "".join(traceback.format_exception(error))
-    return RemoteCause(type(error).__name__, text, trace[-_TRACEBACK_MAX:])
+    return RemoteCause(kind, str(error)[:_TEXT_MAX], trace[-_TRACEBACK_MAX:])
 
 
 def _announcement(reader: Reader) -> BacklogAnnouncement | None:

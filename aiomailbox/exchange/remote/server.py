@@ -14,6 +14,7 @@ from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.remote.closing import close_all
 from aiomailbox.exchange.remote.endpoints import PeerAddress, ViewProvider
 from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
+from aiomailbox.exchange.remote.lifecycle import ConnectionState
 from aiomailbox.exchange.remote.options import ConnectionOptions, library_log
 from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.exchange.remote.security import Security, check_listener
@@ -54,7 +55,8 @@ class DataServer:
         self._log = library_log() if log is None else log
         self._server: asyncio.Server | None = None
         self._unix_path: tuple[str, int] | None = None
-        self._connections: set[ProducerConnection] = set()
+        # In the order of their coming.
+        self._connections: dict[ProducerConnection, None] = {}
         # Those that are still agreeing on TLS.
         self._expected: set[ProducerConnection] = set()
         self._is_closed = False
@@ -139,15 +141,22 @@ class DataServer:
         if self._is_closed:
             connection.end("the data server was closed")
             return
-        self._connections.add(connection)
+        self._connections[connection] = None
         connection.closed.add_done_callback(
-            lambda _: self._connections.discard(connection)
+            lambda _: self._connections.pop(connection, None)
         )
         if len(self._connections) > self._options.connections_max:
-            connection.end(
-                f"there are {self._options.connections_max} connections already"
-            )
-            connection.abort()
+            self._turn_away(connection)
+
+    def _turn_away(self, newcomer: ProducerConnection) -> None:
+        """Close one too many: whoever has said nothing for longest, if there is one."""
+        for known in self._connections:
+            if known is not newcomer and known.state is ConnectionState.GREETING:
+                known.end("others want to connect, and it has not said who it is")
+                known.abort()
+                return
+        newcomer.end(f"there are {self._options.connections_max} connections already")
+        newcomer.abort()
 
     def _remove_unix_file(self) -> None:
         if self._unix_path is None:

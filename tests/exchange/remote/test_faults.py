@@ -98,10 +98,10 @@ async def meet(world: Any) -> AsyncIterator[Callable[..., Any]]:
 class Canary:
     """A channel that has to go on whatever happens beside it."""
 
-    def __init__(self, world: Any, **arguments: Any) -> None:
+    def __init__(self, world: Any, number: int = 999, **arguments: Any) -> None:
         self._world = world
-        self._partition = world.producer.partition(999)
-        self._reader = world.read(world.connect(**arguments), 999)
+        self._partition = world.producer.partition(number)
+        self._reader = world.read(world.connect(**arguments), number)
         self._sent = 0
 
     async def sings(self) -> None:
@@ -267,9 +267,37 @@ async def test_strangers_beyond_the_limit_are_turned_away(
     strangers = [await meet() for _ in range(8)]
     await world.until(lambda: len(world.reasons()) == 6)
     await world.until(lambda: server.connections == 3)
-    assert set(world.reasons()) == {"there are 3 connections already"}
+    assert set(world.reasons()) == {
+        "others want to connect, and it has not said who it is"
+    }
     await canary.sings()
     assert len(strangers) == 8
+
+
+async def test_workers_beyond_the_limit_are_turned_away(world: Any) -> None:
+    server = await world.serve(options=world.options._replace(connections_max=2))
+    canaries = [Canary(world), Canary(world, number=998)]
+    for canary in canaries:
+        await canary.sings()
+    reader = world.read(world.connect(), 0)
+    await reader.until(lambda: bool(reader.failures))
+    assert "there are 2 connections already" in world.reasons()
+    for canary in canaries:
+        await canary.sings()
+    assert server.connections == 2
+
+
+async def test_strangers_who_say_nothing_keep_no_worker_out(
+    world: Any, meet: Callable[..., Any]
+) -> None:
+    server = await world.serve(options=world.options._replace(connections_max=3))
+    strangers = [await meet() for _ in range(3)]
+    await world.until(lambda: server.connections == 3)
+    canary = Canary(world)
+    await canary.sings()
+    assert world.reasons() == ["others want to connect, and it has not said who it is"]
+    await strangers[0].until_closed()
+    assert server.connections == 3
 
 
 @pytest.mark.parametrize(

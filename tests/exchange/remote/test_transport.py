@@ -15,6 +15,7 @@ from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
     LocalTransportError,
+    PartitionNotFoundError,
     RemoteFailureError,
     RemoteTransportError,
 )
@@ -137,6 +138,20 @@ async def test_a_producer_that_fails_is_told_as_text_to_its_own_channel(
     world.producer.emit(other, b"2")
     await fine.until(lambda: fine.received == [b"1", b"2"])
     assert not fine.failures
+
+
+async def test_a_producer_that_missed_a_partition_itself_is_not_asked_again(
+    world: Any,
+) -> None:
+    await world.serve()
+    partition = world.producer.partition(0)
+    reader = world.read(world.connect(), 0)
+    world.producer.emit(partition, b"1")
+    await reader.until(lambda: bool(reader.received))
+    partition.release(PartitionNotFoundError("the partition before it is gone"))
+    await reader.until(lambda: bool(reader.failures or reader.not_found))
+    assert not reader.not_found
+    assert "the partition before it is gone" in str(reader.failures[0])
 
 
 async def test_a_partition_that_ended_may_be_released_in_peace(world: Any) -> None:
@@ -272,6 +287,11 @@ async def test_an_idle_connection_is_probed_by_the_kernel(world: Any) -> None:
     for connection in server._connections:
         sock = connection._transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        # What was sent and not confirmed is not probed for: it has a time of its own.
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            assert (
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
+            )
 
 
 async def test_wishes_of_the_reader_reach_the_view(world: Any) -> None:
