@@ -1,8 +1,8 @@
 """A worker as its parent has it: the process, its end of the channel, its end.
 
 Theory of operation: everything that happens to a worker arrives as a call on the loop,
-so nobody has to be awaited to notice a death. The end of the process is what counts: a
-channel that ends before it makes the process end too.
+so nobody has to be awaited to notice a death. A worker is gone when its process has ended
+and all that it said has been read; one of the two alone is not waited with for long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["WorkerEvents", "WorkerProcess"]
 
 _MODULE: Final = "aiomailbox.runtime.processes.worker"
 _ROOT: Final = str(Path(__file__).parents[3])
-# How long a process may outlive its channel.
+# How long a process may outlive its channel, or its channel the process.
 _ENDING_S: Final = 1.0
 
 
@@ -72,6 +72,8 @@ class WorkerProcess:
         self._process: asyncio.SubprocessTransport | None = None
         self._lifeline: int | None = None
         self._reason: str | None = None
+        self._is_lost = False
+        self._has_ended = False
         self._timer: asyncio.TimerHandle | None = None
         self._channel: ControlChannel[FromWorker] = ControlChannel(
             decode_from_worker, FRAME_BYTES_MAX, self._on_message, self._on_lost
@@ -110,7 +112,7 @@ class WorkerProcess:
             )
             self._process = process
             self.pid = process.get_pid()
-            self.has_exited = process.get_returncode() is not None
+            self.has_exited = False
             await self._channel.connect(mine)
         except BaseException:
             mine.close()
@@ -129,7 +131,7 @@ class WorkerProcess:
         Args:
             reason: Why, if that is the job's failure; None if it is clean-up.
         """
-        if self.has_exited or self._process is None:
+        if self._has_ended or self._process is None:
             return
         self._reason = self._reason or reason
         with contextlib.suppress(ProcessLookupError):
@@ -154,6 +156,10 @@ class WorkerProcess:
         self._events.on_message(self, message)
 
     def _on_lost(self, reason: BaseException | None) -> None:
+        self._is_lost = True
+        if self._has_ended:
+            self._on_gone()
+            return
         if isinstance(reason, CorruptStreamError):
             self.kill(f"broke the protocol: {reason}")
         if not self.has_exited and not self.may_exit:
@@ -164,6 +170,19 @@ class WorkerProcess:
             )
 
     def _on_exit(self) -> None:
+        self._has_ended = True
+        if self._is_lost:
+            self._on_gone()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        # A process that it has started may keep its end of the channel open.
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_ENDING_S, self._on_gone)
+
+    def _on_gone(self) -> None:
+        if self.has_exited:
+            return
         assert self._process is not None
         code = self._process.get_returncode()
         self.has_exited = True
@@ -181,8 +200,7 @@ class _ExitWatch(asyncio.SubprocessProtocol):
         self._on_exit = on_exit
 
     def process_exited(self) -> None:
-        # What the worker wrote before it died is read first.
-        asyncio.get_running_loop().call_later(0, self._on_exit)
+        self._on_exit()
 
 
 def _how(code: int | None) -> str:

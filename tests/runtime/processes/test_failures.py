@@ -264,3 +264,40 @@ def test_what_is_no_deployment_is_refused() -> None:
     env = am.StreamExecutionEnvironment()
     with pytest.raises(am.UsageError, match=r"am\.Processes\(4\)"):
         env.deployment = 4  # type: ignore[assignment]
+
+
+async def test_what_a_worker_said_before_it_died_is_heard(
+    env: am.StreamExecutionEnvironment,
+) -> None:
+    """The first error is the function's, not that the process ended right after it."""
+
+    def fail(number: int) -> int:
+        threading.Timer(0.3, os._exit, [4]).start()
+        raise ValueError("x" * 10_000)
+
+    env.from_collection(range(2)).map(fail).sink_to(lambda n: None)
+    with pytest.raises(am.JobFailedError, match="ValueError: xxx"):
+        await env.execute()
+
+
+async def test_a_grandchild_that_holds_the_channel_does_not_hide_a_death(
+    env: am.StreamExecutionEnvironment, tmp_path: Path
+) -> None:
+    written = tmp_path / "pid"
+
+    def fork_and_leave(number: int) -> int:
+        child = os.fork()
+        if not child:
+            time.sleep(20)
+            os._exit(0)
+        written.write_text(str(child))
+        os._exit(9)
+
+    env.from_collection([1]).map(fork_and_leave).sink_to(lambda n: None)
+    started_at = time.monotonic()
+    try:
+        with pytest.raises(am.JobFailedError, match="ended with exit code 9"):
+            await env.execute()
+        assert time.monotonic() - started_at < 20
+    finally:
+        os.kill(int(written.read_text()), signal.SIGKILL)
