@@ -331,9 +331,10 @@ class MixedResultPartition:
         index = self._remote_index.get(subpartition_index)
         if index is None:
             self._refuse(subpartition_index, self.remote_channels, "lead elsewhere")
+        view = self._remote.create_view(index, listener)
         subpartition = self._remote.subpartitions[index]
         subpartition.receiver_exclusive_buffers = receiver_exclusive_buffers
-        return self._remote.create_view(index, listener)
+        return view
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
         """Call back once: all have let go, or everything was released."""

@@ -256,8 +256,11 @@ async def test_a_channel_is_read_on_its_own_side_only(
         output.registry.create_view(PARTITION_ID, 1, listener)
     with pytest.raises(IllegalStateError, match="has a view already"):
         output.registry.create_bytes_view(
-            PARTITION_ID, 1, listener, receiver_exclusive_buffers=2
+            PARTITION_ID, 1, listener, receiver_exclusive_buffers=0
         )
+    # Whoever was refused has changed nothing for the one who reads.
+    (subpartition, _) = output.partition._remote.subpartitions
+    assert subpartition.receiver_exclusive_buffers == 2
     output.partition.release()
 
 

@@ -9,10 +9,10 @@ gives the producer its next credit.
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import itertools
 import os
 from collections.abc import Iterator
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from aiomailbox.errors import (
     CorruptStreamError,
@@ -34,7 +34,8 @@ from aiomailbox.records.spanning import RecordDeserializer
 
 __all__ = ["ChannelConnector", "RemoteInputChannel"]
 
-_RECEIVER_ID_BYTES = 16
+_RECEIVER_ID_BYTES: Final = 16
+_NUMBERS: Final = itertools.count(1)
 
 
 class ChannelConnector(Protocol):
@@ -90,10 +91,9 @@ class RemoteInputChannel(InputChannel):
         self.address = address
         self.partition_id = partition_id
         self.subpartition_index = subpartition_index
-        # A subpartition has one reader, so its name is the reader's as well.
-        name = f"{partition_id!r}[{subpartition_index}]".encode()
-        digest = hashlib.blake2b(name, digest_size=_RECEIVER_ID_BYTES)
-        self.receiver_id = digest.digest()
+        # Not a name of what is read: what is still on its way to a channel that was
+        # released is not for another one that reads the same.
+        self.receiver_id = next(_NUMBERS).to_bytes(_RECEIVER_ID_BYTES, "big")
         self._connector = connector
         self._codec = codec
         self._delays_ms = retry_delays_ms(retry_initial_ms, retry_max_ms)

@@ -84,13 +84,13 @@ class DataServer:
         if address.port is None:
             bound = _bind_unix(address.host)
             self._unix_path = (address.host, os.stat(address.host).st_ino)
-            self._server = await loop.create_unix_server(
-                lambda: self._accept(None), sock=bound
+            self._keep(
+                await loop.create_unix_server(lambda: self._accept(None), sock=bound)
             )
             return address
         context = self._security.server_context
         timeout = self._options.handshake_timeout if context is not None else None
-        self._server = await loop.create_server(
+        server = await loop.create_server(
             lambda: self._accept(context),
             address.host,
             address.port,
@@ -98,8 +98,8 @@ class DataServer:
             ssl_handshake_timeout=timeout,
             ssl_shutdown_timeout=self._options.linger if context is not None else None,
         )
-        port = self._server.sockets[0].getsockname()[1]
-        return PeerAddress(address.host, port)
+        self._keep(server)
+        return PeerAddress(address.host, server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening and close every connection. Idempotent."""
@@ -117,6 +117,12 @@ class DataServer:
                 async with asyncio.timeout(self._options.linger):
                     await server.wait_closed()
         self._remove_unix_file()
+
+    def _keep(self, server: asyncio.Server) -> None:
+        if self._is_closed:
+            server.close()
+            raise IllegalStateError("the data server was closed before it listened")
+        self._server = server
 
     def _accept(self, context: ssl.SSLContext | None) -> asyncio.BaseProtocol:
         connection = ProducerConnection(

@@ -250,6 +250,18 @@ async def test_closing_a_server_fails_what_reads_from_it(world: Any) -> None:
         await server.listen(world.address)
 
 
+async def test_a_server_that_is_closed_while_it_begins_to_listen_does_not_listen(
+    world: Any,
+) -> None:
+    server = DataServer(world.identity("server"), world.producer, log=world.log)
+    listening = asyncio.create_task(server.listen(PeerAddress("127.0.0.1", 0)))
+    await asyncio.sleep(0)
+    await server.close()
+    with pytest.raises(IllegalStateError, match="closed"):
+        await listening
+    assert server._server is None
+
+
 async def test_closing_the_connections_fails_what_reads_and_releases_the_views(
     world: Any,
 ) -> None:

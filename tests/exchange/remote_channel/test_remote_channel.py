@@ -392,6 +392,12 @@ async def test_two_subpartitions_are_two_receivers(new_job: Any) -> None:
     assert len(first) == len(second) == 16
     assert first != second
     job.gate.close()
+    # What is on its way to the first reader of a subpartition is not for the second.
+    again = new_job(2, (0, 1))
+    assert (
+        len({first, second, *(each.receiver_id for each in again.gate.channels)}) == 4
+    )
+    again.gate.close()
 
 
 async def test_local_and_remote_channels_are_read_in_turn(
