@@ -9,17 +9,18 @@ length that was damaged is refused before anything is set aside for it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import struct
 import tempfile
 import zlib
-from typing import BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
-from aiomailbox.errors import CorruptStreamError
+from aiomailbox.errors import CorruptStreamError, PartitionStorageError
 from aiomailbox.memory import DataType
 
-__all__ = ["FRAME_OVERHEAD_BYTES", "BlockingFile", "StoredBuffer"]
+__all__ = ["FRAME_OVERHEAD_BYTES", "BlockingFile", "StoredBuffer", "thread_error"]
 
 _HEADER: Final = struct.Struct(">IIB")
 _CHECKED: Final = struct.Struct(">IB")
@@ -157,6 +158,16 @@ def open_nameless(directory: str | os.PathLike[str] | None) -> BinaryIO:
     return tempfile.TemporaryFile(
         dir=directory, prefix="aiomailbox-", suffix=".partition"
     )
+
+
+def thread_error(future: asyncio.Future[Any]) -> BaseException | None:
+    """Return why a call in a thread failed, or never came to be made; None if it did."""
+    if future.cancelled():
+        return PartitionStorageError(
+            "the threads that use the disk were shut down before a blocking partition "
+            "was done with it"
+        )
+    return future.exception()
 
 
 def _checksum(data_type: int, content: memoryview) -> int:

@@ -21,7 +21,7 @@ from aiomailbox.errors import (
     PartitionNotFoundError,
     PartitionStorageError,
 )
-from aiomailbox.exchange.blocking_file import BlockingFile
+from aiomailbox.exchange.blocking_file import BlockingFile, thread_error
 from aiomailbox.exchange.blocking_view import BlockingView
 from aiomailbox.exchange.blocking_writer import BlockingWriter
 from aiomailbox.exchange.bytes_partition import BytesResultPartition
@@ -359,10 +359,15 @@ class BlockingResultPartition:
             try:
                 # Giving back many pages takes a while; the loop does not wait for it.
                 loop = asyncio.get_running_loop()
-                _ = loop.run_in_executor(None, self._close_files)
+                closed = loop.run_in_executor(None, self._close_files)
+                closed.add_done_callback(self._on_closed)
             except RuntimeError:
                 # No loop runs, or it is shutting down and takes no more calls.
                 self._close_files()
+
+    def _on_closed(self, future: asyncio.Future[None]) -> None:
+        if thread_error(future) is not None:
+            self._close_files()
 
     def _close_files(self) -> None:
         for file in self._files:

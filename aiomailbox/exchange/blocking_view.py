@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from aiomailbox.errors import IllegalStateError, PartitionStorageError
-from aiomailbox.exchange.blocking_file import BlockingFile, StoredBuffer
+from aiomailbox.exchange.blocking_file import BlockingFile, StoredBuffer, thread_error
 from aiomailbox.exchange.bytes_subpartition import PolledBytes
 from aiomailbox.exchange.contract import SEQUENCE_MODULUS, DataListener
 from aiomailbox.memory import DataType, MemorySegment, NetworkBuffer
@@ -171,10 +171,8 @@ class BlockingView:
         if self._has_let_go:
             self._on_left()
             return
-        if future.cancelled():
-            return
         had_nothing = not self._loaded
-        error = future.exception()
+        error = thread_error(future)
         if error is None:
             buffers, self._offset = future.result()
             self._loaded.extend(buffers)

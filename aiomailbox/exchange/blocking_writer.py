@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from aiomailbox.exchange.blocking_file import BlockingFile
+from aiomailbox.exchange.blocking_file import BlockingFile, thread_error
 from aiomailbox.memory import ReadOnlySlice
 
 __all__ = ["BlockingWriter"]
@@ -95,9 +95,7 @@ class BlockingWriter:
     def _written(self, batch: list[_Write], future: asyncio.Future[None]) -> None:
         self._is_busy = False
         self._recycle(batch)
-        if future.cancelled():
-            self.stop()
-        elif (error := future.exception()) is not None:
+        if (error := thread_error(future)) is not None:
             self.stop()
             self._on_failed(error)
         if self._queue and not self._is_busy:

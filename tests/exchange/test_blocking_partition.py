@@ -7,6 +7,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -550,6 +551,37 @@ async def test_a_cancelled_waiter_harms_no_other() -> None:
     one.cancel()
     bench.partition.finish()
     await other
+    bench.partition.release()
+
+
+class EndedThreads(ThreadPoolExecutor):
+    """Threads that are shut down before they come to anything."""
+
+    def submit(self, *call: Any, **arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.cancel()
+        return future
+
+
+async def test_without_threads_nobody_takes_what_is_missing_for_written() -> None:
+    bench = Bench()
+    bench.partition.emit_record(frame_record(b"lost"), 0)
+    asyncio.get_running_loop().set_default_executor(EndedThreads())
+    bench.partition.finish()
+    with pytest.raises(PartitionStorageError, match="shut down"):
+        await asyncio.wait_for(bench.partition.wait_finished(), 5)
+    with pytest.raises(PartitionNotFoundError):
+        bench.partition.create_view(0, None)
+
+
+async def test_without_threads_a_reader_is_told_that_nothing_comes() -> None:
+    bench = Bench()
+    await bench.finish()
+    asyncio.get_running_loop().set_default_executor(EndedThreads())
+    reader = Reader(bench.partition)
+    await asyncio.wait_for(reader.read(), 5)
+    assert isinstance(reader.view.failure, PartitionStorageError)
+    reader.view.release()
     bench.partition.release()
 
 
