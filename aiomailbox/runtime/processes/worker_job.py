@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle  # noqa: TID251 -- the parent has sent the whole job, and made this process
 import socket
 import sys
@@ -53,7 +52,6 @@ __all__ = ["WorkerJob"]
 _SNAPSHOT_S: Final = 0.25
 # A look that would only wait behind others is left out.
 _UNSENT_BYTES_MAX: Final = 1 << 20
-_ORPHANED: Final = 70
 
 
 class WorkerJob:
@@ -192,10 +190,10 @@ class WorkerJob:
         return Snapshot([] if tasks is None else tasks.views(with_stacks=True))
 
     def _on_lost(self, reason: BaseException | None) -> None:
-        if not self._dismissed.available:
-            # Without a parent there is nobody to run for.
-            sys.stderr.flush()
-            os._exit(_ORPHANED)
+        # The lifeline ends the process when the parent is gone, and tidies up; a parent
+        # that lives and has closed the channel ends it too. Nothing more is to be said.
+        if self._tasks is not None:
+            self._tasks.cancel()
 
     def _new_services(self) -> JobServices:
         # Its import takes longer than that of everything else, where rich is installed.
