@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.bytes_queue import BytesQueue, QueuedBuffer
 from aiomailbox.exchange.channel_state import NO_CHANNEL_STATE, ChannelStateWriter
-from aiomailbox.exchange.contract import SEQUENCE_MODULUS, DataListener
+from aiomailbox.exchange.contract import SEQUENCE_MODULUS
 from aiomailbox.exchange.event_buffer import event_consumer
 from aiomailbox.exchange.pending_barrier import PendingBarrier, barrier_of
+from aiomailbox.exchange.result_subpartition import ResultSubpartition
 from aiomailbox.memory import BufferConsumer, DataType, ReadOnlySlice
 from aiomailbox.records import EndOfPartition
 
@@ -43,7 +44,7 @@ class PolledBytes(NamedTuple):
     sequence_number: int
 
 
-class BytesSubpartition:
+class BytesSubpartition(ResultSubpartition[BytesQueue]):
     """A queue of buffers of bytes from one producer to one reader.
 
     Args:
@@ -67,19 +68,8 @@ class BytesSubpartition:
 
     __slots__ = (
         "_buffer_bytes",
-        "_has_view",
-        "_is_blocked",
-        "_listener",
         "_pending_barrier",
-        "_queue",
-        "_sequence_number",
-        "buffers_total",
-        "bytes_total",
         "channel_state",
-        "failure",
-        "index",
-        "is_finished",
-        "is_released",
         "receiver_exclusive_buffers",
     )
 
@@ -90,39 +80,11 @@ class BytesSubpartition:
         *,
         receiver_exclusive_buffers: int = 2,
     ) -> None:
-        self.index = index
+        super().__init__(index, BytesQueue())
         self.channel_state = channel_state
-        self.is_finished = False
-        self.is_released = False
-        self.failure: BaseException | None = None
-        self.buffers_total = 0
-        self.bytes_total = 0
-        self._queue = BytesQueue()
-        self._pending_barrier = PendingBarrier(index)
         self.receiver_exclusive_buffers = receiver_exclusive_buffers
-        self._is_blocked = False
-        self._sequence_number = 0
+        self._pending_barrier = PendingBarrier(index)
         self._buffer_bytes = UNLIMITED_BUFFER_BYTES
-        self._listener: DataListener | None = None
-        self._has_view = False
-
-    def __repr__(self) -> str:
-        return (
-            f"<BytesSubpartition {self.index}: {len(self._queue)} queued"
-            f"{', blocked' if self._is_blocked else ''}"
-            f"{', finished' if self.is_finished else ''}"
-            f"{', released' if self.is_released else ''}>"
-        )
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether an event that was handed out waits for `resume_consumption`."""
-        return self._is_blocked
-
-    @property
-    def queued_buffers(self) -> int:
-        """Buffers that are queued, events included."""
-        return len(self._queue)
 
     @property
     def backlog(self) -> int:
@@ -180,25 +142,6 @@ class BytesSubpartition:
         if self._queue.request_flush() and not self._is_blocked:
             self._notify_data()
 
-    def attach(self, listener: DataListener) -> None:
-        """Tell a reader from now on; it is not told about what is queued.
-
-        Raises:
-            IllegalStateError: If there is, or was, a reader, or all was released.
-        """
-        if self.is_released:
-            raise IllegalStateError(f"{self!r} has been released")
-        if self._has_view:
-            raise IllegalStateError(
-                f"{self!r} has a view already; one consumer reads a subpartition"
-            )
-        self._has_view = True
-        self._listener = listener
-
-    def detach(self) -> None:
-        """Tell the reader nothing more: it is going away itself."""
-        self._listener = None
-
     def is_available(self, *, has_credit: bool = True) -> bool:
         """Say whether something can be taken; without credit only an event can."""
         if self._is_blocked:
@@ -226,27 +169,6 @@ class BytesSubpartition:
         next_data_type = self._queue.head_type if is_ready else DataType.NONE
         return PolledBytes(built, self.backlog, next_data_type, sequence_number)
 
-    def resume_consumption(self) -> None:
-        """Lift the block of an event; look whether something is available then.
-
-        Raises:
-            IllegalStateError: If nothing blocks.
-        """
-        if not self._is_blocked:
-            raise IllegalStateError(
-                f"{self!r} is not blocked; resume once per event that blocks upstream"
-            )
-        self._is_blocked = False
-
-    def tell_again(self) -> None:
-        """Tell the reader if something can be taken: after it came, or resumed."""
-        if self._listener is None or not self.is_available():
-            return
-        if self._queue.priority_count:
-            self._listener.on_priority_event(self._sequence_number)
-        else:
-            self._listener.on_data_available()
-
     def time_out_barrier(self, checkpoint_id: int) -> None:
         """Turn a queued aligned barrier into an unaligned one, at the head.
 
@@ -272,22 +194,10 @@ class BytesSubpartition:
         if self._pending_barrier.checkpoint_id == checkpoint_id:
             self._pending_barrier.fail(self.channel_state, cause)
 
-    def release(self, failure: BaseException | None = None) -> None:
-        """Let go of what is queued and tell a reader that nothing will come.
-
-        Args:
-            failure: Why, when the producer failed. Idempotent.
-        """
-        if self.is_released:
-            return
-        self.is_released = True
-        self.failure = failure
-        listener, self._listener = self._listener, None
+    def _clear(self, failure: BaseException | None) -> None:
         self._queue.clear()
         released = IllegalStateError(f"{self!r} was released before the barrier left")
         self._pending_barrier.fail(self.channel_state, failure or released)
-        if listener is not None:
-            listener.on_data_available()
 
     def _add(
         self, consumer: BufferConsumer, partial_record_bytes: int, *, last: bool

@@ -18,15 +18,15 @@ from aiomailbox.exchange.buffer_queue import BufferQueue
 from aiomailbox.exchange.contract import (
     SEQUENCE_MODULUS,
     ChannelStatistics,
-    DataListener,
     PolledBuffer,
 )
+from aiomailbox.exchange.result_subpartition import ResultSubpartition
 from aiomailbox.records import CheckpointBarrier, RuntimeEvent
 
 __all__ = ["PipelinedSubpartition"]
 
 
-class PipelinedSubpartition:
+class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
     """A queue of buffers from one producer to one consumer.
 
     Loop-local: every method is synchronous and belongs to the loop's thread.
@@ -49,22 +49,7 @@ class PipelinedSubpartition:
         Flink, ``PipelinedSubpartition``.
     """
 
-    __slots__ = (
-        "_before_waiting",
-        "_buffers",
-        "_has_view",
-        "_is_blocked",
-        "_listener",
-        "_sequence_number",
-        "_writable",
-        "buffers_total",
-        "bytes_total",
-        "failure",
-        "index",
-        "is_finished",
-        "is_released",
-        "records_total",
-    )
+    __slots__ = ("_before_waiting", "_writable", "records_total")
 
     def __init__(
         self,
@@ -72,28 +57,10 @@ class PipelinedSubpartition:
         writable: Availability,
         before_waiting: Callable[[], None] | None = None,
     ) -> None:
-        self.index = index
-        self.is_finished = False
-        self.is_released = False
-        self.failure: BaseException | None = None
-        self.buffers_total = 0
+        super().__init__(index, BufferQueue())
         self.records_total = 0
-        self.bytes_total = 0
         self._writable = writable
         self._before_waiting = before_waiting or self.flush
-        self._buffers = BufferQueue()
-        self._is_blocked = False
-        self._sequence_number = 0
-        self._listener: DataListener | None = None
-        self._has_view = False
-
-    def __repr__(self) -> str:
-        return (
-            f"<PipelinedSubpartition {self.index}: {len(self._buffers)} queued"
-            f"{', blocked' if self._is_blocked else ''}"
-            f"{', finished' if self.is_finished else ''}"
-            f"{', released' if self.is_released else ''}>"
-        )
 
     async def writable(self) -> None:
         """Suspend until another buffer fits; returns at once if one does.
@@ -106,24 +73,14 @@ class PipelinedSubpartition:
             await self._writable.waiter()
 
     @property
-    def is_blocked(self) -> bool:
-        """Whether an event that was handed out waits for `resume_consumption`."""
-        return self._is_blocked
-
-    @property
-    def queued_buffers(self) -> int:
-        """Buffers that are queued, events included."""
-        return len(self._buffers)
-
-    @property
     def queued_records(self) -> int:
         """Records that are queued."""
-        return sum(buffer.record_count for buffer in self._buffers)
+        return sum(buffer.record_count for buffer in self._queue)
 
     @property
     def queued_bytes(self) -> int:
         """Estimated bytes that are queued."""
-        return sum(buffer.size_bytes for buffer in self._buffers)
+        return sum(buffer.size_bytes for buffer in self._queue)
 
     def statistics(self) -> ChannelStatistics:
         """Return a snapshot for metrics; counting what is queued takes a walk."""
@@ -139,14 +96,14 @@ class PipelinedSubpartition:
     @property
     def backlog(self) -> int:
         """Data buffers that can be taken: the unfinished one only if it is flushed."""
-        return 0 if self._is_blocked else self._buffers.ready_data
+        return 0 if self._is_blocked else self._queue.ready_data
 
     @property
     def has_unflushed_data(self) -> bool:
         """Whether an unfinished buffer holds something that nobody can take yet."""
-        buffers = self._buffers
-        unfinished = buffers.unfinished
-        if unfinished is None or buffers.flush_requested:
+        queue = self._queue
+        unfinished = queue.unfinished
+        if unfinished is None or queue.flush_requested:
             return False
         return bool(unfinished.elements)
 
@@ -165,18 +122,18 @@ class PipelinedSubpartition:
         if buffer.is_priority:
             self._add_priority(buffer)
             return True
-        if self._buffers.unfinished is not None:
+        if self._queue.unfinished is not None:
             raise IllegalStateError(
                 "the last buffer of the subpartition is unfinished; seal it first"
             )
         was_available = self._is_available()
-        self._buffers.append(buffer)
+        self._queue.append(buffer)
         self._notify_unless(was_available)
         return True
 
     def seal_last(self) -> None:
         """Seal the unfinished buffer, if there is one, so that it can be taken."""
-        unfinished = self._buffers.unfinished
+        unfinished = self._queue.unfinished
         if unfinished is not None:
             was_available = self._is_available()
             unfinished.seal()
@@ -184,47 +141,28 @@ class PipelinedSubpartition:
 
     def flush(self) -> None:
         """Let the unfinished buffer be taken, if it holds anything."""
-        if self._buffers.can_flush:
+        if self._queue.can_flush:
             was_available = self._is_available()
-            self._buffers.flush_requested = True
+            self._queue.flush_requested = True
             self._notify_unless(was_available)
 
     def finish(self, event: RuntimeEvent) -> None:
         """Queue the last event; nothing is added after it. Tells the consumer."""
         if self.is_finished or self.is_released:
             return
-        unfinished = self._buffers.unfinished
+        unfinished = self._queue.unfinished
         if unfinished is not None:
             unfinished.seal()
-        self._buffers.append(ObjectBuffer.for_event(event))
+        self._queue.append(ObjectBuffer.for_event(event))
         self.is_finished = True
         if self._listener is not None:
             self._listener.on_data_available()
-
-    def attach(self, listener: DataListener) -> None:
-        """Tell a consumer from now on; it is not told about what is queued.
-
-        Raises:
-            IllegalStateError: If there is, or was, a consumer, or all was released.
-        """
-        if self.is_released:
-            raise IllegalStateError(f"{self!r} has been released")
-        if self._has_view:
-            raise IllegalStateError(
-                f"{self!r} has a view already; one consumer reads a subpartition"
-            )
-        self._has_view = True
-        self._listener = listener
-
-    def detach(self) -> None:
-        """Tell the consumer nothing more: it is going away itself."""
-        self._listener = None
 
     def is_available(self, *, has_credit: bool = True) -> bool:
         """Say whether something can be taken; without credit only an event can."""
         if has_credit:
             return self._is_available()
-        head = self._buffers.head
+        head = self._queue.head
         return not self._is_blocked and head is not None and head.is_event
 
     def poll(self) -> PolledBuffer | None:
@@ -236,36 +174,15 @@ class PipelinedSubpartition:
         if self._is_blocked:
             return None
         emptied: list[ObjectBuffer] = []
-        buffer = self._buffers.take(emptied)
+        buffer = self._queue.take(emptied)
         polled = None if buffer is None else self._describe(buffer)
         for empty in emptied:
             empty.recycle()
         return polled
 
-    def resume_consumption(self) -> None:
-        """Lift the block of an event; whoever waits is told by `tell_again`.
-
-        Raises:
-            IllegalStateError: If nothing blocks.
-        """
-        if not self._is_blocked:
-            raise IllegalStateError(
-                f"{self!r} is not blocked; resume once per event that blocks upstream"
-            )
-        self._is_blocked = False
-
-    def tell_again(self) -> None:
-        """Tell the consumer if something can be taken: after it came, or resumed."""
-        if self._listener is None or not self._is_available():
-            return
-        if self._buffers.priority_count:
-            self._listener.on_priority_event(self._sequence_number)
-        else:
-            self._listener.on_data_available()
-
     def in_flight_buffers(self) -> list[ObjectBuffer]:
         """Return the queued data buffers, in order, without taking them."""
-        return [buffer for buffer in self._buffers if buffer.event is None]
+        return [buffer for buffer in self._queue if buffer.event is None]
 
     def time_out_barrier(self, checkpoint_id: int) -> list[ObjectBuffer] | None:
         """Turn a queued aligned barrier into an unaligned one, at the head.
@@ -275,7 +192,7 @@ class PipelinedSubpartition:
             barrier is not queued any more, or must not overtake.
         """
         overtaken: list[ObjectBuffer] = []
-        for buffer in self._buffers:
+        for buffer in self._queue:
             event = buffer.event
             if event is None:
                 overtaken.append(buffer)
@@ -284,38 +201,26 @@ class PipelinedSubpartition:
                 and event.checkpoint_id == checkpoint_id
                 and event.may_overtake
             ):
-                self._buffers.remove_event(buffer)
+                self._queue.remove_event(buffer)
                 self._add_priority(ObjectBuffer.for_event(event.as_unaligned()))
                 return overtaken
         return None
 
-    def release(self, failure: BaseException | None = None) -> None:
-        """Recycle what is queued and tell a consumer that nothing will come.
-
-        Args:
-            failure: Why, when the producer failed. Idempotent.
-        """
-        if self.is_released:
-            return
-        self.is_released = True
-        self.failure = failure
-        listener, self._listener = self._listener, None
-        for buffer in self._buffers.clear():
+    def _clear(self, failure: BaseException | None) -> None:
+        for buffer in self._queue.clear():
             buffer.recycle()
-        if listener is not None:
-            listener.on_data_available()
 
     def _is_available(self) -> bool:
-        return not self._is_blocked and self._buffers.has_ready
+        return not self._is_blocked and self._queue.has_ready
 
     def _notify_unless(self, was_available: bool) -> None:
         if not was_available and self._listener is not None and self._is_available():
             self._listener.on_data_available()
 
     def _add_priority(self, buffer: ObjectBuffer) -> None:
-        self._buffers.append(buffer)
+        self._queue.append(buffer)
         if (
-            self._buffers.priority_count == 1
+            self._queue.priority_count == 1
             and not self._is_blocked
             and self._listener is not None
         ):
@@ -332,6 +237,6 @@ class PipelinedSubpartition:
             buffer,
             self.backlog,
             self._is_available(),
-            self._buffers.priority_count > 0 and not self._is_blocked,
+            self._queue.priority_count > 0 and not self._is_blocked,
             sequence_number,
         )

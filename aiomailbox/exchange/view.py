@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from aiomailbox.exchange.contract import DataListener, PolledBuffer
+from aiomailbox.exchange.result_subpartition import ResultSubpartition
 from aiomailbox.exchange.subpartition import PipelinedSubpartition
 
-__all__ = ["SubpartitionView"]
+__all__ = ["ReadingEnd", "SubpartitionView"]
 
 
-class SubpartitionView:
-    """A consumer's end of one subpartition; there is one at most.
+S = TypeVar("S", bound=ResultSubpartition[Any])
+
+
+class ReadingEnd(Generic[S]):
+    """The end of one subpartition that is read; there is one at most.
 
     Args:
         subpartition: What is read.
@@ -26,11 +31,11 @@ class SubpartitionView:
         Flink, ``PipelinedSubpartitionView``.
     """
 
-    __slots__ = ("_has_let_go", "_on_released", "_subpartition", "poll")
+    __slots__ = ("_has_let_go", "_on_released", "_subpartition")
 
     def __init__(
         self,
-        subpartition: PipelinedSubpartition,
+        subpartition: S,
         listener: DataListener,
         on_released: Callable[[], None] | None = None,
     ) -> None:
@@ -38,12 +43,6 @@ class SubpartitionView:
         self._subpartition = subpartition
         self._on_released = on_released
         self._has_let_go = False
-        self.poll: Callable[[], PolledBuffer | None] = subpartition.poll
-
-    @property
-    def subpartition(self) -> PipelinedSubpartition:
-        """What is read; for its counts."""
-        return self._subpartition
 
     @property
     def is_released(self) -> bool:
@@ -86,3 +85,23 @@ class SubpartitionView:
         self._subpartition.release()
         if self._on_released is not None:
             self._on_released()
+
+
+class SubpartitionView(ReadingEnd[PipelinedSubpartition]):
+    """A consumer's end of one subpartition; see `ReadingEnd`."""
+
+    __slots__ = ("poll",)
+
+    def __init__(
+        self,
+        subpartition: PipelinedSubpartition,
+        listener: DataListener,
+        on_released: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(subpartition, listener, on_released)
+        self.poll: Callable[[], PolledBuffer | None] = subpartition.poll
+
+    @property
+    def subpartition(self) -> PipelinedSubpartition:
+        """What is read; for its counts."""
+        return self._subpartition
