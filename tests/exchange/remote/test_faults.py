@@ -194,6 +194,7 @@ VIOLATIONS: dict[str, tuple[Callable[[], list[bytes | m.Message]], str]] = {
 async def test_a_violation_is_closed_with_its_reason_and_others_go_on(
     world: Any, meet: Callable[..., Any], violation: str
 ) -> None:
+    """NET-181, of the producer."""
     world.producer.partition(0)
     world.options = world.options._replace(receivers_max=16)
     server = await world.serve()
@@ -431,6 +432,7 @@ async def swindler(world: Any) -> AsyncIterator[Swindler]:
 async def test_data_without_credit_fails_its_channel_and_keeps_the_connection(
     world: Any, swindler: Swindler
 ) -> None:
+    """NET-164."""
     world.address = await swindler.serve(
         lambda receiver: [
             piece
@@ -486,6 +488,7 @@ async def test_data_for_nobody_is_skipped_and_cancelled_once(
 async def test_an_exception_of_one_channel_stays_there(
     world: Any, swindler: Swindler
 ) -> None:
+    """NET-169."""
     world.address = await swindler.serve(lambda receiver: data(receiver, 0, b"x"))
     connections = world.connect()
     reader, other = world.read(connections, 0), world.read(connections, 1)
@@ -518,6 +521,7 @@ async def test_a_broken_or_failing_peer_fails_all_its_channels(
     answer: Callable[[bytes], list[bytes | m.Message]],
     reason: str,
 ) -> None:
+    """NET-181."""
     world.address = await swindler.serve(answer)
     connections = world.connect()
     readers = [world.read(connections, number) for number in range(3)]

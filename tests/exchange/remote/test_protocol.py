@@ -348,7 +348,7 @@ async def test_what_waits_is_announced_once_to_a_reader_without_buffers(
 async def test_a_cancelled_reader_is_gone_from_the_line_and_lets_go(
     world: Any, has_data: bool
 ) -> None:
-    """NET-177."""
+    """NET-177, NET-178."""
     server = Server(world)
     partition = world.producer.partition(0)
     server.hear(request(0, A, 2))
@@ -573,6 +573,7 @@ async def test_credit_that_waits_is_announced_after_the_resumption(
 async def test_a_failure_while_saying_something_fails_the_channels_not_the_loop(
     world: Any, new_reader: Callable[..., Any]
 ) -> None:
+    """NET-170, its second half."""
     client = Client()
     reader = new_reader(1)
     client.add(reader)

@@ -105,6 +105,7 @@ async def test_without_buffers_of_its_own_a_channel_lives_on_announced_backlog(
 async def test_a_missing_partition_is_requested_again_until_it_is_there(
     world: Any,
 ) -> None:
+    """NET-165."""
     server = await world.serve()
     reader = world.read(world.connect(), 0)
     await reader.until(lambda: reader.not_found == 1)
@@ -280,6 +281,7 @@ async def test_closing_the_connections_fails_what_reads_and_releases_the_views(
 
 
 async def test_a_peer_that_is_cut_off_is_a_remote_error(world: Any) -> None:
+    """NET-170, its first half."""
     server = await world.serve()
     reader = world.read(world.connect(), 0)
     await reader.until(lambda: reader.not_found == 1)
@@ -307,6 +309,7 @@ async def test_an_idle_connection_is_probed_by_the_kernel(world: Any) -> None:
 
 
 async def test_wishes_of_the_reader_reach_the_view(world: Any) -> None:
+    """NET-171."""
     await world.serve()
     partition = world.producer.partition(0)
     reader = world.read(world.connect(), 0)

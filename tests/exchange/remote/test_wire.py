@@ -253,6 +253,7 @@ def test_a_buffer_header_that_cannot_be_is_refused(place: int, value: str) -> No
 @pytest.mark.parametrize("number", [6, 9, 10])
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_number_that_has_to_be_positive_is(number: int, value: int) -> None:
+    """NET-182: number 6 adds credit."""
     assert "positive" in refused(frame(number, struct.pack(">i16s", value, bytes(16))))
 
 

@@ -42,6 +42,7 @@ async def test_the_size_follows_the_throughput_while_there_is_something_to_read(
 
 
 async def test_released_channels_are_not_told(new_job: Any) -> None:
+    """NET-126: some released, all released, the gate closed."""
     job = new_job(2, (0, 1)).connect()
     debloating = GateDebloating(job.gate, OPTIONS)
     debloating.start()

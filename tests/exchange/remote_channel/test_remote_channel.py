@@ -201,6 +201,7 @@ async def test_acknowledging_reaches_the_producer(job: Any) -> None:
 
 
 async def test_a_partition_that_is_late_is_requested_again(new_job: Any) -> None:
+    """NET-165."""
     job = new_job(registered=False, retry_initial_ms=500, retry_max_ms=3_000).connect()
     assert job.link.requests == 1
     for wait_s in (0.5, 1.0):
@@ -238,6 +239,7 @@ async def test_without_retries_a_missing_partition_fails_at_once(new_job: Any) -
 
 
 async def test_requesting_again_before_the_first_request_is_refused(job: Any) -> None:
+    """NET-145."""
     with pytest.raises(IllegalStateError, match="not connected"):
         job.channel.on_partition_not_found()
     job.gate.close()
@@ -252,6 +254,7 @@ async def test_a_released_channel_retries_nothing(new_job: Any) -> None:
 
 
 async def test_a_producer_that_failed_stops_the_task_and_says_why(job: Any) -> None:
+    """NET-158."""
     job.connect()
     job.emit(1)
     job.partition.release(ValueError("division of labour"))
@@ -265,6 +268,7 @@ async def test_a_producer_that_failed_stops_the_task_and_says_why(job: Any) -> N
 async def test_a_connection_that_cannot_be_made_surfaces_at_the_next_poll(
     job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """NET-158."""
     refused = ConnectionRefusedError("nobody listens")
 
     def request(*arguments: Any) -> Any:
@@ -348,6 +352,7 @@ async def test_a_gate_that_closes_in_the_middle_gives_everything_back(
 
 
 async def test_a_released_channel_resumes_and_announces_nothing(job: Any) -> None:
+    """NET-159."""
     job.connect()
     job.gate.close()
     with pytest.raises(IllegalStateError, match="released"):
