@@ -210,6 +210,9 @@ CASES: dict[str, tuple[int, list[Step]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_valve(name: str) -> None:
+    """SEM-1, SEM-2, SEM-3, SEM-4, SEM-5, SEM-6, SEM-7, SEM-8, SEM-9, SEM-10, SEM-11,
+    SEM-13, SEM-14, SEM-15.
+    """
     channels, steps = CASES[name]
     valve = StatusWatermarkValve(channels)
     for number, (channel, what, expected) in enumerate(steps):

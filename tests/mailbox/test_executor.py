@@ -41,6 +41,7 @@ class TestExecute:
     async def test_work_from_anywhere_runs_in_the_mailboxs_task(
         self, from_origin: From
     ) -> None:
+        """MB-32."""
         processor = await owned()
         ran_in: list[object] = []
         await from_origin(
@@ -53,6 +54,7 @@ class TestExecute:
         assert ran_in == [asyncio.current_task()]
 
     async def test_deferrable_work_runs_in_the_main_loop_only(self) -> None:
+        """MB-33."""
         processor = await owned()
         log: list[str] = []
         executor = processor.executor(42)
@@ -66,6 +68,7 @@ class TestExecute:
     async def test_finishing_operators_run_deferrable_work_by_its_own_priority(
         self,
     ) -> None:
+        """MB-34."""
         processor = await owned()
         log: list[str] = []
         executor = processor.executor(42)
@@ -92,6 +95,7 @@ class TestExecute:
 
 class TestClose:
     async def test_cancels_what_was_submitted_and_refuses_yields(self) -> None:
+        """MB-35, MB-D3."""
         processor = await owned()
         executor = processor.main_executor
         ran: list[object] = []
@@ -230,6 +234,7 @@ class TestSubmit:
 
 class TestState:
     async def test_idle_is_suspended_with_an_open_and_empty_mailbox(self) -> None:
+        """MB-31."""
         processor = await owned()
         executor = processor.executor(0)
         assert not executor.is_idle()
@@ -261,6 +266,7 @@ class TestYield:
     async def test_runs_the_mail_that_is_there_and_says_whether(
         self, from_outside: From
     ) -> None:
+        """MB-36."""
         processor = await owned()
         executor = processor.main_executor
         ran: list[object] = []
@@ -273,6 +279,7 @@ class TestYield:
 
     @pytest.mark.real_time
     async def test_waits_for_mail_of_another_thread(self) -> None:
+        """MB-37."""
         processor = await owned()
         ran: list[object] = []
         thread = threading.Timer(

@@ -18,6 +18,8 @@ class Untouchable:
 
 
 class TestDescription:
+    """MB-D1."""
+
     def test_is_not_rendered_until_somebody_asks(self) -> None:
         mail = Mail(int, description="with %s", description_args=(Untouchable(),))
         mail.run()
@@ -39,6 +41,8 @@ class TestDescription:
 
 
 class TestPriority:
+    """MB-D2."""
+
     def test_deferrable_mail_counts_as_the_lowest_and_remembers_its_own(self) -> None:
         mail = Mail(int, priority=42, options=MailOptions.DEFERRABLE)
         assert (mail.priority, mail.declared_priority) == (MIN_PRIORITY, 42)
@@ -56,6 +60,7 @@ class TestPriority:
 
 class TestRun:
     def test_calls_the_function_with_its_arguments_once(self) -> None:
+        """MB-D4; there is no action executor to go through."""
         seen: list[object] = []
         assert Mail(seen.append, "x").run() is None
         assert seen == ["x"]
@@ -90,12 +95,14 @@ class TestRun:
             Mail(work())  # type: ignore[arg-type]
 
     def test_what_cannot_be_called_is_refused(self) -> None:
+        """MB-D4."""
         with pytest.raises(WrongTypeError, match="run"):
             Mail(None)  # type: ignore[arg-type]
 
 
 class TestCancel:
     def test_of_a_plain_function_does_nothing(self) -> None:
+        """MB-D3."""
         Mail(int).cancel()
 
     def test_tells_whoever_waits(self) -> None:

@@ -73,6 +73,7 @@ class TestLatency:
         assert processor.metrics.mails_processed == 1
 
     async def test_is_how_long_mail_waits_behind_other_mail(self) -> None:
+        """MB-76."""
         processor = MailboxProcessor(idle)
         processor.set_up_latency_measurement(1000)
         processor.mailbox.bind_owner()
@@ -87,19 +88,23 @@ class TestLatency:
         assert processor.metrics.queue_size == 11
         await processor.drain()
         latency.stop()
+        assert processor.metrics.queue_size == 0
         assert list(latency.samples_ms) == pytest.approx([0, 50])
 
     async def test_sends_the_next_probe_an_interval_after_the_last_was_taken(
         self,
     ) -> None:
+        """MB-75."""
         processor = MailboxProcessor(idle)
         processor.set_up_latency_measurement(1000)
         processor.main_executor.execute(int)
+        assert processor.metrics.queue_size == 1
         asyncio.get_running_loop().call_later(5.5, processor.all_actions_completed)
         await processor.run_mailbox_loop()
         latency = processor.metrics.latency
         assert latency is not None
         assert len(latency.samples_ms) == 6
+        assert processor.metrics.queue_size == 0
         processor.close()
         await asyncio.sleep(10)
         assert len(latency.samples_ms) == 6

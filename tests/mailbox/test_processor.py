@@ -54,6 +54,7 @@ def idle(controller: MailboxController) -> None:
 
 class TestDefaultAction:
     async def test_runs_until_it_completes_all_actions(self) -> None:
+        """MB-23."""
         steps = Steps(call3=complete)
         processor = MailboxProcessor(steps)
         await processor.run_mailbox_loop()
@@ -61,6 +62,7 @@ class TestDefaultAction:
         assert not processor.is_running
 
     async def test_runs_between_mails(self) -> None:
+        """MB-22."""
         stop = False
 
         def action(controller: MailboxController) -> None:
@@ -77,6 +79,7 @@ class TestDefaultAction:
         assert processor.metrics.mails_processed == 2
 
     async def test_is_not_run_while_suspended(self, from_outside: From) -> None:
+        """MB-24."""
         tokens: list[Suspension] = []
         steps = Steps(
             call3=lambda c: tokens.append(c.suspend_default_action()), call6=complete
@@ -112,6 +115,7 @@ class TestDefaultAction:
     async def test_survives_many_rounds_of_suspend_and_resume_from_a_thread(
         self,
     ) -> None:
+        """MB-25."""
         rounds = 2_000
         suspended = threading.Semaphore(0)
         tokens: list[Suspension] = []
@@ -156,6 +160,7 @@ class TestLoop:
     async def test_mail_that_sends_itself_again_does_not_starve_the_action(
         self,
     ) -> None:
+        """MB-27."""
         steps = Steps(call3=complete)
         processor = MailboxProcessor(steps)
         sent = 0
@@ -173,6 +178,7 @@ class TestLoop:
     async def test_suspend_ends_this_run_and_the_next_one_goes_on(
         self, from_outside: From
     ) -> None:
+        """MB-28."""
         steps = Steps()
         processor = MailboxProcessor(steps)
         stopped: list[int] = []
@@ -208,6 +214,7 @@ class TestLoop:
         assert log[:2] == ["left", "action"]
 
     async def test_completed_before_it_starts_runs_nothing_for_ever(self) -> None:
+        """MB-29."""
         steps = Steps()
         processor = MailboxProcessor(steps)
         processor.all_actions_completed()
@@ -217,6 +224,7 @@ class TestLoop:
         assert not processor.is_running
 
     async def test_suspended_before_it_starts_it_runs_at_the_second_time(self) -> None:
+        """MB-30."""
         steps = Steps(call1=complete)
         processor = MailboxProcessor(steps)
         processor.suspend()
@@ -316,6 +324,7 @@ class TestFailures:
     async def test_a_failing_mail_ends_the_loop_with_its_own_error(
         self, from_outside: From
     ) -> None:
+        """MB-20."""
         error = ValueError("mine")
         processor = MailboxProcessor(lambda _: None)
 
@@ -420,6 +429,7 @@ class TestDrain:
 
 class TestClose:
     async def test_prepare_close_refuses_and_close_cancels(self) -> None:
+        """MB-19, MB-21."""
         processor = MailboxProcessor(idle)
         future = processor.main_executor.submit(int)
         processor.prepare_close()
@@ -430,6 +440,7 @@ class TestClose:
         assert future.cancelled()
 
     async def test_after_close_steering_is_dropped_quietly(self) -> None:
+        """MB-26."""
         processor = MailboxProcessor(idle)
         processor.close()
         processor.close()

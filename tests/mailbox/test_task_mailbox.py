@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -38,6 +39,7 @@ class TestOrder:
     async def test_mail_comes_out_as_it_was_put(
         self, owned: Owned, a_mail: MakeMail, from_origin: From
     ) -> None:
+        """MB-1."""
         mailbox = owned()
         assert not mailbox.has_mail
         for number in range(10):
@@ -53,6 +55,7 @@ class TestOrder:
     async def test_priority_filters_and_urgency_places(
         self, owned: Owned, a_mail: MakeMail, urgent: MakeMail, from_origin: From
     ) -> None:
+        """MB-9."""
         mailbox = owned()
 
         def put() -> None:
@@ -71,6 +74,7 @@ class TestOrder:
     async def test_priority_does_not_reorder_the_main_loop(
         self, owned: Owned, a_mail: MakeMail, urgent: MakeMail
     ) -> None:
+        """MB-10."""
         mailbox = owned()
         for mail in (a_mail("C", 1), a_mail("B", 2), a_mail("D", 1), urgent("A", 2)):
             mailbox.put(mail)
@@ -99,6 +103,7 @@ class TestBatch:
     async def test_takes_eat_the_batch_but_never_enlarge_it(
         self, owned: Owned, a_mail: MakeMail
     ) -> None:
+        """MB-11."""
         mailbox = owned()
         for number in range(3):
             mailbox.put(a_mail(number))
@@ -116,6 +121,7 @@ class TestBatch:
     async def test_drain_gives_the_batch_before_the_queue(
         self, owned: Owned, a_mail: MakeMail
     ) -> None:
+        """MB-12."""
         mailbox = owned()
         mailbox.put(a_mail("A"))
         mailbox.create_batch()
@@ -127,6 +133,7 @@ class TestBatch:
     async def test_a_take_passes_over_a_batch_of_too_low_priority(
         self, owned: Owned, a_mail: MakeMail
     ) -> None:
+        """MB-13."""
         mailbox = owned()
         mailbox.put(a_mail("A", 1))
         mailbox.create_batch()
@@ -137,6 +144,7 @@ class TestBatch:
     async def test_urgent_mail_cuts_into_a_running_batch(
         self, owned: Owned, a_mail: MakeMail, urgent: MakeMail, from_origin: From
     ) -> None:
+        """MB-15."""
         mailbox = owned()
         mailbox.put(a_mail("A"))
         mailbox.put(a_mail("B"))
@@ -149,6 +157,7 @@ class TestBatch:
     async def test_all_three_takes_agree_on_the_order(
         self, owned: Owned, a_mail: MakeMail, urgent: MakeMail, from_origin: From
     ) -> None:
+        """MB-16."""
         mailbox = owned()
 
         async def put(*mails: Mail) -> None:
@@ -177,6 +186,7 @@ class TestBatch:
     async def test_one_urgent_mail_at_a_time_is_taken_next_by_each_take(
         self, owned: Owned, a_mail: MakeMail, urgent: MakeMail, from_origin: From
     ) -> None:
+        """MB-17."""
         mailbox = owned()
         for number in (1, 2, 3):
             mailbox.put(a_mail(number))
@@ -243,6 +253,7 @@ class TestLife:
     async def test_quiesce_lets_what_is_inside_out(
         self, owned: Owned, a_mail: MakeMail, urgent: MakeMail, from_origin: From
     ) -> None:
+        """MB-6."""
         mailbox = owned()
         mailbox.put(a_mail("1"))
         mailbox.put(a_mail("2"))
@@ -268,6 +279,7 @@ class TestLife:
     async def test_close_refuses_everything(
         self, owned: Owned, a_mail: MakeMail, urgent: MakeMail, from_origin: From
     ) -> None:
+        """MB-7."""
         mailbox = owned()
         mailbox.close()
         for mail in (a_mail("x"), urgent("x")):
@@ -285,16 +297,23 @@ class TestLife:
 
     @pytest.mark.real_time
     @pytest.mark.parametrize("end", ["quiesce", "close"])
+    @pytest.mark.parametrize("is_urgent", [False, True])
     async def test_ending_stops_threads_that_put_for_ever(
-        self, owned: Owned, a_mail: MakeMail, urgent: MakeMail, end: str
+        self,
+        owned: Owned,
+        a_mail: MakeMail,
+        urgent: MakeMail,
+        end: str,
+        is_urgent: bool,
     ) -> None:
+        """MB-4, MB-5."""
         mailbox = owned()
         started = threading.Barrier(5)
         ended: list[bool] = []
 
         def put_for_ever() -> None:
-            mail = a_mail("x")
-            mailbox.put(urgent("y"))
+            mail = urgent("x") if is_urgent else a_mail("x")
+            mailbox.put(mail)
             started.wait()
             with contextlib.suppress(MailboxClosedError):
                 while mailbox.size() < 1_000_000:
@@ -315,6 +334,7 @@ class TestLife:
     async def test_run_exclusively_keeps_several_puts_together(
         self, owned: Owned, a_mail: MakeMail
     ) -> None:
+        """MB-14."""
         mailbox = owned()
         inside = threading.Event()
 
@@ -322,6 +342,8 @@ class TestLife:
             mailbox.put(a_mail(0))
             inside.set()
             for number in range(1, 10):
+                # Time enough for the owner to come in between, were it let in.
+                time.sleep(0.001)
                 mailbox.put(a_mail(number))
 
         thread = threading.Thread(target=mailbox.run_exclusively, args=(put_ten,))
@@ -514,6 +536,7 @@ class TestWaiting:
 async def test_no_mail_of_many_threads_is_lost_and_each_threads_order_is_kept(
     owned: Owned, blocking: bool
 ) -> None:
+    """MB-2, MB-3."""
     mailbox = owned()
     threads_count, mails_count = 6, 500
     seen: list[list[int]] = [[] for _ in range(threads_count)]

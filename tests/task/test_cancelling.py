@@ -239,15 +239,18 @@ async def test_stop_task_ends_the_task_as_cancelled(bench: Any, phase: str) -> N
 
 
 async def test_a_failing_helper_fails_the_task(bench: Any) -> None:
+    """MB-46: nothing is wrapped around the error, and it keeps its cause."""
     bench.input()
 
     async def fail() -> None:
         await asyncio.sleep(1)
-        raise ValueError("helper")
+        raise ValueError("helper") from KeyError("cause")
 
     bench.logged("a", open=lambda self: self.context.spawn(fail(), name="x") and None)
     task = bench.start()
-    assert repr(await bench.end()) == "ValueError('helper')"
+    error = await bench.end()
+    assert repr(error) == "ValueError('helper')"
+    assert repr(error.__cause__) == "KeyError('cause')"
     assert task.lifecycle.state is TaskState.FAILED
 
 

@@ -45,6 +45,7 @@ async def sleep_ms(ms: int) -> None:
 
 
 async def test_a_timer_fires_when_its_millisecond_has_passed() -> None:
+    """MB-87, of one that fires."""
     system = System()
     timer = system.at(10)
     await sleep_ms(10)
@@ -71,6 +72,7 @@ async def test_a_timer_in_the_past_fires_at_once() -> None:
 
 
 async def test_cancelled_timers_leave_the_schedule_at_once() -> None:
+    """MB-87, MB-95."""
     system = System()
     timers = [
         system.at(1000),
@@ -94,6 +96,7 @@ async def test_a_periodic_timer_cancels_itself() -> None:
 
 
 async def test_fixed_rate_keeps_its_nominal_times_when_runs_are_late() -> None:
+    """MB-90."""
     system = System()
     timer = system.service.schedule_at_fixed_rate(system.note, 10, 10)
     await sleep_ms(15)
@@ -105,6 +108,7 @@ async def test_fixed_rate_keeps_its_nominal_times_when_runs_are_late() -> None:
 
 
 async def test_fixed_delay_counts_from_the_end_of_the_run() -> None:
+    """MB-91."""
     system = System()
 
     def slowly(timestamp_ms: int) -> None:
@@ -141,6 +145,7 @@ async def test_without_a_handler_the_loop_is_told() -> None:
 
 
 async def test_quiesce_cancels_what_is_scheduled_and_swallows_what_follows() -> None:
+    """MB-89, MB-92."""
     system = System()
     periodic = system.service.schedule_at_fixed_rate(system.note, 0, 10)
     pending = system.at(100)
@@ -160,6 +165,7 @@ async def test_quiesce_cancels_what_is_scheduled_and_swallows_what_follows() -> 
 
 
 async def test_quiesce_waits_for_the_callback_that_runs() -> None:
+    """MB-88, MB-94."""
     system = System()
     seen: list[Any] = []
 
@@ -175,6 +181,7 @@ async def test_quiesce_waits_for_the_callback_that_runs() -> None:
 
 
 async def test_shutdown_refuses_everything_from_now_on() -> None:
+    """MB-93; what runs on the loop ends by itself, nothing can tear it."""
     system = System()
 
     def callback(timestamp_ms: int) -> None:
@@ -269,6 +276,7 @@ async def test_a_timer_can_be_cancelled_while_its_mail_waits() -> None:
 async def test_timers_put_no_mail_after_quiesce_but_mail_in_the_box_still_runs() -> (
     None
 ):
+    """MB-88: what is registered afterwards is never done."""
     task = Mailed()
     task.at(10)
     rate = task.timers.schedule_at_fixed_rate(task.note, 100, 10)

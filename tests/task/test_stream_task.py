@@ -22,7 +22,7 @@ from aiomailbox.task import TaskState
 
 
 async def test_a_task_lives_from_restore_to_close(bench: Any) -> None:
-    """SEM-260."""
+    """SEM-260, MB-68."""
     (producer,) = bench.input()
     for name in "abc":
         bench.logged(name)

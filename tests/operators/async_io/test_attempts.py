@@ -85,6 +85,7 @@ async def test_a_failure_reaches_a_task_that_waits_for_room(drive: Any) -> None:
 async def test_a_failure_reaches_a_task_that_waits_for_its_last_calls(
     drive: Any,
 ) -> None:
+    """MB-130."""
     driven = await drive(Server({0: [ValueError()], 1: [None]}, delay_s=1))
     driven.send([0, 1])
     driven.end()
@@ -149,6 +150,7 @@ async def test_a_retry_goes_before_rows_that_have_not_been_called(drive: Any) ->
 
 
 async def test_the_timeout_of_an_attempt_that_failed_does_not_fire(drive: Any) -> None:
+    """MB-129."""
     server = Server({1: [ValueError(), None]}, delay_s=1)
     driven = await drive(
         server, timeout=5, retry=Retry(attempts=3, initial=2, jitter=0)
@@ -220,7 +222,7 @@ async def test_the_timeout_is_for_one_attempt(drive: Any) -> None:
 
 
 async def test_a_timeout_without_retries_fails_the_task(drive: Any) -> None:
-    """SEM-107, of one record."""
+    """SEM-107, MB-127, of one record."""
     driven = await drive(Server({1: [None]}), timeout=10)
     driven.send([1, 2])
     assert isinstance((await failure_of(driven)).__cause__, AsyncTimeoutError)
@@ -579,7 +581,7 @@ async def test_cancelled_at_any_moment_nothing_is_lost_and_no_task_is_left(
 
 
 async def test_a_record_that_waited_too_long_fails_alone(drive: Any) -> None:
-    """SEM-107: the record after it is still within its time."""
+    """SEM-107, MB-127: the record after it is still within its time."""
     driven = await drive(
         Server({1: [None]}, delay_s=4), timeout=10, on_error=dead_letter(FAILED)
     )
@@ -592,7 +594,7 @@ async def test_a_record_that_waited_too_long_fails_alone(drive: Any) -> None:
 
 
 async def test_a_function_may_answer_its_own_timeout(drive: Any) -> None:
-    """SEM-108: Flink's overridden ``timeout`` is an ``except`` here."""
+    """SEM-108, MB-128: Flink's overridden ``timeout`` is an ``except`` here."""
 
     async def tripled_if_slow(value: int) -> int:
         try:

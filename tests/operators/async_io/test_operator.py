@@ -239,7 +239,7 @@ async def test_a_snapshot_holds_every_row_not_emitted_and_a_new_instance_goes_on
 
 
 async def test_more_restored_rows_than_places_do_not_deadlock(drive: Any) -> None:
-    """SEM-118."""
+    """SEM-118, MB-132."""
     state = [(value, value) for value in range(3)]
     driven = await drive(double, state=state, concurrency=2, buffer=2)
     assert driven.operator.snapshot() == state
@@ -317,6 +317,7 @@ async def test_chained_async_operators_keep_order_and_timestamps(
 async def test_closing_chained_operators_of_which_the_last_is_full_does_not_hang(
     chain: Any, gates: Any
 ) -> None:
+    """MB-131."""
     first, _ = await chain(
         [
             {"function": double, "concurrency": 3, "buffer": 3},
