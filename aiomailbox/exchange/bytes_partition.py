@@ -9,19 +9,18 @@ overdraft, and before the next record the task looks at `availability`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.bytes_subpartition import BytesSubpartition
 from aiomailbox.exchange.bytes_view import BytesSubpartitionView
 from aiomailbox.exchange.channel_state import NO_CHANNEL_STATE, ChannelStateWriter
 from aiomailbox.exchange.contract import DataListener
 from aiomailbox.exchange.event_buffer import event_consumer
-from aiomailbox.exchange.partition_users import PartitionUsers
+from aiomailbox.exchange.pipelined_output import PipelinedOutput, check_count
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory import BufferBuilder, LocalBufferPool
-from aiomailbox.records import EndOfData, RuntimeEvent, StopMode
+from aiomailbox.records import RuntimeEvent
 
 __all__ = ["BytesResultPartition"]
 
@@ -29,7 +28,7 @@ __all__ = ["BytesResultPartition"]
 _BROADCAST_INDEX = 0
 
 
-class BytesResultPartition:
+class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
     """The subpartitions of one output, and the pool that bounds them together.
 
     Args:
@@ -69,16 +68,8 @@ class BytesResultPartition:
         "_broadcast_builder",
         "_builders",
         "_channels",
-        "_end_of_data",
-        "_is_closed",
         "_is_finished",
-        "_pool",
-        "_users",
-        "availability",
         "bytes_written",
-        "is_released",
-        "partition_id",
-        "subpartitions",
     )
 
     def __init__(
@@ -91,10 +82,7 @@ class BytesResultPartition:
         receiver_exclusive_buffers: int = 2,
         channels: Sequence[int] | None = None,
     ) -> None:
-        if subpartition_count < 1:
-            raise InvalidArgumentError(
-                "subpartition_count", f"{subpartition_count} is less than 1"
-            )
+        check_count(subpartition_count)
         if pool.options.required_segments <= subpartition_count:
             # Each unfinished buffer keeps a segment even when all in it was read; were
             # there no other one, nothing would ever be available again.
@@ -104,39 +92,23 @@ class BytesResultPartition:
                 f"for {subpartition_count} subpartitions",
                 f"Create it with required_segments={subpartition_count + 1} or more.",
             )
-        self.partition_id = partition_id
-        self.availability: Availability = pool.availability
         self._channels = range(subpartition_count) if channels is None else channels
-        self.subpartitions = [
-            BytesSubpartition(
-                index,
-                channel_state,
-                receiver_exclusive_buffers=receiver_exclusive_buffers,
-            )
-            for index in self._channels
-        ]
+        super().__init__(
+            partition_id,
+            pool,
+            [
+                BytesSubpartition(
+                    index,
+                    channel_state,
+                    receiver_exclusive_buffers=receiver_exclusive_buffers,
+                )
+                for index in self._channels
+            ],
+        )
         self.bytes_written = 0
-        self.is_released = False
-        self._pool = pool
         self._builders: list[BufferBuilder | None] = [None] * subpartition_count
         self._broadcast_builder: BufferBuilder | None = None
-        self._users = PartitionUsers(partition_id, subpartition_count)
         self._is_finished = False
-        self._is_closed = False
-        self._end_of_data = False
-
-    def __repr__(self) -> str:
-        return f"<BytesResultPartition {self.partition_id}: {self.subpartitions!r}>"
-
-    @property
-    def subpartition_count(self) -> int:
-        """Number of consumers."""
-        return len(self.subpartitions)
-
-    @property
-    def all_data_processed(self) -> Availability:
-        """Turns true when each consumer has acknowledged the end of data."""
-        return self._users.all_data_processed
 
     @property
     def is_broadcasting(self) -> bool:
@@ -212,8 +184,7 @@ class BytesResultPartition:
             IllegalStateError: If the partition is finished or released.
         """
         self._check_producing()
-        self._finish_broadcast()
-        self._finish_all_unicast()
+        self._stop_writing()
         overtakes = event.is_priority if has_priority is None else has_priority
         consumer = event_consumer(event, has_priority=overtakes)
         try:
@@ -221,15 +192,6 @@ class BytesResultPartition:
                 subpartition.add(consumer.copy())
         finally:
             consumer.close()
-
-    def flush(self, channel: int) -> None:
-        """Let what was emitted to one subpartition be taken."""
-        self.subpartitions[channel].flush()
-
-    def flush_all(self) -> None:
-        """Let everything that was emitted be taken."""
-        for subpartition in self.subpartitions:
-            subpartition.flush()
 
     def time_out_barrier(self, checkpoint_id: int) -> None:
         """Let the barrier of a checkpoint overtake wherever it is still queued."""
@@ -241,22 +203,11 @@ class BytesResultPartition:
         for subpartition in self.subpartitions:
             subpartition.abort_checkpoint(checkpoint_id, cause)
 
-    def notify_end_of_data(self, mode: StopMode) -> None:
-        """Tell every consumer that no more records follow. Idempotent."""
-        if not self._end_of_data:
-            self._end_of_data = True
-            self.broadcast_event(EndOfData(mode))
-
-    def acknowledge_all_data_processed(self, channel: int) -> None:
-        """Take note that a consumer has processed all records; repeats are ignored."""
-        self._users.acknowledge(channel)
-
     def finish(self) -> None:
         """Tell every consumer that nothing at all follows, and close. Idempotent."""
         if self._is_finished or self.is_released:
             return
-        self._finish_broadcast()
-        self._finish_all_unicast()
+        self._stop_writing()
         self._is_finished = True
         for subpartition in self.subpartitions:
             subpartition.finish()
@@ -271,58 +222,16 @@ class BytesResultPartition:
             InvalidArgumentError: If there is no such subpartition.
             IllegalStateError: If it has a view already, or was released.
         """
-        if not 0 <= subpartition_index < len(self.subpartitions):
-            raise InvalidArgumentError(
-                "subpartition_index",
-                f"{subpartition_index} is not among the {len(self.subpartitions)} of "
-                f"partition {self.partition_id}",
-            )
         return BytesSubpartitionView(
-            self.subpartitions[subpartition_index],
+            self._subpartition(subpartition_index),
             listener,
             on_acknowledged=lambda: self._users.acknowledge(subpartition_index),
             on_released=self.drop_user,
         )
 
-    def on_consumed(self, callback: Callable[[], None]) -> None:
-        """Call back once: all have let go, or everything was released."""
-        self._users.on_consumed(callback)
-
-    def drop_user(self) -> None:
-        """Take note that one consumer, or the producer, has let go.
-
-        Raises:
-            IllegalStateError: If that happens more often than there are users.
-        """
-        if self._users.drop():
-            self.is_released = True
-
-    def close(self) -> None:
-        """End the producer's part; what is queued stays for the consumers. Idempotent.
-
-        The pool lends nothing more; segments return as buffers are recycled.
-        """
-        if self._is_closed:
-            return
-        self._is_closed = True
+    def _stop_writing(self) -> None:
         self._finish_broadcast()
         self._finish_all_unicast()
-        self._pool.lazy_destroy()
-        self.drop_user()
-
-    def release(self, failure: BaseException | None = None) -> None:
-        """Let go of everything that is queued, and end what reads it. Idempotent.
-
-        Args:
-            failure: Why, when the producer failed: consumers chain it to their error.
-        """
-        if self.is_released:
-            return
-        self.is_released = True
-        for subpartition in self.subpartitions:
-            subpartition.release(failure)
-        self.close()
-        self._users.leave()
 
     def _append(self, builder: BufferBuilder, record: memoryview) -> int:
         missing = len(record) - builder.writable_bytes

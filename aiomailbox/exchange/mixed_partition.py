@@ -158,9 +158,7 @@ class MixedResultPartition:
     @property
     def has_unflushed_data(self) -> bool:
         """Whether anything is queued that its consumer cannot take yet."""
-        if self._local is not None and self._local.has_unflushed_data:
-            return True
-        return any(each.has_unflushed_data for each in self._remote.subpartitions)
+        return any(part.has_unflushed_data for part in self._parts())
 
     def statistics(self) -> list[ChannelStatistics]:
         """Return a snapshot per channel, in order.

@@ -8,13 +8,12 @@ event seals first and rides in a buffer of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
 from aiomailbox.exchange.contract import ChannelStatistics, DataListener
-from aiomailbox.exchange.partition_users import PartitionUsers
+from aiomailbox.exchange.pipelined_output import PipelinedOutput, check_count
 from aiomailbox.exchange.subpartition import PipelinedSubpartition
 from aiomailbox.exchange.view import SubpartitionView
 from aiomailbox.ids import PartitionId
@@ -22,17 +21,15 @@ from aiomailbox.memory import LocalBufferPool
 from aiomailbox.records import (
     RUN_LENGTH_MAX,
     Control,
-    EndOfData,
     EndOfPartition,
     Run,
     RuntimeEvent,
-    StopMode,
 )
 
 __all__ = ["ResultPartition"]
 
 
-class ResultPartition:
+class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
     """The subpartitions of one output, and the pool that bounds them together.
 
     Everything is synchronous. Emitting always succeeds up to the pool's ceiling;
@@ -66,19 +63,7 @@ class ResultPartition:
         3
     """
 
-    __slots__ = (
-        "_buffer_size_bytes",
-        "_builders",
-        "_channels",
-        "_end_of_data",
-        "_is_closed",
-        "_pool",
-        "_users",
-        "availability",
-        "is_released",
-        "partition_id",
-        "subpartitions",
-    )
+    __slots__ = ("_buffer_size_bytes", "_builders", "_channels")
 
     def __init__(
         self,
@@ -89,10 +74,7 @@ class ResultPartition:
         buffer_size_bytes: int = BUFFER_SIZE_BYTES,
         channels: Sequence[int] | None = None,
     ) -> None:
-        if subpartition_count < 1:
-            raise InvalidArgumentError(
-                "subpartition_count", f"{subpartition_count} is less than 1"
-            )
+        check_count(subpartition_count)
         if buffer_size_bytes < 1:
             raise InvalidArgumentError(
                 "buffer_size_bytes", f"{buffer_size_bytes} is less than 1"
@@ -109,32 +91,16 @@ class ResultPartition:
                 f"has {subpartition_count}",
                 f"Create it with subpartitions={subpartition_count}.",
             )
-        self.partition_id = partition_id
-        self.availability: Availability = pool.availability
-        self.subpartitions = [
-            PipelinedSubpartition(index, pool.availability, self.flush_all)
-            for index in self._channels
-        ]
-        self.is_released = False
-        self._pool = pool
+        super().__init__(
+            partition_id,
+            pool,
+            [
+                PipelinedSubpartition(index, pool.availability, self.flush_all)
+                for index in self._channels
+            ],
+        )
         self._buffer_size_bytes = buffer_size_bytes
         self._builders: list[ObjectBuffer | None] = [None] * subpartition_count
-        self._users = PartitionUsers(partition_id, subpartition_count)
-        self._is_closed = False
-        self._end_of_data = False
-
-    def __repr__(self) -> str:
-        return f"<ResultPartition {self.partition_id}: {self.subpartitions!r}>"
-
-    @property
-    def subpartition_count(self) -> int:
-        """Number of consumers."""
-        return len(self.subpartitions)
-
-    @property
-    def all_data_processed(self) -> Availability:
-        """Turns true when each consumer has acknowledged the end of data."""
-        return self._users.all_data_processed
 
     @property
     def queued_buffers(self) -> int:
@@ -218,30 +184,6 @@ class ResultPartition:
         """Suspend until another buffer fits; flushes before it does."""
         await self.subpartitions[0].writable()
 
-    def flush(self, channel: int) -> None:
-        """Let one consumer take what is queued, the unfinished buffer included."""
-        self.subpartitions[channel].flush()
-
-    def flush_all(self) -> None:
-        """Let every consumer take what is queued."""
-        for subpartition in self.subpartitions:
-            subpartition.flush()
-
-    @property
-    def has_unflushed_data(self) -> bool:
-        """Whether anything is queued that its consumer cannot take yet."""
-        return any(each.has_unflushed_data for each in self.subpartitions)
-
-    def notify_end_of_data(self, mode: StopMode) -> None:
-        """Tell every consumer that no more records follow. Idempotent."""
-        if not self._end_of_data:
-            self._end_of_data = True
-            self.broadcast_event(EndOfData(mode))
-
-    def acknowledge_all_data_processed(self, channel: int) -> None:
-        """Take note that a consumer has processed all records; repeats are ignored."""
-        self._users.acknowledge(channel)
-
     def finish(self) -> None:
         """Tell every consumer that nothing at all follows, and close. Idempotent."""
         for channel, subpartition in enumerate(self.subpartitions):
@@ -258,48 +200,12 @@ class ResultPartition:
             InvalidArgumentError: If there is no such subpartition.
             IllegalStateError: If it has a view already, or was released.
         """
-        if not 0 <= subpartition_index < len(self.subpartitions):
-            raise InvalidArgumentError(
-                "subpartition_index",
-                f"{subpartition_index} is not among the {len(self.subpartitions)} of "
-                f"partition {self.partition_id}",
-            )
         return SubpartitionView(
-            self.subpartitions[subpartition_index], listener, self._drop_user
+            self._subpartition(subpartition_index), listener, self.drop_user
         )
 
-    def on_consumed(self, callback: Callable[[], None]) -> None:
-        """Call back once: all have let go, or everything was released."""
-        self._users.on_consumed(callback)
-
-    def close(self) -> None:
-        """End the producer's part; what is queued stays for the consumers. Idempotent.
-
-        The pool lends nothing more; permits return as buffers are recycled.
-        """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._pool.lazy_destroy()
-        self._drop_user()
-
-    def release(self, failure: BaseException | None = None) -> None:
-        """Recycle everything that is queued, and end what reads it. Idempotent.
-
-        Args:
-            failure: Why, when the producer failed: consumers chain it to their error.
-        """
-        if self.is_released:
-            return
-        self.is_released = True
-        for subpartition in self.subpartitions:
-            subpartition.release(failure)
-        self.close()
-        self._users.leave()
-
-    def _drop_user(self) -> None:
-        if self._users.drop():
-            self.is_released = True
+    def _stop_writing(self) -> None:
+        """Do nothing: a consumer may take unfinished buffers as they are."""
 
     def _append_run(self, run: Run, count: int, size_bytes: int, channel: int) -> bool:
         buffer = self._unfinished(channel)

@@ -194,7 +194,7 @@ def test_net_82_it_is_dropped_once_when_the_producer_and_all_views_let_go(
     views[1].release()
     assert wiring.partition_id not in wiring.registry
     with pytest.raises(IllegalStateError, match="more often"):
-        wiring.partition._drop_user()
+        wiring.partition.drop_user()
 
 
 def test_what_goes_to_a_consumer_that_has_left_is_dropped(
