@@ -7,6 +7,7 @@ one write is done, but how many bytes wait: what was written before these has le
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from typing import Final, Protocol
 
@@ -16,9 +17,14 @@ __all__ = ["BATCH_BUFFERS_MAX", "Batch", "Outgoing", "WriteTransport"]
 
 # Flink lets two segments wait in a socket; more only hides in it.
 BATCH_BUFFERS_MAX: Final = 4
+# What a socket takes at once by default: of more, asyncio would copy the rest.
+BATCH_BYTES_MAX: Final = 128 * 1024
 BATCH_CONTROL_BYTES_MAX: Final = 64 * 1024
 # Up to here one copy costs less than a second system call.
 _JOIN_BYTES_MAX: Final = 16 * 1024
+# Before, transports join what they are given by themselves, and copy what is left over
+# twice: it is better done here, once.
+_HAS_VECTORS: Final = sys.version_info >= (3, 12)
 
 
 class WriteTransport(Protocol):
@@ -64,7 +70,9 @@ class Batch:
     @property
     def has_room_for_buffer(self) -> bool:
         """Whether another buffer fits in this turn."""
-        return len(self.buffers) < BATCH_BUFFERS_MAX
+        return (
+            len(self.buffers) < BATCH_BUFFERS_MAX and self.size_bytes < BATCH_BYTES_MAX
+        )
 
     def add(self, encoded: bytes) -> None:
         """Append a message."""
@@ -121,6 +129,8 @@ class Outgoing:
             _recycle(buffers)
             self._transport.write(joined)
             return
+        if not _HAS_VECTORS:
+            parts = [memoryview(b"".join(parts))]
         if buffers:
             self._pinned.append((self.written_bytes, buffers))
         self._is_writing = True

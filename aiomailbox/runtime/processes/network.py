@@ -7,7 +7,12 @@ from typing import Any, Final
 
 import structlog
 
-from aiomailbox.exchange import InputChannel, MixedResultPartition, OutputPartition
+from aiomailbox.exchange import (
+    BUFFER_SIZE_BYTES,
+    InputChannel,
+    MixedResultPartition,
+    OutputPartition,
+)
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
 from aiomailbox.exchange.remote.connections import Connections
 from aiomailbox.exchange.remote.endpoints import PeerAddress
@@ -18,12 +23,17 @@ from aiomailbox.exchange.remote.security import Security
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.graph import Edge
 from aiomailbox.ids import PartitionId, TaskId
-from aiomailbox.memory import LocalBufferPool, NetworkBufferPool
+from aiomailbox.memory import (
+    DEFAULT_SEGMENT_SIZE_BYTES,
+    LocalBufferPool,
+    NetworkBufferPool,
+)
 from aiomailbox.records import ElementCodec
 from aiomailbox.records.codec import CodecTable
 from aiomailbox.records.run_form import RunForm
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.builder import ChannelFactory
+from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
 from aiomailbox.runtime.processes.placement import PARENT
 from aiomailbox.runtime.processes.record_types import record_classes
@@ -33,8 +43,15 @@ from aiomailbox.runtime.services import JobServices
 # A function may keep a worker's loop for as long as it likes: whether a peer is dead
 # says the parent, which sees its process end.
 _DAY_S: Final = 86_400.0
+# What a buffer of objects may hold as well. Each costs the same, whatever is in it, so
+# that those of 32 KiB make records of 1 KiB cost twice as much; fewer float instead.
+_SEGMENT_BYTES: Final = BUFFER_SIZE_BYTES
+_FLOATING_SHARE: Final = _SEGMENT_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
 _OPTIONS: Final = ConnectionOptions(
-    handshake_timeout=_DAY_S, stall_timeout=_DAY_S, connect_timeout=_DAY_S
+    segment_bytes_max=_SEGMENT_BYTES,
+    handshake_timeout=_DAY_S,
+    stall_timeout=_DAY_S,
+    connect_timeout=_DAY_S,
 )
 
 __all__ = ["PeerNetwork", "new_pool", "segments_at"]
@@ -122,6 +139,7 @@ class PeerNetwork:
             remote_channels=remote_channels,
             codec=self._codec(edge),
             buffer_size_bytes=self._config.buffer_size_bytes,
+            frame_bytes_wished=_SEGMENT_BYTES,
         )
 
     def open_gate(self, owner: str, remote_channels: int) -> ChannelFactory:
@@ -130,7 +148,7 @@ class PeerNetwork:
             self._services.pool,
             remote_channels,
             exclusive_per_channel=self._config.buffers_per_channel,
-            floating=max(1, self._config.floating_buffers),
+            floating=_floating(self._config),
             owner=owner,
         )
 
@@ -170,14 +188,20 @@ def segments_at(shipment: Shipment, peer: int) -> int:
                     readers = sum(
                         placement.is_at(peer, consumer, target) for target in targets
                     )
-                    each = config.buffers_per_channel + max(1, config.floating_buffers)
-                    total += readers * each
+                    total += readers * (config.buffers_per_channel + _floating(config))
     return total
 
 
 def new_pool(shipment: Shipment, peer: int) -> NetworkBufferPool:
     """Return the pool of one process."""
-    return NetworkBufferPool(segments_at(shipment, peer))
+    return NetworkBufferPool(
+        segments_at(shipment, peer), segment_size_bytes=_SEGMENT_BYTES
+    )
+
+
+def _floating(config: JobConfig) -> int:
+    """Return how many segments float towards a gate."""
+    return max(1, config.floating_buffers // _FLOATING_SHARE)
 
 
 def _keep_strangers(logger: Any, method: str, event: Any) -> Any:

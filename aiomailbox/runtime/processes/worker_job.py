@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle  # noqa: TID251 -- the parent has sent the whole job, and made this process
 import socket
 import sys
@@ -108,6 +109,9 @@ class WorkerJob:
         if tasks is None:
             return
         reporting = asyncio.get_running_loop().call_later(_SNAPSHOT_S, self._report)
+        # What is here now stays to the end: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
         async with anyio.create_task_group() as group:
             tasks.start(group)
             while not tasks.is_over:
