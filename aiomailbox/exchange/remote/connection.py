@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiomailbox.errors import (
     CorruptStreamError,
@@ -137,17 +137,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._outgoing = Outgoing(transport)
+        # Not asked for by class: those of other loops (uvloop) are of none of asyncio's.
+        made = cast("asyncio.Transport", transport)
+        self._transport = made
+        self._outgoing = Outgoing(made)
         self._cancel_timers()
         if not self._life.advance(ConnectionState.GREETING):
-            transport.abort()
+            made.abort()
             return
-        keep_alive(transport)
+        keep_alive(made)
         # So that whatever waits pauses us; asyncio's TLS would pause at 0 for ever.
-        is_tls = transport.get_extra_info("sslcontext") is not None
-        transport.set_write_buffer_limits(high=1 if is_tls else 0, low=0)
+        is_tls = made.get_extra_info("sslcontext") is not None
+        made.set_write_buffer_limits(high=1 if is_tls else 0, low=0)
         self._deadline = self._loop.call_later(
             self._options.handshake_timeout, self._on_handshake_timeout
         )

@@ -23,17 +23,22 @@ JOB = b"j" * 16
 SIZES = [1, 30, 5_000, 20_000, 32_768]
 
 
-class Wire(asyncio.Transport):
-    """One direction: what was written waits until it is delivered, a few bytes a time."""
+class Wire:
+    """One direction: what was written waits until it is delivered, a few bytes a time.
+
+    It is of none of asyncio's classes, as the transports of other loops (uvloop).
+    """
 
     def __init__(self) -> None:
-        super().__init__()
         self.protocol: Any = None
         self.receiver: Any = None
         self.written = bytearray()
         self.delivered = 0
         self.is_paused = False
         self._closed = False
+
+    def get_extra_info(self, name: str) -> None:
+        """There is no socket."""
 
     def get_write_buffer_size(self) -> int:
         # The kernel has taken all, unless it takes nothing.
