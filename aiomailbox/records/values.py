@@ -286,7 +286,9 @@ def _append(encoded: bytes, output: bytearray) -> None:
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[Any], source: ByteReader) -> Any:
-    encoded = source.take(read_varint(source))
+    # A copy: a memoryview or a msgspec.Raw keeps what it was read from, and the buffer
+    # is used again.
+    encoded = bytes(source.take(read_varint(source)))
     try:
         return decoder.decode(encoded)
     except _DECODING_ERRORS as error:

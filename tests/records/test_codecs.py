@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
@@ -193,6 +194,24 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 def test_a_type_that_cannot_be_read_is_refused_when_it_is_declared() -> None:
     with pytest.raises(WrongTypeError, match="kind"):
         MsgpackSerializer(int | str | list[int] | list[str])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(memoryview, b"kept"), (msgspec.Raw, b"\xa4kept")]
+)
+def test_a_value_keeps_its_bytes_when_the_buffer_is_used_again(
+    kind: Any, value: bytes
+) -> None:
+    serializer = MsgpackSerializer(kind)
+    many, one = bytearray(), bytearray()
+    serializer.write_many([kind(value)], many)
+    serializer.write(kind(value), one)
+    found = [
+        *serializer.read_many(ByteReader(many), 1),
+        serializer.read(ByteReader(one)),
+    ]
+    many[:], one[:] = bytes(len(many)), bytes(len(one))
+    assert [bytes(each) for each in found] == [value, value]
 
 
 ELEMENTS = (
