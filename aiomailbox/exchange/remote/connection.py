@@ -10,7 +10,6 @@ wait. The socket is always read: credit has made room for what comes.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -23,7 +22,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.exchange.remote.decoder import WireDecoder
 from aiomailbox.exchange.remote.handshake import Handshake
-from aiomailbox.exchange.remote.keepalive import keep_alive
+from aiomailbox.exchange.remote.keepalive import keep_alive, means_gone
 from aiomailbox.exchange.remote.lifecycle import ConnectionLifecycle, ConnectionState
 from aiomailbox.exchange.remote.messages import (
     BufferResponse,
@@ -41,7 +40,8 @@ _GREETING_SCRATCH_BYTES: Final = 1024
 _SCRATCH_BYTES: Final = 64 * 1024
 # What is still missing of a body is received in place from here on: less is copied.
 _DIRECT_BYTES_MIN: Final = 16 * 1024
-_RESET: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
+# What a stranger says goes to the log, but not at any length.
+_STRANGERS_TEXT_MAX: Final = 200
 
 MessageBuilder = Callable[[], Message | None]
 
@@ -145,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._life.advance(ConnectionState.GREETING):
             made.abort()
             return
-        keep_alive(made)
+        keep_alive(made, self._options.stall_timeout)
         # So that whatever waits pauses us; asyncio's TLS would pause at 0 for ever.
         is_tls = made.get_extra_info("sslcontext") is not None
         made.set_write_buffer_limits(high=1 if is_tls else 0, low=0)
@@ -260,7 +260,9 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_ending:
             return
         if isinstance(message, ErrorResponse) and message.receiver is None:
+            is_known = self._life.state is ConnectionState.OPEN
             reason = f"it reports {message.cause.kind}: {message.cause.text}"
+            reason = reason if is_known else reason[:_STRANGERS_TEXT_MAX]
             self.end(reason, self._remote_error(reason))
             return
         if self._life.state is ConnectionState.OPEN:
@@ -345,9 +347,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _lost_by(self, error: Exception) -> TransportError:
         reason = f"{type(error).__name__}: {error}"
-        if isinstance(error, ConnectionError) or (
-            isinstance(error, OSError) and error.errno in _RESET
-        ):
+        if means_gone(error):
             return self._remote_error(reason)
         return LocalTransportError(self.local, self.peer, reason)
 

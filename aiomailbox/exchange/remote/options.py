@@ -15,7 +15,8 @@ class ConnectionOptions(NamedTuple):
     Attributes:
         segment_bytes_max: A data buffer of more bytes is refused.
         handshake_timeout: From the first byte to the last of greetings and proofs.
-        stall_timeout: How long a peer may read nothing at all of what it is sent.
+        stall_timeout: How long a peer may read nothing at all of what it is sent, or
+            its machine confirm nothing.
         linger: How long a closing connection may take to send what it has written.
         receivers_max: How many channels may share a connection.
         connections_max: How many connections a server holds.

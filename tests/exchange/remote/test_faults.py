@@ -241,6 +241,18 @@ async def test_a_frame_that_is_cut_off_and_a_half_closed_socket_end_the_connecti
     assert world.reasons() == ["the peer closed it"]
 
 
+async def test_what_a_stranger_reports_is_cut(
+    world: Any, meet: Callable[..., Any]
+) -> None:
+    await world.serve()
+    stranger = await meet()
+    stranger.send(encode_message(m.ErrorResponse(m.RemoteCause("X", "y" * 16_000))))
+    await stranger.until_closed()
+    (reason,) = world.reasons()
+    assert reason.startswith("it reports X: yyy")
+    assert len(reason) <= 200
+
+
 async def test_a_slow_greeting_is_closed_at_the_deadline_however_it_drips(
     world: Any, meet: Callable[..., Any]
 ) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
+import os
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from aiomailbox.errors import LocalTransportError
+from aiomailbox.errors import LocalTransportError, RemoteTransportError
 from aiomailbox.exchange.remote import messages as m
 from aiomailbox.exchange.remote.client import ClientConnection
 from aiomailbox.exchange.remote.decoder import WireDecoder
@@ -750,3 +752,22 @@ async def test_the_wished_size_of_buffers_is_said_again_with_the_request(
     assert wishes == [m.NewBufferSize(x, reader.receiver_id) for x in (500, 600)]
     assert isinstance(client.said()[-2], m.PartitionRequest)
     client.connection.close("the test is over")
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.ETIMEDOUT, RemoteTransportError),
+        (errno.EHOSTUNREACH, RemoteTransportError),
+        (errno.ECONNRESET, RemoteTransportError),
+        (errno.ENOBUFS, LocalTransportError),
+    ],
+)
+async def test_a_peer_that_is_gone_is_not_our_own_trouble(
+    world: Any, number: int, expected: type[Exception]
+) -> None:
+    reader = world.new_reader()
+    client = Client()
+    client.add(reader)
+    client.connection.connection_lost(OSError(number, os.strerror(number)))
+    assert [type(error) for error in reader.failures] == [expected]

@@ -295,7 +295,7 @@ async def test_a_peer_that_is_cut_off_is_a_remote_error(world: Any) -> None:
 
 
 async def test_an_idle_connection_is_probed_by_the_kernel(world: Any) -> None:
-    server = await world.serve()
+    server = await world.serve(options=world.options._replace(stall_timeout=90.0))
     reader = world.read(world.connect(), 0)
     await reader.until(lambda: reader.not_found == 1)
     for connection in server._connections:
@@ -304,7 +304,7 @@ async def test_an_idle_connection_is_probed_by_the_kernel(world: Any) -> None:
         # What was sent and not confirmed is not probed for: it has a time of its own.
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             assert (
-                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 90_000
             )
 
 
