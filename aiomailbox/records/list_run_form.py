@@ -6,6 +6,7 @@ import sys
 from array import array
 from typing import Any, Final
 
+from aiomailbox.errors import WrongTypeError
 from aiomailbox.records.basic_serializers import INT_SERIALIZER
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.run import ListRun
@@ -35,7 +36,11 @@ class ListRunForm:
         self._read_many = getattr(serializer, "read_many", self._read_each)
 
     def write(self, run: ListRun, output: bytearray) -> None:
-        """Append a run."""
+        """Append a run.
+
+        Raises:
+            WrongTypeError: If a value or a timestamp cannot be serialized.
+        """
         count = len(run)
         timestamps = run.timestamps
         INT_SERIALIZER.write(count, output)
@@ -63,7 +68,12 @@ class ListRunForm:
 
 
 def _append_longs(values: list[int], output: bytearray) -> None:
-    longs = array("q", values)
+    try:
+        longs = array("q", values)
+    except (OverflowError, TypeError) as error:
+        raise WrongTypeError(
+            "timestamps", f"not all are integers of 64 bits: {error}"
+        ) from error
     if sys.byteorder == "little":
         longs.byteswap()
     output += longs.tobytes()

@@ -214,6 +214,13 @@ def test_a_value_keeps_its_bytes_when_the_buffer_is_used_again(
     assert [bytes(each) for each in found] == [value, value]
 
 
+@pytest.mark.parametrize("timestamp", [2**63, -(2**63) - 1, None, 1.5])
+def test_a_time_that_is_none_is_refused_by_name(timestamp: Any) -> None:
+    codec = ElementCodec(PythonSerializer())
+    with pytest.raises(WrongTypeError, match="timestamps"):
+        codec.encode(ListRun(["a", "b"], [1, timestamp]))
+
+
 ELEMENTS = (
     st.builds(StreamRecord, VALUES, st.none() | LONGS)
     | st.builds(Watermark, LONGS)

@@ -314,6 +314,9 @@ class RemoteInputChannel(InputChannel):
         except BaseException as error:
             # What was read of the buffer is lost, so nothing after it makes sense.
             self._deserializer.clear()
+            error.add_note(
+                f"in what arrived from {self.partition_id} at {self.address}"
+            )
             if self.error is None:
                 self.error = error
             raise

@@ -320,8 +320,10 @@ async def test_bytes_that_are_no_element_fail_the_channel_for_good(job: Any) -> 
     job.emit("fine")
     job.pump()
     for _ in range(2):
-        with pytest.raises(CorruptStreamError, match="no element has tag 127"):
+        with pytest.raises(CorruptStreamError, match="no element has tag 127") as said:
             job.gate.poll_next()
+    (note,) = said.value.__notes__
+    assert note.startswith("in what arrived from ")
     job.gate.close()
     job.partition.release()
     job.assert_all_returned()
