@@ -13,6 +13,10 @@ nox.options.sessions = ["lint", "types", "layers", "tests"]
 # Spark listens to this machine only.
 ENV = {"SPARK_LOCAL_IP": "127.0.0.1"}
 PEERS = ["bytewax", "streamz"]
+FUZZED = ["wire", "server", "client", "element", "value", "event", "records"]
+LOOK_FOR_ATHERIS = (
+    "import importlib.util as u; print(u.find_spec('atheris') is not None)"
+)
 LOOK_FOR_JAVA = """
 from aiomailbox.connectors.spark.java import find_java
 from aiomailbox.errors import JavaNotFoundError
@@ -61,6 +65,20 @@ def soak(session: nox.Session) -> None:
     # What runs for minutes is not stuck: no traces of all threads after one.
     options = ["-m", "soak", "-s", "-o", "faulthandler_timeout=0", *minutes]
     session.run("pytest", "tests/runtime", *options, *session.posargs, env=ENV)
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Can bytes of strangers break it? (A minute a target; -- 600 client server)"""
+    session.install("-e", ".", "--group", "test")
+    session.install("atheris", success_codes=[0, 1, 2])
+    found = session.run("python", "-c", LOOK_FOR_ATHERIS, silent=True, log=False)
+    if "True" not in str(found):
+        session.skip("There is no atheris for this Python or system.")
+    seconds, *targets = session.posargs or ["60"]
+    for target in targets or FUZZED:
+        directory = session.create_tmp()
+        session.run("python", "-m", "tests.fuzz", target, seconds, directory)
 
 
 @nox.session
