@@ -118,11 +118,14 @@ def has_on_timer(function: object) -> bool:
 
 
 def _attributes(function: object) -> Iterator[Any]:
-    yield from getattr(function, "__dict__", {}).values()
+    """Yield the values of attributes, without those that others hide."""
     kind = function if inspect.isclass(function) else type(function)
+    found: dict[str, Any] = dict(getattr(function, "__dict__", {}))
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] not in ("aiomailbox", "builtins"):
-            yield from vars(base).values()
+            for name, value in vars(base).items():
+                found.setdefault(name, value)
+    yield from found.values()
 
 
 def _items(value: Any) -> Iterator[Any]:

@@ -34,7 +34,16 @@ class RecordFields:
 
     @classmethod
     def of_type(cls, kind: type) -> RecordFields | None:
-        """Return the fields of a record class, None if instances may have any."""
+        """Return the fields of a record class, None if instances may have more.
+
+        So may those of subclasses, and those that ``__post_init__`` adds to.
+        """
+        if kind.__subclasses__() or hasattr(kind, "__post_init__"):
+            return None
+        return cls._of_class(kind)
+
+    @classmethod
+    def _of_class(cls, kind: type) -> RecordFields | None:
         if hasattr(kind, "__getattr__"):
             return None
         if dataclasses.is_dataclass(kind):
@@ -57,14 +66,16 @@ class RecordFields:
             return None
         mappings = [one for one in records if isinstance(one, Mapping)]
         kinds = {type(one) for one in records if not isinstance(one, Mapping)}
-        known = [cls.of_type(kind) for kind in kinds]
+        known = [cls._of_class(kind) for kind in kinds]
         # Somebody's own mapping may invent values.
         if None in known or not all(type(one) is dict for one in mappings):
             return None
         if not all(isinstance(name, str) for one in mappings for name in one):
             return None
         names = dict.fromkeys(name for one in mappings for name in one)
-        return cls.union([cls(tuple(names)), *known])
+        # What an instance has beside the fields of its class.
+        own = {name for one in records for name in getattr(one, "__dict__", ())}
+        return cls.union([cls(tuple(names), frozenset(own)), *known])
 
     @classmethod
     def union(cls, several: list[RecordFields | None]) -> RecordFields | None:

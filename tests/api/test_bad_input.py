@@ -33,6 +33,26 @@ class Order:
         return self.user[0]
 
 
+@dataclass
+class Bill:
+    """Its constructor sets more than its fields."""
+
+    net: int
+
+    def __post_init__(self) -> None:
+        self.gross = self.net * 12
+
+
+@dataclass
+class PaidOrder(Order):
+    paid_by: str = "card"
+
+
+def tipped(order: Any) -> Any:
+    order.tip = 1
+    return order
+
+
 CLICKS = [Click("a", 1_000), Click("b", 2_000)]
 
 
@@ -298,8 +318,8 @@ REFUSED: list[Refused] = [
     ),
     (
         "key of declared dataclasses",
-        lambda s: s.map(lambda c: Order(c.user), output_type=Order).key_by("at"),
-        ["'at'", "fields are: user"],
+        lambda s: s.map(PaidOrder, output_type=PaidOrder).key_by("at"),
+        ["'at'", "fields are: user, paid_by"],
     ),
     (
         "key of a union",
@@ -363,6 +383,22 @@ ALLOWED: dict[str, Callable[[Stream], object]] = {
     ),
     "a field of unknown records": lambda s: s.map(str).key_by("usr"),
     "a method": lambda s: s.key_by("count"),
+    "what a constructor sets": lambda s: (
+        Env().from_collection([Bill(5)]).key_by("gross")
+    ),
+    "what a declared class's constructor sets": lambda s: s.map(
+        lambda c: Bill(c.at), output_type=Bill
+    ).key_by("gross"),
+    "what was set on a record": lambda s: (
+        Env().from_collection([tipped(Order("a"))]).key_by("tip")
+    ),
+    "a field of a subclass of the declared class": lambda s: s.map(
+        PaidOrder, output_type=Order
+    ).key_by("paid_by"),
+    "a descriptor that hides one of a base class": lambda s: keyed(s).process(
+        OtherState()
+    ),
+    "a descriptor that hides one of its class": lambda s: keyed(s).process(OwnState()),
 }
 
 
@@ -377,6 +413,20 @@ class OneState(Quiet, am.KeyedProcessFunction):
 
     def __init__(self) -> None:
         self.second = am.ValueStateDescriptor("seen", int)
+
+
+class OtherState(OneState):
+    first = am.ValueStateDescriptor("seen", str)
+
+    def __init__(self) -> None:
+        """Describe nothing more."""
+
+
+class OwnState(Quiet, am.KeyedProcessFunction):
+    first = am.ValueStateDescriptor("seen", int)
+
+    def __init__(self) -> None:
+        self.first = am.ListStateDescriptor("seen")  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("build", ALLOWED.values(), ids=ALLOWED)
