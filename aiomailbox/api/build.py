@@ -14,14 +14,18 @@ from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.graph import FunctionInfo, Origin, Transformation
 from aiomailbox.operators import (
+    KeyCheck,
+    OnError,
     Operator,
     RecordFields,
     Sink,
     SinkOperator,
+    StageKind,
     check_function,
     describe,
     field_or_function,
     is_async_callable,
+    stateless,
 )
 
 OperatorT = TypeVar("OperatorT", bound=Operator)
@@ -114,6 +118,11 @@ def key_selector(
     if fields is not None:
         fields.check(selector, "key")
     return selector
+
+
+def key_check(key: Callable[[Any], Any], on_error: OnError) -> Operator:
+    """Make the operator that sets aside the records without a key of the right type."""
+    return stateless(StageKind.FILTER, KeyCheck(key), on_error=on_error)
 
 
 def own_copy(make: Callable[..., OperatorT], *args: Any, **named: Any) -> OperatorT:

@@ -18,6 +18,7 @@ from aiomailbox.api.build import (
     check_kind,
     check_strategy,
     function_info,
+    key_check,
     key_selector,
     known_fields,
     own_copy,
@@ -40,7 +41,6 @@ from aiomailbox.graph import FunctionInfo, OperatorFactory, Origin, Transformati
 from aiomailbox.operators import (
     AsyncMapOperator,
     ErrorAction,
-    KeyCheck,
     KeyedProcessFunction,
     KeyedProcessOperator,
     KeyedReduceOperator,
@@ -247,13 +247,13 @@ class DataStream(
         Args:
             key: A field's name, or a function of a record. Keys are int, str, float,
                 bool, bytes or tuples of these, all of one type.
-            on_error: What to do with a record without a key; dead letters are a side
-                output of the keyed stream. If given, keys are read twice.
+            on_error: What to do with a record without a key, or with one of another
+                type than the first; dead letters are a side output of the keyed stream.
+                If given, keys are read twice.
         """
         stream, selector = self, key_selector(key, self._origins)
         if check_on_error(on_error).action is not ErrorAction.FAIL:
-            check = KeyCheck(selector)
-            stream = self._stateless(StageKind.FILTER, check, on_error).name("key")
+            stream = self._derive("key", partial(key_check, selector, on_error))
         return KeyedStream(self._definition, stream._origins, selector)
 
     def window_all(

@@ -7,7 +7,7 @@ from types import CoroutineType
 from typing import Any, Final, NoReturn
 
 from aiomailbox.errors import KeyTypeError, RecordTypeError
-from aiomailbox.keygroups import KeyGroupAssigner, hash_code
+from aiomailbox.keygroups import KeyGroupAssigner
 from aiomailbox.operators.callables import describe, refuse_coroutine
 from aiomailbox.operators.contract import Operator
 from aiomailbox.operators.selectors import FieldSelector
@@ -20,8 +20,8 @@ _FIELD_ERRORS: Final = (AttributeError, KeyError, TypeError)
 class KeyCheck:
     """Reads the key of a record, raises if it has none, and else returns True.
 
-    Before a keyed stream it finds the records whose key cannot be read while they can
-    still be set aside one by one.
+    Before a keyed stream it finds the records whose key cannot be read, or has another
+    type than the first, while they can still be set aside one by one.
 
     Args:
         key: A function of a record.
@@ -31,21 +31,23 @@ class KeyCheck:
         True
     """
 
-    __slots__ = ("key",)
+    __slots__ = ("_assigner", "key")
 
     def __init__(self, key: Callable[[Any], Any]) -> None:
         self.key = key
+        self._assigner = KeyGroupAssigner(1, 1)
 
     def __call__(self, record: Any) -> bool:
         """Return True.
 
         Raises:
-            KeyTypeError: If what the key function gave cannot be a key.
+            KeyTypeError: If what the key function gave cannot be a key, or is of
+                another type than the first.
         """
         key = self.key(record)
         if type(key) is CoroutineType:
             refuse_coroutine(key, self.key)
-        hash_code(key)
+        self._assigner.key_group_of(key)
         return True
 
 

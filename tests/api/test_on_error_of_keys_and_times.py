@@ -39,6 +39,31 @@ async def test_a_record_without_a_key_is_skipped(
     assert sorted(counts) == [1, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        [1.5, float("nan"), 1.5],
+        [(1.5, "a"), (float("nan"), "a"), (1.5, "a")],
+        ["a", 1, "a"],
+        [1, 2**63, 1],
+    ],
+    ids=["NaN", "NaN in a tuple", "another type than the first", "too large"],
+)
+async def test_a_record_whose_key_has_no_place_is_skipped(records: list[Any]) -> None:
+    keyed = Env().from_collection(records).key_by(lambda one: one, on_error=am.skip)
+    assert await keyed.aggregate(am.count()).collect() == [1, 2]
+
+
+async def test_each_job_of_a_description_fixes_its_type_of_keys_anew() -> None:
+    kinds: list[Callable[[int], Any]] = [int]
+    stream = Env().from_collection([1, 1])
+    keyed = stream.key_by(lambda one: kinds[0](one), on_error=am.skip)
+    counts = keyed.aggregate(am.count())
+    assert await counts.collect() == [1, 2]
+    kinds[0] = str
+    assert await counts.collect() == [1, 2]
+
+
 async def test_a_record_without_a_key_becomes_a_dead_letter() -> None:
     env = Env()
     keyed = env.from_collection(RECORDS).key_by(user, on_error=am.dead_letter(FAILED))
