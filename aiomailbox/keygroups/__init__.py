@@ -6,6 +6,7 @@ from aiomailbox.keygroups.assigner import (
     CACHE_ENTRIES_MAX,
     KeyGroupAssigner,
     KeyTypeAgreement,
+    normalized_key,
 )
 from aiomailbox.keygroups.assignment import (
     DEFAULT_LOWER_BOUND_MAX_PARALLELISM,
@@ -52,6 +53,7 @@ __all__ = [
     "key_group_range",
     "long_to_int_with_bit_mixing",
     "murmur_hash",
+    "normalized_key",
     "operator_index",
     "rescale_key_groups",
 ]

@@ -20,7 +20,12 @@ from aiomailbox.keygroups.assignment import (
 from aiomailbox.keygroups.batch import key_groups_of
 from aiomailbox.keygroups.hashing import hash_code
 
-__all__ = ["CACHE_ENTRIES_MAX", "KeyGroupAssigner", "KeyTypeAgreement"]
+__all__ = [
+    "CACHE_ENTRIES_MAX",
+    "KeyGroupAssigner",
+    "KeyTypeAgreement",
+    "normalized_key",
+]
 
 CACHE_ENTRIES_MAX = 65_536
 
@@ -225,12 +230,12 @@ class KeyGroupAssigner:
 
     def _compute_group(self, key: Any) -> int:
         if type(key) is float or type(key) is tuple:
-            key = _normalized(key)
+            key = normalized_key(key)
         return key_group_of_hash(hash_code(key), self.max_parallelism)
 
     def _compute_groups(self, keys: list[Any]) -> list[int]:
         if self._type is float or self._type is tuple:
-            keys = list(map(_normalized, keys))
+            keys = list(map(normalized_key, keys))
         return key_groups_of(keys, self.max_parallelism)
 
     def _compute_channels(self, keys: list[Any]) -> list[int]:
@@ -268,8 +273,16 @@ def _columns_fit(keys: list[Any], shape: Any) -> bool:
     return True
 
 
-def _normalized(key: Any) -> Any:
-    """Map keys that Python holds equal to one key, and refuse the one it does not."""
+def normalized_key(key: Any) -> Any:
+    """Map keys that Python holds equal to one key, and refuse the one it does not.
+
+    Raises:
+        KeyTypeError: If the key is NaN, or a tuple that holds it.
+
+    Example:
+        >>> normalized_key((-0.0, "a"))
+        (0.0, 'a')
+    """
     if type(key) is float:
         if key != key:
             raise KeyTypeError(
@@ -278,4 +291,4 @@ def _normalized(key: Any) -> Any:
                 "Filter it out, or key by a string.",
             )
         return key + 0.0
-    return tuple(map(_normalized, key)) if type(key) is tuple else key
+    return tuple(map(normalized_key, key)) if type(key) is tuple else key

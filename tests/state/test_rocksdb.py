@@ -230,3 +230,28 @@ def test_what_comes_back_while_it_leaves_is_the_newest(
                 assert table.get(key) == expected.get(key)
     assert dict(table.items()) == expected
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [(0.0, -0.0), ((0.0, "a"), (-0.0, "a")), (((0.0, 1), "a"), ((-0.0, 1), "a"))],
+    ids=["float", "tuple", "tuple in a tuple"],
+)
+def test_keys_that_are_equal_are_one_key(tmp_path: Path, key: Any, other: Any) -> None:
+    """Zero has two forms as bytes."""
+    assert other == key
+    store = on_disk(tmp_path)
+    table, spaces = store.table(VALUE), store.namespaced(VALUE)
+    table.put(other, 7)
+    spaces.put(other, "w", 8)
+    cut = store.snapshot()
+    table.forget_all()
+    spaces.forget_all()
+    assert (table.get(key), spaces.get(key, "w")) == (7, 8)
+    assert spaces.namespaces(key) == ["w"]
+    restored = on_disk(tmp_path)
+    restored.restore([cut])
+    restored.table(VALUE).put(key, 9)
+    assert list(restored.table(VALUE).items()) == [(key, 9)]
+    store.close()
+    restored.close()

@@ -11,7 +11,7 @@ import struct
 from operator import add
 from typing import Any, Final
 
-from aiomailbox.keygroups import KeyGroupAssigner
+from aiomailbox.keygroups import KeyGroupAssigner, normalized_key
 from aiomailbox.state.object_codec import ObjectCodec
 
 __all__ = ["KeyCodec", "prefix_end"]
@@ -41,9 +41,8 @@ class KeyCodec:
 
     def encode(self, state: int, key: Any) -> bytes:
         """Return the place of a key, which all its namespaces begin with."""
-        if type(key) is float:
-            # -0.0 and 0.0 are one key.
-            key += 0.0
+        if _may_be_zero(key):
+            key = normalized_key(key)
         return _PLACE.pack(self._groups.key_group_of(key), state) + self._encode(key)
 
     def encode_pair(self, state: int, key: Any, namespace: Any) -> bytes:
@@ -52,8 +51,9 @@ class KeyCodec:
 
     def encode_all(self, state: int, keys: list[Any]) -> list[bytes]:
         """Return the places of many keys."""
-        if keys and type(keys[0]) is float:
-            keys = [key + 0.0 for key in keys]
+        # All are of one type.
+        if keys and _may_be_zero(keys[0]):
+            keys = list(map(normalized_key, keys))
         groups = self._groups.key_groups(keys)
         prefixes = self._prefixes.get(state)
         if prefixes is None:
@@ -76,6 +76,12 @@ class KeyCodec:
     def prefix(group: int, state: int) -> bytes:
         """Return what all places of a state in a key group begin with."""
         return _PLACE.pack(group, state)
+
+
+def _may_be_zero(key: Any) -> bool:
+    """Say whether a key of this type may be, or hold, -0.0, which is one with 0.0."""
+    kind = type(key)
+    return kind is float or (kind is tuple and any(map(_may_be_zero, key)))
 
 
 def prefix_end(prefix: bytes) -> bytes:
