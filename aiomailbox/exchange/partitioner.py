@@ -8,10 +8,11 @@ with several it is split into at most one run per channel, in which the order is
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import compress
 from operator import itemgetter
 from random import Random
 from types import CoroutineType
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, KeyTypeError
 from aiomailbox.keygroups import KeyGroupAssigner, KeyTypeAgreement
@@ -29,6 +30,10 @@ __all__ = [
     "SelectableRun",
     "ShufflePartitioner",
 ]
+
+# Up to so many channels, one comparison of each record a channel costs less than a step
+# of a loop.
+_COMPARED_MAX: Final = 4
 
 
 @runtime_checkable
@@ -312,6 +317,8 @@ def _distribute(
     run: Run, channels: list[int], channel_count: int
 ) -> list[tuple[int, Run]]:
     """Split a run by the channel of each record."""
+    if channel_count <= _COMPARED_MAX and type(run) is ListRun:
+        return _distribute_to_few(run, channels, channel_count)
     indices: list[list[int]] = [[] for _ in range(channel_count)]
     for index, channel in enumerate(channels):
         indices[channel].append(index)
@@ -320,6 +327,25 @@ def _distribute(
         for channel, chosen in enumerate(indices)
         if chosen
     ]
+
+
+def _distribute_to_few(
+    run: ListRun, channels: list[int], channel_count: int
+) -> list[tuple[int, Run]]:
+    """Look at all records once a channel: no step of it is Python's."""
+    parts: list[tuple[int, Run]] = []
+    timestamps = run.timestamps
+    for channel in range(channel_count):
+        count = channels.count(channel)
+        if not count:
+            continue
+        if count == len(channels):
+            parts.append((channel, run))
+        else:
+            chosen = list(map(channel.__eq__, channels))
+            times = None if timestamps is None else list(compress(timestamps, chosen))
+            parts.append((channel, ListRun(list(compress(run.values, chosen)), times)))
+    return parts
 
 
 def _take(run: Run, indices: list[int]) -> Run:
@@ -352,6 +378,10 @@ def _slice(run: Run, offset: int, step: int) -> Run:
 
 
 def _check_channels(channels: list[Any], channel_count: int) -> None:
+    if set(map(type, channels)) == {int} and (
+        0 <= min(channels) <= max(channels) < channel_count
+    ):
+        return
     for channel in channels:
         if not isinstance(channel, int) or not 0 <= channel < channel_count:
             raise InvalidArgumentError(

@@ -122,7 +122,7 @@ class KeyReader:
     def _check(self, keys: list[Any]) -> None:
         if not keys:
             return
-        if any(type(key) is CoroutineType for key in keys):
+        if CoroutineType in set(map(type, keys)):
             self._refuse_coroutines(keys)
         try:
             self._assigner.key_groups(keys)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -219,8 +221,10 @@ def _builder(kind: Any, fields: tuple[str, ...]) -> Callable[[Any], Any]:
     if issubclass(kind, Enum):
         return lambda row: kind(row[0])
     if issubclass(kind, tuple):
-        return lambda row: tuple.__new__(kind, row)
+        return partial(tuple.__new__, kind)
     if issubclass(kind, msgspec.Struct):
+        if _is_positional(kind, fields):
+            return lambda row: kind(*row)
         return lambda row: kind(**dict(zip(fields, row, strict=True)))
     # Neither __init__ nor __post_init__: the record was made once already.
     put = object.__setattr__
@@ -232,3 +236,12 @@ def _builder(kind: Any, fields: tuple[str, ...]) -> Callable[[Any], Any]:
         return record
 
     return build
+
+
+def _is_positional(kind: Any, fields: tuple[str, ...]) -> bool:
+    """Say whether a class can be called with its fields in order."""
+    parameters = inspect.signature(kind).parameters
+    return tuple(parameters) == fields and all(
+        parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        for parameter in parameters.values()
+    )

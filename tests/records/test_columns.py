@@ -272,3 +272,59 @@ def test_an_int_that_could_not_be_read_is_not_written() -> None:
     assert there_and_back([largest, -largest]) == [largest, -largest]
     with pytest.raises(WrongTypeError, match="65537 bytes"):
         there_and_back([largest << 1])
+
+
+class Tick(msgspec.Struct):
+    """A struct whose fields may be given in order."""
+
+    symbol: str
+    price: float
+    size: int = 1
+
+
+class Base(msgspec.Struct, kw_only=True):
+    """Its field has to be named, and so comes behind those of a subclass."""
+
+    number: int
+
+
+class Named(Base):
+    """One field in order, one by name."""
+
+    symbol: str
+
+
+class Renamed(msgspec.Struct, rename="camel", tag=True):
+    """Called one way, written another."""
+
+    bid_price: float
+    ask_price: float
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Tick("a", 1.5, 7),
+        Tick("b", 2.0),
+        Named("a", number=3),
+        Named("b", number=4),
+        Renamed(1.0, 2.0),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_structs_come_back_whether_their_fields_have_an_order_or_not(
+    made: Any, count: int
+) -> None:
+    serializer = PythonSerializer(RecordClasses([Tick, Named, Renamed]))
+    found = there_and_back([made] * count, serializer)
+    assert found == [made] * count
+    assert {type(each) for each in found} == {type(made)}
+
+
+def test_columns_of_structs_that_differ_in_length_are_corrupt() -> None:
+    serializer = PythonSerializer(RecordClasses([Tick]))
+    output = bytearray()
+    serializer.write_many([Tick("a", 1.0), Tick("b", 2.0)], output)
+    with pytest.raises(CorruptStreamError):
+        serializer.read_many(ByteReader(output), 3)
