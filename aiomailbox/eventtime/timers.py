@@ -82,6 +82,7 @@ class InternalTimerService:
         processing_time: Arms one timer, the earliest in processing time.
         max_parallelism: Number of key groups of the job.
         key_group_range: The key groups of this subtask.
+        is_cancelled: Whether the task has been cancelled: nothing more fires then.
 
     Attributes:
         current_watermark: The last watermark, `MIN_TIMESTAMP` before the first.
@@ -111,6 +112,7 @@ class InternalTimerService:
     __slots__ = (
         "_armed",
         "_event",
+        "_is_cancelled",
         "_key_group_range",
         "_keys",
         "_max_parallelism",
@@ -127,6 +129,8 @@ class InternalTimerService:
         processing_time: ProcessingTimeService,
         max_parallelism: int,
         key_group_range: KeyGroupRange,
+        *,
+        is_cancelled: Callable[[], bool] = bool,
     ) -> None:
         self.current_watermark = MIN_TIMESTAMP
         self._target = target
@@ -134,6 +138,8 @@ class InternalTimerService:
         self._processing_time = processing_time
         self._max_parallelism = max_parallelism
         self._key_group_range = key_group_range
+        # Called without arguments ``bool`` is the answer of a task that goes on.
+        self._is_cancelled = is_cancelled
         self._event = TimerQueue()
         self._processing = TimerQueue()
         self._armed: TimerHandle | None = None
@@ -212,8 +218,9 @@ class InternalTimerService:
             should_stop: Asked after each firing.
 
         Returns:
-            Whether all timers that the watermark has reached have fired; an awaitable
-            of that if a callback must be awaited.
+            False if ``should_stop`` said so, be it after the last timer: then call again.
+            True if all timers that the watermark has reached have fired; an awaitable
+            of either if a callback must be awaited.
         """
         self.current_watermark = timestamp_ms
         pop_due, fire = self._event.pop_due, self._target.on_event_time
@@ -223,7 +230,7 @@ class InternalTimerService:
             if pending is not None:
                 return self._try_advance_after(pending, timestamp_ms, should_stop)
             if should_stop():
-                return self._is_done(timestamp_ms)
+                return False
         return True
 
     def snapshot(self) -> TimerSnapshot:
@@ -272,7 +279,8 @@ class InternalTimerService:
         self, queue: TimerQueue, limit: int, fire: Callable[[Timer], Pending]
     ) -> Pending:
         pop_due, set_current_key = queue.pop_due, self._keys.set_current_key
-        while (timer := pop_due(limit)) is not None:
+        is_cancelled = self._is_cancelled
+        while not is_cancelled() and (timer := pop_due(limit)) is not None:
             set_current_key(timer.key)
             pending = fire(timer)
             if pending is not None:
@@ -287,19 +295,13 @@ class InternalTimerService:
         fire: Callable[[Timer], Pending],
     ) -> None:
         following: Pending = pending
-        while following is not None:
-            await following
-            timer = queue.pop_due(limit)
-            if timer is None:
+        while True:
+            if following is not None:
+                await following
+            if self._is_cancelled() or (timer := queue.pop_due(limit)) is None:
                 return
             self._keys.set_current_key(timer.key)
             following = fire(timer)
-            while following is None:
-                timer = queue.pop_due(limit)
-                if timer is None:
-                    return
-                self._keys.set_current_key(timer.key)
-                following = fire(timer)
 
     async def _try_advance_after(
         self,
@@ -307,15 +309,17 @@ class InternalTimerService:
         timestamp_ms: int,
         should_stop: Callable[[], bool],
     ) -> bool:
-        await pending
-        if should_stop():
-            return self._is_done(timestamp_ms)
-        done = self.try_advance(timestamp_ms, should_stop)
-        return done if isinstance(done, bool) else await done
-
-    def _is_done(self, timestamp_ms: int) -> bool:
-        head = self._event.head
-        return head is None or head > timestamp_ms
+        pop_due, fire = self._event.pop_due, self._target.on_event_time
+        following: Pending = pending
+        while True:
+            if following is not None:
+                await following
+            if should_stop():
+                return False
+            if (timer := pop_due(timestamp_ms)) is None:
+                return True
+            self._keys.set_current_key(timer.key)
+            following = fire(timer)
 
     def _arm(self, timestamp_ms: int) -> None:
         if self._armed is not None:

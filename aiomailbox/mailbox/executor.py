@@ -193,10 +193,22 @@ class MailboxExecutor:
         )
         return future.result()
 
+    def is_cancelled(self) -> bool:
+        """Whether the mailbox's task has been cancelled: long work should end."""
+        return self._yielder.control.cancelled
+
     def is_idle(self) -> bool:
         """Whether nothing happens until mail comes or the default action resumes."""
         mailbox = self._yielder.mailbox
         return self._yielder.is_suspended and not mailbox.signal and mailbox.is_open
+
+    def has_deferrable_mail(self) -> bool:
+        """Whether deferrable mail of this priority, or a higher one, waits.
+
+        Raises:
+            WrongTaskError: If the caller is not the mailbox's owner.
+        """
+        return self._yielder.mailbox.has_deferrable_mail(self._priority)
 
     def should_interrupt(self, *, any_mail: bool = False) -> bool:
         """Whether long work should pause for mail that cannot wait: urgent mail.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from aiomailbox.mailbox.mail import Mail
+from aiomailbox.mailbox.mail import Mail, MailOptions
 
 __all__ = ["MailStorage"]
 
@@ -94,6 +94,15 @@ class MailStorage:
         mail = _pop_first(queue, priority, ignore_deferrable)
         self.urgent_queued = bool(queue) and queue[0].urgent
         return mail
+
+    def has_deferrable(self, priority: int) -> bool:
+        """Whether there is deferrable mail of at least this declared priority."""
+        return any(
+            mail.options is MailOptions.DEFERRABLE
+            and mail.declared_priority >= priority
+            for mails in (self.batch, self.queue)
+            for mail in mails
+        )
 
     def clear(self) -> list[Mail]:
         """Remove and return everything, batch before queue, as stored."""

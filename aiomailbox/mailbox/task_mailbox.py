@@ -230,6 +230,12 @@ class TaskMailbox:
         """Whether urgent mail waits; a hint."""
         return self._mails.has_urgent
 
+    def has_deferrable_mail(self, priority: int) -> bool:
+        """Whether deferrable mail of this declared priority or more waits; owner only."""
+        self.ownership.check("has_deferrable_mail")
+        with self._lock:
+            return self._mails.has_deferrable(priority)
+
     @property
     def state(self) -> MailboxState:
         """Where the mailbox is in its life."""

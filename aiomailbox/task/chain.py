@@ -136,6 +136,8 @@ class OperatorChain:
                     await _finish(link.operator.end_input())
             for service in link.timers:
                 await service.quiesce()
+            if link.mailbox.has_deferrable_mail():
+                await _run_queued_mail(link.mailbox)
             if mode is StopMode.DRAIN:
                 link.mailbox.execute(self._finish_operator, link, description="finish")
                 await _run_queued_mail(link.mailbox)
@@ -294,10 +296,19 @@ def _parts(operator: Operator) -> list[StatelessOperator]:
 
 
 async def _run_queued_mail(mailbox: MailboxExecutor) -> None:
-    """Run what an operator and those behind it have in the mailbox now."""
-    reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    mailbox.execute(_complete, reached, description="end of queued mail")
-    await mailbox.yield_until(reached, ignore_deferrable=True)
+    """Run what an operator and those behind it have in the mailbox now.
+
+    Deferrable mail is work that was begun: when it defers the rest once more, that is
+    run too. Other mail that sends mail again is not followed: it need not have an end.
+    """
+    while True:
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        mailbox.execute(_complete, reached, description="end of queued mail")
+        await mailbox.yield_until(reached, ignore_deferrable=True)
+        if not mailbox.has_deferrable_mail():
+            return
+        # Work that is deferred for ever must not hold the loop: it can be cancelled.
+        await asyncio.sleep(0)
 
 
 def _complete(future: asyncio.Future[None]) -> None:

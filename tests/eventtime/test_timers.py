@@ -323,7 +323,17 @@ def test_an_interrupted_advance_fires_at_least_one_timer() -> None:
     operator = Operator()
     operator.event(10, 20, 30)
     steps = [operator.timers.try_advance(25, lambda: True) for _ in range(3)]
-    assert (steps, operator.times) == ([False, True, True], [10, 20])
+    # After the last timer, too: what stopped it goes before what comes next.
+    assert (steps, operator.times) == ([False, False, True], [10, 20])
+
+
+async def test_many_timers_whose_callbacks_are_awaited_do_not_nest() -> None:
+    operator = Operator(lambda op, timer: asyncio.sleep(0))
+    operator.event(*range(3000))
+    done = operator.timers.try_advance(3000, lambda: False)
+    assert not isinstance(done, bool)
+    assert await done
+    assert operator.times == list(range(3000))
 
 
 async def test_an_interrupted_advance_can_be_awaited() -> None:
@@ -365,6 +375,48 @@ async def test_urgent_mail_goes_between_timers_and_the_watermark_comes_last() ->
     mailbox.execute(log.append, "record")
     await processor.run_mailbox_loop()
     assert log == [10, "urgent", "record", 20, 30, 100]
+
+
+@pytest.mark.parametrize("has_timers", [True, False])
+async def test_the_mail_of_each_timer_comes_before_the_next_and_the_watermark(
+    has_timers: bool,
+) -> None:
+    """MB-124, MB-125."""
+    log: list[Any] = []
+    processor = MailboxProcessor(
+        lambda controller: controller.all_actions_completed() if 200 in log else None
+    )
+    mailbox = processor.executor(0)
+
+    def react(operator: Operator, timer: Timer) -> None:
+        log.append(f"timer {timer.timestamp}")
+        mailbox.execute(
+            log.append, f"mail {timer.timestamp}", options=MailOptions.URGENT
+        )
+
+    operator = Operator(react)
+    if has_timers:
+        operator.event(10, 20, 110, 120)
+    watermarks = InterruptibleWatermarks(mailbox, [operator.timers], log.append)  # type: ignore[arg-type]
+    mailbox.execute(watermarks.advance, 100)
+    await processor.run_mailbox_step()
+    while log[-1] != 100:
+        assert await processor.run_mailbox_step()
+    mailbox.execute(watermarks.advance, 200)
+    await processor.run_mailbox_loop()
+    assert log == [
+        entry
+        for watermark in (100, 200)
+        for entry in [
+            *[
+                f"{kind} {watermark - 100 + offset}"
+                for offset in (10, 20)
+                for kind in ("timer", "mail")
+                if has_timers
+            ],
+            watermark,
+        ]
+    ]
 
 
 @given(
