@@ -55,6 +55,33 @@ async def test_backpressure_is_measured_apart_from_idleness(bench: Any) -> None:
     assert metrics["idle_ms"] == pytest.approx(5000, abs=5)
 
 
+@pytest.mark.parametrize("waits_for", ["input", "output"])
+async def test_time_in_mail_is_no_waiting(bench: Any, waits_for: str) -> None:
+    """MB-65, MB-66."""
+    (producer,) = bench.input()
+    bench.logged("a")
+    consumer = bench.output(permits=2)
+    task = bench.start()
+    if waits_for == "output":
+        for _ in range(5):
+            producer.send(*range(RUN_LENGTH_MAX))
+    await asyncio.sleep(3)
+    task.processor.main_executor.execute(asyncio.sleep, 10)
+    await asyncio.sleep(12)
+    metrics = task.metrics()
+    assert metrics["idle_ms"] == pytest.approx(
+        5000 if waits_for == "input" else 0, abs=5
+    )
+    assert metrics["backpressured_ms"] == pytest.approx(
+        5000 if waits_for == "output" else 0, abs=5
+    )
+    while consumer.read():
+        await asyncio.sleep(0)
+        await bench.settle(20)
+    records = 5 * RUN_LENGTH_MAX if waits_for == "output" else 0
+    assert bench.metrics.child("a").counter("records_in").value == records
+
+
 async def test_mail_runs_while_a_task_is_backpressured(bench: Any) -> None:
     (producer,) = bench.input()
     bench.logged("a")

@@ -48,6 +48,23 @@ async def test_cancelled_before_run_is_even_called(bench: Any) -> None:
     assert bench.log == []
 
 
+async def test_cancelled_while_its_operators_are_made(bench: Any) -> None:
+    """MB-47."""
+    bench.input()
+    bench.logged("a")
+    make = bench.plans[0].factory
+
+    def slowly() -> Any:
+        bench.task.cancel()
+        return make()
+
+    bench.plans[0].factory = slowly
+    bench.output()
+    bench.start()
+    assert await cancelled(bench)
+    assert bench.log[-1] == "a.close"
+
+
 async def test_cancelled_while_open_awaits(bench: Any) -> None:
     bench.input()
     bench.logged("a")
@@ -351,6 +368,31 @@ async def test_timers_stop_when_the_task_is_cancelled(bench: Any) -> None:
     bench.start()
     assert await cancelled(bench)
     assert len(fired) == 10
+
+
+async def test_no_timer_of_a_task_that_ends_meets_a_mailbox_that_takes_no_mail(
+    bench: Any,
+) -> None:
+    """MB-69."""
+    (producer,) = bench.input()
+    told: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context))
+    task = bench.build()
+
+    def submit(_: int) -> None:
+        # Mail that takes longer than the timer waits: some is left for the very end.
+        task.processor.main_executor.execute(asyncio.sleep, 0.005)
+
+    bench.logged(
+        "a", open=lambda _: task._timers.schedule_at_fixed_rate(submit, 1, 1) and None
+    )
+    bench.runner = loop.create_task(task.run())
+    await asyncio.sleep(0.1)
+    producer.end()
+    assert await bench.end() is None
+    assert task.processor.metrics.mails_processed > 10
+    assert told == []
 
 
 async def test_clean_up_that_hangs_is_given_up_and_frees_the_rest(bench: Any) -> None:
