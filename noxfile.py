@@ -10,8 +10,9 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_external_run = True
 nox.options.sessions = ["lint", "types", "layers", "tests"]
 
-# Spark listens to this machine only.
-ENV = {"SPARK_LOCAL_IP": "127.0.0.1"}
+# Spark listens to this machine only. And whatever the caller's shell says, compiled
+# modules are kept: hundreds of worker processes are started, and would compile them all.
+ENV = {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONDONTWRITEBYTECODE": None}
 PEERS = ["bytewax", "streamz"]
 FUZZED = ["wire", "server", "client", "element", "value", "event", "records"]
 LOOK_FOR_ATHERIS = (
