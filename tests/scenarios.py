@@ -4,6 +4,9 @@ A scenario is a behaviour that was written down, with a number, before the code 
 ``MB`` of the mailbox, ``NET`` of the exchange of data, ``SEM`` of operators, windows,
 state and time. A test names what it is about, in its docstring (``NET-31, NET-32.``) or
 in its name (``test_net_31_...``). Only the numbers are kept here.
+
+What no test names is either in ``untested_scenarios.toml`` with its reason (we do
+otherwise on purpose, or the part of the engine is still to come), or printed as missing.
 """
 
 from __future__ import annotations
@@ -11,11 +14,14 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 TESTS = Path(__file__).parent
+UNTESTED = TESTS / "untested_scenarios.toml"
 
 # Family and chapter: the first and the last number.
 CHAPTERS = {
@@ -42,6 +48,7 @@ CHAPTERS = {
 _IN_TEXT = re.compile(r"\b(MB-D|MB|NET|SEM)-?0*(\d+)\b")
 _IN_NAME = re.compile(r"^test_((?:(?:mb|net|sem)_\d+_)+)")
 _NAME_PART = re.compile(r"(mb|net|sem)_(\d+)_")
+_SPAN = re.compile(r"(MB-D|MB|NET|SEM)-?(\d+)(?:-(\d+))?")
 
 
 @dataclass(slots=True)
@@ -71,6 +78,24 @@ class Coverage:
             for number in range(first, last + 1)
             if _name(family, number) not in self.tests
         ]
+
+
+@dataclass(slots=True)
+class Untested:
+    """Which scenarios have no test for a reason.
+
+    Attributes:
+        different: The reason by scenario that we do not follow.
+        waiting: By scenario what it waits for.
+        twice: Scenarios with more than one reason: mistakes.
+    """
+
+    different: dict[str, str] = field(default_factory=dict)
+    waiting: dict[str, str] = field(default_factory=dict)
+    twice: list[str] = field(default_factory=list)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.different or name in self.waiting
 
 
 def scenarios() -> Iterator[str]:
@@ -124,22 +149,80 @@ def collect(root: Path = TESTS) -> Coverage:
     return coverage
 
 
-def report(coverage: Coverage) -> str:
-    """Return a table: how many of each chapter have a test, and which do not."""
+def load_untested(path: Path = UNTESTED) -> Untested:
+    """Read the scenarios without a test, and why."""
+    untested = Untested()
+    for kind, groups in tomllib.loads(path.read_text(encoding="utf-8")).items():
+        reasons: dict[str, str] = getattr(untested, kind)
+        for group in groups:
+            for name in in_spans(group["scenarios"]):
+                if name in untested:
+                    untested.twice.append(name)
+                reasons[name] = group["reason"]
+    return untested
+
+
+def in_spans(text: str) -> list[str]:
+    """Return the scenarios of a list of spans.
+
+    Example:
+        >>> in_spans("NET-7-9, MB-D2")
+        ['NET-7', 'NET-8', 'NET-9', 'MB-D2']
+    """
+    return [
+        _name(family, number)
+        for family, first, last in _SPAN.findall(text)
+        for number in range(int(first), int(last or first) + 1)
+    ]
+
+
+def report(coverage: Coverage, untested: Untested) -> str:
+    """Return tables: how many of each chapter have a test, and why the others do not."""
     lines = []
     for family, chapters in CHAPTERS.items():
-        total = tested = 0
+        sums: Counter[str] = Counter()
         rows = []
         for title, (first, last) in chapters.items():
-            missing = coverage.missing(family, first, last)
-            count = last - first + 1
-            total, tested = total + count, tested + count - len(missing)
-            without = f"   without: {_spans(missing)}" if missing else ""
-            rows.append(f"    {title:<32}{count - len(missing):>4} of {count}{without}")
-        lines += [f"{family:<8}{tested} of {total} scenarios have a test", *rows]
+            counts: Counter[str] = Counter()
+            unexplained = []
+            for number in range(first, last + 1):
+                found = _standing(_name(family, number), coverage, untested)
+                counts[found] += 1
+                if found == "missing":
+                    unexplained.append(number)
+            missing = f"   missing: {_spans(unexplained)}" if unexplained else ""
+            rows.append(f"    {title:<32}{_counted(counts)}{missing}")
+            sums += counts
+        lines += [f"{family:<36}{_counted(sums)}", *rows]
+    for kind in ("different", "waiting"):
+        lines += ["", f"{kind}:", *_reasons(getattr(untested, kind))]
     if coverage.unknown:
         lines.append(f"no such scenario: {', '.join(coverage.unknown)}")
     return "\n".join(lines)
+
+
+def _standing(name: str, coverage: Coverage, untested: Untested) -> str:
+    if name in coverage.tests:
+        return "tested"
+    if name in untested.different:
+        return "different"
+    return "waiting" if name in untested.waiting else "missing"
+
+
+def _counted(counts: Counter[str]) -> str:
+    return (
+        f"{counts['tested']:4} of {counts.total():3} tested"
+        f"{counts['different']:5} different{counts['waiting']:5} to come"
+    )
+
+
+def _reasons(reasons: dict[str, str]) -> Iterator[str]:
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for name, reason in reasons.items():
+        ((family, number),) = _IN_TEXT.findall(name)
+        numbers.setdefault((reason, family), []).append(int(number))
+    for (reason, family), found in numbers.items():
+        yield f"    {family:<5}{_spans(found):<30} {reason}"
 
 
 def _name(family: str, number: int) -> str:
@@ -158,5 +241,5 @@ def _spans(numbers: list[int]) -> str:
 
 if __name__ == "__main__":
     found = collect()
-    print(report(found))
+    print(report(found, load_untested()))
     sys.exit(1 if found.unknown else 0)

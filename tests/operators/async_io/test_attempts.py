@@ -203,7 +203,7 @@ async def test_after_the_last_attempt_the_letter_says_how_many_there_were(
 async def test_the_end_of_input_waits_for_retries_with_all_their_attempts(
     drive: Any,
 ) -> None:
-    """Instead of SEM-115: nothing is cut short at the end of the input."""
+    """Flink tries only once more; here nothing is cut short at the end of the input."""
     server = Server({1: [ValueError(), ValueError()]})
     driven = await drive(server, retry=STEADY)
     driven.send([1])
