@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiomailbox.operators.aggregates import (
     Aggregate,
     aggregates,
+    can_merge,
     check_aggregate,
     collect_list,
     count,
@@ -262,6 +263,7 @@ __all__ = [
     "WithLatestOperator",
     "aggregates",
     "callable_kind",
+    "can_merge",
     "check_aggregate",
     "check_descriptors",
     "check_function",

@@ -58,7 +58,7 @@ def check_aggregate(function: object, parameter: str = "aggregate") -> Any:
         WrongTypeError: If one is missing.
     """
     for method in _METHODS:
-        if not callable(getattr(function, method, None)):
+        if not _has(function, method):
             raise WrongTypeError(
                 parameter,
                 f"{function!r} has no method {method}",
@@ -71,6 +71,24 @@ def check_aggregate(function: object, parameter: str = "aggregate") -> Any:
 def is_async_aggregate(function: Any) -> bool:
     """Return whether a method of the aggregate function is ``async def``."""
     return any(is_async_callable(getattr(function, method)) for method in _METHODS)
+
+
+def can_merge(aggregate: Any) -> bool:
+    """Return whether an aggregate function has a ``merge``, and so have its parts.
+
+    Example:
+        >>> can_merge(count()), can_merge(AggregateFunction), can_merge(len)
+        (True, False, False)
+    """
+    parts = aggregate.custom if isinstance(aggregate, Aggregate) else ()
+    return _has(aggregate, "merge") and all(_has(part, "merge") for part in parts)
+
+
+def _has(function: object, method: str) -> bool:
+    """Say whether there is a method, and not the empty one of the base class."""
+    found = getattr(function, method, None)
+    empty = getattr(AggregateFunction, method)
+    return callable(found) and getattr(found, "__func__", found) is not empty
 
 
 class Aggregate:
@@ -86,6 +104,7 @@ class Aggregate:
         add: ``add(record, accumulator)`` returns the accumulator, changed.
         get_result: Returns the result; changes nothing.
         merge: ``merge(first, second)`` returns the first, changed.
+        custom: The parts that are aggregate functions of their own.
         is_commutative: Whether the order of the records is all the same, which it is
             not to `collect_list`, nor to objects that do not say so; see `commutative`.
         roll: ``roll(keys, records, get, put, append)`` adds each record to its key's
@@ -109,6 +128,7 @@ class Aggregate:
     ) -> None:
         self._pieces = pieces
         self.names = names
+        self.custom = [selector for kind, selector in pieces if kind == "custom"]
         self.is_commutative = all(
             is_commutative(selector) if kind == "custom" else kind != "collect_list"
             for kind, selector in pieces

@@ -12,6 +12,7 @@ from aiomailbox.operators import (
     KeySelector,
     OnError,
     StatefulOperator,
+    can_merge,
     check_aggregate,
     check_function,
     fail,
@@ -145,10 +146,11 @@ def _folding(reduce: Any, aggregate: Any, *, merging: bool) -> Any:
         )
     if aggregate is None:
         return None
-    if merging and not callable(getattr(aggregate, "merge", None)):
+    if merging and not can_merge(aggregate):
         raise WrongTypeError(
             "aggregate",
-            f"{aggregate!r} has no method merge, which session windows need",
+            f"{aggregate!r} has no method merge, or a part of it has none, and session "
+            "windows need it",
             "Define merge(first, second).",
         )
     return check_aggregate(aggregate)

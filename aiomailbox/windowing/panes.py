@@ -13,7 +13,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from aiomailbox.operators import Pending, StatefulSnapshot, is_commutative
+from aiomailbox.operators import Pending, StatefulSnapshot, can_merge, is_commutative
+from aiomailbox.records import MAX_TIMESTAMP
 from aiomailbox.windowing.assigners import SlidingEventTimeWindows, required_timestamp
 from aiomailbox.windowing.open_windows import Contents, ContentsByStart
 from aiomailbox.windowing.running_merge import RunningMerge
@@ -38,7 +39,7 @@ def may_share_panes(assigner: SlidingEventTimeWindows, aggregate: Any) -> bool:
     size, slide = assigner.size_ms, assigner.slide_ms
     return (
         is_commutative(aggregate)
-        and callable(getattr(aggregate, "merge", None))
+        and can_merge(aggregate)
         and size >= _WINDOWS_MIN * slide
         and slide <= _PANES_MAX * math.gcd(size, slide)
     )
@@ -165,7 +166,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             for start in range(ended[-1].start, ended[0].end, self._pane)
             if key in panes.get(start, ())
         }
-        merge = self._merge_of(mine)
+        merge = self._merge_of(mine, last=ended[0].start)
         contents: list[Any] = []
         for start, _ in reversed(ended):
             restored = self._fired.of(start)
@@ -207,11 +208,14 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             both[1][start] = {k: v for k, v in before.items() if k not in revived}
         return both
 
-    def _merge_of(self, panes: Mapping[int, Contents]) -> RunningMerge:
+    def _merge_of(
+        self, panes: Mapping[int, Contents], last: int = MAX_TIMESTAMP
+    ) -> RunningMerge:
         return RunningMerge(
             panes,
             self._aggregate,
             size=self._size,
             slide=self._slide,
             pane=self._pane,
+            last=last,
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from aiomailbox.records import MIN_TIMESTAMP
+from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.windowing.open_windows import Contents
 
 
@@ -26,10 +26,11 @@ class RunningMerge:
         size: Of a window, a multiple of ``pane``; milliseconds like all that follows.
         slide: Between the starts of two windows, a multiple of ``pane``.
         pane: Length of a pane.
+        last: The start of the last window that is asked for; others cost nothing.
 
     Invariants:
         ``_block`` is a window's start, and ``_rests`` has all windows that begin in the
-        block, from the one that is taken next.
+        block, from the one that is taken next up to the last.
         ``_grown`` holds the panes from ``_block + size`` up to ``_grown_to``.
 
     Cost:
@@ -52,6 +53,7 @@ class RunningMerge:
         "_block",
         "_grown",
         "_grown_to",
+        "_last",
         "_pane",
         "_panes",
         "_rests",
@@ -67,7 +69,9 @@ class RunningMerge:
         size: int,
         slide: int,
         pane: int,
+        last: int = MAX_TIMESTAMP,
     ) -> None:
+        self._last = last
         self._panes = panes
         self._aggregate = aggregate
         self._size = size
@@ -125,7 +129,7 @@ class RunningMerge:
             found = self._panes.get(pane)
             if found:
                 self.merge_into(rest, found)
-            if (pane - block) % self._slide == 0:
+            if pane <= self._last and (pane - block) % self._slide == 0:
                 # Also where nothing is yet: a record may still come late.
                 self._rests[pane] = {}
                 self.merge_into(self._rests[pane], rest)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators import (
     aggregates,
     collect_list,
@@ -17,8 +18,10 @@ from aiomailbox.operators import (
     sum_,
 )
 from aiomailbox.records import MAX_TIMESTAMP
+from aiomailbox.state import AggregateFunction
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing import (
+    EventTimeSessionWindows,
     PanedAggregateOperator,
     SlidingAggregateOperator,
     SlidingEventTimeWindows,
@@ -68,6 +71,50 @@ def test_windows_that_would_gain_nothing_do_not_share(size: int, slide: int) -> 
 )
 def test_records_whose_order_may_matter_stay_in_order(options: Any) -> None:
     assert type(operator_for(10, 1, **options)) is SlidingAggregateOperator
+
+
+@commutative
+class NoMerge(AggregateFunction):
+    """Counts, and inherits a merge that does nothing."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: Any, accumulator: int) -> int:
+        return accumulator + 1
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+
+@pytest.mark.parametrize(
+    "aggregate", [NoMerge(), aggregates(n=NoMerge(), m=count())], ids=["one", "part"]
+)
+def test_what_has_no_merge_of_its_own_is_not_merged(aggregate: Any) -> None:
+    operator = operator_for(10, 1, aggregate=aggregate)
+    assert type(operator) is SlidingAggregateOperator
+    with pytest.raises(WrongTypeError, match="no method merge"):
+        window_operator(len, EventTimeSessionWindows(5), aggregate=aggregate)
+
+
+def test_a_late_record_costs_by_the_windows_that_it_changes() -> None:
+    merged: list[int] = []
+
+    @commutative
+    class Merged(NoMerge):
+        def merge(self, first: int, second: int) -> int:
+            merged.append(second)
+            return first + second
+
+    operator = operator_for(10_000, 10, aggregate=Merged(), allowed_lateness=1)
+    assert isinstance(operator, PanedAggregateOperator)
+    with OneInputHarness(operator, keyed=True) as harness:
+        harness.process_run([("a", 1)], [0])
+        harness.process_watermark(19)
+        merged.clear()
+        harness.process_run([("a", 1)], [15])
+        assert harness.values == [1, 1, 2]
+        assert len(merged) < 20
 
 
 def test_a_record_is_added_once_however_many_windows_it_is_in() -> None:
