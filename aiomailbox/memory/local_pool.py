@@ -174,8 +174,8 @@ class LocalBufferPool:
             raise OverdraftCeilingError(
                 f"the buffer pool of {self.owner!r} has lent "
                 f"{self._elastic} segments beyond its size of {self.size}, which is "
-                "its overdraft ceiling. Emit less per record (a generator flat_map is "
-                "paused between its items) or raise overdraft_ceiling."
+                "its overdraft ceiling. Emit less for each record (a generator "
+                "flat_map is paused between its items), or pass content by reference."
             )
         segment.lender = self
         self._quota.count_up(channel)

@@ -18,14 +18,15 @@ from aiomailbox.operators.record_failures import RecordFailures, report_all
 from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
 
 # About a millisecond of emitting: then the event loop gets its turn.
-_PIECES_PER_TURN: Final = 4
+_RECORDS_PER_TURN: Final = 4 * RUN_LENGTH_MAX
 
 _ASYNC_REMEDY: Final = (
     "An async def function: pass the function itself instead of calling it in a "
     "lambda, or use map_async."
 )
 
-_Piece = tuple[list[Any], list[int] | None]
+# Values, timestamps, and whether another piece follows.
+_Piece = tuple[list[Any], list[int] | None, bool]
 
 
 class Stage(Protocol):
@@ -70,6 +71,8 @@ class FusedLoop:
         self._fatal: BaseException | None = None
         self._waiting = False
         self._checked = False
+        # Nobody knows yet how large the results of a flat_map are.
+        self._piece_length = 1
         self._plain_loop: Callable[..., Any] | None = None
         self._timed_loop: Callable[..., Any] | None = None
 
@@ -91,7 +94,13 @@ class FusedLoop:
         self._checked = True
         factory = compile_loop(LoopShape(self._kinds, timed, checked))
         functions = [stage.function for stage in self._stages]
-        loop = factory(self._failed, self._wrong, self._iterable, functions)
+        loop = factory(
+            self._failed,
+            self._wrong,
+            self._iterable,
+            lambda: self._piece_length,
+            functions,
+        )
         if checked:
             return loop
         if timed:
@@ -113,28 +122,40 @@ class FusedLoop:
         return then(pending, self._output.emit_run, run)
 
     def _emit_pieces(self, pieces: Generator[_Piece]) -> Pending:
-        availability = self._output.availability
         pending: Pending = None
-        for _ in range(_PIECES_PER_TURN):
-            values, timestamps = next(pieces)
-            pending = self._emit(values, timestamps)
-            if len(values) < RUN_LENGTH_MAX:
+        emitted = 0
+        while emitted < _RECORDS_PER_TURN and pending is None:
+            values, timestamps, has_more = next(pieces)
+            emitted += len(values)
+            pending = self._emit_piece(values, timestamps)
+            if not has_more:
                 return pending
-            if pending is not None or not availability.available:
+            if not self._output.availability.available:
                 break
         return self._emit_later(pieces, pending)
 
+    def _emit_piece(self, values: list[Any], timestamps: list[int] | None) -> Pending:
+        """Emit a piece, and let the next one be longer only if this one fitted.
+
+        A thousand records of a megabyte each would be far beyond what may be lent.
+        """
+        pending = self._emit(values, timestamps)
+        if not self._output.availability.available:
+            self._piece_length = max(1, len(values) // 2)
+        elif len(values) == self._piece_length:
+            self._piece_length = min(2 * self._piece_length, RUN_LENGTH_MAX)
+        return pending
+
     async def _emit_later(self, pieces: Generator[_Piece], pending: Pending) -> None:
         with contextlib.closing(pieces):
-            is_last = False
-            while not is_last:
+            has_more = True
+            while has_more:
                 if pending is not None:
                     await pending
                 await asyncio.sleep(0)
                 await self._output.availability.wait()
-                values, timestamps = next(pieces)
-                pending = self._emit(values, timestamps)
-                is_last = len(values) < RUN_LENGTH_MAX
+                values, timestamps, has_more = next(pieces)
+                pending = self._emit_piece(values, timestamps)
             if pending is not None:
                 await pending
 

@@ -5,7 +5,7 @@ Theory of operation: the functions become ``f0``, ``f1``, … and the value afte
 something is raised (CPython 3.11 and later): the stage that failed and what it was
 called with are known exactly, and the loop simply goes on with the next record.
 A chain with a flat_map becomes a generator of bounded pieces, so that it can be paused
-in the middle of a record.
+in the middle of a record; how many records the next piece has is asked before it.
 
 With ``checked`` every result is looked at, which is done for the first run; afterwards
 the last value of a run speaks for all.
@@ -20,8 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
-
-from aiomailbox.records import RUN_LENGTH_MAX
 
 _INDENT: Final = "    "
 
@@ -58,14 +56,15 @@ LoopFactory = Callable[..., Callable[..., Any]]
 
 
 def loop_source(shape: LoopShape) -> str:
-    """Return the source of ``make(failed, wrong, iterable, f0, …)``.
+    """Return the source of ``make(failed, wrong, iterable, coroutine, length, f0, …)``.
 
     ``make`` returns ``loop(values, timestamps)``. Without a flat_map that returns the
-    new values and timestamps; with one it is a generator of such pairs.
+    new values and timestamps; with one it is a generator of these and of whether more
+    pieces follow, and ``length()`` says how many records the next one has at most.
 
     Example:
         >>> print(loop_source(LoopShape((StageKind.MAP,), False, False)))
-        def make(failed, wrong, iterable, coroutine, f0):
+        def make(failed, wrong, iterable, coroutine, length, f0):
             def loop(values, timestamps):
                 v1 = None
                 out = []
@@ -104,9 +103,10 @@ def _make(
     failed: Callable[..., None],
     wrong: Callable[..., None],
     iterable: Callable[..., Any],
+    length: Callable[[], int],
     functions: list[Callable[..., Any]],
 ) -> Callable[..., Any]:
-    return make(failed, wrong, iterable, types.CoroutineType, *functions)
+    return make(failed, wrong, iterable, types.CoroutineType, length, *functions)
 
 
 class _Writer:
@@ -120,7 +120,7 @@ class _Writer:
 
     def source(self) -> str:
         kinds = self._shape.kinds
-        parameters = ["failed", "wrong", "iterable", "coroutine"]
+        parameters = ["failed", "wrong", "iterable", "coroutine", "length"]
         parameters += [f"f{stage}" for stage in range(len(kinds))]
         self._write(f"def make({', '.join(parameters)}):")
         self._depth = 1
@@ -146,6 +146,8 @@ class _Writer:
         if self._shape.timed:
             self._write("times = []")
             self._write("append_time = times.append")
+        if self._shape.expands:
+            self._write("most = length()")
 
     def _record_loop(self) -> None:
         if self._shape.timed:
@@ -215,9 +217,9 @@ class _Writer:
         if self._shape.timed:
             self._write("append_time(t)")
         if self._shape.expands:
-            self._write(f"if len(out) == {RUN_LENGTH_MAX}:")
+            self._write("if len(out) == most:")
             self._depth += 1
-            self._write(f"yield {self._produced()}")
+            self._write(f"yield {self._produced()}, True")
             self._fresh_lists()
             self._depth -= 1
 
@@ -225,8 +227,10 @@ class _Writer:
         for stage, result in self._results:
             self._write(f"if type({result}) is coroutine:")
             self._write(f"{_INDENT}wrong({stage}, {result}, out)")
-        keyword = "yield" if self._shape.expands else "return"
-        self._write(f"{keyword} {self._produced()}")
+        if self._shape.expands:
+            self._write(f"yield {self._produced()}, False")
+        else:
+            self._write(f"return {self._produced()}")
 
     def _produced(self) -> str:
         if self._shape.timed:

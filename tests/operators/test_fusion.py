@@ -352,7 +352,7 @@ async def test_a_generator_is_paused_between_its_items_while_the_output_is_full(
     availability = harness.recorded.availability
     availability.reset()
     pending = harness.operator.process_run(ListRun([3 * RUN_LENGTH_MAX]))
-    assert len(given_out) == RUN_LENGTH_MAX
+    assert len(given_out) == 1
     availability.set_available()
     await pending
     assert len(harness.values) == 3 * RUN_LENGTH_MAX
@@ -396,15 +396,27 @@ async def test_a_generator_that_never_ends_lets_the_loop_go():
             await harness.operator.process_run(ListRun([None]))
 
 
-def test_runs_that_a_flat_map_makes_are_bounded():
+def test_runs_that_a_flat_map_makes_grow_while_they_fit_and_are_bounded():
     part = FlatMapOperator(lambda value: range(value))
     with OneInputHarness(part) as harness:
-        harness.process_run([RUN_LENGTH_MAX, RUN_LENGTH_MAX, 5])
-        assert [len(run) for run in harness.recorded.runs] == [
-            RUN_LENGTH_MAX,
-            RUN_LENGTH_MAX,
-            5,
-        ]
+        harness.process_run([3 * RUN_LENGTH_MAX])
+        lengths = [len(run) for run in harness.recorded.runs]
+        assert lengths[:11] == [2**power for power in range(11)]
+        assert set(lengths[11:-1]) == {RUN_LENGTH_MAX}
+        assert sum(lengths) == 3 * RUN_LENGTH_MAX
+
+
+def test_runs_that_a_flat_map_makes_shrink_while_they_fill_the_output():
+    part = FlatMapOperator(lambda value: range(value))
+    with OneInputHarness(part) as harness:
+        harness.process_run([2 * RUN_LENGTH_MAX])
+        recorded = harness.recorded
+        for expected in (1024, 512, 256, 128):
+            recorded.availability.reset()
+            pending = harness.operator.process_run(ListRun([RUN_LENGTH_MAX + 1]))
+            recorded.availability.set_available()
+            pending.close()
+            assert len(recorded.runs[-1]) == expected
 
 
 def test_watermarks_pass_a_fused_chain():

@@ -340,3 +340,22 @@ async def test_sources_of_several_workers_wait_for_each_other(
     )
     numbers = await env.from_collection(range(0, 20_000, 10), strategy).collect()
     assert sorted(numbers) == list(range(0, 20_000, 10))
+
+
+async def test_a_generator_of_large_records_waits_for_the_other_process():
+    """What it makes is far more than may be lent beyond the buffers of its task."""
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    env.deployment = am.Processes(2)
+
+    def pages(number: int) -> Any:
+        for page in range(40):
+            yield bytes([number]) * 1_000_000 + bytes([page])
+
+    found = await (
+        env.from_collection([0, 1])
+        .flat_map(pages)
+        .partition_custom(lambda first, count: 1 - first, lambda page: page[0])
+        .map(lambda page: (page[0], page[-1], len(page)))
+        .collect()
+    )
+    assert sorted(found) == [(n, p, 1_000_001) for n in (0, 1) for p in range(40)]
