@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime.processing_time import (
@@ -69,6 +69,19 @@ class TimerSnapshot:
     processing: dict[int, _Rows] = field(default_factory=dict)
 
 
+class Cancellation(Protocol):
+    """Knows whether a task is cancelled."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it is; an attribute, since it is read before each timer."""
+        ...
+
+
+class _Never:
+    cancelled: Final = False
+
+
 class InternalTimerService:
     """The timers of one operator in one subtask.
 
@@ -82,7 +95,7 @@ class InternalTimerService:
         processing_time: Arms one timer, the earliest in processing time.
         max_parallelism: Number of key groups of the job.
         key_group_range: The key groups of this subtask.
-        is_cancelled: Whether the task has been cancelled: nothing more fires then.
+        cancellation: Of the task: nothing more fires once it is cancelled.
 
     Attributes:
         current_watermark: The last watermark, `MIN_TIMESTAMP` before the first.
@@ -111,8 +124,8 @@ class InternalTimerService:
 
     __slots__ = (
         "_armed",
+        "_cancellation",
         "_event",
-        "_is_cancelled",
         "_key_group_range",
         "_keys",
         "_max_parallelism",
@@ -130,7 +143,7 @@ class InternalTimerService:
         max_parallelism: int,
         key_group_range: KeyGroupRange,
         *,
-        is_cancelled: Callable[[], bool] = bool,
+        cancellation: Cancellation | None = None,
     ) -> None:
         self.current_watermark = MIN_TIMESTAMP
         self._target = target
@@ -138,8 +151,7 @@ class InternalTimerService:
         self._processing_time = processing_time
         self._max_parallelism = max_parallelism
         self._key_group_range = key_group_range
-        # Called without arguments ``bool`` is the answer of a task that goes on.
-        self._is_cancelled = is_cancelled
+        self._cancellation = cancellation or _Never()
         self._event = TimerQueue()
         self._processing = TimerQueue()
         self._armed: TimerHandle | None = None
@@ -279,8 +291,8 @@ class InternalTimerService:
         self, queue: TimerQueue, limit: int, fire: Callable[[Timer], Pending]
     ) -> Pending:
         pop_due, set_current_key = queue.pop_due, self._keys.set_current_key
-        is_cancelled = self._is_cancelled
-        while not is_cancelled() and (timer := pop_due(limit)) is not None:
+        cancellation = self._cancellation
+        while not cancellation.cancelled and (timer := pop_due(limit)) is not None:
             set_current_key(timer.key)
             pending = fire(timer)
             if pending is not None:
@@ -298,7 +310,9 @@ class InternalTimerService:
         while True:
             if following is not None:
                 await following
-            if self._is_cancelled() or (timer := queue.pop_due(limit)) is None:
+            if self._cancellation.cancelled:
+                return
+            if (timer := queue.pop_due(limit)) is None:
                 return
             self._keys.set_current_key(timer.key)
             following = fire(timer)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast, overload
 
 from aiomailbox.errors import MailboxClosedError, RejectedMailError
+from aiomailbox.mailbox.control import LoopControl
 from aiomailbox.mailbox.mail import Mail, MailOptions, check_priority
 from aiomailbox.mailbox.submission import MailFuture, Submission
 from aiomailbox.mailbox.yielding import MailYielder
@@ -193,9 +194,10 @@ class MailboxExecutor:
         )
         return future.result()
 
-    def is_cancelled(self) -> bool:
-        """Whether the mailbox's task has been cancelled: long work should end."""
-        return self._yielder.control.cancelled
+    @property
+    def cancellation(self) -> LoopControl:
+        """Its ``cancelled`` says whether the mailbox's task is: long work should end."""
+        return self._yielder.control
 
     def is_idle(self) -> bool:
         """Whether nothing happens until mail comes or the default action resumes."""

@@ -307,8 +307,6 @@ async def _run_queued_mail(mailbox: MailboxExecutor) -> None:
         await mailbox.yield_until(reached, ignore_deferrable=True)
         if not mailbox.has_deferrable_mail():
             return
-        # Work that is deferred for ever must not hold the loop: it can be cancelled.
-        await asyncio.sleep(0)
 
 
 def _complete(future: asyncio.Future[None]) -> None:

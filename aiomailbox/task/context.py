@@ -114,7 +114,7 @@ class TaskRuntimeContext:
             self.processing_time,
             self.max_parallelism,
             self.key_group_range,
-            is_cancelled=self.mailbox.is_cancelled,
+            cancellation=self.mailbox.cancellation,
         )
 
     def spawn(

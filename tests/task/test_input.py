@@ -262,6 +262,7 @@ async def act(bench: Any, status: InputStatus) -> tuple[Any, Controller]:
 async def test_what_follows_from_a_status(
     bench: Any, status: InputStatus, has_input: bool, suspends: bool
 ) -> None:
+    """MB-64: nothing was said to be there, and there is something: no waiting."""
     bench.input()
     bench.logged("a")
     bench.output()
