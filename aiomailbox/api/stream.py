@@ -247,13 +247,13 @@ class DataStream(
         Args:
             key: A field's name, or a function of a record. Keys are int, str, float,
                 bool, bytes or tuples of these, all of one type.
-            on_error: What to do with a record without a key, or with one of another
-                type than the first; dead letters are a side output of the keyed stream.
-                If given, keys are read twice.
+            on_error: What to do with a record without a key, or with one of another type
+                than the first; dead letters are a side output. Keys are then read twice.
         """
         stream, selector = self, key_selector(key, self._origins)
         if check_on_error(on_error).action is not ErrorAction.FAIL:
-            stream = self._derive("key", partial(key_check, selector, on_error))
+            factory = partial(key_check, selector, on_error)
+            stream = self._derive("key", factory, follows_input=True)
         return KeyedStream(self._definition, stream._origins, selector)
 
     def window_all(

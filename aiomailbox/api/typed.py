@@ -77,4 +77,5 @@ class DeclaredType(Generic[StreamT]):
         stream: Any = self._stateless(StageKind.MAP, check, fail)
         fields = RecordFields.of_type(output_type)
         stream._origins[0].transformation.record_fields = fields
+        stream._origins[0].transformation.follows_input = True
         return stream  # type: ignore[no-any-return]

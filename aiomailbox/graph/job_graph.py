@@ -132,16 +132,17 @@ def resolve_nodes(
     """
     transformations = reachable(sinks)
     _check_uids(transformations)
-    widest = max(
-        [_parallelism(item, parallelism) for item in transformations], default=1
-    )
+    counts: dict[int, int] = {}
+    for item in transformations:
+        counts[id(item)] = _parallelism(item, parallelism, counts)
+    widest = max(counts.values(), default=1)
     key_groups = max_parallelism or default_max_parallelism(widest)
     nodes: dict[int, Node] = {}
     for index, item in enumerate(transformations):
         node = Node(
             index,
             item,
-            _parallelism(item, parallelism),
+            counts[id(item)],
             item.max_parallelism or key_groups,
         )
         _check_parallelism(node)
@@ -176,7 +177,15 @@ def _slot_sharing_group(node: Node) -> str:
     return groups.pop() if len(groups) == 1 else DEFAULT_SLOT_SHARING_GROUP
 
 
-def _parallelism(item: Transformation, default: int) -> int:
+def _parallelism(item: Transformation, default: int, known: dict[int, int]) -> int:
+    """Return an item's subtasks, given those of all upstream by their ``id``."""
+    if item.follows_input and item.parallelism is None:
+        inputs = {
+            known[id(origin.transformation)]
+            for united in item.inputs
+            for origin in united
+        }
+        default = inputs.pop() if len(inputs) == 1 else 1
     wanted = item.parallelism or default
     bound = item.parallelism_max
     return wanted if bound is None else min(wanted, bound)

@@ -73,6 +73,8 @@ class Transformation:
         inputs: For each input of the operator, the origins that are united there.
         parallelism: Subtasks; None means the environment's.
         parallelism_max: More subtasks than this make no sense; None for no bound.
+        follows_input: Whether it has as many subtasks as its input where it says
+            nothing, so that records stay in order; one where several inputs differ.
         max_parallelism: Key groups, None for the environment's.
         uid: The user's stable name, for state.
         chaining: Whether it may share a task.
@@ -92,6 +94,7 @@ class Transformation:
     inputs: list[list[Origin]] = field(default_factory=list)
     parallelism: int | None = None
     parallelism_max: int | None = None
+    follows_input: bool = False
     max_parallelism: int | None = None
     uid: str | None = None
     chaining: ChainingStrategy = ChainingStrategy.ALWAYS

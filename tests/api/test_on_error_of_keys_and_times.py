@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -23,6 +23,20 @@ RECORDS = [
     {"user": "a", "at": "soon"},
     {"user": "a", "at": 7_000},
 ]
+
+
+class OutOfOrder(am.KeyedProcessFunction):
+    """Emits numbers that come after a larger one of their key."""
+
+    last = am.ValueStateDescriptor("last", int, default=-1)
+
+    def open(self, context: Any) -> None:
+        self.seen = context.state.get_value(self.last)
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        if value < self.seen.value():
+            out.collect(value)
+        self.seen.update(value)
 
 
 def user(record: dict[str, Any]) -> Any:
@@ -62,6 +76,29 @@ async def test_each_job_of_a_description_fixes_its_type_of_keys_anew() -> None:
     assert await counts.collect() == [1, 2]
     kinds[0] = str
     assert await counts.collect() == [1, 2]
+
+
+@pytest.mark.parametrize("sources", [1, 2])
+async def test_records_of_a_key_stay_in_order_where_some_have_none(
+    sources: int,
+) -> None:
+    """The source has one subtask, and what comes after it has three."""
+
+    async def numbers(begin: int) -> AsyncIterator[int]:
+        for number in range(begin, begin + 20_000):
+            yield number
+
+    env = Env(3)
+    streams = [env.from_async_iterable(numbers(at * 10**6)) for at in range(sources)]
+    if sources > 1:
+        streams.append(env.from_collection([5 * 10**6]).set_parallelism(2))
+    united = streams[0].union(*streams[1:])
+
+    def source_and_last_digit(number: int) -> tuple[int, int]:
+        return number // 10**6, number % 10
+
+    keyed = united.key_by(source_and_last_digit, on_error=am.skip)
+    assert await keyed.process(OutOfOrder()).collect() == []
 
 
 async def test_a_record_without_a_key_becomes_a_dead_letter() -> None:
