@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from aiomailbox.columnar.arrow_form import ArrowForm
 from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.batch_class import batch_class
 from aiomailbox.columnar.decode import (
     EPOCH,
     SpecialColumns,
@@ -21,11 +23,10 @@ from aiomailbox.columnar.forms import (
 )
 from aiomailbox.columnar.named_tuples import record_class
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.columnar.rows_form import ArrowRowsForm
 
 __all__ = [
     "EPOCH",
-    "ArrowRowsForm",
+    "ArrowForm",
     "ArrowRun",
     "BatchMaker",
     "ClassForm",
@@ -35,6 +36,7 @@ __all__ = [
     "RowMaker",
     "SpecialColumns",
     "StructBuilder",
+    "batch_class",
     "check_unique",
     "column_decoder",
     "in_micros",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.decode import epoch_micros
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import RecordTypeError, TimestampError
+from aiomailbox.records import ListRun, Run
 
 __all__ = ["ArrowRun"]
 
@@ -30,7 +32,7 @@ class ArrowRun:
         ([5, 7], [Record(city='Rome', ms=7)])
     """
 
-    __slots__ = ("_rows", "batch", "row_maker", "timestamps")
+    __slots__ = ("_batch", "_indices", "_rows", "row_maker", "timestamps")
 
     def __init__(
         self,
@@ -38,10 +40,20 @@ class ArrowRun:
         row_maker: RowMaker,
         timestamps: list[int] | None = None,
     ) -> None:
-        self.batch = batch
         self.row_maker = row_maker
         self.timestamps = timestamps
+        self._batch = batch
+        # Which rows of the batch these are; None for all.
+        self._indices: list[int] | None = None
         self._rows: list[Any] | None = None
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The records' columns; those that were taken are put together by the first call."""
+        if self._indices is not None:
+            indices = pa.array(np.array(self._indices, np.int64))
+            self._batch, self._indices = self._batch.take(indices), None
+        return self._batch
 
     @property
     def values(self) -> list[Any]:
@@ -52,11 +64,13 @@ class ArrowRun:
         return rows
 
     def __len__(self) -> int:
-        return int(self.batch.num_rows)
+        if self._indices is not None:
+            return len(self._indices)
+        return int(self._batch.num_rows)
 
     def __repr__(self) -> str:
         return (
-            f"<ArrowRun of {len(self)} records: {', '.join(self.batch.schema.names)}>"
+            f"<ArrowRun of {len(self)} records: {', '.join(self._batch.schema.names)}>"
         )
 
     def slice(self, start: int, stop: int) -> ArrowRun:
@@ -71,15 +85,35 @@ class ArrowRun:
             part._rows = rows[start:stop]
         return part
 
+    def take(self, indices: list[int]) -> Run:
+        """Return the records at these places, in this order; copies no column yet.
+
+        It is a list of rows if values of a column's type cannot be picked.
+        """
+        timestamps, rows, chosen = self.timestamps, self._rows, self._indices
+        taken = None if timestamps is None else [timestamps[each] for each in indices]
+        if not self.row_maker.can_take:
+            values = self.values
+            return ListRun([values[each] for each in indices], taken)
+        run = ArrowRun(self._batch, self.row_maker, taken)
+        run._indices = indices if chosen is None else [chosen[each] for each in indices]
+        if rows is not None:
+            run._rows = [rows[each] for each in indices]
+        return run
+
     def with_timestamps(self, timestamps: list[int] | None) -> ArrowRun:
         """Return the same records with other event times."""
-        run = ArrowRun(self.batch, self.row_maker, timestamps)
-        run._rows = self._rows
+        run = ArrowRun(self._batch, self.row_maker, timestamps)
+        run._indices, run._rows = self._indices, self._rows
         return run
 
     def size_bytes(self) -> int:
         """Return the bytes of the columns, without the rows made from them."""
-        return int(self.batch.nbytes)
+        size_bytes = int(self._batch.nbytes)
+        if self._indices is None:
+            return size_bytes
+        # Their share of the batch that they keep alive.
+        return size_bytes * len(self._indices) // max(1, int(self._batch.num_rows))
 
     def column(self, name: str) -> pa.Array:
         """Return a column.

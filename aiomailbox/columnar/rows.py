@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from aiomailbox.columnar.decode import SpecialColumns, column_decoder
 from aiomailbox.columnar.forms import RecordForm
+from aiomailbox.columnar.ipc import can_travel
 
 __all__ = ["RowMaker"]
 
@@ -21,6 +22,12 @@ class RowMaker:
         special: Functions for columns whose plain values mean something else, by path,
             see `column_decoder`.
 
+    Attributes:
+        schema: The batches' schema.
+        form: What a record is.
+        can_take: Whether single values of all columns can be picked.
+        has_special: Whether plain values of a column mean something else.
+
     Raises:
         UnsupportedColumnError: If a column does not fit the form; names it.
 
@@ -32,7 +39,7 @@ class RowMaker:
         [Record(city='Oslo', visits=3), Record(city='Rome', visits=None)]
     """
 
-    __slots__ = ("_build", "_decoders", "schema")
+    __slots__ = ("_build", "_decoders", "can_take", "form", "has_special", "schema")
 
     def __init__(
         self,
@@ -41,6 +48,9 @@ class RowMaker:
         special: SpecialColumns | None = None,
     ) -> None:
         self.schema = schema
+        self.form = form
+        self.has_special = bool(special)
+        self.can_take = all(can_travel(field.type) for field in schema)
         self._build = form.builder(tuple(schema.names))
         self._decoders = [
             column_decoder(field.type, form.nested(field.name), (field.name,), special)

@@ -38,16 +38,42 @@ class RecordClass:
         fields: Names of its fields; one, ``value``, for an enum.
         split: Returns an object's fields as a tuple.
         build: Returns an object, given its fields in order.
+        names_fields: Whether each object has fields of its own: then its two fields
+            here are their names and their values.
     """
 
-    __slots__ = ("build", "fields", "kind", "name", "split")
+    __slots__ = ("build", "fields", "kind", "name", "names_fields", "split")
 
     def __init__(self, kind: type) -> None:
         self.kind = kind
+        self.names_fields = False
         self.name = f"{kind.__module__}.{kind.__qualname__}"
         self.fields = _fields_of(kind)
         self.split = _splitter(kind, self.fields)
         self.build = _builder(kind, self.fields)
+
+    @classmethod
+    def taken_apart(
+        cls,
+        kind: type,
+        fields: tuple[str, ...],
+        split: Callable[[Any], tuple[Any, ...]],
+        build: Callable[[Any], Any],
+        *,
+        names_fields: bool = False,
+    ) -> RecordClass:
+        """Return how objects of a class that is no record are taken apart.
+
+        ``build`` gets what a peer has sent: it checks it, and runs none of it.
+        """
+        made = cls.__new__(cls)
+        made.kind = kind
+        made.name = f"{kind.__module__}.{kind.__qualname__}"
+        made.fields = fields
+        made.split = split
+        made.build = build
+        made.names_fields = names_fields
+        return made
 
 
 class RecordClasses:
@@ -58,7 +84,8 @@ class RecordClasses:
     the fields. Of each job's families at most 1,000 classes are made.
 
     Args:
-        kinds: NamedTuples, dataclasses, ``msgspec.Struct``s and enums.
+        kinds: NamedTuples, dataclasses, ``msgspec.Struct``s and enums; of others, how
+            their objects are taken apart.
         families: By the module and qualified name that all classes of a family have.
 
     Raises:
@@ -80,14 +107,18 @@ class RecordClasses:
     __slots__ = ("_by_kind", "_by_name", "_declared", "_families", "_made")
 
     def __init__(
-        self, kinds: Iterable[type] = (), families: Mapping[str, Family] | None = None
+        self,
+        kinds: Iterable[type | RecordClass] = (),
+        families: Mapping[str, Family] | None = None,
     ) -> None:
         self._by_kind: dict[type, RecordClass] = {}
         self._by_name: dict[str, RecordClass] = {}
         self._families = dict(families or {})
         self._made = 0
         for kind in kinds:
-            if kind not in self._by_kind:
+            if isinstance(kind, RecordClass):
+                self._enter(kind)
+            elif kind not in self._by_kind:
                 self._enter(RecordClass(kind))
         # Those of families come later, and at each end others.
         self._declared = list(self._by_kind.values())

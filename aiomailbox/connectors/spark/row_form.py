@@ -11,7 +11,19 @@ __all__ = ["RowForm"]
 
 
 class RowForm:
-    """Records as `pyspark.sql.Row`."""
+    """Records as `pyspark.sql.Row`.
+
+    Attributes:
+        record_type: That class.
+    """
+
+    @property
+    def record_type(self) -> type:
+        """The class of the records."""
+        from pyspark.sql import Row
+
+        found: type = Row
+        return found
 
     def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
         """Return the function that makes Rows with these fields."""

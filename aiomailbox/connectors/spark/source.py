@@ -103,9 +103,9 @@ class SparkSource:
 
     @property
     def record_types(self) -> tuple[type, ...]:
-        """The class of the records, if it is the user's."""
+        """The class of the records, if it is the user's or Spark's."""
         form = self._plan.form
-        return (form.record_type,) if isinstance(form, ClassForm) else ()
+        return (form.record_type,) if isinstance(form, ClassForm | RowForm) else ()
 
     @property
     def path(self) -> ReadPath:

@@ -216,15 +216,14 @@ def _keep_strangers(logger: Any, method: str, event: Any) -> Any:
 
 def _codecs(shipment: Shipment) -> tuple[CodecTable, dict[int, str]]:
     """Return the codecs of all edges, and what each edge is called there."""
-    serializer = PythonSerializer(
-        record_classes(shipment.record_types, has_arrow=shipment.has_arrow)
-    )
+    classes = record_classes(shipment.record_types, has_arrow=shipment.has_arrow)
+    serializer = PythonSerializer(classes)
     forms: list[RunForm[Any]] = []
     if shipment.has_arrow:
         # Its import takes long, and few jobs need it.
-        from aiomailbox.columnar import ArrowRowsForm
+        from aiomailbox.columnar import ArrowForm
 
-        forms.append(ArrowRowsForm(serializer))
+        forms.append(ArrowForm(serializer, classes))
     table = CodecTable(forms=forms)
     names = {}
     for vertex in shipment.graph.vertices:

@@ -21,7 +21,8 @@ import msgspec
 from aiomailbox.operators import DeadLetter
 from aiomailbox.operators.result_record import result_type
 from aiomailbox.records import RecordClasses
-from aiomailbox.records.record_classes import Family
+from aiomailbox.records.record_classes import Family, RecordClass
+from aiomailbox.runtime.processes.spark_rows import is_spark_row, row_class
 from aiomailbox.windowing import TimeWindow
 
 __all__ = ["RecordTypes", "record_classes"]
@@ -68,7 +69,7 @@ class RecordTypes:
             self._kept.append(item)
             if isinstance(item, type) and _is_record(item) and not _is_inner(item):
                 self.found[item] = None
-            if _is_foreign(item):
+            if _is_foreign(item) or is_spark_row(item):
                 continue
             named = list(_named_by(item))
             if (item.__module__ or "").startswith(_OURS):
@@ -91,12 +92,17 @@ def record_classes(found: Iterable[type], *, has_arrow: bool) -> RecordClasses:
         from aiomailbox.columnar import record_class
 
         families[f"{record_class.__module__}.Record"] = record_class
-    declared: dict[str, type] = {}
+    declared: dict[str, type | RecordClass] = {}
+    if has_arrow:
+        from aiomailbox.columnar import batch_class
+
+        entry = batch_class()
+        declared[entry.name] = entry
     for kind in [*_ALWAYS, *found]:
         name = f"{kind.__module__}.{kind.__qualname__}"
         if name not in families:
             # Of two with one name only one can be meant by it.
-            declared.setdefault(name, kind)
+            declared.setdefault(name, row_class(kind) if is_spark_row(kind) else kind)
     return RecordClasses(declared.values(), families)
 
 
@@ -144,7 +150,8 @@ def _is_record(kind: type) -> bool:
     if issubclass(kind, Enum):
         return bool(kind.__members__)
     return (
-        (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+        is_spark_row(kind)
+        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
         or dataclasses.is_dataclass(kind)
         or (issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct)
     )
