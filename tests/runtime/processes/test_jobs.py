@@ -348,14 +348,14 @@ async def test_a_generator_of_large_records_waits_for_the_other_process():
     env.deployment = am.Processes(2)
 
     def pages(number: int) -> Any:
-        for page in range(40):
-            yield bytes([number]) * 1_000_000 + bytes([page])
+        for page in range(200):
+            yield bytes(1_000_000) + bytes([page])
 
     found = await (
-        env.from_collection([0, 1])
+        env.from_collection([0])
         .flat_map(pages)
         .partition_custom(lambda first, count: 1 - first, lambda page: page[0])
-        .map(lambda page: (page[0], page[-1], len(page)))
+        .map(lambda page: (page[-1], len(page)))
         .collect()
     )
-    assert sorted(found) == [(n, p, 1_000_001) for n in (0, 1) for p in range(40)]
+    assert found == [(page, 1_000_001) for page in range(200)]
