@@ -78,13 +78,17 @@ class OperatorSettings:
 
     @property
     def _operator(self) -> Transformation:
-        if len(self._origins) != 1 or self._origins[0].tag is not None:
-            message = (
-                "this stream is a union or a side output: name, uid and settings "
-                "belong to an operator; set them on the stream that an operator made"
-            )
-            raise UsageError(message)
-        return self._origins[0].transformation
+        origins = self._origins
+        while len(origins) == 1 and origins[0].tag is None:
+            item = origins[0].transformation
+            if not item.is_part_of_input:
+                return item
+            origins = item.inputs[0]
+        message = (
+            "this stream is a union or a side output: name, uid and settings "
+            "belong to an operator; set them on the stream that an operator made"
+        )
+        raise UsageError(message)
 
     def _check_joinable(self, other: object, parameter: str) -> None:
         """Raise if ``other`` is not a stream, or one of another environment."""

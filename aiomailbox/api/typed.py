@@ -75,7 +75,7 @@ class DeclaredType(Generic[StreamT]):
             return unchanged  # type: ignore[no-any-return]
         check = RecordTypeCheck(output_type, self._origins[0].transformation.name)
         stream: Any = self._stateless(StageKind.MAP, check, fail)
-        fields = RecordFields.of_type(output_type)
-        stream._origins[0].transformation.record_fields = fields
-        stream._origins[0].transformation.follows_input = True
+        item = stream._origins[0].transformation
+        item.record_fields = RecordFields.of_type(output_type)
+        item.follows_input = item.is_part_of_input = True
         return stream  # type: ignore[no-any-return]

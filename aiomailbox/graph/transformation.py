@@ -75,6 +75,8 @@ class Transformation:
         parallelism_max: More subtasks than this make no sense; None for no bound.
         follows_input: Whether it has as many subtasks as its input where it says
             nothing, so that records stay in order; one where several inputs differ.
+        is_part_of_input: Whether what is said of its stream, and the side outputs,
+            are those of its input: a check that an argument of another verb asked for.
         max_parallelism: Key groups, None for the environment's.
         uid: The user's stable name, for state.
         chaining: Whether it may share a task.
@@ -95,6 +97,7 @@ class Transformation:
     parallelism: int | None = None
     parallelism_max: int | None = None
     follows_input: bool = False
+    is_part_of_input: bool = False
     max_parallelism: int | None = None
     uid: str | None = None
     chaining: ChainingStrategy = ChainingStrategy.ALWAYS

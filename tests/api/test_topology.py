@@ -193,6 +193,33 @@ def test_explain_says_what_runs_where_and_how(env: Env) -> None:
     assert "holds at most" in calls
 
 
+def test_what_is_said_of_a_stream_is_said_of_the_operator_not_of_a_check() -> None:
+    env = Env(2)
+    numbers = env.from_collection([1], output_type=int).name("numbers")
+    doubled = numbers.map(lambda n: 2 * n, output_type=int)
+    doubled.name("double").uid("d").set_parallelism(3)
+    doubled.key_by(lambda n: n, on_error=am.skip).reduce(max).sink_to(print)
+    lines = env.explain().splitlines()
+    assert [line for line in lines if line.startswith("[")] == [
+        "[0] numbers -> map  (parallelism 2)",
+        "[1] double -> map -> key  (parallelism 3)",
+        "[2] reduce -> FunctionSink  (parallelism 2)",
+    ]
+    assert "    - double uid='d'" in lines
+
+
+async def test_the_side_output_of_a_checked_stream_is_that_of_its_operator() -> None:
+    env, failed = Env(), am.OutputTag("failed")
+    numbers = env.from_collection(["1", "x"]).map(
+        int, output_type=int, on_error=am.dead_letter(failed)
+    )
+    letters: list[am.DeadLetter] = []
+    numbers.get_side_output(failed).sink_to(letters.append)
+    numbers.sink_to(print)
+    await env.execute()
+    assert [letter.record for letter in letters] == ["x"]
+
+
 def test_without_chaining_every_operator_is_a_task(env: Env) -> None:
     env.from_collection([1]).map(doubled).sink_to(print)
     assert "1 task chain" in env.explain()
