@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from aiomailbox.exchange import (
     BUFFER_SIZE_BYTES,
     InputChannel,
@@ -75,6 +73,9 @@ class PeerNetwork:
     def __init__(
         self, shipment: Shipment, peer: int, services: JobServices, directory: str
     ) -> None:
+        # Late: a worker has its own way to import it.
+        import structlog
+
         self._peer = peer
         self._placement = shipment.placement
         self._config = shipment.config
@@ -211,7 +212,9 @@ def _keep_strangers(logger: Any, method: str, event: Any) -> Any:
     """
     if method == "error" or event.get("was_open") is False:
         return event
-    raise structlog.DropEvent
+    from structlog import DropEvent
+
+    raise DropEvent
 
 
 def _codecs(shipment: Shipment) -> tuple[CodecTable, dict[int, str]]:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import pickle  # noqa: TID251 -- the parent has sent the whole job, and made this process
 import socket
-import sys
 from typing import Any, Final
 
 import anyio
@@ -45,6 +44,7 @@ from aiomailbox.runtime.processes.messages import (
 )
 from aiomailbox.runtime.processes.network import PeerNetwork, new_pool
 from aiomailbox.runtime.processes.placement import peer_name
+from aiomailbox.runtime.processes.plain_log import plain_log
 from aiomailbox.runtime.processes.shipping import Shipment
 from aiomailbox.runtime.services import CommittableCollector, JobServices
 
@@ -200,12 +200,7 @@ class WorkerJob:
             self._tasks.cancel()
 
     def _new_services(self) -> JobServices:
-        # Its import takes longer than that of everything else, where rich is installed.
-        import structlog
-
-        shipment = self._shipment
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-        log = structlog.get_logger("aiomailbox")
+        shipment, log = self._shipment, plain_log()
         return JobServices(
             clock=SystemClock(),
             seed=shipment.seed,
