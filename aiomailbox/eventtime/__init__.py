@@ -17,6 +17,7 @@ from aiomailbox.eventtime.generators import (
     BoundedOutOfOrderness,
     NoWatermarks,
     WatermarkGenerator,
+    check_before_end_of_time,
 )
 from aiomailbox.eventtime.idleness import RelativeClock, WithIdleness
 from aiomailbox.eventtime.interruptible import InterruptibleWatermarks
@@ -72,4 +73,5 @@ __all__ = [
     "WatermarkOutputMultiplexer",
     "WatermarkStrategy",
     "WithIdleness",
+    "check_before_end_of_time",
 ]

@@ -8,7 +8,25 @@ from aiomailbox.errors import InvalidArgumentError, TimestampError
 from aiomailbox.eventtime.output import WatermarkOutput
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-__all__ = ["BoundedOutOfOrderness", "NoWatermarks", "WatermarkGenerator"]
+__all__ = [
+    "BoundedOutOfOrderness",
+    "NoWatermarks",
+    "WatermarkGenerator",
+    "check_before_end_of_time",
+]
+
+
+def check_before_end_of_time(timestamp_ms: int) -> None:
+    """Refuse an event time that only the last watermark of all may reach.
+
+    Raises:
+        TimestampError: If it is `MAX_TIMESTAMP` or more.
+    """
+    if timestamp_ms >= MAX_TIMESTAMP:
+        raise TimestampError(
+            f"the event time {timestamp_ms} ms lies behind the end of time. "
+            "Event times are milliseconds since the epoch, below 2**63 - 1."
+        )
 
 
 class WatermarkGenerator(Protocol):
@@ -70,11 +88,7 @@ class BoundedOutOfOrderness:
         if timestamps:
             highest = max(timestamps)
             if highest > self._highest:
-                if highest >= MAX_TIMESTAMP:
-                    raise TimestampError(
-                        f"the event time {highest} ms lies behind the end of time. "
-                        "Event times are milliseconds since the epoch, below 2**63 - 1."
-                    )
+                check_before_end_of_time(highest)
                 self._highest = highest
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aiomailbox.eventtime import OutputGuard, TimestampAssigner, WatermarkStrategy
+from aiomailbox.eventtime import (
+    OutputGuard,
+    TimestampAssigner,
+    WatermarkStrategy,
+    check_before_end_of_time,
+)
 from aiomailbox.operators.contract import Operator, Pending, then
 from aiomailbox.operators.event_progress import (
     WATERMARK_INTERVAL_MS,
@@ -106,7 +111,7 @@ class TimestampsAndWatermarksOperator(Operator):
         if assigner is None:
             return run
         try:
-            return run.with_timestamps(assigner.assign(run))
+            return run.with_timestamps(_checked(assigner.assign(run)))
         except Exception:  # noqa: BLE001 -- on_error decides, record by record
             return self._assign_each(assigner, run)
 
@@ -118,7 +123,7 @@ class TimestampsAndWatermarksOperator(Operator):
             stamp = None if before is None else before[index]
             single = ListRun([value], None if stamp is None else [stamp])
             try:
-                times += assigner.assign(single)
+                times += _checked(assigner.assign(single))
             except Exception as error:  # noqa: BLE001 -- on_error decides
                 self._failures.take(value, stamp, error)
             else:
@@ -140,3 +145,8 @@ class TimestampsAndWatermarksOperator(Operator):
     def _stop_ticks(self) -> None:
         if self._ticks is not None:
             self._ticks.stop()
+
+
+def _checked(times: list[int]) -> list[int]:
+    check_before_end_of_time(max(times, default=0))
+    return times

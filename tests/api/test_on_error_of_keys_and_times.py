@@ -134,6 +134,16 @@ async def test_a_record_without_an_event_time_is_skipped(at: Any) -> None:
     ).collect() == [[1_000, 2_000, 3_000, 4_000], [7_000]]
 
 
+async def test_a_record_behind_the_end_of_time_is_skipped() -> None:
+    strategy = IN_ORDER.with_timestamp_assigner(lambda at: at)
+    timed = (
+        Env()
+        .from_collection([1, 2**63 - 1, 2**80, 2])
+        .assign_timestamps_and_watermarks(strategy, on_error=am.skip)
+    )
+    assert await timed.collect() == [1, 2]
+
+
 async def test_a_record_without_an_event_time_becomes_a_dead_letter() -> None:
     env = Env()
     timed = env.from_collection(RECORDS).assign_timestamps_and_watermarks(
