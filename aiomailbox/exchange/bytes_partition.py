@@ -40,6 +40,8 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
         receiver_exclusive_buffers: Of each consumer; see `BytesSubpartition`.
         channels: Which of the output's channels these are, where others are in
             another part of it that shares the pool; shape ``(subpartition_count,)``.
+        small_buffers_max: How many segments beyond the pool may be taken rather than
+            make buffers larger than wished.
 
     Attributes:
         subpartitions: Shape ``(subpartition_count,)``.
@@ -69,6 +71,7 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
         "_builders",
         "_channels",
         "_is_finished",
+        "_small_buffers_max",
         "bytes_written",
     )
 
@@ -81,6 +84,7 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
         channel_state: ChannelStateWriter = NO_CHANNEL_STATE,
         receiver_exclusive_buffers: int = 2,
         channels: Sequence[int] | None = None,
+        small_buffers_max: int = 0,
     ) -> None:
         check_count(subpartition_count)
         if pool.options.required_segments <= subpartition_count:
@@ -109,6 +113,7 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
         self._builders: list[BufferBuilder | None] = [None] * subpartition_count
         self._broadcast_builder: BufferBuilder | None = None
         self._is_finished = False
+        self._small_buffers_max = small_buffers_max
 
     @property
     def is_broadcasting(self) -> bool:
@@ -235,11 +240,15 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
 
     def _append(self, builder: BufferBuilder, record: memoryview) -> int:
         missing = len(record) - builder.writable_bytes
-        if missing >= 0 and not self._pool.available:
+        if missing >= 0 and self._must_save_segments():
             # Rather ignore the wished size than need a segment that is not there; one
             # more byte, so that the buffer is not full at once.
             builder.trim(builder.capacity_bytes + missing + 1)
         return builder.append_and_commit(record)
+
+    def _must_save_segments(self) -> bool:
+        pool, most = self._pool, self._small_buffers_max
+        return not pool.available and (not most or pool.outstanding - pool.size >= most)
 
     def _open_unicast(self, channel: int) -> BufferBuilder:
         self._check_producing()

@@ -108,6 +108,11 @@ class BytesSubpartition(ResultSubpartition[BytesQueue]):
         """Number of the buffer that is taken next."""
         return self._sequence_number
 
+    @property
+    def buffer_bytes(self) -> int:
+        """How large buffers should be."""
+        return self._buffer_bytes
+
     def set_buffer_bytes(self, size_bytes: int) -> None:
         """Say how large the next buffers should be; the reader's wish.
 

@@ -27,6 +27,9 @@ from aiomailbox.records import Control, ElementCodec, Run, RuntimeEvent, StopMod
 
 __all__ = ["MixedResultPartition"]
 
+# A run is emitted as a whole: in small buffers it keeps the next one waiting longer.
+_SMALL_BUFFERS_MAX = 64
+
 
 class MixedResultPartition:
     """The channels of one output, some of them to other loops.
@@ -71,6 +74,7 @@ class MixedResultPartition:
 
     __slots__ = (
         "_encoder",
+        "_frame_bytes_max",
         "_is_consumed",
         "_local",
         "_local_index",
@@ -108,6 +112,7 @@ class MixedResultPartition:
         self.availability: Availability = pool.availability
         self.all_data_processed = Availability()
         self.is_released = False
+        self._frame_bytes_max = frame_bytes_wished
         self._encoder = FrameEncoder(codec, frame_bytes_wished=frame_bytes_wished)
         self._local_index = {channel: index for index, channel in enumerate(local)}
         self._remote_index = {channel: index for index, channel in enumerate(remote)}
@@ -118,6 +123,7 @@ class MixedResultPartition:
             len(remote),
             channel_state=channel_state,
             channels=remote,
+            small_buffers_max=_SMALL_BUFFERS_MAX,
         )
         self._local: ResultPartition | None = None
         if local:
@@ -197,16 +203,22 @@ class MixedResultPartition:
         if index is None:
             local, index = self._local_part(channel)
             return local.emit_run(run, index)
-        if self._remote.subpartitions[index].is_released:
+        subpartition = self._remote.subpartitions[index]
+        if subpartition.is_released:
             return False
+        # A buffer is never smaller than what it holds whole.
+        wished = min(self._frame_bytes_max, subpartition.buffer_bytes)
+        self._encoder.frame_bytes_wished = wished
         for framed, count in self._encoder.frames(run):
             self._remote.emit_record(framed, index)
             self._records_emitted[index] += count
-        return self._remote.subpartitions[index].has_unflushed_data
+        return subpartition.has_unflushed_data
 
     def broadcast_run(self, run: Run) -> bool:
         """Queue records for every consumer, encoded once; returns as `emit_run`."""
         unfinished = self._local is not None and self._local.broadcast_run(run)
+        least = min(each.buffer_bytes for each in self._remote.subpartitions)
+        self._encoder.frame_bytes_wished = min(self._frame_bytes_max, least)
         for framed, count in self._encoder.frames(run):
             self._remote.broadcast_record(framed)
             for index in range(len(self._records_emitted)):

@@ -54,6 +54,10 @@ class Wiring(Protocol):
         """Return what makes the channels of a gate whose producers are elsewhere."""
         ...
 
+    def new_gate(self, channels: list[InputChannel], name: str) -> InputGate:
+        """Return a gate of channels, some of them from elsewhere."""
+        ...
+
 
 class TaskBuilder:
     """Makes the tasks of one attempt of a job; all live on the running loop.
@@ -228,6 +232,8 @@ class TaskBuilder:
                 channels.append(LocalInputChannel(registry, partition_id, channel))
             else:
                 channels.append(remote(edge, partition_id, channel))
+        if wiring is not None and away:
+            return wiring.new_gate(channels, name)
         return InputGate(channels, name=name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange import BUFFER_SIZE_BYTES
 from aiomailbox.state import HeapStateBackend, StateBackend
 
@@ -19,9 +20,18 @@ class JobConfig:
         floating_buffers: Buffers that the channels of a partition share.
         overdraft_buffers: Buffers beyond that for what one record emits.
         buffer_size_bytes: Estimated bytes that a buffer holds at most.
+        buffer_debloat: Whether buffers from other processes get smaller where a task is
+            slow, so that what is on its way takes it no longer than wished.
+        buffer_debloat_target_ms: How long that is, at least 1.
         cancel_timeout_s: How long clean-up of a task may take.
         state_backend: Where keyed state is kept.
         seed: Seeds the random sources of operators; None takes one from the system.
+
+    Raises:
+        InvalidArgumentError: If ``buffer_debloat_target_ms`` is less than 1.
+
+    Concept:
+        Flink, ``taskmanager.network.memory.buffer-debloat.enabled`` and ``.target``.
     """
 
     flush_interval_ms: int | None = 100
@@ -29,6 +39,16 @@ class JobConfig:
     floating_buffers: int = 8
     overdraft_buffers: int = 5
     buffer_size_bytes: int = BUFFER_SIZE_BYTES
+    buffer_debloat: bool = False
+    buffer_debloat_target_ms: int = 1_000
     cancel_timeout_s: float = 30.0
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.buffer_debloat_target_ms < 1:
+            raise InvalidArgumentError(
+                "buffer_debloat_target_ms",
+                f"{self.buffer_debloat_target_ms} is less than 1",
+                "Give milliseconds; 1,000 is usual.",
+            )

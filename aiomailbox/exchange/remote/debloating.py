@@ -8,13 +8,15 @@ throughput, and that a size of buffers, which the producers are told if it is ne
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from aiomailbox.clock import Clock, clock_of
+from aiomailbox.exchange.channel import InputChannel
 from aiomailbox.exchange.gate import InputGate
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
 from aiomailbox.memory import BufferDebloater, DebloatOptions, ThroughputMeter
 
-__all__ = ["GateDebloating"]
+__all__ = ["DebloatingGate", "GateDebloating"]
 
 _MS_PER_S = 1_000
 
@@ -57,7 +59,9 @@ class GateDebloating:
         return f"<GateDebloating of {self._gate.name!r}: {self.debloater.size_bytes} bytes>"
 
     def start(self) -> None:
-        """Begin to measure; ends by itself when all channels are released."""
+        """Begin to measure; ends by itself when all channels are released. Idempotent."""
+        if self._timer is not None:
+            return
         if self._clock is None:
             self._clock = clock_of(asyncio.get_running_loop())
         self._gate.activity = self
@@ -117,3 +121,36 @@ class GateDebloating:
     def _now_ms(self) -> int:
         assert self._clock is not None, "start() was not called"
         return int(self._clock.monotonic() * _MS_PER_S)
+
+
+class DebloatingGate(InputGate):
+    """A gate that says how large its buffers should be while it is open.
+
+    Args:
+        channels: At least one; those on this loop are left alone.
+        options: How sizes follow the throughput.
+        name: Used in messages.
+        clock: Says how long reading took; None for the loop's.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[InputChannel],
+        options: DebloatOptions,
+        *,
+        name: str = "gate",
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(channels, name=name)
+        self._debloating = GateDebloating(self, options, clock=clock)
+
+    def request_partitions(self) -> None:
+        """Connect every channel to its producer, and begin to measure."""
+        super().request_partitions()
+        if not self.is_closed:
+            self._debloating.start()
+
+    def close(self) -> None:
+        """Release every channel, and announce nothing more. Idempotent."""
+        super().close()
+        self._debloating.stop()

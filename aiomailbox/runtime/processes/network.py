@@ -8,11 +8,13 @@ from typing import Any, Final
 from aiomailbox.exchange import (
     BUFFER_SIZE_BYTES,
     InputChannel,
+    InputGate,
     MixedResultPartition,
     OutputPartition,
 )
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
 from aiomailbox.exchange.remote.connections import Connections
+from aiomailbox.exchange.remote.debloating import DebloatingGate
 from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.exchange.remote.handshake import WorkerIdentity
@@ -23,6 +25,7 @@ from aiomailbox.graph import Edge
 from aiomailbox.ids import PartitionId, TaskId
 from aiomailbox.memory import (
     DEFAULT_SEGMENT_SIZE_BYTES,
+    DebloatOptions,
     LocalBufferPool,
     NetworkBufferPool,
 )
@@ -51,6 +54,8 @@ _OPTIONS: Final = ConnectionOptions(
     stall_timeout=_DAY_S,
     connect_timeout=_DAY_S,
 )
+# A buffer costs Python more than it costs Flink, whose least has 256 bytes.
+_DEBLOATED_BYTES_MIN: Final = 1024
 
 __all__ = ["PeerNetwork", "new_pool", "segments_at"]
 
@@ -167,6 +172,17 @@ class PeerNetwork:
             )
 
         return new_channel
+
+    def new_gate(self, channels: list[InputChannel], name: str) -> InputGate:
+        """Return a gate of channels, some of them from other processes."""
+        if not self._config.buffer_debloat:
+            return InputGate(channels, name=name)
+        options = DebloatOptions(
+            target_ms=self._config.buffer_debloat_target_ms,
+            size_bytes_min=_DEBLOATED_BYTES_MIN,
+            size_bytes_max=_SEGMENT_BYTES,
+        )
+        return DebloatingGate(channels, options, name=name)
 
     def _codec(self, edge: Edge) -> ElementCodec:
         return self._codecs[self._names[id(edge)]].elements

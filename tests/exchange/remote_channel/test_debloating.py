@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from aiomailbox.exchange.remote.debloating import GateDebloating
+from aiomailbox.exchange.remote.debloating import DebloatingGate, GateDebloating
 from aiomailbox.memory import DebloatOptions
+from aiomailbox.records import ListRun
 
 OPTIONS = DebloatOptions(samples=1, size_bytes_min=64, size_bytes_max=1024)
 
@@ -70,3 +71,74 @@ async def test_channels_on_this_loop_are_left_alone(new_job: Any) -> None:
     assert [link.announced_sizes for link in job.links] == [[64]]
     job.gate.close()
     debloating.stop()
+
+
+def mean_bytes(job: Any, before: Any) -> float:
+    """The size of the buffers that arrived since then."""
+    now = job.channel.statistics()
+    return (now.bytes_total - before.bytes_total) / (
+        now.buffers_total - before.buffers_total
+    )
+
+
+async def test_a_slow_reader_shrinks_its_producers_buffers_and_a_fast_one_grows_them(
+    new_job: Any,
+) -> None:
+    job = new_job(segment_size_bytes=4096)
+    options = DebloatOptions(
+        target_ms=500, samples=1, size_bytes_min=64, size_bytes_max=4096
+    )
+    job.gate = DebloatingGate(job.gate.channels, options)
+    assert job.gate.debloated_buffer_size_bytes is None
+    job.connect()
+    assert job.gate.debloated_buffer_size_bytes == 4096
+
+    async def read(count: int, pause_s: float) -> float:
+        """Read so many buffers, of as many as the producer may write meanwhile."""
+        before = job.channel.statistics()
+        for _ in range(count):
+            while job.partition.availability.available:
+                job.partition.emit_run(ListRun(list(range(300, 1300))), 1)
+            job.partition.flush(1)
+            job.pump()
+            job.gate.poll_next()[1].recycle()
+            await asyncio.sleep(pause_s)
+        return mean_bytes(job, before)
+
+    whole = await read(10, 0.0001)
+    # What was written before is read first.
+    await read(100, 1.0)
+    small = await read(10, 1.0)
+    assert small < whole / 4
+    assert job.gate.debloated_buffer_size_bytes < 4096 / 4
+    await read(20_000, 0.0002)
+    assert job.gate.debloated_buffer_size_bytes == 4096
+    assert await read(10, 0.0001) > whole / 2
+    job.gate.close()
+    assert job.gate.activity is None
+    announced = list(job.link.announced_sizes)
+    await asyncio.sleep(5)
+    assert job.link.announced_sizes == announced
+
+
+async def test_a_gate_that_is_closed_before_it_is_read_measures_nothing(
+    new_job: Any,
+) -> None:
+    job = new_job()
+    gate = DebloatingGate(job.gate.channels, OPTIONS)
+    gate.close()
+    gate.close()
+    gate.request_partitions()
+    assert gate.activity is None
+    assert gate.debloated_buffer_size_bytes is None
+
+
+async def test_frames_of_broadcasts_follow_the_smallest_wish(new_job: Any) -> None:
+    job = new_job(segment_size_bytes=4096).connect()
+    job.link.view.set_buffer_bytes(100)
+    job.partition.broadcast_run(ListRun(list(range(300, 1300))))
+    job.partition.flush_all()
+    job.pump()
+    statistics = job.channel.statistics()
+    assert statistics.queued_bytes / statistics.queued_buffers < 400
+    job.gate.close()

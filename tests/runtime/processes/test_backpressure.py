@@ -12,9 +12,9 @@ import aiomailbox as am
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
 
 
-async def slow(number: int) -> int:
+async def slow(value: Any) -> Any:
     await asyncio.sleep(0.05)
-    return number
+    return value
 
 
 async def test_the_bottleneck_in_another_process_is_named(
@@ -41,3 +41,30 @@ async def test_the_bottleneck_in_another_process_is_named(
     assert seen["in_pool_usage"] > 0
     assert any(name.endswith("_credit") for name in seen)
     assert seen["input_queue_length"] > 0
+    assert "debloated_buffer_size_bytes" not in seen, "only where it is asked for"
+
+
+async def test_a_slow_worker_asks_its_producers_for_smaller_buffers(
+    env: am.StreamExecutionEnvironment,
+) -> None:
+    config = am.JobConfig(
+        seed=1, cancel_timeout_s=2.0, buffer_debloat=True, buffer_debloat_target_ms=50
+    )
+    slow_env = am.StreamExecutionEnvironment(parallelism=2, config=config)
+    slow_env.deployment = env.deployment
+    texts = slow_env.from_collection(["x" * 1000] * 100_000).rebalance()
+    texts.map(slow).name("slow").sink_to(lambda text: None)
+
+    def sizes(job: Any) -> list[int]:
+        return [
+            metrics["debloated_buffer_size_bytes"]
+            for name, metrics in job.metrics().tasks.items()
+            if name.startswith("slow (") and "debloated_buffer_size_bytes" in metrics
+        ]
+
+    async with slow_env.start("slow workers") as job:
+        async with asyncio.timeout(40):
+            while len(small := sizes(job)) < 2 or max(small) > 64 * 1024:
+                await asyncio.sleep(0.1)
+        await job.cancel()
+    assert min(small) >= 1024
