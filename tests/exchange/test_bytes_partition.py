@@ -519,3 +519,17 @@ def test_a_failed_producer_leaves_nothing_behind() -> None:
     partition.release(KeyError())
     assert network.available_segments == 16
     assert isinstance(partition.subpartitions[0].failure, KeyError)
+
+
+def test_a_bounded_number_of_small_buffers_goes_beyond_the_pool() -> None:
+    partition_id = PartitionId(TaskId(VertexId(0), 0, 0), 0)
+    pool = NetworkBufferPool(8, segment_size_bytes=64).create_local_pool(2, 3)
+    partition = BytesResultPartition(partition_id, pool, 1, small_buffers_max=2)
+    [channel] = partition.subpartitions
+    channel.set_buffer_bytes(8)
+    for _ in range(6):
+        partition.emit_record(frame_record(b"four"), 0)
+    assert pool.outstanding == 5, "three of the pool, and two"
+    assert channel.queued_buffers == 5, "the last has grown to take the sixth"
+    partition.release()
+    partition.close()

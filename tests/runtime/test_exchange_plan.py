@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, strategies as st
 
+from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange import RebalancePartitioner, RescalePartitioner
 from aiomailbox.graph import build_job_graph
 from aiomailbox.runtime import JobConfig
@@ -35,3 +37,8 @@ def test_the_total_lets_every_partition_have_its_maximum(bench: Any) -> None:
 def test_a_job_without_exchanges_still_has_a_pool(bench: Any) -> None:
     graph = build_job_graph("job", [bench.source([1])])
     assert total_segments(graph, JobConfig()) == 1
+
+
+def test_a_target_of_no_time_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="buffer_debloat_target_ms"):
+        JobConfig(buffer_debloat_target_ms=0)
