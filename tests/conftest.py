@@ -14,6 +14,9 @@ from aiomailbox.testing import virtual_time_loop_factory
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
+# Run by an interpreter of its own, which has PyFlink.
+collect_ignore = ["benchmarks/pyflink_program.py"]
+
 # A busy machine is no reason to fail, and where CI is set every run is the same.
 settings.register_profile(
     "aiomailbox",

@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.durations import millis, seconds
-from aiomailbox.errors import BadResultError, InvalidArgumentError, TimestampError, WrongTypeError
+from aiomailbox.errors import (
+    BadResultError,
+    InvalidArgumentError,
+    TimestampError,
+    WrongTypeError,
+)
 from aiomailbox.windowing import (
     GLOBAL_WINDOW,
     EndOfStreamTrigger,
