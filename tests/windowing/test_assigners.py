@@ -170,7 +170,7 @@ def test_a_dynamic_gap_is_read_from_the_record() -> None:
     assigner = EventTimeSessionWindows.with_dynamic_gap(lambda value: value)
     assert assigner.assign(millis(7), 10, 0) == [TimeWindow(10, 17)]
     assert assigner.assign(2, 10, 0) == [TimeWindow(10, 2010)]
-    with pytest.raises(BadResultError, match="returned 0 .* more than 0"):
+    with pytest.raises(BadResultError, match=r"returned 0 .* more than 0"):
         assigner.assign(0, 10, 0)
 
 
