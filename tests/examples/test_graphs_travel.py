@@ -16,8 +16,9 @@ ROOT = Path(__file__).parents[2]
 Load = Callable[[str], ModuleType]
 RunElsewhere = Callable[..., Awaitable[list[str]]]
 
-# These have no graph: they are about the layers below.
-WITHOUT_A_GRAPH = {"mailbox_actor", "channel_pair"}
+# Two have no graph: they are about the layers below. The third's functions are turned
+# up and down by the program around the job, so that it is nothing to be run elsewhere.
+WITHOUT_A_GRAPH = {"mailbox_actor", "channel_pair", "backpressure"}
 
 
 class Departure(NamedTuple):
