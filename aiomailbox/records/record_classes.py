@@ -84,8 +84,8 @@ class RecordClasses:
     the fields. Of each job's families at most 1,000 classes are made.
 
     Args:
-        kinds: NamedTuples, dataclasses, ``msgspec.Struct``s and enums; of others, how
-            their objects are taken apart.
+        kinds: NamedTuples, dataclasses, ``msgspec.Struct`` classes and enums; of
+            others, how their objects are taken apart.
         families: By the module and qualified name that all classes of a family have.
 
     Raises:
