@@ -26,5 +26,6 @@ def plain_log() -> Any:
     finally:
         if is_hidden:
             del modules[_RICH]
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    # A line in one piece: the workers share stderr.
+    structlog.configure(logger_factory=structlog.WriteLoggerFactory(sys.stderr))
     return structlog.get_logger("aiomailbox")
