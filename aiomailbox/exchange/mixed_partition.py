@@ -75,10 +75,10 @@ class MixedResultPartition:
     __slots__ = (
         "_encoder",
         "_frame_bytes_max",
-        "_is_consumed",
         "_local",
         "_local_index",
         "_on_consumed",
+        "_parts_consumed",
         "_records_emitted",
         "_remote",
         "_remote_index",
@@ -135,7 +135,7 @@ class MixedResultPartition:
                 channels=local,
             )
         self._on_consumed: Callable[[], None] | None = None
-        self._is_consumed = 0
+        self._parts_consumed = 0
         for part in self._parts():
             part.on_consumed(self._on_part_consumed)
             part.all_data_processed.on_available(self._on_part_processed)
@@ -389,8 +389,8 @@ class MixedResultPartition:
             self.all_data_processed.set_available()
 
     def _on_part_consumed(self) -> None:
-        self._is_consumed += 1
-        if self._is_consumed < len(self._parts()):
+        self._parts_consumed += 1
+        if self._parts_consumed < len(self._parts()):
             return
         self.is_released = True
         callback, self._on_consumed = self._on_consumed, None

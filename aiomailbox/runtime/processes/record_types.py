@@ -120,7 +120,8 @@ def _named_by(item: type | FunctionType) -> Iterator[Any]:
                 yield from _named_by(function)
         yield from item.__bases__
         return
-    names = set(_names_in(item.__code__))
+    # In their order: of two classes with one name, the first counts.
+    names = dict.fromkeys(_names_in(item.__code__))
     for name in names:
         found = item.__globals__.get(name)
         yield found

@@ -111,7 +111,7 @@ class WorkerJob:
         tasks = self._tasks
         if tasks is None:
             return
-        reporting = asyncio.get_running_loop().call_later(_SNAPSHOT_S, self._report)
+        asyncio.get_running_loop().call_later(_SNAPSHOT_S, self._report)
         # What is here now stays to the end: the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -121,7 +121,6 @@ class WorkerJob:
             while not tasks.is_over:
                 await self._ended.wait()
                 self._ended.reset()
-        reporting.cancel()
 
     def on_task_ended(self, error: BaseException | None, task: str) -> None:
         """Tell the parent that a task ended."""
