@@ -136,7 +136,8 @@ class ValueStateDescriptor(StateDescriptor):
     Args:
         name: The state's name, unique within its operator.
         type_: The value's type, for serializers; None when it follows from the values.
-        default: What `ValueState.value` returns when there is none.
+        default: What `ValueState.value` returns when there is none: a copy of it, which
+            belongs to the key once it is given to `ValueState.update`.
         ttl: How long a value lives; None for ever.
         serializer: How contents become bytes; None for `ObjectSerializer`.
 

@@ -20,7 +20,7 @@ from aiomailbox.state.heap_table import (
     estimated_bytes,
 )
 from aiomailbox.state.registry import check_max_parallelism
-from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta, copier
+from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta, copy_contents
 from aiomailbox.state.table_store import TableStateStore
 
 __all__ = ["HeapStateStore"]
@@ -85,7 +85,7 @@ class HeapStateStore(TableStateStore[HeapTable]):
             meta = state.meta
             states.append(meta)
             entries = state.table.entries()
-            contents = copier(meta.kind, ttl=meta.ttl)(entry[-1] for entry in entries)
+            contents = copy_contents(entry[-1] for entry in entries)
             placed = groups.key_groups([entry[0] for entry in entries])
             for group, entry, content in zip(placed, entries, contents, strict=True):
                 of_group = key_groups.setdefault(group, {})
@@ -111,10 +111,7 @@ class HeapStateStore(TableStateStore[HeapTable]):
             if group not in self._key_group_range.key_groups:
                 continue
             for position, entries in snapshot.key_groups[group].items():
-                meta = snapshot.states[position]
-                contents = copier(meta.kind, ttl=meta.ttl)(
-                    entry[-1] for entry in entries
-                )
+                contents = copy_contents(entry[-1] for entry in entries)
                 tables[position].load(entries, contents)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from aiomailbox.errors import StateError
 from aiomailbox.state.functions import AggregateFunction, ReduceFunction
+from aiomailbox.state.snapshot import IMMUTABLE_TYPES, copy_content
 
 __all__ = [
     "NO_KEY",
@@ -124,18 +125,26 @@ class Cell:
 
 
 class HeapValueState:
-    """One value of the current key."""
+    """One value of the current key.
 
-    __slots__ = ("_cell", "_default")
+    Args:
+        cell: Where it is.
+        default: What keys without a value have; each gets a copy of its own.
+    """
+
+    __slots__ = ("_cell", "_default", "_shares_default")
 
     def __init__(self, cell: ContentCell, default: Any) -> None:
         self._cell = cell
         self._default = default
+        self._shares_default = type(default) in IMMUTABLE_TYPES
 
     def value(self) -> Any:
-        """Return the value, or the descriptor's default."""
+        """Return the value, or a copy of the descriptor's default."""
         value = self._cell.read()
-        return self._default if value is None else value
+        if value is not None:
+            return value
+        return self._default if self._shares_default else copy_content(self._default)
 
     def update(self, value: Any) -> None:
         """Replace the value; None clears it."""

@@ -14,6 +14,7 @@ from aiomailbox.state.rescale import (
     OperatorStateSnapshot,
     RedistributionMode,
 )
+from aiomailbox.state.snapshot import copy_contents
 from aiomailbox.state.store import ListState, MapState
 
 __all__ = ["OperatorStateStore", "ReadOnlyBroadcastState"]
@@ -59,8 +60,7 @@ class ReadOnlyBroadcastState:
 class OperatorStateStore:
     """The state without keys of one operator in one subtask.
 
-    Elements and values are shared with whoever reads them: replace them, do not change
-    them.
+    Elements and values are shared with whoever reads them, and with no snapshot.
 
     Attributes:
         is_restored: Whether it holds what a snapshot did, if only nothing.
@@ -112,7 +112,7 @@ class OperatorStateStore:
         for name, mode in self._modes.items():
             content = self._table.get(name, ())
             elements = content.items() if isinstance(content, dict) else content
-            entries[name] = OperatorStateEntry(mode, list(elements))
+            entries[name] = OperatorStateEntry(mode, copy_contents(elements))
         return OperatorStateSnapshot(entries)
 
     def restore(self, snapshots: Sequence[OperatorStateSnapshot]) -> None:
@@ -128,10 +128,12 @@ class OperatorStateStore:
         for snapshot in snapshots:
             for name, entry in snapshot.states.items():
                 cell = self._cell(name, entry.mode)
+                # Several subtasks may be given the same entry.
+                elements = copy_contents(entry.elements)
                 if entry.mode is RedistributionMode.BROADCAST:
-                    HeapMapState(cell).put_all(dict(entry.elements))
+                    HeapMapState(cell).put_all(dict(elements))
                 else:
-                    HeapListState(cell).add_all(entry.elements)
+                    HeapListState(cell).add_all(elements)
 
     def _cell(self, name: str, mode: RedistributionMode) -> Cell:
         known = self._modes.setdefault(name, mode)

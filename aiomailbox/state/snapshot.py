@@ -3,8 +3,7 @@
 Theory of operation: a cut must not change when the operator goes on, and neither may
 two restored operators share anything that one of them could change. Immutable
 contents are shared, containers are copied, and of everything else a deep copy is
-made. Elements of list and map state are records or values that are replaced and never
-changed, so there only the container is copied.
+made, of elements of lists and maps too: a user may change what ``get`` returned.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import copy
 import datetime as dt
 import decimal
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +23,8 @@ __all__ = [
     "IMMUTABLE_TYPES",
     "KeyedStateSnapshot",
     "StateMeta",
-    "copier",
     "copy_content",
+    "copy_contents",
 ]
 
 IMMUTABLE_TYPES = frozenset(
@@ -87,14 +86,12 @@ class KeyedStateSnapshot:
     )
 
 
-def copier(kind: str, *, ttl: bool) -> Callable[[Iterable[Any]], list[Any]]:
-    """Return the function that copies the contents of a state of this kind.
-
-    It takes the contents of all keys and returns copies in the same order.
-    """
-    if kind in {"list", "map"}:
-        return _copy_containers
-    return _copy_timed if ttl else _copy_all
+def copy_contents(contents: Iterable[Any]) -> list[Any]:
+    """Return copies of many contents in the same order; see `copy_content`."""
+    listed = list(contents)
+    if IMMUTABLE_TYPES.issuperset(map(type, listed)):
+        return listed
+    return [copy_content(content) for content in listed]
 
 
 def copy_content(content: Any) -> Any:
@@ -111,26 +108,12 @@ def copy_content(content: Any) -> Any:
     if kind in IMMUTABLE_TYPES:
         return content
     if kind is list:
-        if IMMUTABLE_TYPES.issuperset(map(type, content)):
-            return content.copy()
-        return [copy_content(element) for element in content]
+        return copy_contents(content)
     if kind is dict:
-        return {key: copy_content(value) for key, value in content.items()}
-    if isinstance(content, tuple) and IMMUTABLE_TYPES.issuperset(map(type, content)):
-        return content
+        return dict(zip(content, copy_contents(content.values()), strict=True))
+    if isinstance(content, tuple):
+        if IMMUTABLE_TYPES.issuperset(map(type, content)):
+            return content
+        if kind is tuple:
+            return tuple(copy_contents(content))
     return copy.deepcopy(content)
-
-
-def _copy_all(contents: Iterable[Any]) -> list[Any]:
-    listed = list(contents)
-    if IMMUTABLE_TYPES.issuperset(map(type, listed)):
-        return listed
-    return [copy_content(content) for content in listed]
-
-
-def _copy_containers(contents: Iterable[Any]) -> list[Any]:
-    return [content.copy() for content in contents]
-
-
-def _copy_timed(cells: Iterable[tuple[Any, int]]) -> list[Any]:
-    return [(copy_content(content), touched) for content, touched in cells]

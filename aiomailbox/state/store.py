@@ -51,7 +51,8 @@ class ValueState(Protocol):
 class ListState(Protocol):
     """A list of the current key.
 
-    The elements are shared with whoever reads them: replace them, do not change them.
+    Put back what you change: where state is kept as bytes, a change in place of what
+    was read may be lost.
 
     Concept:
         Flink, ``ListState``.
@@ -81,7 +82,8 @@ class ListState(Protocol):
 class MapState(Protocol):
     """A map of the current key.
 
-    The values are shared with whoever reads them: replace them, do not change them.
+    Put back what you change: where state is kept as bytes, a change in place of what
+    was read may be lost.
     ``items``, ``keys`` and ``values`` return new lists, so the map may be changed
     while they are walked.
 
