@@ -75,7 +75,8 @@ class CheckpointBarrier(RuntimeEvent):
         timestamp_ms: When it was triggered.
         alignment: How the barriers of several inputs meet.
         snapshot_type: What is asked for.
-        aligned_timeout_ms: After how long alignment is given up for overtaking.
+        aligned_timeout_ms: After how long alignment is given up for overtaking; not at
+            all with 0, as in Flink.
         location: Where the snapshot goes, None for the default place.
 
     Raises:
@@ -109,7 +110,7 @@ class CheckpointBarrier(RuntimeEvent):
         """Whether it turns into an unaligned barrier when alignment takes long."""
         return (
             self.alignment is Alignment.ALIGNED
-            and self.aligned_timeout_ms != NO_ALIGNED_TIMEOUT
+            and 0 < self.aligned_timeout_ms < NO_ALIGNED_TIMEOUT
         )
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aiomailbox.availability import Availability
+from aiomailbox.errors import CorruptStreamError
 from aiomailbox.eventtime import StatusWatermarkValve
 from aiomailbox.exchange import Gate, ObjectBuffer
 from aiomailbox.metrics import MetricGroup
@@ -19,6 +20,7 @@ from aiomailbox.records import (
     MIN_TIMESTAMP,
     Element,
     EndOfData,
+    EndOfPartition,
     LatencyMarker,
     StopMode,
     Watermark,
@@ -119,7 +121,11 @@ class NetworkInput:
         self._gate.request_partitions()
 
     def emit_next(self) -> InputStatus:
-        """Process the next slice of the current buffer, or take the next buffer."""
+        """Process the next slice of the current buffer, or take the next buffer.
+
+        Raises:
+            CorruptStreamError: If a channel brings an event that nobody handles here.
+        """
         if self._buffer is None:
             polled = self._gate.poll_next()
             if polled is None:
@@ -209,6 +215,12 @@ class NetworkInput:
     def _on_event(self, buffer: ObjectBuffer) -> InputStatus:
         event = buffer.event
         buffer.recycle()
+        if not isinstance(event, EndOfData | EndOfPartition):
+            # Recycled in silence, a barrier would block its channel for ever.
+            raise CorruptStreamError(
+                f"channel {self._channel} of {self._gate!r} brought {event!r}, which "
+                "this task does not handle"
+            )
         if isinstance(event, EndOfData) and self._gate.end_of_data is not None:
             if self._gate.end_of_data is StopMode.NO_DRAIN:
                 return InputStatus.STOPPED

@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
+from aiomailbox.errors import CorruptStreamError
 from aiomailbox.operators import InputStatus
 from aiomailbox.records import (
     MAX_TIMESTAMP,
+    Alignment,
+    CancelCheckpoint,
+    CheckpointBarrier,
     EndOfData,
+    EndOfOutputChannelState,
     EndOfPartition,
     ListRun,
+    RuntimeEvent,
     StopMode,
     Watermark,
     WatermarkStatus,
@@ -145,6 +151,30 @@ async def test_one_input_that_was_stopped_stops_the_task_whichever_is_last(
     assert await bench.end() is None
     assert "finish" not in bench.log
     assert consumer.read() == [EndOfData(StopMode.NO_DRAIN), EndOfPartition()]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        CheckpointBarrier(3, 0),
+        CheckpointBarrier(4, 0, Alignment.UNALIGNED),
+        CancelCheckpoint(5),
+        EndOfOutputChannelState(),
+    ],
+)
+async def test_an_event_that_nobody_handles_fails_the_task(
+    bench: Any, event: RuntimeEvent
+) -> None:
+    """Recycled in silence a barrier would leave its channel blocked for ever."""
+    _, second = bench.input(channels=2)
+    bench.logged("a")
+    bench.start()
+    second.send(1)
+    second.writer.broadcast_event(event)
+    error = await bench.end()
+    assert isinstance(error, CorruptStreamError)
+    assert "channel 1 of <InputGate" in str(error)
+    assert repr(event) in str(error)
 
 
 async def test_two_inputs_end_one_by_one_and_then_finish(bench: Any) -> None:
