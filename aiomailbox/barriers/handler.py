@@ -1,0 +1,258 @@
+"""One checkpoint at a time: which barrier counts, and when all have arrived.
+
+Theory of operation: a checkpoint is pending from its first barrier, or announcement,
+until it was triggered by the last channel or aborted. A newer one subsumes it. Which
+channels have arrived is a set, and how many must is fixed when the checkpoint begins, so
+that a barrier and the end of the same channel count once.
+
+Concept:
+    Flink, ``SingleCheckpointBarrierHandler``.
+"""
+
+from __future__ import annotations
+
+from aiomailbox.barriers.actions import (
+    Abort,
+    Action,
+    AlignmentCompleted,
+    AlignmentFailed,
+    CancelAlignmentTimer,
+    ChannelInfo,
+    DeclineReason,
+    ResumeChannel,
+    SetAlignmentTimer,
+)
+from aiomailbox.barriers.machine import AlignmentMachine
+from aiomailbox.barriers.statistics import AlignmentMeter, AlignmentStatistics
+from aiomailbox.clock import Clock
+from aiomailbox.records import Alignment, CheckpointBarrier
+
+__all__ = ["CheckpointBarrierHandler"]
+
+
+class CheckpointBarrierHandler:
+    """Decides what the barriers of all channels of a task mean; exactly once.
+
+    Each ``on_`` method returns what is to be done, in order. The owner carries it out
+    before anything else is read. If `InitInputs` fails, it drops the actions behind it
+    and carries out those of `abort`.
+
+    Args:
+        channels: How many channels the task reads, over all its gates; at least 1.
+        clock: For start delays, the duration and the timeout of alignments.
+        may_overtake: Whether alignment may be given up for unaligned barriers.
+        after_end: Whether there are checkpoints once some channels have ended; if not,
+            the end of a channel aborts the pending one.
+
+    Invariants:
+        A checkpoint is pending exactly while ``current != last_done``.
+    """
+
+    __slots__ = (
+        "_after_end",
+        "_arrived",
+        "_clock",
+        "_current_id",
+        "_is_closed",
+        "_last_done_id",
+        "_machine",
+        "_meter",
+        "_open_channels",
+        "_pending",
+        "_target",
+    )
+
+    def __init__(
+        self,
+        channels: int,
+        clock: Clock,
+        *,
+        may_overtake: bool = False,
+        after_end: bool = True,
+    ) -> None:
+        self._machine = AlignmentMachine(may_overtake=may_overtake)
+        self._meter = AlignmentMeter(clock)
+        self._clock = clock
+        self._after_end = after_end
+        self._open_channels = channels
+        self._current_id = -1
+        self._last_done_id = -1
+        self._pending: CheckpointBarrier | None = None
+        self._arrived: set[ChannelInfo] = set()
+        self._target = 0
+        self._is_closed = False
+
+    @property
+    def latest_checkpoint_id(self) -> int:
+        """The newest checkpoint that was heard of, -1 before the first."""
+        return self._current_id
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a checkpoint has begun here and was neither completed nor aborted."""
+        return self._current_id != self._last_done_id
+
+    @property
+    def open_channels(self) -> int:
+        """How many channels have not come to their end."""
+        return self._open_channels
+
+    @property
+    def blocked_channels(self) -> list[ChannelInfo]:
+        """The channels that are not read because their barrier has arrived."""
+        return self._machine.blocked_channels
+
+    @property
+    def statistics(self) -> AlignmentStatistics | None:
+        """Of the alignment that began last."""
+        return self._meter.latest
+
+    def on_barrier(
+        self, channel: ChannelInfo, barrier: CheckpointBarrier, *, is_rpc: bool = False
+    ) -> list[Action]:
+        """Take a barrier.
+
+        Args:
+            channel: Where it came from.
+            barrier: The barrier.
+            is_rpc: Whether the coordinator triggers the task directly: the barrier
+                stands for an open channel, and blocks nothing.
+        """
+        checkpoint_id = barrier.checkpoint_id
+        if self._is_obsolete(checkpoint_id):
+            if is_rpc or barrier.alignment is Alignment.UNALIGNED:
+                return []
+            # Its producer waits, whether we care for the barrier or not.
+            return [ResumeChannel(channel)]
+        actions = self._begin(barrier)
+        is_last = self._arrive(channel)
+        actions += self._machine.on_barrier(
+            channel,
+            barrier,
+            blocks=not is_rpc,
+            is_last=is_last,
+            is_late=self._is_late(barrier),
+        )
+        return actions + self._settle(is_last=is_last)
+
+    def on_announcement(
+        self, channel: ChannelInfo, barrier: CheckpointBarrier, sequence_number: int
+    ) -> list[Action]:
+        """Take the announcement of a barrier that is queued behind data."""
+        if self._is_obsolete(barrier.checkpoint_id):
+            return []
+        actions = self._begin(barrier)
+        return actions + self._machine.on_announcement(channel, sequence_number)
+
+    def on_cancel(self, channel: ChannelInfo, checkpoint_id: int) -> list[Action]:
+        """Take an event that says that a checkpoint will not happen upstream."""
+        is_newer = checkpoint_id > self._current_id
+        if is_newer or (checkpoint_id == self._current_id and self._arrived):
+            return self.abort(checkpoint_id, DeclineReason.CANCELLED)
+        return []
+
+    def on_end_of_partition(self, channel: ChannelInfo) -> list[Action]:
+        """Take the end of a channel."""
+        self._open_channels -= 1
+        barrier = self._pending
+        if barrier is None:
+            self._machine.forget(channel)
+            return []
+        if not self._after_end:
+            self._machine.forget(channel)
+            return self.abort(self._current_id, DeclineReason.END_OF_STREAM)
+        is_last = self._arrive(channel)
+        actions = self._machine.on_end_of_partition(
+            channel, barrier, is_last=is_last, is_late=self._is_late(barrier)
+        )
+        return actions + self._settle(is_last=is_last)
+
+    def on_timeout(self, checkpoint_id: int) -> list[Action]:
+        """Take the end of the time for alignment; harmless when it comes too late."""
+        barrier = self._pending
+        if barrier is None or checkpoint_id != self._current_id or self._is_closed:
+            return []
+        return self._machine.on_timeout(barrier)
+
+    def on_data(self, size_bytes: int) -> None:
+        """Count a buffer of data that was read."""
+        self._meter.add_bytes(size_bytes)
+
+    def abort(self, checkpoint_id: int, reason: DeclineReason) -> list[Action]:
+        """Give up a checkpoint, and the pending one if that is older."""
+        self._current_id = max(self._current_id, checkpoint_id)
+        self._last_done_id = max(self._last_done_id, checkpoint_id)
+        self._pending = None
+        self._arrived.clear()
+        self._target = 0
+        actions: list[Action] = [
+            CancelAlignmentTimer(),
+            *self._machine.abort(checkpoint_id),
+        ]
+        if checkpoint_id == self._current_id:
+            self._meter.reset()
+        # The task hears of it before whoever waits for the last barrier does.
+        return [
+            *actions,
+            Abort(checkpoint_id, reason),
+            AlignmentFailed(checkpoint_id, reason),
+        ]
+
+    def close(self) -> list[Action]:
+        """Expect nothing more; timers that still fire have no effect."""
+        self._is_closed = True
+        actions: list[Action] = [CancelAlignmentTimer()]
+        if self.is_pending:
+            failed = AlignmentFailed(self._current_id, DeclineReason.CLOSED)
+            actions.append(failed)
+        return actions
+
+    def _is_obsolete(self, checkpoint_id: int) -> bool:
+        if checkpoint_id == self._current_id:
+            return not self.is_pending
+        return checkpoint_id < self._current_id
+
+    def _begin(self, barrier: CheckpointBarrier) -> list[Action]:
+        """Make a checkpoint the pending one, if it is not yet."""
+        checkpoint_id = barrier.checkpoint_id
+        if self._current_id >= checkpoint_id:
+            return []
+        actions: list[Action] = []
+        if self.is_pending:
+            actions += self.abort(self._current_id, DeclineReason.SUBSUMED)
+        self._current_id = checkpoint_id
+        self._pending = barrier
+        self._target = self._open_channels
+        if barrier.is_timeoutable:
+            due_ms = barrier.timestamp_ms + barrier.aligned_timeout_ms
+            delay_ms = max(0, due_ms - self._clock.now_ms())
+            actions.append(SetAlignmentTimer(checkpoint_id, delay_ms))
+        return actions
+
+    def _arrive(self, channel: ChannelInfo) -> bool:
+        """Count a channel, and say whether it was the last one."""
+        before = len(self._arrived)
+        self._arrived.add(channel)
+        count = len(self._arrived)
+        if count > before:
+            if count == 1:
+                assert self._pending is not None
+                self._meter.start(self._current_id, self._pending.timestamp_ms)
+            if count == self._target:
+                # Before the transition: a snapshot it triggers sees the final figures.
+                self._meter.stop()
+        return count == self._target
+
+    def _settle(self, *, is_last: bool) -> list[Action]:
+        if not is_last:
+            return []
+        self._arrived.clear()
+        self._last_done_id = self._current_id
+        self._pending = None
+        return [CancelAlignmentTimer(), AlignmentCompleted(self._current_id)]
+
+    def _is_late(self, barrier: CheckpointBarrier) -> bool:
+        return (
+            barrier.is_timeoutable
+            and self._clock.now_ms() - barrier.timestamp_ms > barrier.aligned_timeout_ms
+        )

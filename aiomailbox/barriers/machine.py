@@ -1,0 +1,215 @@
+"""How the barriers of one checkpoint meet: aligned, or aligned until it takes too long.
+
+Theory of operation: there are four states. ::
+
+    WAITING_ALIGNED       no barrier was read, but some may be announced
+    COLLECTING_ALIGNED    some channels are blocked by their barrier
+    WAITING_UNALIGNED     time was over before the first barrier was read
+    COLLECTING_UNALIGNED  the snapshot was triggered; data before the missing barriers
+                          is being kept
+
+A machine whose barriers may not overtake stays in the first two. An aligned barrier
+blocks its channel at the producer: whatever becomes of the checkpoint, the channel must
+be resumed once.
+
+Concept:
+    Flink, ``BarrierHandlerState`` and its implementations.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from aiomailbox.barriers.actions import (
+    Action,
+    ChannelInfo,
+    InitInputs,
+    Prioritize,
+    ResumeChannel,
+    StartPersisting,
+    StopPersisting,
+    Trigger,
+)
+from aiomailbox.records import Alignment, CheckpointBarrier
+
+__all__ = ["AlignmentMachine", "AlignmentState"]
+
+
+class AlignmentState(Enum):
+    """Where an alignment is."""
+
+    WAITING_ALIGNED = "waiting aligned"
+    COLLECTING_ALIGNED = "collecting aligned"
+    WAITING_UNALIGNED = "waiting unaligned"
+    COLLECTING_UNALIGNED = "collecting unaligned"
+
+    @property
+    def is_unaligned(self) -> bool:
+        """Whether barriers overtake data from now on."""
+        return self in _UNALIGNED
+
+
+_UNALIGNED: Final = frozenset(
+    {AlignmentState.WAITING_UNALIGNED, AlignmentState.COLLECTING_UNALIGNED}
+)
+
+
+class AlignmentMachine:
+    """The states of one task's alignments, one checkpoint after the other.
+
+    Args:
+        may_overtake: Whether an alignment may turn into an unaligned checkpoint.
+
+    Attributes:
+        state: Where the present alignment is.
+
+    Concept:
+        Flink, ``ChannelState`` for what it keeps.
+    """
+
+    __slots__ = ("_announced", "_blocked", "_may_overtake", "state")
+
+    def __init__(self, *, may_overtake: bool) -> None:
+        self.state = AlignmentState.WAITING_ALIGNED
+        self._may_overtake = may_overtake
+        # Both in the order of arrival: channels are resumed as they were blocked.
+        self._blocked: dict[ChannelInfo, None] = {}
+        self._announced: dict[ChannelInfo, int] = {}
+
+    @property
+    def blocked_channels(self) -> list[ChannelInfo]:
+        """The channels that wait to be resumed, in the order of their barriers."""
+        return list(self._blocked)
+
+    def on_barrier(
+        self,
+        channel: ChannelInfo,
+        barrier: CheckpointBarrier,
+        *,
+        blocks: bool,
+        is_last: bool,
+        is_late: bool,
+    ) -> list[Action]:
+        """Take a channel's barrier.
+
+        Args:
+            channel: Where it came from.
+            barrier: The barrier.
+            blocks: Whether it stands in the channel, and not for a channel's end.
+            is_last: Whether all other barriers have arrived.
+            is_late: Whether the time for alignment is over.
+        """
+        if self.state.is_unaligned:
+            return self._on_overtaking(channel, barrier, blocks=blocks, is_last=is_last)
+        if barrier.alignment is Alignment.UNALIGNED:
+            assert self._may_overtake, "an unaligned barrier where none can be"
+            return self._overtake(channel, barrier, is_last=is_last)
+        self._announced.pop(channel, None)
+        if blocks:
+            self._blocked[channel] = None
+        if is_last:
+            return self._complete_aligned(barrier)
+        if self._may_overtake and is_late:
+            return self._overtake(channel, barrier.as_unaligned(), is_last=is_last)
+        self.state = AlignmentState.COLLECTING_ALIGNED
+        return []
+
+    def on_announcement(
+        self, channel: ChannelInfo, sequence_number: int
+    ) -> list[Action]:
+        """Take the announcement of a barrier that is still behind data."""
+        if self.state.is_unaligned:
+            return [Prioritize(channel, sequence_number)]
+        self._announced[channel] = sequence_number
+        return []
+
+    def on_timeout(self, barrier: CheckpointBarrier) -> list[Action]:
+        """Let the barriers overtake from now on; nothing if they do already."""
+        if self.state.is_unaligned:
+            return []
+        actions: list[Action] = [
+            Prioritize(channel, number) for channel, number in self._announced.items()
+        ]
+        self._announced.clear()
+        if self.state is AlignmentState.WAITING_ALIGNED:
+            self.state = AlignmentState.WAITING_UNALIGNED
+            return actions
+        return [*actions, *self._start_unaligned(barrier)]
+
+    def on_end_of_partition(
+        self,
+        channel: ChannelInfo,
+        barrier: CheckpointBarrier,
+        *,
+        is_last: bool,
+        is_late: bool,
+    ) -> list[Action]:
+        """Take the end of a channel during the checkpoint of ``barrier``."""
+        self.forget(channel)
+        actions: list[Action] = []
+        if self.state is AlignmentState.COLLECTING_ALIGNED:
+            if is_last:
+                return self._complete_aligned(barrier)
+            if self._may_overtake and is_late:
+                actions = self.on_timeout(barrier)
+        if self.state is AlignmentState.COLLECTING_UNALIGNED and is_last:
+            actions += self._complete_unaligned(barrier)
+        return actions
+
+    def forget(self, channel: ChannelInfo) -> None:
+        """Keep nothing of a channel that has ended: it cannot be resumed."""
+        self._blocked.pop(channel, None)
+        self._announced.pop(channel, None)
+
+    def abort(self, checkpoint_id: int) -> list[Action]:
+        """Give up the present alignment."""
+        stopped: list[Action] = []
+        if self.state is AlignmentState.COLLECTING_UNALIGNED:
+            stopped.append(StopPersisting(checkpoint_id))
+        return [*stopped, *self._resume_all()]
+
+    def _overtake(
+        self, channel: ChannelInfo, barrier: CheckpointBarrier, *, is_last: bool
+    ) -> list[Action]:
+        actions = self.on_timeout(barrier)
+        return actions + self._on_overtaking(
+            channel, barrier, blocks=False, is_last=is_last
+        )
+
+    def _on_overtaking(
+        self,
+        channel: ChannelInfo,
+        barrier: CheckpointBarrier,
+        *,
+        blocks: bool,
+        is_last: bool,
+    ) -> list[Action]:
+        # One that was on its way when time was over still blocks its channel.
+        if blocks and barrier.alignment is not Alignment.UNALIGNED:
+            self._blocked[channel] = None
+        actions: list[Action] = []
+        if self.state is AlignmentState.WAITING_UNALIGNED:
+            actions = self._start_unaligned(barrier)
+        if is_last:
+            actions += self._complete_unaligned(barrier)
+        return actions
+
+    def _start_unaligned(self, barrier: CheckpointBarrier) -> list[Action]:
+        self.state = AlignmentState.COLLECTING_UNALIGNED
+        unaligned = barrier.as_unaligned()
+        return [InitInputs(unaligned), StartPersisting(unaligned), Trigger(unaligned)]
+
+    def _complete_aligned(self, barrier: CheckpointBarrier) -> list[Action]:
+        inputs: list[Action] = [InitInputs(barrier)] if self._may_overtake else []
+        return [*inputs, Trigger(barrier), *self._resume_all()]
+
+    def _complete_unaligned(self, barrier: CheckpointBarrier) -> list[Action]:
+        return [StopPersisting(barrier.checkpoint_id), *self._resume_all()]
+
+    def _resume_all(self) -> list[Action]:
+        actions: list[Action] = [ResumeChannel(channel) for channel in self._blocked]
+        self._blocked.clear()
+        self._announced.clear()
+        self.state = AlignmentState.WAITING_ALIGNED
+        return actions
