@@ -13,8 +13,11 @@ from collections.abc import Callable
 
 from aiomailbox.errors import IllegalStateError, PartitionStorageError
 from aiomailbox.exchange.blocking_file import BlockingFile, StoredBuffer, thread_error
-from aiomailbox.exchange.bytes_subpartition import PolledBytes
-from aiomailbox.exchange.contract import SEQUENCE_MODULUS, DataListener
+from aiomailbox.exchange.contract import (
+    SEQUENCE_MODULUS,
+    DataListener,
+    PolledBytes,
+)
 from aiomailbox.memory import DataType, MemorySegment, NetworkBuffer
 
 __all__ = ["BlockingView"]

@@ -8,12 +8,12 @@ buffer that its writer finishes tells nobody until the next buffer or flush come
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.bytes_queue import BytesQueue, QueuedBuffer
 from aiomailbox.exchange.channel_state import NO_CHANNEL_STATE, ChannelStateWriter
-from aiomailbox.exchange.contract import SEQUENCE_MODULUS
+from aiomailbox.exchange.contract import SEQUENCE_MODULUS, PolledBytes
 from aiomailbox.exchange.event_buffer import event_consumer
 from aiomailbox.exchange.pending_barrier import PendingBarrier, barrier_of
 from aiomailbox.exchange.result_subpartition import ResultSubpartition
@@ -23,25 +23,6 @@ from aiomailbox.records import EndOfPartition
 __all__ = ["UNLIMITED_BUFFER_BYTES", "BytesSubpartition", "PolledBytes"]
 
 UNLIMITED_BUFFER_BYTES: Final = 2**31 - 1
-
-
-class PolledBytes(NamedTuple):
-    """What a poll took.
-
-    Attributes:
-        buffer: The bytes; whoever consumes them recycles them.
-        backlog: Data buffers that could be taken after this one.
-        next_data_type: What could be taken next, ``NONE`` if nothing is ready.
-        sequence_number: Number of this buffer on its channel, modulo 2**32.
-
-    Concept:
-        Flink, ``ResultSubpartition.BufferAndBacklog``.
-    """
-
-    buffer: ReadOnlySlice
-    backlog: int
-    next_data_type: DataType
-    sequence_number: int
 
 
 class BytesSubpartition(ResultSubpartition[BytesQueue]):

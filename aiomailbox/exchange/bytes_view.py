@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aiomailbox.exchange.bytes_subpartition import BytesSubpartition, PolledBytes
-from aiomailbox.exchange.contract import DataListener
-from aiomailbox.exchange.view import ReadingEnd
+from aiomailbox.exchange.bytes_subpartition import BytesSubpartition
+from aiomailbox.exchange.contract import DataListener, PolledBytes
+from aiomailbox.exchange.reading_end import ReadingEnd
 
 __all__ = ["BytesSubpartitionView"]
 

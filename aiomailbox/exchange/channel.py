@@ -13,7 +13,7 @@ from aiomailbox.exchange.contract import (
     PolledBuffer,
 )
 from aiomailbox.exchange.registry import PartitionRegistry
-from aiomailbox.exchange.view import SubpartitionView
+from aiomailbox.exchange.views import ObjectView
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory import LocalBufferPool
 
@@ -129,7 +129,7 @@ class LocalInputChannel(InputChannel):
         self._registry = registry
         self._delays_ms = retry_delays_ms(retry_initial_ms, retry_max_ms)
         self._retry: asyncio.TimerHandle | None = None
-        self._view: SubpartitionView | None = None
+        self._view: ObjectView | None = None
 
     def __repr__(self) -> str:
         return (
@@ -214,7 +214,7 @@ class LocalInputChannel(InputChannel):
         """Return a snapshot for metrics; counting what is queued takes a walk."""
         if self._view is None:
             return ChannelStatistics()
-        return self._view.subpartition.statistics()
+        return self._view.statistics()
 
     def on_data_available(self) -> None:
         """Pass on to the gate that something can be taken."""

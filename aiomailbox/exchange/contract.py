@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from aiomailbox.exchange.buffer import ObjectBuffer
+from aiomailbox.memory import DataType, ReadOnlySlice
 
 __all__ = [
     "SEQUENCE_MODULUS",
@@ -12,6 +13,7 @@ __all__ = [
     "ChannelStatistics",
     "DataListener",
     "PolledBuffer",
+    "PolledBytes",
 ]
 
 # Sequence numbers are unsigned 32-bit integers, here as on the wire.
@@ -36,6 +38,25 @@ class PolledBuffer(NamedTuple):
     backlog: int
     more_available: bool
     next_is_priority: bool
+    sequence_number: int
+
+
+class PolledBytes(NamedTuple):
+    """What a poll of bytes took.
+
+    Attributes:
+        buffer: The bytes; whoever consumes them recycles them.
+        backlog: Data buffers that could be taken after this one.
+        next_data_type: What could be taken next, ``NONE`` if nothing is ready.
+        sequence_number: Number of this buffer on its channel, modulo 2**32.
+
+    Concept:
+        Flink, ``ResultSubpartition.BufferAndBacklog``.
+    """
+
+    buffer: ReadOnlySlice
+    backlog: int
+    next_data_type: DataType
     sequence_number: int
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from aiomailbox.availability import Availability
 from aiomailbox.exchange.contract import ChannelStatistics, DataListener
-from aiomailbox.exchange.view import SubpartitionView
+from aiomailbox.exchange.views import ObjectView
 from aiomailbox.ids import PartitionId
 from aiomailbox.records import Control, Run, RuntimeEvent, StopMode
 
@@ -100,7 +100,7 @@ class OutputPartition(Protocol):
 
     def create_view(
         self, subpartition_index: int, listener: DataListener
-    ) -> SubpartitionView:
+    ) -> ObjectView:
         """Return the one view of a channel for a consumer on this loop."""
         ...
 

@@ -7,11 +7,9 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     PartitionNotFoundError,
 )
-from aiomailbox.exchange.bytes_view import BytesSubpartitionView
 from aiomailbox.exchange.contract import DataListener
-from aiomailbox.exchange.mixed_partition import MixedResultPartition
 from aiomailbox.exchange.output_partition import OutputPartition
-from aiomailbox.exchange.view import SubpartitionView
+from aiomailbox.exchange.views import BytesView, ObjectView, ServesBytes
 from aiomailbox.ids import PartitionId
 
 __all__ = ["PartitionRegistry"]
@@ -72,7 +70,7 @@ class PartitionRegistry:
 
     def create_view(
         self, partition_id: PartitionId, subpartition_index: int, listener: DataListener
-    ) -> SubpartitionView:
+    ) -> ObjectView:
         """Return the one view of a subpartition.
 
         Raises:
@@ -88,7 +86,7 @@ class PartitionRegistry:
         listener: DataListener,
         *,
         receiver_exclusive_buffers: int,
-    ) -> BytesSubpartitionView:
+    ) -> BytesView:
         """Return the one view of a subpartition for a reader elsewhere.
 
         Args:
@@ -103,7 +101,7 @@ class PartitionRegistry:
             IllegalStateError: If the subpartition has a view already.
         """
         partition = self.find(partition_id)
-        if not isinstance(partition, MixedResultPartition):
+        if not isinstance(partition, ServesBytes):
             raise InvalidArgumentError(
                 "partition_id",
                 f"all consumers of partition {partition_id} are on its own loop",

@@ -23,7 +23,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.exchange import BlockingResultPartition, blocking_file
 from aiomailbox.exchange.blocking_file import FRAME_OVERHEAD_BYTES, BlockingFile
-from aiomailbox.exchange.remote.endpoints import BytesView
+from aiomailbox.exchange.views import BytesView
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory import DataType, NetworkBufferPool
 from aiomailbox.records import (

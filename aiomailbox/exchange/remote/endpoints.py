@@ -11,14 +11,13 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple, Protocol
 
-from aiomailbox.exchange.bytes_subpartition import PolledBytes
 from aiomailbox.exchange.contract import DataListener
 from aiomailbox.exchange.remote.messages import PartitionAddress
+from aiomailbox.exchange.views import BytesView
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory import NetworkBuffer
 
 __all__ = [
-    "BytesView",
     "ChannelLink",
     "PeerAddress",
     "Receiver",
@@ -121,58 +120,6 @@ class ChannelLink(Protocol):
 
     def close(self) -> None:
         """Let go: the producer sends nothing more; the last one closes. Idempotent."""
-        ...
-
-
-class BytesView(Protocol):
-    """A reader's end of one subpartition of bytes, at the producer.
-
-    Attributes:
-        is_released: Whether either side has let go.
-        failure: Why the producer let go, if it failed.
-        backlog: Data buffers that can be taken.
-    """
-
-    @property
-    def is_released(self) -> bool:
-        """Whether either side has let go."""
-        ...
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why the producer let go, if it failed."""
-        ...
-
-    @property
-    def backlog(self) -> int:
-        """Data buffers that can be taken."""
-        ...
-
-    def is_available(self, *, has_credit: bool = True) -> bool:
-        """Say whether something can be taken; without credit only an event can."""
-        ...
-
-    def poll(self) -> PolledBytes | None:
-        """Take the next buffer, or None; whoever takes it recycles it."""
-        ...
-
-    def resume_consumption(self) -> None:
-        """Lift the block of an event; raises IllegalStateError if nothing blocks.
-
-        Whoever calls it looks for data again: the listener is told as well.
-        """
-        ...
-
-    def acknowledge_all_data_processed(self) -> None:
-        """Take note that the reader has processed all records."""
-        ...
-
-    def set_buffer_bytes(self, size_bytes: int) -> None:
-        """Take note of the reader's wish for the size of buffers."""
-        ...
-
-    def release(self) -> None:
-        """Let go: what is queued is recycled. Idempotent."""
         ...
 
 
