@@ -28,7 +28,7 @@ from aiomailbox.records import ByteReader, ElementCodec, ListRun
 from aiomailbox.records.framing import LENGTH
 from aiomailbox.records.record_classes import RecordClasses
 from aiomailbox.records.values import PythonSerializer
-from aiomailbox.runtime.processes.record_types import record_classes
+from aiomailbox.runtime.peers.record_types import record_classes
 
 MOMENT = pa.timestamp("us", "Europe/Oslo")
 

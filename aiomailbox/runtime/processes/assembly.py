@@ -11,12 +11,13 @@ from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.job import Job
 from aiomailbox.runtime.journal import MemoryJournal
 from aiomailbox.runtime.limiter import LimiterService
-from aiomailbox.runtime.processes.alignment import ParentAlignmentGroups
-from aiomailbox.runtime.processes.execution import ProcessesExecution
-from aiomailbox.runtime.processes.messages import AlignmentLimit
-from aiomailbox.runtime.processes.network import new_pool
-from aiomailbox.runtime.processes.placement import PARENT
-from aiomailbox.runtime.processes.shipping import Shipment, pack
+from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups
+from aiomailbox.runtime.peers.execution import PeersExecution
+from aiomailbox.runtime.peers.messages import AlignmentLimit
+from aiomailbox.runtime.peers.network import new_pool
+from aiomailbox.runtime.peers.placement import PARENT
+from aiomailbox.runtime.peers.shipping import Shipment, pack
+from aiomailbox.runtime.processes.worker_process import WorkerProcess
 from aiomailbox.runtime.services import JobServices
 
 __all__ = ["assemble"]
@@ -49,5 +50,5 @@ def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> Job:
         handovers=dict(handovers),
         alignments=ParentAlignmentGroups(broadcast),
     )
-    execution = ProcessesExecution(shipment, payload, limits, services)
+    execution = PeersExecution(shipment, payload, limits, services, WorkerProcess)
     return Job(graph, shipment.config, services, execution)

@@ -17,7 +17,7 @@ from aiomailbox.policies import check_count
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.job import Job
-from aiomailbox.runtime.processes.placement import place
+from aiomailbox.runtime.peers.placement import place
 
 __all__ = ["Processes"]
 
@@ -85,8 +85,8 @@ class Processes:
             NotShippableError: If an operator cannot be pickled; names it and what of it.
         """
         # What only such jobs need is looked up when there is one.
+        from aiomailbox.runtime.peers.shipping import Shipment
         from aiomailbox.runtime.processes.assembly import assemble
-        from aiomailbox.runtime.processes.shipping import Shipment
 
         used_clock = clock or clock_of(asyncio.get_running_loop())
         if not isinstance(used_clock, SystemClock):

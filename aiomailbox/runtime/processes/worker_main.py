@@ -17,17 +17,18 @@ import threading
 from typing import Final
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.runtime.processes.control import PARENT_BYTES_MAX, read_message
-from aiomailbox.runtime.processes.errors_as_text import text_of_error
-from aiomailbox.runtime.processes.limits import limit_from_text
-from aiomailbox.runtime.processes.messages import (
+from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, read_message
+from aiomailbox.runtime.peers.errors_as_text import text_of_error
+from aiomailbox.runtime.peers.limits import limit_from_text
+from aiomailbox.runtime.peers.messages import (
     Begin,
     Failed,
     decode_from_parent,
     encode,
 )
-from aiomailbox.runtime.processes.shipping import unpack
-from aiomailbox.runtime.processes.worker_job import WorkerJob
+from aiomailbox.runtime.peers.shipping import unpack
+from aiomailbox.runtime.peers.worker_job import WorkerJob
+from aiomailbox.runtime.processes.plain_log import plain_log
 
 __all__ = ["main"]
 
@@ -76,7 +77,7 @@ def main(control: int, lifeline: int) -> None:
     _take_over(begin)
     try:
         limits = [limit_from_text(text) for text in begin.limits]
-        job = WorkerJob(unpack(begin.payload, limits), limits, begin)
+        job = WorkerJob(unpack(begin.payload, limits), limits, begin, plain_log())
     except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
         end.sendall(encode(Failed(text_of_error(error))))
         end.close()

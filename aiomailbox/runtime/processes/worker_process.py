@@ -15,36 +15,25 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from aiomailbox.errors import CorruptStreamError, WorkerDiedError
-from aiomailbox.runtime.processes.control import ControlChannel
-from aiomailbox.runtime.processes.messages import (
+from aiomailbox.runtime.peers.control import ControlChannel
+from aiomailbox.runtime.peers.messages import (
     FRAME_BYTES_MAX,
     FromParent,
     FromWorker,
     decode_from_worker,
 )
-from aiomailbox.runtime.processes.placement import peer_name
+from aiomailbox.runtime.peers.placement import peer_name
+from aiomailbox.runtime.peers.workers import WorkerEvents
 
-__all__ = ["WorkerEvents", "WorkerProcess"]
+__all__ = ["WorkerProcess"]
 
 _MODULE: Final = "aiomailbox.runtime.processes.worker"
 _ROOT: Final = str(Path(__file__).parents[3])
 # How long a process may outlive its channel, or its channel the process.
 _ENDING_S: Final = 1.0
-
-
-class WorkerEvents(Protocol):
-    """Who is told what a worker does."""
-
-    def on_message(self, worker: WorkerProcess, message: FromWorker) -> None:
-        """Take a message; CorruptStreamError ends the worker."""
-        ...
-
-    def on_exit(self, worker: WorkerProcess, error: WorkerDiedError | None) -> None:
-        """Take note that the process is gone; with an error if it should not be."""
-        ...
 
 
 class WorkerProcess:

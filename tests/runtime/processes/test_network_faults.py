@@ -18,8 +18,8 @@ import aiomailbox as am
 from aiomailbox.errors import RemoteTransportError
 from aiomailbox.exchange.remote.messages import Hello, HelloProof
 from aiomailbox.exchange.remote.wire import encode_message
-from aiomailbox.runtime.processes.desk import WorkerDesk
-from aiomailbox.runtime.processes.network import PeerNetwork
+from aiomailbox.runtime.peers.desk import WorkerDesk
+from aiomailbox.runtime.peers.network import PeerNetwork
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(90)]
 

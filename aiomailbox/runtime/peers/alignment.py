@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from aiomailbox.eventtime import AlignmentConfig, AlignmentGroup, AlignmentGroups
 from aiomailbox.records import MAX_TIMESTAMP
-from aiomailbox.runtime.processes.messages import AlignmentLimit, AlignmentReport
+from aiomailbox.runtime.peers.messages import AlignmentLimit, AlignmentReport
 
 __all__ = [
     "ParentAlignmentGroup",

@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.records import ByteReader
 from aiomailbox.records.values import PythonSerializer
-from aiomailbox.runtime.processes.record_types import RecordTypes, record_classes
-from aiomailbox.runtime.processes.spark_rows import is_spark_row, row_class
+from aiomailbox.runtime.peers.record_types import RecordTypes, record_classes
+from aiomailbox.runtime.peers.spark_rows import is_spark_row, row_class
 
 Row: Any = pytest.importorskip("pyspark.sql").Row
 

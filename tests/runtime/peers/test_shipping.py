@@ -17,11 +17,11 @@ from aiomailbox.graph import Origin, Transformation, build_job_graph
 from aiomailbox.operators import Operator, StatelessOperator
 from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.processes.modules import is_importable
-from aiomailbox.runtime.processes.placement import place
-from aiomailbox.runtime.processes.record_types import RecordTypes, record_classes
-from aiomailbox.runtime.processes.shipping import Shipment, pack, unpack
-from aiomailbox.runtime.processes.unpicklable import why_unpicklable
+from aiomailbox.runtime.peers.modules import is_importable
+from aiomailbox.runtime.peers.placement import place
+from aiomailbox.runtime.peers.record_types import RecordTypes, record_classes
+from aiomailbox.runtime.peers.shipping import Shipment, pack, unpack
+from aiomailbox.runtime.peers.unpicklable import why_unpicklable
 
 
 class Stays:

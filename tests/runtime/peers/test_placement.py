@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.graph import Origin, Transformation, build_job_graph
 from aiomailbox.operators import Operator
-from aiomailbox.runtime.processes.placement import PARENT, place, worker_of_slot
+from aiomailbox.runtime.peers.placement import PARENT, place, worker_of_slot
 
 
 class StayingSource:

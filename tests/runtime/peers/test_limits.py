@@ -11,8 +11,8 @@ from aiomailbox.clock import clock_of
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.limiter import LimiterService
-from aiomailbox.runtime.processes.limits import LimitDesk, RemoteLimits
-from aiomailbox.runtime.processes.messages import Granted, Lease, Pause
+from aiomailbox.runtime.peers.limits import LimitDesk, RemoteLimits
+from aiomailbox.runtime.peers.messages import Granted, Lease, Pause
 
 
 class Job:

@@ -17,10 +17,10 @@ from aiomailbox.errors import MissingExtraError, NotShippableError
 from aiomailbox.graph import Edge, JobGraph, JobVertex, Node, Transformation
 from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.processes.modules import ModulesByValue
-from aiomailbox.runtime.processes.placement import PARENT, Placement
-from aiomailbox.runtime.processes.record_types import RecordTypes
-from aiomailbox.runtime.processes.unpicklable import why_unpicklable
+from aiomailbox.runtime.peers.modules import ModulesByValue
+from aiomailbox.runtime.peers.placement import PARENT, Placement
+from aiomailbox.runtime.peers.record_types import RecordTypes
+from aiomailbox.runtime.peers.unpicklable import why_unpicklable
 
 __all__ = ["Shipment", "pack", "pickled", "unpack"]
 

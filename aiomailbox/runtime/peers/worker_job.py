@@ -19,11 +19,11 @@ from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.journal import MemoryJournal
 from aiomailbox.runtime.local_tasks import LocalTasks
-from aiomailbox.runtime.processes.alignment import RemoteAlignmentGroups
-from aiomailbox.runtime.processes.control import PARENT_BYTES_MAX, ControlChannel
-from aiomailbox.runtime.processes.errors_as_text import text_of_error
-from aiomailbox.runtime.processes.limits import RemoteLimits
-from aiomailbox.runtime.processes.messages import (
+from aiomailbox.runtime.peers.alignment import RemoteAlignmentGroups
+from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, ControlChannel
+from aiomailbox.runtime.peers.errors_as_text import text_of_error
+from aiomailbox.runtime.peers.limits import RemoteLimits
+from aiomailbox.runtime.peers.messages import (
     AlignmentLimit,
     Begin,
     Cancel,
@@ -42,10 +42,9 @@ from aiomailbox.runtime.processes.messages import (
     TaskEnded,
     decode_from_parent,
 )
-from aiomailbox.runtime.processes.network import PeerNetwork, new_pool
-from aiomailbox.runtime.processes.placement import peer_name
-from aiomailbox.runtime.processes.plain_log import plain_log
-from aiomailbox.runtime.processes.shipping import Shipment
+from aiomailbox.runtime.peers.network import PeerNetwork, new_pool
+from aiomailbox.runtime.peers.placement import peer_name
+from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import CommittableCollector, JobServices
 
 __all__ = ["WorkerJob"]
@@ -65,10 +64,11 @@ class WorkerJob:
         shipment: The job.
         limits: Its rate limits, in the parent's order.
         begin: What else the parent has said.
+        log: A structlog logger.
     """
 
     def __init__(
-        self, shipment: Shipment, limits: list[RateLimit], begin: Begin
+        self, shipment: Shipment, limits: list[RateLimit], begin: Begin, log: Any
     ) -> None:
         self._shipment = shipment
         self._peer = begin.peer
@@ -78,7 +78,7 @@ class WorkerJob:
         )
         self._limits = RemoteLimits(limits, self._channel.send)
         self._alignments = RemoteAlignmentGroups(self._channel.send)
-        self._services = self._new_services()
+        self._services = self._new_services(log)
         self._network = PeerNetwork(
             shipment, begin.peer, self._services, begin.directory
         )
@@ -202,8 +202,8 @@ class WorkerJob:
         if self._tasks is not None:
             self._tasks.cancel()
 
-    def _new_services(self) -> JobServices:
-        shipment, log = self._shipment, plain_log()
+    def _new_services(self, log: Any) -> JobServices:
+        shipment = self._shipment
         return JobServices(
             clock=SystemClock(),
             seed=shipment.seed,

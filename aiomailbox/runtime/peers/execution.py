@@ -11,6 +11,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from typing import Any, Final
 
 import anyio
@@ -24,9 +25,9 @@ from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.execution import JobEvents
 from aiomailbox.runtime.local_tasks import LocalTasks
-from aiomailbox.runtime.processes.desk import WorkerDesk
-from aiomailbox.runtime.processes.limits import text_of
-from aiomailbox.runtime.processes.messages import (
+from aiomailbox.runtime.peers.desk import WorkerDesk
+from aiomailbox.runtime.peers.limits import text_of
+from aiomailbox.runtime.peers.messages import (
     AlignmentLimit,
     Begin,
     Cancel,
@@ -36,23 +37,23 @@ from aiomailbox.runtime.processes.messages import (
     Shutdown,
     Splits,
 )
-from aiomailbox.runtime.processes.modules import import_path
-from aiomailbox.runtime.processes.network import PeerNetwork
-from aiomailbox.runtime.processes.placement import PARENT
-from aiomailbox.runtime.processes.shipping import Shipment, pickled
-from aiomailbox.runtime.processes.worker_process import WorkerProcess
+from aiomailbox.runtime.peers.modules import import_path
+from aiomailbox.runtime.peers.network import PeerNetwork
+from aiomailbox.runtime.peers.placement import PARENT
+from aiomailbox.runtime.peers.shipping import Shipment, pickled
+from aiomailbox.runtime.peers.workers import Worker, WorkerEvents
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.task import StreamTask
 
-__all__ = ["ProcessesExecution"]
+__all__ = ["PeersExecution"]
 
 # A worker's own deadline for clean-up comes first.
 _GRACE_S: Final = 2.0
 _EXIT_S: Final = 5.0
 
 
-class ProcessesExecution:
+class PeersExecution:
     """Runs a job's tasks in worker processes, and in this one what has to stay.
 
     Args:
@@ -60,6 +61,7 @@ class ProcessesExecution:
         payload: The same as bytes.
         limits: The rate limits that the bytes name by number.
         services: What the tasks of this process share.
+        new_worker: Makes a worker of a number that has not started.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class ProcessesExecution:
         payload: bytes,
         limits: list[RateLimit],
         services: JobServices,
+        new_worker: Callable[[int, WorkerEvents], Worker],
     ) -> None:
         self._shipment = shipment
         self._payload = payload
@@ -76,8 +79,7 @@ class ProcessesExecution:
         self._local = LocalTasks([])
         self._changed = Availability()
         self._workers = [
-            WorkerProcess(peer, self)
-            for peer in range(1, shipment.placement.workers + 1)
+            new_worker(peer, self) for peer in range(1, shipment.placement.workers + 1)
         ]
         self._desk = WorkerDesk(shipment, services, limits)
         self._events: JobEvents | None = None
@@ -213,7 +215,7 @@ class ProcessesExecution:
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
 
-    def on_message(self, worker: WorkerProcess, message: FromWorker) -> None:
+    def on_message(self, worker: Worker, message: FromWorker) -> None:
         """Take a worker's message.
 
         Raises:
@@ -227,7 +229,7 @@ class ProcessesExecution:
             self._fail(error)
         self._tell()
 
-    def on_exit(self, worker: WorkerProcess, error: WorkerDiedError | None) -> None:
+    def on_exit(self, worker: Worker, error: WorkerDiedError | None) -> None:
         """Take note that a worker's process is gone."""
         if error is not None:
             self._fail(error)

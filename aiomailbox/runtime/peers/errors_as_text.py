@@ -10,7 +10,7 @@ from aiomailbox.errors import (
     RemoteTaskError,
     TransportError,
 )
-from aiomailbox.runtime.processes.messages import ErrorText
+from aiomailbox.runtime.peers.messages import ErrorText
 
 __all__ = ["error_from_text", "text_of_error"]
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.operators import Limiter
 from aiomailbox.policies import RateLimit
-from aiomailbox.runtime.processes.messages import Granted, Lease, LimitText, Pause
+from aiomailbox.runtime.peers.messages import Granted, Lease, LimitText, Pause
 from aiomailbox.runtime.services import Limiters
 
 __all__ = [

@@ -36,9 +36,9 @@ from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.builder import ChannelFactory
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
-from aiomailbox.runtime.processes.placement import PARENT
-from aiomailbox.runtime.processes.record_types import record_classes
-from aiomailbox.runtime.processes.shipping import Shipment
+from aiomailbox.runtime.peers.placement import PARENT
+from aiomailbox.runtime.peers.record_types import record_classes
+from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import JobServices
 
 # A function may keep a worker's loop for as long as it likes: whether a peer is dead

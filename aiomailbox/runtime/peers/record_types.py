@@ -22,7 +22,7 @@ from aiomailbox.operators import DeadLetter
 from aiomailbox.operators.result_record import result_type
 from aiomailbox.records import RecordClasses
 from aiomailbox.records.record_classes import Family, RecordClass
-from aiomailbox.runtime.processes.spark_rows import is_spark_row, row_class
+from aiomailbox.runtime.peers.spark_rows import is_spark_row, row_class
 from aiomailbox.windowing import TimeWindow
 
 __all__ = ["RecordTypes", "record_classes"]

@@ -8,10 +8,10 @@ from aiomailbox.policies import RateLimit
 from aiomailbox.records import ByteReader
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.execution import JobEvents
-from aiomailbox.runtime.processes.alignment import ParentAlignmentGroups
-from aiomailbox.runtime.processes.errors_as_text import error_from_text
-from aiomailbox.runtime.processes.limits import LimitDesk
-from aiomailbox.runtime.processes.messages import (
+from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups
+from aiomailbox.runtime.peers.errors_as_text import error_from_text
+from aiomailbox.runtime.peers.limits import LimitDesk
+from aiomailbox.runtime.peers.messages import (
     AlignmentReport,
     Ended,
     Failed,
@@ -25,9 +25,9 @@ from aiomailbox.runtime.processes.messages import (
     Stopped,
     TaskEnded,
 )
-from aiomailbox.runtime.processes.placement import PARENT
-from aiomailbox.runtime.processes.shipping import Shipment
-from aiomailbox.runtime.processes.worker_process import WorkerProcess
+from aiomailbox.runtime.peers.placement import PARENT
+from aiomailbox.runtime.peers.shipping import Shipment
+from aiomailbox.runtime.peers.workers import Worker
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.task import committables_key
@@ -73,7 +73,7 @@ class WorkerDesk:
         return [self.addresses[peer] for peer in sorted(self.addresses)]
 
     def take(
-        self, worker: WorkerProcess, message: FromWorker, events: JobEvents | None
+        self, worker: Worker, message: FromWorker, events: JobEvents | None
     ) -> BaseException | None:
         """Take a message, and return what it fails the job with, if it does.
 
@@ -124,9 +124,7 @@ class WorkerDesk:
         source.expect_end("what a sink prepared")
         self._services.committables.add(message.sink, values)
 
-    def _check_has(
-        self, worker: WorkerProcess, vertex: int, subtask_index: int
-    ) -> None:
+    def _check_has(self, worker: Worker, vertex: int, subtask_index: int) -> None:
         if worker.peer == PARENT or not self._placement.is_at(
             worker.peer, vertex, subtask_index
         ):

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.exchange.remote.wire import FRAME_HEADER
-from aiomailbox.runtime.processes.messages import (
+from aiomailbox.runtime.peers.messages import (
     FRAME_BYTES_MAX,
     FromParent,
     FromWorker,

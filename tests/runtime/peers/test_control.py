@@ -18,14 +18,14 @@ from aiomailbox.graph import Transformation, build_job_graph
 from aiomailbox.operators import Operator
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.processes.alignment import (
+from aiomailbox.runtime.peers.alignment import (
     ParentAlignmentGroups,
     RemoteAlignmentGroups,
 )
-from aiomailbox.runtime.processes.control import ControlChannel
-from aiomailbox.runtime.processes.desk import WorkerDesk
-from aiomailbox.runtime.processes.errors_as_text import error_from_text, text_of_error
-from aiomailbox.runtime.processes.messages import (
+from aiomailbox.runtime.peers.control import ControlChannel
+from aiomailbox.runtime.peers.desk import WorkerDesk
+from aiomailbox.runtime.peers.errors_as_text import error_from_text, text_of_error
+from aiomailbox.runtime.peers.messages import (
     Cancel,
     Ended,
     Failed,
@@ -38,8 +38,8 @@ from aiomailbox.runtime.processes.messages import (
     decode_from_worker,
     encode,
 )
-from aiomailbox.runtime.processes.placement import place
-from aiomailbox.runtime.processes.shipping import Shipment
+from aiomailbox.runtime.peers.placement import place
+from aiomailbox.runtime.peers.shipping import Shipment
 
 
 def channel(got: list[Any], bytes_max: int = 1000) -> tuple[Any, list[Any]]:

@@ -1,0 +1,62 @@
+"""A worker as the parent has it, whoever has started it, and what it tells."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from aiomailbox.errors import WorkerDiedError
+from aiomailbox.runtime.peers.messages import FromParent, FromWorker
+
+__all__ = ["Worker", "WorkerEvents"]
+
+
+class Worker(Protocol):
+    """One worker, from its start to its end.
+
+    Attributes:
+        peer: Its number, from 1.
+        name: What people call it.
+        may_exit: Whether it was told to go.
+        has_exited: Whether there is none, or not any more.
+    """
+
+    peer: int
+    name: str
+    may_exit: bool
+    has_exited: bool
+
+    async def start(self) -> None:
+        """Start it, and connect with it.
+
+        Raises:
+            OSError: If there can be no more processes, sockets or memory.
+        """
+        ...
+
+    def send(self, message: FromParent) -> None:
+        """Send it a message; a no-op once it is gone."""
+        ...
+
+    def kill(self, reason: str | None) -> None:
+        """End it at once.
+
+        Args:
+            reason: Why, if that is the job's failure; None if it is clean-up.
+        """
+        ...
+
+    def release(self) -> None:
+        """Close everything that is left here; it has exited, or never was."""
+        ...
+
+
+class WorkerEvents(Protocol):
+    """Who is told what a worker does, on the loop of the parent."""
+
+    def on_message(self, worker: Worker, message: FromWorker) -> None:
+        """Take a message; CorruptStreamError ends the worker."""
+        ...
+
+    def on_exit(self, worker: Worker, error: WorkerDiedError | None) -> None:
+        """Take note that it is gone; with an error if it should not be."""
+        ...
