@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 from aiomailbox.errors import SinkError, TargetExistsError
 from aiomailbox.operators import Pending
+from aiomailbox.threads import run_in_thread
 
 __all__ = ["ParquetCommitter"]
 
@@ -69,7 +69,7 @@ class ParquetCommitter:
 
     async def _in_thread(self, work: Any, argument: Any) -> None:
         try:
-            await asyncio.to_thread(work, argument)
+            await run_in_thread(work, argument)
         except OSError as error:
             raise SinkError(
                 f"cannot commit to {str(self._target)!r}: {error}"

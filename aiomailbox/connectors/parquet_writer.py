@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +15,7 @@ from aiomailbox.columnar import BatchMaker
 from aiomailbox.errors import RecordTypeError, SinkError
 from aiomailbox.operators import Pending
 from aiomailbox.records import Run
+from aiomailbox.threads import run_in_thread
 
 __all__ = ["ParquetWriter"]
 
@@ -51,7 +52,6 @@ class ParquetWriter:
         self._file_rows = 0
         self._file_count = 0
         self._finished: list[str] = []
-        self._busy: asyncio.Future[None] | None = None
 
     def write_run(self, run: Run) -> Pending:
         """Collect records; write when there are enough."""
@@ -88,30 +88,17 @@ class ParquetWriter:
 
     def close(self) -> Pending:
         """Close the file; it stays where nobody looks."""
-        if self._busy is None and self._file is None:
-            return None
-        return self._close()
-
-    async def _close(self) -> None:
-        busy, file = self._busy, self._file
-        self._busy = self._file = None
+        file, self._file = self._file, None
         self._batches.clear()
-        if busy is not None and not busy.done():
-            await asyncio.wait([busy])
-        if file is not None and file.is_open:
-            await asyncio.to_thread(file.close)
+        return None if file is None else run_in_thread(_abandon, file)
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-        # Kept for close(): a thread goes on when its awaiting task is cancelled.
-        self._busy = loop.run_in_executor(None, work)
         try:
-            await self._busy
+            await run_in_thread(work)
         except OSError as error:
             raise SinkError(
                 f"cannot write Parquet into {str(self._staging)!r}: {error}"
             ) from error
-        self._busy = None
 
     def _write_groups(self) -> None:
         """Write whole row groups, and keep the rest."""
@@ -175,6 +162,12 @@ class ParquetWriter:
 
     def _file_name(self) -> str:
         return f"{self._prefix}-{self._file_count:05d}.parquet"
+
+
+def _abandon(file: pq.ParquetWriter) -> None:
+    # Nobody wants what a full disk did not take.
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 def _sync(path: Path) -> None:

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
+from aiomailbox.threads import run_in_thread
+
 __all__ = ["Pump"]
 
 ItemT = TypeVar("ItemT")
@@ -107,13 +109,7 @@ class Pump(Generic[ItemT]):
         self._room.release()
         if self._exhausted and not self._thread.is_alive():
             return True
-        loop = asyncio.get_running_loop()
-        ending = loop.run_in_executor(None, self._end_thread)
-        try:
-            return await asyncio.shield(ending)
-        except asyncio.CancelledError:
-            await asyncio.wait([ending])
-            raise
+        return await run_in_thread(self._end_thread)
 
     def _end_thread(self) -> bool:
         if self._exhausted:

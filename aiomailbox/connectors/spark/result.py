@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 from aiomailbox.columnar import BatchMaker
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
 from aiomailbox.records import ListRun
+from aiomailbox.threads import run_in_thread
 
 __all__ = ["dataframe_from_records", "spark_schema"]
 
@@ -38,7 +38,7 @@ async def dataframe_from_records(
         raise InvalidArgumentError(
             "schema", "there are no records to take it from", "Give schema=."
         )
-    return await asyncio.to_thread(_create, spark, values, schema)
+    return await run_in_thread(_create, spark, values, schema)
 
 
 def _create(spark: Any, values: list[Any], schema: Any) -> Any:

@@ -1,0 +1,85 @@
+"""Whoever waits for a call in a thread outlasts it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from typing import Any, NoReturn
+
+import anyio
+import pytest
+
+from aiomailbox.threads import run_in_thread
+
+pytestmark = pytest.mark.real_time
+
+
+def fail(error: BaseException) -> NoReturn:
+    raise error
+
+
+async def test_what_the_function_returns_or_raises_arrives() -> None:
+    assert await run_in_thread(divmod, 7, 2) == (3, 1)
+    with pytest.raises(KeyError, match="gone"):
+        await run_in_thread(fail, KeyError("gone"))
+
+
+async def test_a_stop_iteration_is_an_error_and_ends_the_wait() -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await run_in_thread(fail, StopIteration())
+
+
+async def test_the_function_sees_the_context_of_its_caller() -> None:
+    job: contextvars.ContextVar[str] = contextvars.ContextVar("job")
+    job.set("delays")
+    assert await run_in_thread(job.get) == "delays"
+
+
+@pytest.mark.parametrize("result", ["value", "error"])
+async def test_a_cancelled_waiter_goes_on_only_when_the_thread_has_ended(
+    result: str,
+) -> None:
+    entered, may_end, ended = (threading.Event() for _ in range(3))
+
+    def work() -> None:
+        entered.set()
+        assert may_end.wait(10)
+        ended.set()
+        if result == "error":
+            raise ValueError("nobody hears this")
+
+    waiter = asyncio.create_task(run_in_thread(work))
+    while not entered.is_set():
+        await asyncio.sleep(0.001)
+    for _ in range(5):
+        waiter.cancel()
+        await asyncio.sleep(0.002)
+        assert not waiter.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    assert ended.is_set()
+
+
+async def test_a_cancel_scope_does_not_wake_the_waiter_again_and_again() -> None:
+    loop = asyncio.get_running_loop()
+    soon = loop.call_soon
+    calls = 0
+
+    def counted(*args: Any, **options: Any) -> asyncio.Handle:
+        nonlocal calls
+        calls += 1
+        return soon(*args, **options)
+
+    may_end = threading.Event()
+    loop.call_soon = counted  # type: ignore[method-assign]
+    try:
+        loop.call_later(0.1, may_end.set)
+        with anyio.move_on_after(0.01) as scope:
+            await run_in_thread(may_end.wait, 10)
+            await asyncio.sleep(10)
+    finally:
+        loop.call_soon = soon  # type: ignore[method-assign]
+    assert scope.cancelled_caught
+    assert calls < 50
