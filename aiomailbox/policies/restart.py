@@ -1,0 +1,328 @@
+"""Whether a failed job starts again, and after which delay.
+
+A strategy is a value that describes; `RestartStrategy.begin` makes the counter that
+follows one job's failures. Times are milliseconds of any clock that does not go back.
+
+Concept:
+    Flink, ``RestartBackoffTimeStrategy`` and its implementations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+from typing import Final, Protocol
+
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.policies.arguments import check_count, check_number
+
+__all__ = [
+    "ExponentialDelayRestart",
+    "FailureRateRestart",
+    "FixedDelayRestart",
+    "NoRestart",
+    "RestartBackoff",
+    "RestartStrategy",
+    "exponential_delay",
+    "failure_rate",
+    "fixed_delay",
+    "none",
+]
+
+# Growth stops here: far beyond every maximum, far below where floats overflow.
+_BACKOFF_MS_MAX: Final = 2.0**60
+
+
+class RestartBackoff(Protocol):
+    """Follows the failures of one job."""
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether the job may start once more after the last failure."""
+        ...
+
+    @property
+    def delay_ms(self) -> int:
+        """How long to wait before that."""
+        ...
+
+    def on_failure(self, now_ms: int) -> None:
+        """Count a failure."""
+        ...
+
+
+class RestartStrategy(Protocol):
+    """Describes when failed jobs start again."""
+
+    def begin(self, random: Random) -> RestartBackoff:
+        """Return the counter for one job; jitter comes from ``random``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoRestart:
+    """The first failure ends the job.
+
+    Example:
+        >>> import random
+        >>> backoff = NoRestart().begin(random.Random(0))
+        >>> backoff.on_failure(now_ms=0)
+        >>> backoff.can_restart
+        False
+    """
+
+    def begin(self, random: Random) -> RestartBackoff:
+        """Return the counter for one job."""
+        return _FixedDelay(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDelayRestart:
+    """Restarts a number of times, after the same delay each time.
+
+    Args:
+        attempts: How many failures lead to a restart.
+        delay: The wait before each restart: a timedelta or seconds.
+
+    Raises:
+        InvalidArgumentError: If a number is out of its range.
+        WrongTypeError: If an argument is of another type.
+
+    Example:
+        >>> import random
+        >>> backoff = FixedDelayRestart(1, 0.5).begin(random.Random(0))
+        >>> backoff.on_failure(now_ms=0)
+        >>> backoff.can_restart, backoff.delay_ms
+        (True, 500)
+        >>> backoff.on_failure(now_ms=600)
+        >>> backoff.can_restart
+        False
+    """
+
+    attempts: int
+    delay: timedelta | float = 1.0
+
+    def __post_init__(self) -> None:
+        check_count(self.attempts, "attempts")
+        duration_ms(self.delay, "delay")
+
+    def begin(self, random: Random) -> RestartBackoff:
+        """Return the counter for one job."""
+        return _FixedDelay(self.attempts, duration_ms(self.delay, "delay"))
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRateRestart:
+    """Restarts unless failures come too often.
+
+    Args:
+        failures: How many are taken within ``per``; one more ends the job.
+        per: The span of time they are counted in: a timedelta or seconds.
+        delay: The wait before each restart: a timedelta or seconds.
+
+    Raises:
+        InvalidArgumentError: If a number is out of its range.
+        WrongTypeError: If an argument is of another type.
+
+    Example:
+        >>> import random
+        >>> backoff = FailureRateRestart(1, per=10).begin(random.Random(0))
+        >>> backoff.on_failure(now_ms=0)
+        >>> backoff.can_restart
+        True
+        >>> backoff.on_failure(now_ms=10_000)
+        >>> backoff.can_restart
+        False
+    """
+
+    failures: int
+    per: timedelta | float
+    delay: timedelta | float = 1.0
+
+    def __post_init__(self) -> None:
+        check_count(self.failures, "failures")
+        if duration_ms(self.per, "per") == 0:
+            raise InvalidArgumentError(
+                "per", "no failures fit in no time", "Give a duration above zero."
+            )
+        duration_ms(self.delay, "delay")
+
+    def begin(self, random: Random) -> RestartBackoff:
+        """Return the counter for one job."""
+        return _FailureRate(
+            self.failures,
+            duration_ms(self.per, "per"),
+            duration_ms(self.delay, "delay"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialDelayRestart:
+    """Restarts after delays that grow, and are short again after a quiet time.
+
+    Args:
+        initial: The first delay: a timedelta or seconds.
+        maximum: The longest delay: a timedelta or seconds.
+        multiplier: Growth of the delay, at least 1.
+        jitter: Each delay is off by up to this fraction, from 0 to 1, at random.
+        reset_after: Without a failure for this long, on top of the last delay, the
+            next delay is the first one again: a timedelta or seconds.
+        attempts: How many failures in a row lead to a restart; None for any number.
+
+    Raises:
+        InvalidArgumentError: If a number is out of its range.
+        WrongTypeError: If an argument is of another type.
+
+    Example:
+        >>> import random
+        >>> strategy = ExponentialDelayRestart(multiplier=2, jitter=0)
+        >>> backoff = strategy.begin(random.Random(0))
+        >>> for now_ms in (0, 1_500, 4_000):
+        ...     backoff.on_failure(now_ms)
+        ...     print(backoff.delay_ms)
+        1000
+        2000
+        4000
+    """
+
+    initial: timedelta | float = 1.0
+    maximum: timedelta | float = 60.0
+    multiplier: float = 1.5
+    jitter: float = 0.1
+    reset_after: timedelta | float = timedelta(hours=1)
+    attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        initial_ms = duration_ms(self.initial, "initial")
+        if initial_ms == 0:
+            raise InvalidArgumentError(
+                "initial", "a delay of zero never grows", "Use 1 ms or more."
+            )
+        if duration_ms(self.maximum, "maximum") < initial_ms:
+            raise InvalidArgumentError(
+                "maximum",
+                f"{self.maximum} is shorter than initial={self.initial}",
+                "Let the longest delay be at least the first one.",
+            )
+        check_number(self.multiplier, "multiplier", minimum=1.0)
+        check_number(self.jitter, "jitter", minimum=0.0, maximum=1.0)
+        duration_ms(self.reset_after, "reset_after")
+        if self.attempts is not None:
+            check_count(self.attempts, "attempts")
+
+    def begin(self, random: Random) -> RestartBackoff:
+        """Return the counter for one job."""
+        return _ExponentialDelay(self, random)
+
+
+def none() -> NoRestart:
+    """Return the strategy that never restarts."""
+    return NoRestart()
+
+
+def fixed_delay(attempts: int, delay: timedelta | float = 1.0) -> FixedDelayRestart:
+    """Return a `FixedDelayRestart`."""
+    return FixedDelayRestart(attempts, delay)
+
+
+def failure_rate(
+    failures: int, per: timedelta | float, delay: timedelta | float = 1.0
+) -> FailureRateRestart:
+    """Return a `FailureRateRestart`."""
+    return FailureRateRestart(failures, per, delay)
+
+
+def exponential_delay(
+    initial: timedelta | float = 1.0,
+    maximum: timedelta | float = 60.0,
+    multiplier: float = 1.5,
+    jitter: float = 0.1,
+    reset_after: timedelta | float = timedelta(hours=1),
+    attempts: int | None = None,
+) -> ExponentialDelayRestart:
+    """Return an `ExponentialDelayRestart`."""
+    return ExponentialDelayRestart(
+        initial, maximum, multiplier, jitter, reset_after, attempts
+    )
+
+
+class _FixedDelay:
+    def __init__(self, attempts: int, delay_ms: int) -> None:
+        self.delay_ms = delay_ms
+        self._attempts = attempts
+        self._failures = 0
+
+    @property
+    def can_restart(self) -> bool:
+        return self._failures <= self._attempts
+
+    def on_failure(self, now_ms: int) -> None:
+        self._failures += 1
+
+
+class _FailureRate:
+    def __init__(self, failures: int, per_ms: int, delay_ms: int) -> None:
+        self.delay_ms = delay_ms
+        self._per_ms = per_ms
+        # One more than are taken: the oldest says whether they came too often.
+        self._times_ms: deque[int] = deque(maxlen=failures + 1)
+
+    @property
+    def can_restart(self) -> bool:
+        times = self._times_ms
+        is_full = len(times) == times.maxlen
+        return not is_full or times[-1] - times[0] > self._per_ms
+
+    def on_failure(self, now_ms: int) -> None:
+        self._times_ms.append(now_ms)
+
+
+class _ExponentialDelay:
+    def __init__(self, strategy: ExponentialDelayRestart, random: Random) -> None:
+        self._strategy = strategy
+        self._random = random
+        self._initial_ms = duration_ms(strategy.initial, "initial")
+        self._maximum_ms = duration_ms(strategy.maximum, "maximum")
+        self._reset_after_ms = duration_ms(strategy.reset_after, "reset_after")
+        self._base_ms = 0.0
+        self._delay_ms: int | None = None
+        self._last_ms = 0
+        self._failures = 0
+
+    @property
+    def can_restart(self) -> bool:
+        attempts = self._strategy.attempts
+        return attempts is None or self._failures <= attempts
+
+    @property
+    def delay_ms(self) -> int:
+        if self._delay_ms is None:
+            raise IllegalStateError("there is no delay before the first failure")
+        return self._delay_ms
+
+    def on_failure(self, now_ms: int) -> None:
+        delay_ms = self._delay_ms
+        if (
+            delay_ms is None
+            or now_ms - self._last_ms >= self._reset_after_ms + delay_ms
+        ):
+            self._failures = 0
+            self._base_ms = float(self._initial_ms)
+        else:
+            grown_ms = self._base_ms * self._strategy.multiplier
+            self._base_ms = min(grown_ms, _BACKOFF_MS_MAX)
+        self._failures += 1
+        self._last_ms = now_ms
+        self._delay_ms = self._with_jitter()
+
+    def _with_jitter(self) -> int:
+        """Return the delay: the base off by a random part, and only then clamped."""
+        spread_ms = math.floor(self._base_ms * self._strategy.jitter)
+        delay_ms = math.floor(self._base_ms)
+        if spread_ms:
+            delay_ms += self._random.randint(-spread_ms, spread_ms)
+        return min(max(delay_ms, self._initial_ms), self._maximum_ms)
