@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, NewType
 
 JobName = NewType("JobName", str)
-OperatorUid = NewType("OperatorUid", str)
+OperatorId = NewType("OperatorId", str)
 VertexId = NewType("VertexId", int)
 SplitId = NewType("SplitId", str)
 

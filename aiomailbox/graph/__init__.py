@@ -3,6 +3,7 @@
 from aiomailbox.graph.chaining import build_job_graph, is_chainable
 from aiomailbox.graph.describe import describe_mermaid, describe_text
 from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
+from aiomailbox.graph.operator_ids import operator_ids
 from aiomailbox.graph.transformation import (
     ChainingStrategy,
     FunctionInfo,
@@ -28,5 +29,6 @@ __all__ = [
     "describe_mermaid",
     "describe_text",
     "is_chainable",
+    "operator_ids",
     "reachable",
 ]

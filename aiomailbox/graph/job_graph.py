@@ -12,8 +12,9 @@ from aiomailbox.exchange import (
     Partitioner,
     RebalancePartitioner,
 )
+from aiomailbox.graph.operator_ids import operator_ids
 from aiomailbox.graph.transformation import Transformation, reachable
-from aiomailbox.ids import VertexId
+from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.keygroups import default_max_parallelism
 from aiomailbox.records import OutputTag
 
@@ -25,10 +26,12 @@ class Node:
     """A transformation with everything decided that the environment decides.
 
     Attributes:
+        operator_id: By what its state is found again; see `operator_ids`.
         slot_sharing_group: Operators of one group may share a task and a worker.
     """
 
     index: int
+    operator_id: OperatorId
     transformation: Transformation
     parallelism: int
     max_parallelism: int
@@ -138,9 +141,11 @@ def resolve_nodes(
     widest = max(counts.values(), default=1)
     key_groups = max_parallelism or default_max_parallelism(widest)
     nodes: dict[int, Node] = {}
-    for index, item in enumerate(transformations):
+    ids = operator_ids(transformations)
+    for index, (item, operator_id) in enumerate(zip(transformations, ids, strict=True)):
         node = Node(
             index,
+            operator_id,
             item,
             counts[id(item)],
             item.max_parallelism or key_groups,

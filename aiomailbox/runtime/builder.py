@@ -157,7 +157,13 @@ class TaskBuilder:
             item = node.transformation
             operators.append(
                 OperatorPlan(
-                    item.name, item.uid, item.factory, item.is_keyed, outgoing, name
+                    item.name,
+                    item.uid,
+                    item.factory,
+                    item.is_keyed,
+                    outgoing,
+                    name,
+                    node.operator_id,
                 )
             )
         gates = [

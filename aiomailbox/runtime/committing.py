@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from aiomailbox.graph import JobGraph
 from aiomailbox.operators import Committer, Pending
 from aiomailbox.runtime.services import CommittableCollector
-from aiomailbox.task import committables_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +28,11 @@ class JobCommitters:
         self._begun: list[_Entry] = []
         self._entries: list[_Entry] = []
         for vertex in graph.vertices:
-            for position, node in enumerate(vertex.nodes):
+            for node in vertex.nodes:
                 sink = node.transformation.sink
                 committer = None if sink is None else sink.create_committer()
                 if committer is not None:
-                    key = committables_key(vertex.id, position)
-                    self._entries.append(_Entry(key, committer))
+                    self._entries.append(_Entry(node.operator_id, committer))
 
     async def begin(self) -> None:
         """Check every target, before any task starts.

@@ -1,7 +1,6 @@
 """Tasks: a chain of operators on a mailbox, with its inputs and outputs."""
 
 from aiomailbox.task.chain import OperatorChain
-from aiomailbox.task.committables import committables_key
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
 from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
@@ -16,5 +15,4 @@ __all__ = [
     "TaskLifecycle",
     "TaskPlan",
     "TaskState",
-    "committables_key",
 ]

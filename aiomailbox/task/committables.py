@@ -4,35 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from aiomailbox.ids import OperatorId
 from aiomailbox.operators import Committables
-
-
-def committables_key(vertex: int, position: int) -> str:
-    """Return the name under which a job knows what one operator prepared.
-
-    Names and uids are the user's: two sinks may have one name, or change it.
-
-    Args:
-        vertex: The vertex.
-        position: The operator's place in the vertex' chain.
-    """
-    return f"{vertex}/{position}"
 
 
 class OperatorCommittables:
     """A `Committables` that files everything under its operator.
 
+    Names are the user's: two sinks may have one name, or change it.
+
     Args:
         job: The job's.
-        key: See `committables_key`.
+        operator_id: Of the operator.
     """
 
-    __slots__ = ("_job", "_key")
+    __slots__ = ("_job", "_operator_id")
 
-    def __init__(self, job: Committables, key: str) -> None:
+    def __init__(self, job: Committables, operator_id: OperatorId) -> None:
         self._job = job
-        self._key = key
+        self._operator_id = operator_id
 
     def add(self, sink: str, committables: list[Any]) -> None:
         """Hand over what ``prepare_commit`` of a writer returned."""
-        self._job.add(self._key, committables)
+        self._job.add(self._operator_id, committables)

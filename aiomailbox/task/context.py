@@ -19,7 +19,7 @@ from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.operators import Committables, Handover, Limiter
 from aiomailbox.policies import RateLimit
 from aiomailbox.state import KeyedStateStore, NoKeysStateStore, OperatorStateStore
-from aiomailbox.task.committables import OperatorCommittables, committables_key
+from aiomailbox.task.committables import OperatorCommittables
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.task.plan import OperatorPlan
@@ -68,8 +68,7 @@ class TaskRuntimeContext:
         self.mailbox = mailbox
         self.processing_time: ProcessingTimeService = processing_time
         self.committables: Committables = OperatorCommittables(
-            environment.committables,
-            committables_key(environment.task_id.vertex, mailbox.priority),
+            environment.committables, plan.operator_id
         )
         self.journal = environment.journal
         self.keyed_state = self._keyed_state(plan)

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from aiomailbox.exchange import Gate, RecordWriter
+from aiomailbox.ids import OperatorId
 from aiomailbox.memory import LocalBufferPool
 from aiomailbox.operators import Operator
 from aiomailbox.records import OutputTag
+
+_NO_ID: Final = OperatorId("")
 
 
 @dataclass(slots=True)
@@ -40,6 +44,7 @@ class OperatorPlan:
         is_keyed: Whether it has keyed state.
         outgoing: Its ways out.
         metrics_name: What its metrics are called, unique in the chain; "" for its name.
+        operator_id: By what its state is found again; "" for its uid or its name.
     """
 
     name: str
@@ -48,6 +53,10 @@ class OperatorPlan:
     is_keyed: bool = False
     outgoing: list[OutgoingEdge] = field(default_factory=list)
     metrics_name: str = ""
+    operator_id: OperatorId = _NO_ID
+
+    def __post_init__(self) -> None:
+        self.operator_id = self.operator_id or OperatorId(self.uid or self.name)
 
 
 @dataclass(slots=True)

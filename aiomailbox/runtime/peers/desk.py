@@ -30,7 +30,6 @@ from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.peers.workers import Worker
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import TaskView
-from aiomailbox.task import committables_key
 
 __all__ = ["WorkerDesk"]
 
@@ -149,8 +148,8 @@ def _of_running(events: JobEvents | None) -> JobEvents:
 
 def _sinks(graph: JobGraph) -> set[str]:
     return {
-        committables_key(vertex.id, position)
+        node.operator_id
         for vertex in graph.vertices
-        for position, node in enumerate(vertex.nodes)
+        for node in vertex.nodes
         if node.transformation.sink is not None
     }

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from aiomailbox.errors import MissingExtraError, NotShippableError
 from aiomailbox.graph import Edge, JobGraph, JobVertex, Node, Transformation
+from aiomailbox.ids import OperatorId
 from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.modules import ModulesByValue
@@ -64,6 +65,7 @@ class _FlatEdge:
 
 @dataclass(slots=True)
 class _FlatNode:
+    operator_id: OperatorId
     transformation: Transformation
     parallelism: int
     max_parallelism: int
@@ -185,6 +187,7 @@ def _flattened(graph: JobGraph, placement: Placement) -> _FlatGraph:
         graph.max_parallelism,
         {
             node.index: _FlatNode(
+                node.operator_id,
                 _bare(node.transformation, keep_factory=homes[node.index][0] != PARENT),
                 node.parallelism,
                 node.max_parallelism,
@@ -224,7 +227,13 @@ def _absent() -> NoReturn:
 
 def _graph(flat: _FlatGraph) -> JobGraph:
     nodes = {
-        index: Node(index, node.transformation, node.parallelism, node.max_parallelism)
+        index: Node(
+            index,
+            node.operator_id,
+            node.transformation,
+            node.parallelism,
+            node.max_parallelism,
+        )
         for index, node in flat.nodes.items()
     }
     edges = [
