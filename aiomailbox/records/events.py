@@ -49,8 +49,21 @@ class SnapshotType(Enum):
         """Whether it belongs to the user, who asked for it."""
         return self not in _CHECKPOINTS
 
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether a task that has taken it waits until it is complete, and ends."""
+        return self in _SYNCHRONOUS
+
 
 _CHECKPOINTS = frozenset({SnapshotType.CHECKPOINT, SnapshotType.FULL_CHECKPOINT})
+_SYNCHRONOUS = frozenset(
+    {
+        SnapshotType.SUSPEND_CANONICAL,
+        SnapshotType.SUSPEND_NATIVE,
+        SnapshotType.TERMINATE_CANONICAL,
+        SnapshotType.TERMINATE_NATIVE,
+    }
+)
 
 
 class RuntimeEvent:

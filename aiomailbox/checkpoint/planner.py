@@ -1,0 +1,433 @@
+"""Every decision of the checkpoint coordinator, and nothing else.
+
+Theory of operation: something happens (a timer, a request, an acknowledgement, a
+failure), the planner changes its books and returns what is to be done, in order.
+Whoever owns it does that: snapshots of the enumerators, messages to tasks, files, and
+the timers, which come back here. A checkpoint is *starting* until the owner has sent
+its barrier, *pending* until all tasks have acknowledged it, *finalizing* while its
+metadata is written, and then complete or failed.
+
+Concept:
+    Flink, ``CheckpointCoordinator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import TypeAlias
+
+from aiomailbox.checkpoint.failures import FailureCounter, FailureReason
+from aiomailbox.checkpoint.plan import CheckpointPlan, Subtask
+from aiomailbox.checkpoint.request import (
+    CheckpointRequest,
+    Choice,
+    Refusal,
+    RequestQueue,
+)
+from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.records import CheckpointBarrier, SnapshotType
+
+__all__ = [
+    "Acknowledgement",
+    "CancelExpiry",
+    "CheckpointAction",
+    "CheckpointPlanner",
+    "DiscardCheckpoint",
+    "FailJob",
+    "FailRequest",
+    "Finalize",
+    "NotifyAborted",
+    "NotifyComplete",
+    "SetExpiry",
+    "SetPeriodicTimer",
+    "StartCheckpoint",
+]
+
+Planning: TypeAlias = Callable[[], CheckpointPlan | FailureReason]
+
+
+class Acknowledgement(Enum):
+    """What an acknowledgement was good for; only the first kind keeps its state."""
+
+    TAKEN = "taken"
+    DUPLICATE = "duplicate"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class StartCheckpoint:
+    """Snapshot the enumerators, then send the barrier to the tasks of the plan."""
+
+    barrier: CheckpointBarrier
+    plan: CheckpointPlan
+    request: CheckpointRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize:
+    """Write the metadata: all tasks have acknowledged."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyComplete:
+    """Tell tasks, enumerators and committers that a checkpoint is complete."""
+
+    checkpoint_id: int
+    tasks: tuple[Subtask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyAborted:
+    """Tell tasks that a checkpoint will not complete.
+
+    Attributes:
+        latest_completed_id: The one before, which they may have missed; 0 for none.
+    """
+
+    checkpoint_id: int
+    latest_completed_id: int
+    tasks: tuple[Subtask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardCheckpoint:
+    """Delete what has been written for a checkpoint that failed."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailRequest:
+    """Tell whoever asked for it why there will be no checkpoint."""
+
+    request: CheckpointRequest
+    reason: FailureReason
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailJob:
+    """Too many checkpoints in a row have failed: let the restart strategy decide."""
+
+    checkpoint_id: int
+    reason: FailureReason
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetPeriodicTimer:
+    """Call ``on_periodic_timer`` after ``delay_ms``; a timer set before is replaced."""
+
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetExpiry:
+    """Call ``on_expired`` for a checkpoint after ``delay_ms``."""
+
+    checkpoint_id: int
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelExpiry:
+    """Forget a checkpoint's timer."""
+
+    checkpoint_id: int
+
+
+CheckpointAction: TypeAlias = (
+    CancelExpiry
+    | DiscardCheckpoint
+    | FailJob
+    | FailRequest
+    | Finalize
+    | NotifyAborted
+    | NotifyComplete
+    | SetExpiry
+    | SetPeriodicTimer
+    | StartCheckpoint
+)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A checkpoint that was begun and is not complete."""
+
+    barrier: CheckpointBarrier
+    plan: CheckpointPlan
+    request: CheckpointRequest
+    missing: set[Subtask]
+    is_finalizing: bool = False
+
+    @property
+    def checkpoint_id(self) -> int:
+        return self.barrier.checkpoint_id
+
+    @property
+    def commits(self) -> bool:
+        """Whether its completion lets tasks commit, and subsumes older ones."""
+        kind = self.request.kind
+        return not kind.is_savepoint or kind.is_synchronous
+
+
+@dataclass(slots=True)
+class CheckpointPlanner:
+    """The books of one job's checkpoints.
+
+    All times are milliseconds of one clock. Each method that returns actions must be
+    called by one owner, which carries them out before it calls the next one.
+
+    Args:
+        settings: The job's.
+        plan: Says which tasks a checkpoint that begins now would concern.
+        random: Where the first delay of the timer comes from.
+        next_id: The first number to give away: beyond that of a restored checkpoint.
+    """
+
+    settings: CheckpointSettings
+    plan: Planning
+    random: Random
+    next_id: int = 1
+    _queue: RequestQueue = field(init=False)
+    _failures: FailureCounter = field(init=False)
+    _pending: dict[int, _Pending] = field(default_factory=dict)
+    _requests: int = 0
+    _starting_id: int | None = None
+    _cleaning: int = 0
+    _latest_completed_id: int = 0
+    _last_completed_ms: int | None = None
+    _is_periodic: bool = False
+
+    def __post_init__(self) -> None:
+        self._queue = RequestQueue(self.settings)
+        self._failures = FailureCounter(self.settings.tolerable_failures)
+
+    @property
+    def pending_ids(self) -> list[int]:
+        """The checkpoints that have begun and are not complete, oldest first."""
+        return list(self._pending)
+
+    @property
+    def queued(self) -> int:
+        """How many requests wait."""
+        return len(self._queue)
+
+    def start_periodic(self) -> list[CheckpointAction]:
+        """Begin to take checkpoints by the timer, if there is an interval."""
+        interval_ms = self.settings.interval_ms
+        if not interval_ms or self._is_periodic:
+            return []
+        self._is_periodic = True
+        # At random, so that not all jobs of a machine begin at once.
+        first_ms = min(max(self.settings.min_pause_ms, 1), interval_ms)
+        return [SetPeriodicTimer(self.random.randint(first_ms, interval_ms))]
+
+    def stop_periodic(self) -> list[CheckpointAction]:
+        """End all that is pending or queued, and the timer."""
+        self._is_periodic = False
+        actions: list[CheckpointAction] = [
+            FailRequest(request, FailureReason.SUSPENDED)
+            for request in self._queue.clear()
+        ]
+        for pending in list(self._pending.values()):
+            actions += self._abort(pending, FailureReason.SUSPENDED)
+        return actions
+
+    def on_periodic_timer(self, now_ms: int) -> list[CheckpointAction]:
+        """Ask for a checkpoint, and for the timer's next call."""
+        if not self._is_periodic:
+            return []
+        following = SetPeriodicTimer(self.settings.interval_ms)
+        _, actions = self.request(now_ms, is_periodic=True)
+        return [following, *actions]
+
+    def request(
+        self,
+        now_ms: int,
+        *,
+        kind: SnapshotType = SnapshotType.CHECKPOINT,
+        is_periodic: bool = False,
+        location: str | None = None,
+    ) -> tuple[CheckpointRequest, list[CheckpointAction]]:
+        """Ask for a checkpoint or a savepoint.
+
+        Returns:
+            The request, by which `StartCheckpoint` or `FailRequest` will name it, and
+            what is to be done now.
+        """
+        self._requests += 1
+        request = CheckpointRequest(self._requests, kind, is_periodic, location)
+        refused = self._queue.add(request)
+        actions: list[CheckpointAction] = []
+        if refused is not None:
+            actions.append(FailRequest(refused.request, refused.reason))
+        return request, actions + self._next(now_ms)
+
+    def on_started(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
+        """Hear that a checkpoint's barrier has been sent to the tasks."""
+        if self._starting_id == checkpoint_id:
+            self._starting_id = None
+        return self._next(now_ms)
+
+    def acknowledge(
+        self, checkpoint_id: int, task: Subtask
+    ) -> tuple[Acknowledgement, list[CheckpointAction]]:
+        """Take a task's acknowledgement; what is unknown or late is harmless."""
+        pending = self._pending.get(checkpoint_id)
+        if pending is None or task not in pending.plan.to_wait_for:
+            return Acknowledgement.UNKNOWN, []
+        if task not in pending.missing:
+            return Acknowledgement.DUPLICATE, []
+        pending.missing.remove(task)
+        if pending.missing:
+            return Acknowledgement.TAKEN, []
+        pending.is_finalizing = True
+        return Acknowledgement.TAKEN, [
+            CancelExpiry(checkpoint_id),
+            Finalize(checkpoint_id),
+        ]
+
+    def on_finalized(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
+        """Hear that a checkpoint's metadata is written: it is complete."""
+        pending = self._pending.pop(checkpoint_id, None)
+        if pending is None:
+            # It was aborted while it was written.
+            return [DiscardCheckpoint(checkpoint_id)]
+        self._last_completed_ms = now_ms
+        self._failures.on_success(checkpoint_id)
+        if not pending.commits:
+            return self._next(now_ms)
+        self._latest_completed_id = max(self._latest_completed_id, checkpoint_id)
+        actions: list[CheckpointAction] = []
+        for older in [*self._pending.values()]:
+            if older.checkpoint_id < checkpoint_id and older.commits:
+                actions += self._abort(older, FailureReason.SUBSUMED)
+        actions.append(NotifyComplete(checkpoint_id, pending.plan.to_wait_for))
+        return actions + self._next(now_ms)
+
+    def on_declined(
+        self, checkpoint_id: int, now_ms: int, error: BaseException | None = None
+    ) -> list[CheckpointAction]:
+        """Hear that a task will not take part in a checkpoint."""
+        return self._fail(checkpoint_id, FailureReason.DECLINED, now_ms, error)
+
+    def on_expired(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
+        """Hear that a checkpoint's time is over."""
+        return self._fail(checkpoint_id, FailureReason.EXPIRED, now_ms, None)
+
+    def on_storage_error(
+        self, checkpoint_id: int, now_ms: int, error: BaseException
+    ) -> list[CheckpointAction]:
+        """Hear that the coordinator's own part could not be written."""
+        if self._starting_id == checkpoint_id:
+            self._starting_id = None
+        return self._fail(checkpoint_id, FailureReason.STORAGE, now_ms, error)
+
+    def on_tasks_failed(
+        self, tasks: Iterable[Subtask], now_ms: int, error: BaseException | None = None
+    ) -> list[CheckpointAction]:
+        """Hear that tasks have failed: what they have not acknowledged will not be."""
+        failed = set(tasks)
+        actions: list[CheckpointAction] = []
+        for pending in list(self._pending.values()):
+            if pending.missing & failed:
+                actions += self._abort(pending, FailureReason.TASK_FAILED, error)
+        return actions + self._next(now_ms)
+
+    def on_cleaning(self, change: int, now_ms: int) -> list[CheckpointAction]:
+        """Hear that files of ``change`` more checkpoints, or fewer, are being deleted."""
+        self._cleaning += change
+        return self._next(now_ms)
+
+    def _next(self, now_ms: int) -> list[CheckpointAction]:
+        """Begin the request whose turn it is, if there is one."""
+        actions: list[CheckpointAction] = []
+        while True:
+            choice = self._queue.choose(
+                now_ms,
+                is_starting=self._starting_id is not None,
+                pending=len(self._pending),
+                cleaning=self._cleaning,
+                last_completed_ms=self._last_completed_ms,
+            )
+            if isinstance(choice, Refusal):
+                actions.append(FailRequest(choice.request, choice.reason))
+                if choice.retry_after_ms is not None and self._is_periodic:
+                    actions.append(SetPeriodicTimer(choice.retry_after_ms))
+            elif isinstance(choice, Choice):
+                actions += self._begin(choice.request, now_ms)
+            else:
+                return actions
+
+    def _begin(self, request: CheckpointRequest, now_ms: int) -> list[CheckpointAction]:
+        plan = self.plan()
+        if isinstance(plan, FailureReason):
+            return [FailRequest(request, plan)]
+        # A number is used up whatever becomes of the checkpoint.
+        checkpoint_id, self.next_id = self.next_id, self.next_id + 1
+        alignment, timeout_ms = self.settings.alignment(request.kind)
+        barrier = CheckpointBarrier(
+            checkpoint_id, now_ms, alignment, request.kind, timeout_ms
+        )
+        self._pending[checkpoint_id] = _Pending(
+            barrier, plan, request, set(plan.to_wait_for)
+        )
+        self._starting_id = checkpoint_id
+        return [
+            SetExpiry(checkpoint_id, self.settings.timeout_ms),
+            StartCheckpoint(barrier, plan, request),
+        ]
+
+    def _fail(
+        self,
+        checkpoint_id: int,
+        reason: FailureReason,
+        now_ms: int,
+        error: BaseException | None,
+    ) -> list[CheckpointAction]:
+        pending = self._pending.get(checkpoint_id)
+        if pending is None:
+            # Several tasks may decline one checkpoint: it failed once.
+            return self._next(now_ms)
+        actions = self._abort(pending, reason, error)
+        if self._fails_job(pending, reason):
+            actions.append(FailJob(checkpoint_id, reason, error))
+        return actions + self._next(now_ms)
+
+    def _fails_job(self, pending: _Pending, reason: FailureReason) -> bool:
+        """Count a failure; a savepoint's counts only if a task is to blame."""
+        kind = pending.request.kind
+        if kind.is_savepoint and reason is not FailureReason.DECLINED:
+            return False
+        # The tasks wait for it in order to end: they cannot go on without it.
+        if kind.is_synchronous:
+            return True
+        return self._failures.on_failure(pending.checkpoint_id, reason)
+
+    def _abort(
+        self,
+        pending: _Pending,
+        reason: FailureReason,
+        error: BaseException | None = None,
+    ) -> list[CheckpointAction]:
+        checkpoint_id = pending.checkpoint_id
+        del self._pending[checkpoint_id]
+        if self._starting_id == checkpoint_id:
+            self._starting_id = None
+        actions: list[CheckpointAction] = [
+            CancelExpiry(checkpoint_id),
+            FailRequest(pending.request, reason, error),
+            NotifyAborted(
+                checkpoint_id, self._latest_completed_id, pending.plan.to_wait_for
+            ),
+        ]
+        # What is being written is deleted when it has been: see `on_finalized`.
+        if not pending.is_finalizing:
+            actions.append(DiscardCheckpoint(checkpoint_id))
+        return actions

@@ -1,0 +1,152 @@
+"""How often checkpoints are taken, and what they may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.policies import check_count
+from aiomailbox.records import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
+
+__all__ = ["CheckpointSettings", "CheckpointingMode"]
+
+
+class CheckpointingMode(Enum):
+    """What a recovery does to records that were processed after the checkpoint."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """The settings of a job's checkpoints.
+
+    Args:
+        interval: From one periodic checkpoint to the next: a timedelta or seconds; None
+            for manual checkpoints and savepoints only.
+        mode: Whether the channels of a task wait for each other's barriers.
+        timeout: After how long a checkpoint is given up: a timedelta or seconds.
+        min_pause: The least time from the end of one periodic checkpoint to the start
+            of the next: a timedelta or seconds.
+        max_concurrent: How many checkpoints may be pending at once.
+        tolerable_failures: How many checkpoints in a row may fail before the job does.
+        unaligned: Whether barriers may overtake data, which then is part of the
+            checkpoint.
+        aligned_timeout: With ``unaligned``, how long barriers wait for each other
+            before they overtake: a timedelta or seconds; 0 to overtake at once.
+        retained: How many completed checkpoints are kept.
+        after_tasks_finish: Whether checkpoints go on once some tasks have finished; if
+            so, tasks that have finished wait for the one that commits their results.
+
+    Raises:
+        InvalidArgumentError: If a number is out of its range, or settings exclude each
+            other.
+        WrongTypeError: If an argument is of another type.
+
+    Concept:
+        Flink, ``CheckpointConfig``; the defaults are Flink's.
+
+    Example:
+        >>> CheckpointSettings(interval=5, unaligned=True).alignment(
+        ...     SnapshotType.CHECKPOINT
+        ... )
+        (<Alignment.UNALIGNED: 'unaligned'>, 9223372036854775807)
+    """
+
+    interval: timedelta | float | None
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    timeout: timedelta | float = 600.0
+    min_pause: timedelta | float = 0.0
+    max_concurrent: int = 1
+    tolerable_failures: int = 0
+    unaligned: bool = False
+    aligned_timeout: timedelta | float = 0.0
+    retained: int = 1
+    after_tasks_finish: bool = True
+
+    def __post_init__(self) -> None:
+        if self.interval is not None and self.interval_ms < 10:
+            raise InvalidArgumentError(
+                "interval",
+                f"{self.interval} is too short for a checkpoint",
+                "Use at least 10 ms, or None for manual checkpoints.",
+            )
+        if not isinstance(self.mode, CheckpointingMode):
+            raise WrongTypeError(
+                "mode", f"{self.mode!r} is no mode", "Use a CheckpointingMode."
+            )
+        if self.timeout_ms == 0:
+            raise InvalidArgumentError(
+                "timeout", "no checkpoint is done in no time", "Use more than 0."
+            )
+        duration_ms(self.min_pause, "min_pause")
+        check_count(self.max_concurrent, "max_concurrent")
+        check_count(self.retained, "retained")
+        _check_tolerable(self.tolerable_failures)
+        self._check_unaligned()
+
+    @property
+    def interval_ms(self) -> int:
+        """The interval, at least the pause; 0 without periodic checkpoints."""
+        if self.interval is None:
+            return 0
+        return max(duration_ms(self.interval, "interval"), self.min_pause_ms)
+
+    @property
+    def min_pause_ms(self) -> int:
+        """The pause in milliseconds."""
+        return duration_ms(self.min_pause, "min_pause")
+
+    @property
+    def timeout_ms(self) -> int:
+        """The timeout in milliseconds."""
+        return duration_ms(self.timeout, "timeout")
+
+    def alignment(self, kind: SnapshotType) -> tuple[Alignment, int]:
+        """Return how barriers of a kind meet, and the timeout of their alignment."""
+        if self.mode is CheckpointingMode.AT_LEAST_ONCE:
+            return Alignment.AT_LEAST_ONCE, NO_ALIGNED_TIMEOUT
+        if kind.is_savepoint or not self.unaligned:
+            return Alignment.ALIGNED, NO_ALIGNED_TIMEOUT
+        timeout_ms = duration_ms(self.aligned_timeout, "aligned_timeout")
+        if timeout_ms == 0:
+            return Alignment.UNALIGNED, NO_ALIGNED_TIMEOUT
+        return Alignment.ALIGNED, timeout_ms
+
+    def _check_unaligned(self) -> None:
+        timeout_ms = duration_ms(self.aligned_timeout, "aligned_timeout")
+        if not self.unaligned:
+            if timeout_ms:
+                raise InvalidArgumentError(
+                    "aligned_timeout",
+                    "aligned barriers never give up their alignment",
+                    "Set unaligned=True, or leave it out.",
+                )
+            return
+        if self.mode is CheckpointingMode.AT_LEAST_ONCE:
+            raise InvalidArgumentError(
+                "unaligned",
+                "at-least-once barriers wait for nothing, so they need not overtake",
+                "Use CheckpointingMode.EXACTLY_ONCE, or leave it out.",
+            )
+        if self.max_concurrent != 1:
+            raise InvalidArgumentError(
+                "max_concurrent",
+                "unaligned checkpoints do not run concurrently",
+                "Use 1 with unaligned=True.",
+            )
+
+
+def _check_tolerable(value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise WrongTypeError(
+            "tolerable_failures", f"{value!r} is not a whole number", "Use an int."
+        )
+    if value < 0:
+        raise InvalidArgumentError(
+            "tolerable_failures", f"{value} is negative", "Use 0 or more."
+        )
