@@ -8,6 +8,7 @@ from typing import Any
 
 from aiomailbox.errors import UserFunctionError
 from aiomailbox.operators import (
+    CommitterContext,
     Pending,
     RuntimeContext,
     check_function,
@@ -50,7 +51,7 @@ class FunctionSink:
         """Create the writer of one subtask."""
         return _FunctionWriter(self._function, context)
 
-    def create_committer(self) -> None:
+    def create_committer(self, context: CommitterContext) -> None:
         """Return None: nothing is committed."""
         return
 

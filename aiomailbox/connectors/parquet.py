@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +12,7 @@ from aiomailbox.columnar import record_batches
 from aiomailbox.connectors.parquet_commit import ParquetCommitter
 from aiomailbox.connectors.parquet_writer import ParquetWriter
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.operators import RuntimeContext
+from aiomailbox.operators import CommitterContext, RuntimeContext
 
 __all__ = ["ParquetSink", "record_batches"]
 
@@ -79,30 +78,34 @@ class ParquetSink:
         self._mode = mode
         self._rows_per_file = rows_per_file
         self._row_group_rows = row_group_rows
-        # Writers and committer, wherever they are, find each other's files by it.
-        self._token = uuid.uuid4().hex[:12]
 
     def create_writer(self, context: RuntimeContext) -> ParquetWriter:
         """Create the writer of one subtask."""
-        prefix = f"part-{context.subtask_index:05d}-{self._token}-{context.attempt}"
+        token = _token(context)
+        prefix = f"part-{context.subtask_index:05d}-{token}-{context.attempt}"
         return ParquetWriter(
-            self._staging,
+            self._staging(token),
             prefix,
             schema=self._schema,
             rows_per_file=self._rows_per_file,
             row_group_rows=self._row_group_rows,
         )
 
-    def create_committer(self) -> ParquetCommitter:
+    def create_committer(self, context: CommitterContext) -> ParquetCommitter:
         """Create the committer."""
+        staging = self._staging(_token(context))
         return ParquetCommitter(
-            self._path.absolute(), self._staging, overwrite=self._mode == "overwrite"
+            self._path.absolute(), staging, overwrite=self._mode == "overwrite"
         )
 
     def __repr__(self) -> str:
         return f"<ParquetSink {str(self._path)!r}>"
 
-    @property
-    def _staging(self) -> Path:
+    def _staging(self, token: str) -> Path:
         path = self._path.absolute()
-        return path.with_name(f".{path.name}-{self._token}")
+        return path.with_name(f".{path.name}-{token}")
+
+
+def _token(context: RuntimeContext | CommitterContext) -> str:
+    # Writers and committer, wherever they are, find each other's files by it.
+    return context.execution_id[:12]

@@ -59,7 +59,7 @@ class ParquetCommitter:
             ) from error
         return None
 
-    def commit(self, committables: list[Any]) -> Pending:
+    def commit(self, committables: list[Any], *, is_final: bool) -> Pending:
         """Move files into the target; those that are there already stay."""
         return self._in_thread(self._move, committables)
 

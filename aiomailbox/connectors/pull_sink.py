@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.operators import Committer, Pending, RuntimeContext, SinkWriter
+from aiomailbox.operators import (
+    Committer,
+    CommitterContext,
+    Pending,
+    RuntimeContext,
+    SinkWriter,
+)
 from aiomailbox.records import Run
 
 
@@ -25,7 +31,7 @@ class PullSink:
         """Create the writer of one subtask."""
         return PullWriter(self._handover, context)
 
-    def create_committer(self) -> Committer | None:
+    def create_committer(self, context: CommitterContext) -> Committer | None:
         """Nothing to commit: what is pulled is gone."""
         return None
 

@@ -70,6 +70,7 @@ from aiomailbox.operators.contract import (
 from aiomailbox.operators.function_state import check_state_names
 from aiomailbox.operators.fused_source import StageKind
 from aiomailbox.operators.fusion import FusedOperator, fuse
+from aiomailbox.operators.hooks import is_foreign, naming_hook
 from aiomailbox.operators.input_selection import InputSelectable, InputSelection
 from aiomailbox.operators.interval_join import IntervalJoinOperator
 from aiomailbox.operators.join_function import (
@@ -119,7 +120,7 @@ from aiomailbox.operators.record_fields import RecordFields
 from aiomailbox.operators.resource import FunctionLife
 from aiomailbox.operators.result_record import result_type
 from aiomailbox.operators.selectors import FieldSelector, field_or_function
-from aiomailbox.operators.sink import Committer, Sink, SinkWriter
+from aiomailbox.operators.sink import Committer, CommitterContext, Sink, SinkWriter
 from aiomailbox.operators.sink_operator import SinkOperator, SinkState
 from aiomailbox.operators.source import (
     Boundedness,
@@ -184,6 +185,7 @@ __all__ = [
     "Collector",
     "Committables",
     "Committer",
+    "CommitterContext",
     "DeadLetter",
     "DeduplicateOperator",
     "ElementCalls",
@@ -285,10 +287,12 @@ __all__ = [
     "is_async_aggregate",
     "is_async_callable",
     "is_commutative",
+    "is_foreign",
     "last",
     "max_",
     "mean",
     "min_",
+    "naming_hook",
     "pair",
     "pattern",
     "quantile",

@@ -76,6 +76,8 @@ class RuntimeContext(Protocol):
 
     Attributes:
         job_name: The job's name.
+        execution_id: Names this execution of the job, and no other: hexadecimal
+            digits, the same in all tasks and after restarts.
         task_name: The task's name, with subtask.
         operator_name: The operator's name.
         uid: The operator's uid as the user gave it, or None.
@@ -96,6 +98,7 @@ class RuntimeContext(Protocol):
     """
 
     job_name: str
+    execution_id: str
     task_name: str
     operator_name: str
     uid: str | None

@@ -7,6 +7,7 @@ Concept:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aiomailbox.operators.context import RuntimeContext
@@ -42,6 +43,23 @@ class SinkWriter(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class CommitterContext:
+    """Whose committer it is.
+
+    Attributes:
+        job_name: The job's name.
+        execution_id: What `RuntimeContext.execution_id` is to the sink's writers.
+        operator_name: The sink's name.
+        uid: The sink's uid as the user gave it, or None.
+    """
+
+    job_name: str
+    execution_id: str
+    operator_name: str
+    uid: str | None
+
+
 class Committer(Protocol):
     """Makes results visible; one per sink and job, called by the job."""
 
@@ -54,12 +72,23 @@ class Committer(Protocol):
         """
         ...
 
-    def commit(self, committables: list[Any]) -> Pending:
-        """Make visible what writers prepared; may be called again with the same."""
+    def commit(self, committables: list[Any], *, is_final: bool) -> Pending:
+        """Make visible what writers prepared; may be called again with the same.
+
+        Args:
+            committables: What writers prepared, of all subtasks; may be empty.
+            is_final: Whether everything is there then. The job may still fail, if
+                another of its sinks does.
+        """
         ...
 
     def end(self, *, succeeded: bool) -> Pending:
-        """Clean up; after a failure nothing uncommitted stays behind."""
+        """Clean up, also if `begin` failed; called once.
+
+        Args:
+            succeeded: Whether the job did. If not, nothing that is not committed stays
+                behind, and what was committed may be taken back.
+        """
         ...
 
 
@@ -74,6 +103,6 @@ class Sink(Protocol):
         """Create the writer of one subtask."""
         ...
 
-    def create_committer(self) -> Committer | None:
+    def create_committer(self, context: CommitterContext) -> Committer | None:
         """Create the committer, or None if writing is all there is."""
         ...

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from aiomailbox.errors import AioMailboxError
 from aiomailbox.operators.contract import Operator, Pending, then
+from aiomailbox.operators.hooks import naming_hook
 from aiomailbox.operators.sink import Sink, SinkWriter
 from aiomailbox.records import Run
 
@@ -72,17 +74,19 @@ class SinkOperator(Operator):
 
     def open(self) -> Pending:
         """Make the writer."""
-        self._writer = self.sink.create_writer(self.context)
+        self._writer = self._call(
+            "create_writer", self.sink.create_writer, self.context
+        )
         restored = self._restored
         if restored is not None:
             self._ended = restored.ended
             if restored.writer is not None:
-                self._writer.restore(restored.writer)
+                self._call("restore", self._writer.restore, restored.writer)
         return None
 
     def process_run(self, run: Run) -> Pending:
         """Write records."""
-        return self._guard(self.writer.write_run, run)
+        return self._guard("write_run", self.writer.write_run, run)
 
     def prepare_snapshot_pre_barrier(self) -> Pending:
         """Flush the writer and hand over what it prepared."""
@@ -99,39 +103,40 @@ class SinkOperator(Operator):
 
     def snapshot_state(self) -> object:
         """Return the writer's state and whether the input has ended."""
-        writer = self.writer.snapshot()
+        writer = self._call("snapshot", self.writer.snapshot)
         if writer is None and not self._ended:
             return None
         return SinkState(self._ended, writer)
 
     def close(self) -> Pending:
         """Close the writer."""
-        return None if self._writer is None else self._guard(self._writer.close)
+        writer = self._writer
+        return None if writer is None else self._guard("close", writer.close)
 
     def _flush(self, *, end_of_input: bool) -> Pending:
-        pending = self._guard(lambda: self.writer.flush(end_of_input=end_of_input))
+        flush = partial(self.writer.flush, end_of_input=end_of_input)
+        pending = self._guard("flush", flush)
         return then(pending, self._hand_over)
 
     def _hand_over(self) -> Pending:
-        committables = self.writer.prepare_commit()
+        committables = self._call("prepare_commit", self.writer.prepare_commit)
         if committables:
             name = self.name or self.context.operator_name
             self.context.committables.add(name, committables)
         return None
 
-    def _guard(self, call: Callable[..., Pending], *args: Any) -> Pending:
-        try:
-            pending = call(*args)
-        except AioMailboxError:
-            raise
-        except Exception as error:
-            raise self.user_error(error) from error
-        return None if pending is None else self._guarded(pending)
+    def _guard(self, hook: str, call: Callable[..., Pending], *args: Any) -> Pending:
+        pending = self._call(hook, call, *args)
+        return None if pending is None else self._guarded(hook, pending)
 
-    async def _guarded(self, pending: Awaitable[None]) -> None:
-        try:
+    async def _guarded(self, hook: str, pending: Awaitable[None]) -> None:
+        with self._naming(hook):
             await pending
-        except AioMailboxError:
-            raise
-        except Exception as error:
-            raise self.user_error(error) from error
+
+    def _call(self, hook: str, call: Callable[..., Any], *args: Any) -> Any:
+        with self._naming(hook):
+            return call(*args)
+
+    def _naming(self, hook: str) -> AbstractContextManager[None]:
+        context = self.context
+        return naming_hook(hook, context.operator_name, context.uid)

@@ -119,6 +119,7 @@ class TaskBuilder:
         services = self._services
         environment = TaskEnvironment(
             job_name=self._graph.name,
+            execution_id=services.execution_id,
             task_id=task_id,
             task_name=name,
             parallelism=vertex.parallelism,

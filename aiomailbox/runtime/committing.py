@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from aiomailbox.graph import JobGraph
-from aiomailbox.operators import Committer, Pending
-from aiomailbox.runtime.services import CommittableCollector
+from aiomailbox.graph import JobGraph, Node
+from aiomailbox.operators import Committer, CommitterContext, Pending, naming_hook
+from aiomailbox.runtime.services import JobServices
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     key: str
+    context: CommitterContext
     committer: Committer
+
+    async def call(self, hook: str, call: Callable[[], Pending]) -> None:
+        with naming_hook(hook, self.context.operator_name, self.context.uid):
+            pending = call()
+            if pending is not None:
+                await pending
 
 
 class JobCommitters:
@@ -20,19 +29,21 @@ class JobCommitters:
 
     Args:
         graph: The job; each of its sinks may have a committer.
-        committables: Where writers leave what is to be committed.
+        services: Name the execution; writers leave there what is to be committed.
+
+    Raises:
+        UserFunctionError: If a sink cannot make its committer.
     """
 
-    def __init__(self, graph: JobGraph, committables: CommittableCollector) -> None:
-        self._committables = committables
+    def __init__(self, graph: JobGraph, services: JobServices) -> None:
+        self._committables = services.committables
         self._begun: list[_Entry] = []
-        self._entries: list[_Entry] = []
-        for vertex in graph.vertices:
-            for node in vertex.nodes:
-                sink = node.transformation.sink
-                committer = None if sink is None else sink.create_committer()
-                if committer is not None:
-                    self._entries.append(_Entry(node.operator_id, committer))
+        self._entries = [
+            entry
+            for vertex in graph.vertices
+            for node in vertex.nodes
+            if (entry := _entry(graph, node, services)) is not None
+        ]
 
     async def begin(self) -> None:
         """Check every target, before any task starts.
@@ -41,27 +52,39 @@ class JobCommitters:
         """
         for entry in self._entries:
             self._begun.append(entry)
-            await _finish(entry.committer.begin())
+            await entry.call("begin", entry.committer.begin)
 
     async def commit(self) -> None:
-        """Make everything visible that the writers prepared."""
+        """Make everything visible that the writers prepared; nothing follows.
+
+        Raises whatever a committer raises; `end` takes back what was committed.
+        """
         for entry in self._entries:
             prepared = self._committables.take(entry.key)
-            await _finish(entry.committer.commit(prepared))
+            commit = partial(entry.committer.commit, prepared, is_final=True)
+            await entry.call("commit", commit)
 
     async def end(self, *, succeeded: bool) -> None:
         """Clean up every target that was begun; the first error is raised at the end."""
-        first: Exception | None = None
+        first: BaseException | None = None
         for entry in self._begun:
+            end = partial(entry.committer.end, succeeded=succeeded)
             try:
-                await _finish(entry.committer.end(succeeded=succeeded))
-            except Exception as error:  # noqa: BLE001 -- every committer is ended
+                await entry.call("end", end)
+            except BaseException as error:  # noqa: BLE001 -- every committer is ended
+                if first is not None:
+                    first.add_note(f"later error: {error!r}")
                 first = first or error
         self._begun.clear()
         if first is not None:
             raise first
 
 
-async def _finish(pending: Pending) -> None:
-    if pending is not None:
-        await pending
+def _entry(graph: JobGraph, node: Node, services: JobServices) -> _Entry | None:
+    item = node.transformation
+    if item.sink is None:
+        return None
+    context = CommitterContext(graph.name, services.execution_id, item.name, item.uid)
+    with naming_hook("create_committer", item.name, item.uid):
+        committer = item.sink.create_committer(context)
+    return None if committer is None else _Entry(node.operator_id, context, committer)

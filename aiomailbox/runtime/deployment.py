@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -68,6 +69,7 @@ class Embedded:
         used_clock = clock or clock_of(loop)
         seed = config.seed
         services = JobServices(
+            execution_id=secrets.token_hex(16),
             clock=used_clock,
             seed=random.SystemRandom().getrandbits(32) if seed is None else seed,
             log=structlog.get_logger("aiomailbox").bind(job=graph.name),

@@ -152,7 +152,7 @@ class Job:
     async def _run(self) -> None:
         committers: JobCommitters | None = None
         try:
-            committers = JobCommitters(self.graph, self.services.committables)
+            committers = JobCommitters(self.graph, self.services)
             await self._begin(committers)
             await self._run_tasks()
             if self.state is JobState.RUNNING:

@@ -49,6 +49,8 @@ class JobServices:
     """The job-wide services, made on the job's loop.
 
     Attributes:
+        execution_id: Names this execution of the job, and no other: 32 hexadecimal
+            digits.
         clock: The job's clock.
         seed: Seeds the random sources of operators.
         log: A structlog logger with the job bound.
@@ -62,6 +64,7 @@ class JobServices:
         alignments: The groups of sources that wait for each other.
     """
 
+    execution_id: str
     clock: Clock
     seed: int
     log: Any

@@ -19,12 +19,12 @@ from aiomailbox.operators import (
     Operator,
     Pending,
     StatelessOperator,
+    is_foreign,
 )
 from aiomailbox.records import OutputTag, StopMode
 from aiomailbox.task.context import TaskRuntimeContext
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
-from aiomailbox.task.interrupts import is_foreign
 from aiomailbox.task.measured import MeasuredAvailability
 from aiomailbox.task.outputs import (
     BroadcastingOutput,

@@ -47,6 +47,7 @@ class TaskRuntimeContext:
         self._environment = environment
         self._helpers = helpers
         self.job_name = environment.job_name
+        self.execution_id = environment.execution_id
         self.task_name = environment.task_name
         self.operator_name = plan.name
         self.uid = plan.uid

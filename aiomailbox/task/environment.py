@@ -21,6 +21,7 @@ class TaskEnvironment:
 
     Attributes:
         job_name: The job's name.
+        execution_id: Names this execution of the job, and no other.
         task_id: Vertex, subtask and attempt.
         task_name: For people: the chain's name with the subtask.
         parallelism: Subtasks of this vertex.
@@ -40,6 +41,7 @@ class TaskEnvironment:
     """
 
     job_name: str
+    execution_id: str
     task_id: TaskId
     task_name: str
     parallelism: int

@@ -5,16 +5,6 @@ from __future__ import annotations
 import asyncio
 
 
-def is_foreign(error: BaseException) -> bool:
-    """Say whether a CancelledError comes from something awaited, not from this task.
-
-    Left alone it would look like a clean end.
-    """
-    task: asyncio.Task[object] | None = asyncio.current_task()
-    is_cancelling = task is not None and task.cancelling() > 0
-    return isinstance(error, asyncio.CancelledError) and not is_cancelling
-
-
 async def absorb_interrupt(runner: asyncio.Task[None]) -> None:
     """Take delivery of an interrupt of the running task, and forget it.
 

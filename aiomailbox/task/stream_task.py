@@ -25,12 +25,12 @@ from aiomailbox.mailbox import (
     PeriodMeter,
 )
 from aiomailbox.metrics import MetricValue
-from aiomailbox.operators import InputStatus, SourceOperator
+from aiomailbox.operators import InputStatus, SourceOperator, is_foreign
 from aiomailbox.records import StopMode
 from aiomailbox.task.chain import OperatorChain
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
-from aiomailbox.task.interrupts import absorb_interrupt, first_of, is_foreign
+from aiomailbox.task.interrupts import absorb_interrupt, first_of
 from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
 from aiomailbox.task.outputs import all_of
 from aiomailbox.task.plan import TaskPlan

@@ -84,6 +84,7 @@ class TestRuntimeContext:
         state_backend: StateBackend | None = None,
     ) -> None:
         self.job_name = "test"
+        self.execution_id = "0123456789abcdef" * 2
         self.task_name = f"{operator_name} ({subtask_index + 1}/{parallelism})"
         self.operator_name = operator_name
         self.uid = uid

@@ -30,7 +30,7 @@ class MinuteFiles:
         """Create the writer of a subtask."""
         return MinuteWriter(self.path, f"part-{context.subtask_index:05}.csv")
 
-    def create_committer(self) -> MinuteCommitter:
+    def create_committer(self, context: Any) -> MinuteCommitter:
         """Create the job's committer."""
         return MinuteCommitter(self.path)
 
@@ -102,7 +102,7 @@ class MinuteCommitter:
         if self._path.exists() and any(self._path.iterdir()):
             raise FileExistsError(f"{self._path} is not empty")
 
-    def commit(self, committables: list[Path]) -> None:
+    def commit(self, committables: list[Path], *, is_final: bool) -> None:
         """Give files their names."""
         for path in committables:
             if path.exists():

@@ -22,11 +22,13 @@ from aiomailbox.errors import (
     TargetExistsError,
     WrongTypeError,
 )
+from aiomailbox.operators import CommitterContext
 from aiomailbox.records import ListRun
 from aiomailbox.testing import TestRuntimeContext
 
 pytestmark = pytest.mark.real_time
 
+CONTEXT = CommitterContext("test", TestRuntimeContext().execution_id, "sink", None)
 EAST = timezone(timedelta(hours=-5))
 
 
@@ -43,7 +45,7 @@ async def finish(pending: Any) -> None:
 
 async def write(sink: ParquetSink, *runs: list[Any], commit: bool = True) -> None:
     """Run a job of one writer by hand."""
-    committer = sink.create_committer()
+    committer = sink.create_committer(CONTEXT)
     await finish(committer.begin())
     writer = sink.create_writer(TestRuntimeContext("sink"))
     succeeded = False
@@ -53,7 +55,7 @@ async def write(sink: ParquetSink, *runs: list[Any], commit: bool = True) -> Non
             await finish(writer.write_run(run))
         await finish(writer.flush(end_of_input=True))
         if commit:
-            await finish(committer.commit(writer.prepare_commit()))
+            await finish(committer.commit(writer.prepare_commit(), is_final=True))
         succeeded = commit
     finally:
         await finish(writer.close())
@@ -131,7 +133,7 @@ async def test_nothing_is_visible_before_the_commit_nor_after_a_failure(
 ) -> None:
     target = tmp_path / "out"
     sink = ParquetSink(target, row_group_rows=1)
-    committer = sink.create_committer()
+    committer = sink.create_committer(CONTEXT)
     await finish(committer.begin())
     writer = sink.create_writer(TestRuntimeContext("sink"))
     await finish(writer.write_run(ListRun([{"a": 1}, {"a": 2}])))
@@ -146,7 +148,7 @@ async def test_a_target_that_exists_is_refused_and_stays(tmp_path: Path) -> None
     target = tmp_path / "out"
     await write(ParquetSink(target), [{"a": 1}])
     with pytest.raises(TargetExistsError, match="overwrite"):
-        ParquetSink(target).create_committer().begin()
+        ParquetSink(target).create_committer(CONTEXT).begin()
     assert read(target) == [{"a": 1}]
 
 
@@ -166,7 +168,7 @@ async def test_a_parent_that_is_a_file_is_an_error_before_anything_starts(
     (tmp_path / "file").write_text("x")
     sink = ParquetSink(tmp_path / "file" / "out")
     with pytest.raises(SinkError, match="cannot be written"):
-        sink.create_committer().begin()
+        sink.create_committer(CONTEXT).begin()
 
 
 async def test_files_have_at_most_so_many_rows(tmp_path: Path) -> None:
@@ -186,19 +188,19 @@ async def test_files_have_at_most_so_many_rows(tmp_path: Path) -> None:
 
 async def test_committing_twice_is_committing_once(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path / "out")
-    committer = sink.create_committer()
+    committer = sink.create_committer(CONTEXT)
     await finish(committer.begin())
     writer = sink.create_writer(TestRuntimeContext("sink"))
     await finish(writer.write_run(ListRun([{"a": 1}])))
     await finish(writer.flush(end_of_input=False))
     names = writer.prepare_commit()
-    await finish(committer.commit(names))
-    await finish(committer.commit(names))
+    await finish(committer.commit(names, is_final=True))
+    await finish(committer.commit(names, is_final=True))
     second = sink.create_writer(TestRuntimeContext("sink"))
     second.restore(writer.snapshot())
     await finish(second.write_run(ListRun([{"a": 2}])))
     await finish(second.flush(end_of_input=True))
-    await finish(committer.commit(second.prepare_commit()))
+    await finish(committer.commit(second.prepare_commit(), is_final=True))
     await finish(committer.end(succeeded=True))
     assert read(tmp_path / "out") == [{"a": 1}, {"a": 2}]
 

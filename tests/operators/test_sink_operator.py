@@ -17,7 +17,7 @@ class ListSink:
     def create_writer(self, context):
         return ListWriter(self)
 
-    def create_committer(self):
+    def create_committer(self, context):
         return None
 
 
@@ -154,3 +154,37 @@ def test_an_error_of_a_sink_stays_what_it_is():
 
 def test_a_sink_that_was_never_opened_closes_quietly():
     OneInputHarness(SinkOperator(ListSink())).close()
+
+
+@pytest.mark.parametrize("hook", ["write_run", "flush", "prepare_commit", "snapshot"])
+async def test_an_error_of_a_writers_hook_names_operator_uid_line_and_hook(hook):
+    class Broken(ListSink):
+        def create_writer(self, context):
+            writer = ListWriter(self)
+            setattr(writer, hook, self.refuse)
+            return writer
+
+        def refuse(self, *args, **options):
+            raise OSError("gone")
+
+    operator = SinkOperator(Broken())
+    async with OneInputHarness(operator, uid="p-1") as harness:
+        with pytest.raises(UserFunctionError) as caught:
+            harness.process_run([1])
+            harness.prepare_snapshot()
+            harness.snapshot()
+    error = caught.value
+    assert (error.operator, error.uid) == ("operator", "p-1")
+    assert error.location.startswith(f"{__file__}:")
+    assert error.__notes__ == [f"in {hook}() of operator 'operator' (uid 'p-1')"]
+
+
+def test_a_sink_that_makes_no_writer_is_named():
+    class Broken(ListSink):
+        def create_writer(self, context):
+            raise OSError("gone")
+
+    harness = OneInputHarness(SinkOperator(Broken()), uid="p-1")
+    with pytest.raises(UserFunctionError, match="uid 'p-1'") as caught:
+        harness.open()
+    assert "in create_writer()" in caught.value.__notes__[0]

@@ -67,7 +67,8 @@ class TestCommitter:
         self.sink.log.append("begin")
         return self._call("begin")
 
-    def commit(self, committables: list[Any]) -> Any:
+    def commit(self, committables: list[Any], *, is_final: bool) -> Any:
+        assert is_final
         self.sink.log.append(f"commit {sorted(committables)}")
         return self._call("commit")
 
@@ -117,7 +118,7 @@ class TestSink:
     def create_writer(self, context: Any) -> TestWriter:
         return TestWriter(self)
 
-    def create_committer(self) -> TestCommitter:
+    def create_committer(self, context: Any) -> TestCommitter:
         return TestCommitter(self)
 
 

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.errors import JobCancelledError, JobFailedError
+from aiomailbox.errors import (
+    JobCancelledError,
+    JobFailedError,
+    SinkError,
+    UserFunctionError,
+)
 from aiomailbox.runtime import JobState
 
 
@@ -161,3 +166,110 @@ async def test_a_clean_up_that_hangs_is_given_up(bench: Any, new_sink: Any) -> N
         await job.wait()
     assert isinstance(caught.value.__cause__, TimeoutError)
     assert job.duration_s == 5.0
+
+
+def line_of(function: Any) -> str:
+    code = function.__code__
+    return f"{code.co_filename}:{code.co_firstlineno + 1}"
+
+
+def refuse() -> None:
+    raise OSError("disk full")
+
+
+async def refuse_later() -> None:
+    raise OSError("disk full")
+
+
+@pytest.mark.parametrize("hook", ["begin", "commit", "end"])
+@pytest.mark.parametrize("function", [refuse, refuse_later])
+async def test_an_error_of_a_hook_names_operator_uid_line_and_hook(
+    bench: Any, new_sink: Any, hook: str, function: Any
+) -> None:
+    sink = new_sink(**{hook: function})
+    job = bench.deploy(bench.sink(bench.source([1]), sink, "prices", uid="p-1"))
+    with pytest.raises(JobFailedError) as caught:
+        await job.wait()
+    error = caught.value.__cause__
+    assert isinstance(error, UserFunctionError)
+    assert (error.operator, error.uid) == ("prices", "p-1")
+    assert error.location == line_of(function)
+    assert isinstance(error.__cause__, OSError)
+    assert f"in {hook}() of operator 'prices' (uid 'p-1')" in error.__notes__
+
+
+async def test_a_sink_that_makes_no_committer_is_named(
+    bench: Any, new_sink: Any
+) -> None:
+    sink = new_sink()
+    sink.create_committer = lambda context: refuse()
+    job = bench.deploy(bench.sink(bench.source([1]), sink, "prices", uid="p-1"))
+    with pytest.raises(JobFailedError, match=r"'prices' \(uid 'p-1'\)") as caught:
+        await job.wait()
+    assert "in create_committer()" in caught.value.__cause__.__notes__[0]
+
+
+async def test_an_error_of_ours_stays_what_it_is_and_is_placed(
+    bench: Any, new_sink: Any
+) -> None:
+    def full() -> None:
+        raise SinkError("full")
+
+    job = bench.deploy(bench.sink(bench.source([1]), new_sink(commit=full), "prices"))
+    with pytest.raises(JobFailedError) as caught:
+        await job.wait()
+    error = caught.value.__cause__
+    assert isinstance(error, SinkError)
+    assert error.__notes__[0] == "in commit() of operator 'prices' (uid None)"
+
+
+@pytest.mark.parametrize("hook", ["begin", "commit", "end"])
+async def test_a_cancellation_of_somebody_else_in_a_hook_is_a_failure(
+    bench: Any, new_sink: Any, hook: str
+) -> None:
+    async def await_cancelled() -> None:
+        upload = asyncio.ensure_future(asyncio.sleep(10))
+        asyncio.get_running_loop().call_soon(upload.cancel)
+        await upload
+
+    sink = new_sink(**{hook: await_cancelled})
+    job = bench.deploy(bench.sink(bench.source([1]), sink, "prices"))
+    with pytest.raises(JobFailedError, match="'prices'"):
+        await job.wait()
+    assert job.state is JobState.FAILED
+
+
+async def test_every_committer_is_ended_also_when_time_has_run_out(
+    bench: Any, new_sink: Any
+) -> None:
+    first = new_sink(end=lambda: asyncio.sleep(10**6))
+    second = new_sink(first.log)
+    source = bench.source([1])
+    job = bench.deploy(
+        bench.sink(source, first), bench.sink(source, second), cancel_timeout_s=5.0
+    )
+    with pytest.raises(JobFailedError):
+        await job.wait()
+    assert first.log.count("end True") == 2
+
+
+async def test_committers_and_writers_know_the_execution_and_no_two_are_one(
+    bench: Any, new_sink: Any
+) -> None:
+    known: list[str] = []
+
+    def sink() -> Any:
+        made = new_sink()
+        writer, committer = made.create_writer, made.create_committer
+        made.create_writer = lambda context: (
+            known.append(context.execution_id) or writer(context)  # type: ignore[func-returns-value]
+        )
+        made.create_committer = lambda context: (
+            known.append(context.execution_id) or committer(context)  # type: ignore[func-returns-value]
+        )
+        return made
+
+    await bench.deploy(bench.sink(bench.source([1]), sink())).wait()
+    await bench.deploy(bench.sink(bench.source([1]), sink())).wait()
+    assert known[0] == known[1] != known[2] == known[3]
+    assert all(len(name) == 32 and int(name, 16) >= 0 for name in known)

@@ -244,6 +244,7 @@ class Bench:
     def build(self, restored: dict[str, object] | None = None) -> StreamTask:
         """Make the task."""
         environment = TaskEnvironment(
+            execution_id="0" * 32,
             job_name="job",
             task_id=self.task_id,
             task_name="task (1/1)",

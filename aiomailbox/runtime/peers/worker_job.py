@@ -205,6 +205,7 @@ class WorkerJob:
     def _new_services(self, log: Any) -> JobServices:
         shipment = self._shipment
         return JobServices(
+            execution_id=shipment.job_id.hex(),
             clock=SystemClock(),
             seed=shipment.seed,
             log=log.bind(job=shipment.graph.name, worker=self._name),

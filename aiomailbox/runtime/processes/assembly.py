@@ -39,6 +39,7 @@ def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> Job:
         execution.broadcast(limit)
 
     services = JobServices(
+        execution_id=shipment.job_id.hex(),
         clock=clock,
         seed=shipment.seed,
         log=structlog.get_logger("aiomailbox").bind(job=graph.name),
