@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from aiomailbox.exchange.awaitable_gate import Gate
-from aiomailbox.exchange.blocking_partition import BlockingResultPartition
-from aiomailbox.exchange.blocking_view import BlockingView
-from aiomailbox.exchange.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
-from aiomailbox.exchange.channel import (
-    ChannelListener,
-    InputChannel,
-    LocalInputChannel,
-    retry_delays_ms,
-)
-from aiomailbox.exchange.contract import (
+from aiomailbox.exchange.blocking.partition import BlockingResultPartition
+from aiomailbox.exchange.blocking.view import BlockingView
+from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
+from aiomailbox.exchange.core.contract import (
     SEQUENCE_MODULUS,
     ChannelCredit,
     ChannelStatistics,
     DataListener,
     PolledBuffer,
 )
-from aiomailbox.exchange.gate import InputGate
-from aiomailbox.exchange.mixed_partition import MixedResultPartition
-from aiomailbox.exchange.output_partition import OutputPartition
-from aiomailbox.exchange.partition import ResultPartition
+from aiomailbox.exchange.core.output import OutputPartition
+from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
+from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.input.awaitable_gate import Gate
+from aiomailbox.exchange.input.channel import (
+    ChannelListener,
+    InputChannel,
+    LocalInputChannel,
+    retry_delays_ms,
+)
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.input.union_gate import UnionInputGate
+from aiomailbox.exchange.objects.partition import ResultPartition
+from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
+from aiomailbox.exchange.objects.view import SubpartitionView
 from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
     CustomPartitioner,
@@ -35,11 +40,6 @@ from aiomailbox.exchange.partitioner import (
     SelectableRun,
     ShufflePartitioner,
 )
-from aiomailbox.exchange.priority_deque import PrioritizedDeque
-from aiomailbox.exchange.registry import PartitionRegistry
-from aiomailbox.exchange.subpartition import PipelinedSubpartition
-from aiomailbox.exchange.union_gate import UnionInputGate
-from aiomailbox.exchange.view import SubpartitionView
 from aiomailbox.exchange.writer import DEFAULT_FLUSH_INTERVAL_MS, RecordWriter
 
 __all__ = [

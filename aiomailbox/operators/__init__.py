@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from aiomailbox.operators.aggregates import (
+from aiomailbox.operators.aggregates.commutative import commutative, is_commutative
+from aiomailbox.operators.aggregates.distinct import count_distinct
+from aiomailbox.operators.aggregates.first_last import first, last
+from aiomailbox.operators.aggregates.functions import (
     Aggregate,
     aggregates,
     can_merge,
@@ -15,22 +18,16 @@ from aiomailbox.operators.aggregates import (
     min_,
     sum_,
 )
-from aiomailbox.operators.as_of_join import AsOfJoinOperator
-from aiomailbox.operators.async_io import AsyncMapOperator, LookupJoinOperator
+from aiomailbox.operators.aggregates.quantile import quantile
+from aiomailbox.operators.aggregates.result_record import result_type
+from aiomailbox.operators.aggregates.top_n import TopN, top_n
+from aiomailbox.operators.async_io import AsyncMapOperator
 from aiomailbox.operators.async_state import (
     KeyedAsyncContext,
     KeyedAsyncProcessFunction,
     KeyedAsyncProcessOperator,
 )
-from aiomailbox.operators.async_stateless import AsyncStatelessOperator
-from aiomailbox.operators.broadcast import (
-    BroadcastProcessFunction,
-    BroadcastProcessOperator,
-    KeyedBroadcastProcessFunction,
-    KeyedBroadcastProcessOperator,
-    check_descriptors,
-)
-from aiomailbox.operators.callables import (
+from aiomailbox.operators.core.callables import (
     CallableKind,
     callable_kind,
     check_function,
@@ -40,26 +37,19 @@ from aiomailbox.operators.callables import (
     refuse_coroutine,
     shortened,
 )
-from aiomailbox.operators.checkpointed import (
+from aiomailbox.operators.core.checkpointed import (
     CheckpointedFunction,
     FunctionStateContext,
 )
-from aiomailbox.operators.co_operator import (
-    CoFlatMapOperator,
-    CoMapOperator,
-    CoProcessFunction,
-    CoProcessOperator,
-)
-from aiomailbox.operators.collector import Collector
-from aiomailbox.operators.commutative import commutative, is_commutative
-from aiomailbox.operators.context import (
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.context import (
     Committables,
     Handover,
     Journal,
     Limiter,
     RuntimeContext,
 )
-from aiomailbox.operators.contract import (
+from aiomailbox.operators.core.contract import (
     Input,
     Operator,
     OperatorSnapshot,
@@ -67,39 +57,11 @@ from aiomailbox.operators.contract import (
     Pending,
     then,
 )
-from aiomailbox.operators.function_state import check_state_names
-from aiomailbox.operators.fused_source import StageKind
-from aiomailbox.operators.fusion import FusedOperator, fuse
-from aiomailbox.operators.hooks import is_foreign, naming_hook
-from aiomailbox.operators.input_selection import InputSelectable, InputSelection
-from aiomailbox.operators.interval_join import IntervalJoinOperator
-from aiomailbox.operators.join_function import (
-    ProcessJoinContext,
-    ProcessJoinFunction,
-    check_join_function,
-    pair,
-)
-from aiomailbox.operators.key_reader import KeyCheck, KeyReader
-from aiomailbox.operators.keyed import (
-    KeyedAggregateOperator,
-    KeyedReduceOperator,
-    KeySelector,
-)
-from aiomailbox.operators.keyed_co_process import (
-    KeyedCoProcessFunction,
-    KeyedCoProcessOperator,
-)
-from aiomailbox.operators.keyed_context import (
-    KeyedProcessContext,
-    TimeDomain,
-    TimerService,
-)
-from aiomailbox.operators.keyed_process import (
-    KeyedProcessFunction,
-    KeyedProcessOperator,
-)
-from aiomailbox.operators.locate import user_location
-from aiomailbox.operators.on_error import (
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.hooks import is_foreign, naming_hook
+from aiomailbox.operators.core.input_selection import InputSelectable, InputSelection
+from aiomailbox.operators.core.locate import user_location
+from aiomailbox.operators.core.on_error import (
     DeadLetter,
     ErrorAction,
     OnError,
@@ -108,21 +70,69 @@ from aiomailbox.operators.on_error import (
     fail,
     skip,
 )
-from aiomailbox.operators.process import (
+from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.core.selectors import FieldSelector, field_or_function
+from aiomailbox.operators.core.two_input import TwoInputOperator
+from aiomailbox.operators.functions.broadcast import (
+    BroadcastProcessFunction,
+    BroadcastProcessOperator,
+    KeyedBroadcastProcessFunction,
+    KeyedBroadcastProcessOperator,
+    check_descriptors,
+)
+from aiomailbox.operators.functions.co import (
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessFunction,
+    CoProcessOperator,
+)
+from aiomailbox.operators.functions.function_state import check_state_names
+from aiomailbox.operators.functions.keyed import (
+    KeyedProcessFunction,
+    KeyedProcessOperator,
+)
+from aiomailbox.operators.functions.keyed_co import (
+    KeyedCoProcessFunction,
+    KeyedCoProcessOperator,
+)
+from aiomailbox.operators.functions.keyed_context import (
+    KeyedProcessContext,
+    TimeDomain,
+    TimerService,
+)
+from aiomailbox.operators.functions.process import (
     ElementCalls,
     ProcessFunction,
     ProcessOperator,
     check_process_method,
 )
-from aiomailbox.operators.process_context import ProcessContext
-from aiomailbox.operators.record_failures import RecordFailures
-from aiomailbox.operators.record_fields import RecordFields
-from aiomailbox.operators.resource import FunctionLife
-from aiomailbox.operators.result_record import result_type
-from aiomailbox.operators.selectors import FieldSelector, field_or_function
-from aiomailbox.operators.sink import Committer, CommitterContext, Sink, SinkWriter
-from aiomailbox.operators.sink_operator import SinkOperator, SinkState
-from aiomailbox.operators.source import (
+from aiomailbox.operators.functions.process_context import ProcessContext
+from aiomailbox.operators.joins.as_of import AsOfJoinOperator
+from aiomailbox.operators.joins.function import (
+    ProcessJoinContext,
+    ProcessJoinFunction,
+    check_join_function,
+    pair,
+)
+from aiomailbox.operators.joins.interval import IntervalJoinOperator
+from aiomailbox.operators.joins.lookup import LookupJoinOperator
+from aiomailbox.operators.keyed.key_reader import KeyCheck, KeyReader
+from aiomailbox.operators.keyed.operators import (
+    KeyedAggregateOperator,
+    KeyedReduceOperator,
+    KeySelector,
+)
+from aiomailbox.operators.keyed.stateful import StatefulOperator, StatefulSnapshot
+from aiomailbox.operators.sinks.operator import SinkOperator, SinkState
+from aiomailbox.operators.sinks.sink import (
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkWriter,
+)
+from aiomailbox.operators.sources.operator import SourceMode, SourceOperator
+from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
     InputStatus,
@@ -135,17 +145,17 @@ from aiomailbox.operators.source import (
     SplitOutput,
     StaticEnumerator,
 )
-from aiomailbox.operators.source_operator import SourceMode, SourceOperator
-from aiomailbox.operators.stateful import StatefulOperator, StatefulSnapshot
-from aiomailbox.operators.stateless import (
+from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
+from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.fusion import FusedOperator, fuse
+from aiomailbox.operators.stateless.operators import (
     FilterOperator,
     FlatMapOperator,
     MapOperator,
     StatelessOperator,
     stateless,
 )
-from aiomailbox.operators.timestamps import TimestampsAndWatermarksOperator
-from aiomailbox.operators.two_input import TwoInputOperator
+from aiomailbox.operators.stateless.timestamps import TimestampsAndWatermarksOperator
 from aiomailbox.operators.useful import (
     BatchOperator,
     BufferOperator,
@@ -155,14 +165,8 @@ from aiomailbox.operators.useful import (
     MatchOperator,
     Pattern,
     SampleOperator,
-    TopN,
     WithLatestOperator,
-    count_distinct,
-    first,
-    last,
     pattern,
-    quantile,
-    top_n,
 )
 
 __all__ = [

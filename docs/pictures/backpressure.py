@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from aiomailbox.exchange import InputGate, LocalInputChannel, ResultPartition
-from aiomailbox.exchange.registry import PartitionRegistry
+from aiomailbox.exchange.input.registry import PartitionRegistry
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.records import RUN_LENGTH_MAX, ListRun

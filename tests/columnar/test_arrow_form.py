@@ -23,7 +23,7 @@ from aiomailbox.columnar import (
 )
 from aiomailbox.columnar.ipc import BatchReader, BatchWriter, can_travel
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
-from aiomailbox.exchange.frame_encoder import FrameEncoder
+from aiomailbox.exchange.frames.encoder import FrameEncoder
 from aiomailbox.records import ByteReader, ElementCodec, ListRun
 from aiomailbox.records.framing import LENGTH
 from aiomailbox.records.record_classes import RecordClasses

@@ -184,7 +184,7 @@ class _Provider:
     def create_bytes_view(
         self, partition_id: PartitionId, *args: Any, **how: Any
     ) -> Any:
-        from aiomailbox.exchange.bytes_subpartition import BytesSubpartition
+        from aiomailbox.exchange.frames.subpartition import BytesSubpartition
 
         if partition_id != PARTITION:
             raise PartitionNotFoundError(f"there is no partition {partition_id}")

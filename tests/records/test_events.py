@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiomailbox.exchange.event_buffer import event_data_type
+from aiomailbox.exchange.frames.event_buffer import event_data_type
 from aiomailbox.memory import DataType
 from aiomailbox.records import NO_ALIGNED_TIMEOUT, Alignment, CheckpointBarrier
 

@@ -21,9 +21,13 @@ from aiomailbox.errors import (
     RemoteFailureError,
     StopTask,
 )
-from aiomailbox.exchange.buffer import ObjectBuffer
-from aiomailbox.exchange.channel import InputChannel, retry_delays_ms
-from aiomailbox.exchange.contract import ChannelCredit, ChannelStatistics, PolledBuffer
+from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.core.contract import (
+    ChannelCredit,
+    ChannelStatistics,
+    PolledBuffer,
+)
+from aiomailbox.exchange.input.channel import InputChannel, retry_delays_ms
 from aiomailbox.exchange.remote.endpoints import ChannelLink, PeerAddress, Receiver
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.exchange.remote.received import ReceivedBuffers

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Sequence
 
 from aiomailbox.clock import Clock, clock_of
-from aiomailbox.exchange.channel import InputChannel
-from aiomailbox.exchange.gate import InputGate
+from aiomailbox.exchange.input.channel import InputChannel
+from aiomailbox.exchange.input.gate import InputGate
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
 from aiomailbox.memory import BufferDebloater, DebloatOptions, ThroughputMeter
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple, Protocol
 
-from aiomailbox.exchange.contract import DataListener
+from aiomailbox.exchange.core.contract import DataListener
+from aiomailbox.exchange.core.views import BytesView
 from aiomailbox.exchange.remote.messages import PartitionAddress
-from aiomailbox.exchange.views import BytesView
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory import NetworkBuffer
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from aiomailbox.exchange.core.views import BytesView
 from aiomailbox.exchange.remote.credit import SenderCredit
 from aiomailbox.exchange.remote.messages import BufferResponse, PartitionRequest
 from aiomailbox.exchange.remote.outgoing import Batch
 from aiomailbox.exchange.remote.wire import encode_buffer_header
-from aiomailbox.exchange.views import BytesView
 from aiomailbox.memory import DataType
 
 __all__ = ["Reader"]

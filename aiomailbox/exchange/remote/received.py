@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
-from aiomailbox.exchange.contract import SEQUENCE_MODULUS, DataListener
-from aiomailbox.exchange.event_buffer import event_buffer
-from aiomailbox.exchange.priority_deque import PrioritizedDeque
+from aiomailbox.exchange.core.contract import SEQUENCE_MODULUS, DataListener
+from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
+from aiomailbox.exchange.frames.event_buffer import event_buffer
 from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.memory import Buffer, DataType
 from aiomailbox.records import CheckpointBarrier, EventAnnouncement, decode_event

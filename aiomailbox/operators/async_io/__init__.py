@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from aiomailbox.operators.async_io.function import AsyncFunction
-from aiomailbox.operators.async_io.lookup_join import LookupJoinOperator
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_io.settings import CallSettings
 
-__all__ = ["AsyncFunction", "AsyncMapOperator", "CallSettings", "LookupJoinOperator"]
+__all__ = ["AsyncFunction", "AsyncMapOperator", "CallSettings"]

@@ -29,8 +29,8 @@ from aiomailbox.operators.async_io.entry import Call, Entry, Worker
 from aiomailbox.operators.async_io.outcomes import Answers, Outcomes
 from aiomailbox.operators.async_io.settings import CallSettings
 from aiomailbox.operators.async_io.workers import WorkerPool
-from aiomailbox.operators.callables import describe
-from aiomailbox.operators.context import Limiter, RuntimeContext
+from aiomailbox.operators.core.callables import describe
+from aiomailbox.operators.core.context import Limiter, RuntimeContext
 from aiomailbox.policies import retry_after_s
 
 __all__ = ["Caller"]

@@ -14,10 +14,10 @@ from collections.abc import Awaitable
 
 from aiomailbox.errors import RejectedMailError
 from aiomailbox.operators.async_io.queues import Ready, ResultQueue
-from aiomailbox.operators.context import RuntimeContext
-from aiomailbox.operators.contract import Output, Pending, then
-from aiomailbox.operators.on_error import OnError
-from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Output, Pending, then
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import OnError
 from aiomailbox.records import RUN_LENGTH_MAX, Watermark
 
 __all__ = ["Emitter"]

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from aiomailbox.operators.async_io.segment import Segment
-from aiomailbox.operators.on_error import DeadLetter
+from aiomailbox.operators.core.on_error import DeadLetter
 
 __all__ = ["Call", "Entry", "Worker"]
 

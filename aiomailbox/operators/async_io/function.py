@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.callables import (
+from aiomailbox.operators.core.callables import (
     CallableKind,
     callable_kind,
     check_function,
     describe,
 )
-from aiomailbox.operators.context import RuntimeContext
-from aiomailbox.operators.contract import Pending
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Pending
 
 __all__ = ["AsyncFunction"]
 

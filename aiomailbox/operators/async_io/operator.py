@@ -32,13 +32,13 @@ from aiomailbox.operators.async_io.settings import (
     check_key,
     share,
 )
-from aiomailbox.operators.contract import Operator, Pending, then
-from aiomailbox.operators.on_error import (
+from aiomailbox.operators.core.contract import Operator, Pending, then
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import (
     OnError,
     check_on_error,
     fail,
 )
-from aiomailbox.operators.record_failures import RecordFailures
 from aiomailbox.policies import Batch, Cache, RateLimit, Retry
 from aiomailbox.records import MIN_TIMESTAMP, Run, Watermark, WatermarkStatus
 

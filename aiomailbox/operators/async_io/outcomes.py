@@ -9,7 +9,7 @@ from typing import Any
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.async_io.entry import Call, Entry
 from aiomailbox.operators.async_io.settings import CallSettings
-from aiomailbox.operators.callables import describe
+from aiomailbox.operators.core.callables import describe
 
 __all__ = ["Answers", "Outcomes"]
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.async_io.segment import QueuedControl, Segment
-from aiomailbox.operators.on_error import DeadLetter
+from aiomailbox.operators.core.on_error import DeadLetter
 from aiomailbox.records import MIN_TIMESTAMP, ListRun
 
 __all__ = ["OrderedQueue", "Ready", "ResultQueue", "SegmentedQueue"]

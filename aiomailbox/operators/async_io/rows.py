@@ -17,9 +17,9 @@ from aiomailbox.operators.async_io.outcomes import Outcomes
 from aiomailbox.operators.async_io.queues import ResultQueue
 from aiomailbox.operators.async_io.settings import CallSettings
 from aiomailbox.operators.async_io.sharing import SharedResults
-from aiomailbox.operators.context import RuntimeContext
-from aiomailbox.operators.on_error import DeadLetter, ErrorAction, OnError
-from aiomailbox.operators.record_failures import RecordFailures
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import DeadLetter, ErrorAction, OnError
 
 __all__ = ["RowFlow"]
 

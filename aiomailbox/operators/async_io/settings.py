@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.operators.callables import check_sync_function
-from aiomailbox.operators.selectors import field_or_function
+from aiomailbox.operators.core.callables import check_sync_function
+from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.policies import (
     Batch,
     Cache,

@@ -8,7 +8,7 @@ from typing import Any
 from aiomailbox.clock import Clock
 from aiomailbox.metrics import Counter
 from aiomailbox.operators.async_io.entry import Entry
-from aiomailbox.operators.selectors import field_or_function
+from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.policies import Cache, LruCache
 
 __all__ = ["SharedResults"]

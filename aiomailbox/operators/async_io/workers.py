@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from aiomailbox.operators.async_io.entry import Call, Worker
-from aiomailbox.operators.context import RuntimeContext
+from aiomailbox.operators.core.context import RuntimeContext
 
 __all__ = ["WorkerPool"]
 

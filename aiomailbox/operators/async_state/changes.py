@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from aiomailbox.errors import StateError
 from aiomailbox.operators.async_state.event import KeyedEvent
 from aiomailbox.operators.async_state.row_state import RowState, StateHandles, row_state
-from aiomailbox.operators.keyed_context import TimeDomain
+from aiomailbox.operators.functions.keyed_context import TimeDomain
 from aiomailbox.records import OutputTag
 from aiomailbox.state import StateDescriptor
 

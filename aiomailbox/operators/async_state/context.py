@@ -16,8 +16,8 @@ from aiomailbox.operators.async_state.changes import (
 )
 from aiomailbox.operators.async_state.event import KeyedEvent
 from aiomailbox.operators.async_state.row_state import StateHandles
-from aiomailbox.operators.context import RuntimeContext
-from aiomailbox.operators.keyed_context import TimeDomain
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.functions.keyed_context import TimeDomain
 from aiomailbox.records import OutputTag
 from aiomailbox.state import (
     AggregatingState,

@@ -28,10 +28,10 @@ from aiomailbox.operators.async_io.segment import Segment
 from aiomailbox.operators.async_state.changes import RowChanges, TimerChange
 from aiomailbox.operators.async_state.event import KeyedEvent
 from aiomailbox.operators.async_state.gate import TimerGate
-from aiomailbox.operators.collector import Collector
-from aiomailbox.operators.contract import Pending
-from aiomailbox.operators.keyed_context import TimeDomain
-from aiomailbox.operators.on_error import ErrorAction
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.on_error import ErrorAction
+from aiomailbox.operators.functions.keyed_context import TimeDomain
 from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, Watermark
 from aiomailbox.state import VOID
 

@@ -14,21 +14,21 @@ from aiomailbox.operators.async_state.context import (
 )
 from aiomailbox.operators.async_state.event import KeyedEvent
 from aiomailbox.operators.async_state.row_state import StateHandles
-from aiomailbox.operators.callables import (
+from aiomailbox.operators.core.callables import (
     CallableKind,
     callable_kind,
     check_function,
     describe,
 )
-from aiomailbox.operators.context import RuntimeContext
-from aiomailbox.operators.contract import Pending
-from aiomailbox.operators.function_state import (
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.functions.function_state import (
     check_state_names,
     has_on_timer,
     inherited_on_timer,
 )
-from aiomailbox.operators.process import check_process_method
-from aiomailbox.operators.resource import FunctionLife
+from aiomailbox.operators.functions.process import check_process_method
 
 __all__ = ["KeyedAsyncFunction", "KeyedAsyncProcessFunction"]
 

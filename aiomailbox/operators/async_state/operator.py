@@ -22,14 +22,14 @@ from aiomailbox.operators.async_state.function import KeyedAsyncFunction
 from aiomailbox.operators.async_state.gate import TimerGate
 from aiomailbox.operators.async_state.row_state import StateHandles
 from aiomailbox.operators.async_state.snapshot import RowsInFlight
-from aiomailbox.operators.contract import Pending, then
-from aiomailbox.operators.key_reader import KeyReader
-from aiomailbox.operators.keyed import KeySelector
-from aiomailbox.operators.keyed_context import TimeDomain
-from aiomailbox.operators.on_error import OnError, check_on_error, fail
-from aiomailbox.operators.record_failures import RecordFailures
-from aiomailbox.operators.selectors import field_or_function
-from aiomailbox.operators.stateful import StatefulOperator
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.functions.keyed_context import TimeDomain
+from aiomailbox.operators.keyed.key_reader import KeyReader
+from aiomailbox.operators.keyed.operators import KeySelector
+from aiomailbox.operators.keyed.stateful import StatefulOperator
 from aiomailbox.policies import RateLimit, Retry
 from aiomailbox.records import MIN_TIMESTAMP, Run, Watermark, WatermarkStatus
 from aiomailbox.state import VOID

@@ -8,7 +8,7 @@ from typing import Any
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.eventtime import TimerHandle
-from aiomailbox.operators.contract import Operator, Pending, then
+from aiomailbox.operators.core.contract import Operator, Pending, then
 from aiomailbox.policies import check_count
 from aiomailbox.records import (
     MAX_TIMESTAMP,

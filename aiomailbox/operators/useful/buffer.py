@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any, Final, Literal
 
 from aiomailbox.errors import BufferFullError, InvalidArgumentError, RejectedMailError
-from aiomailbox.operators.contract import Operator, Pending
+from aiomailbox.operators.core.contract import Operator, Pending
 from aiomailbox.policies import check_count
 from aiomailbox.records import MIN_TIMESTAMP, ListRun, Run, WatermarkStatus
 from aiomailbox.state import ListStateDescriptor

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from aiomailbox.operators.contract import Pending
-from aiomailbox.operators.key_reader import KeyReader
-from aiomailbox.operators.keyed import KeySelector
-from aiomailbox.operators.selectors import field_or_function
-from aiomailbox.operators.stateful import StatefulOperator
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.keyed.key_reader import KeyReader
+from aiomailbox.operators.keyed.operators import KeySelector
+from aiomailbox.operators.keyed.stateful import StatefulOperator
 from aiomailbox.records import ListRun, Run
 from aiomailbox.state import StateTtlConfig, ValueStateDescriptor
 

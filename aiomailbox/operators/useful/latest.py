@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.operators.contract import Pending
-from aiomailbox.operators.two_input import TwoInputOperator
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.two_input import TwoInputOperator
 from aiomailbox.records import ListRun, Run
 from aiomailbox.state import MapStateDescriptor
 

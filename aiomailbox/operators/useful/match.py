@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from aiomailbox.errors import TimestampError, WrongTypeError
 from aiomailbox.eventtime import Timer
-from aiomailbox.operators.collector import Collector
-from aiomailbox.operators.contract import Pending, then
-from aiomailbox.operators.key_reader import KeyReader
-from aiomailbox.operators.keyed import KeySelector
-from aiomailbox.operators.on_error import OnError, check_on_error, fail
-from aiomailbox.operators.record_failures import RecordFailures
-from aiomailbox.operators.selectors import field_or_function
-from aiomailbox.operators.stateful import StatefulOperator
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.keyed.key_reader import KeyReader
+from aiomailbox.operators.keyed.operators import KeySelector
+from aiomailbox.operators.keyed.stateful import StatefulOperator
 from aiomailbox.operators.useful.pattern import (
     Match,
     Partial,

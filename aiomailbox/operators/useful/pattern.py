@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.operators.callables import check_sync_function
+from aiomailbox.operators.core.callables import check_sync_function
 from aiomailbox.policies import check_count
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from aiomailbox.operators.contract import Operator, Pending
+from aiomailbox.operators.core.contract import Operator, Pending
 from aiomailbox.policies import check_number
 from aiomailbox.records import ListRun, Run
 from aiomailbox.state import ListStateDescriptor

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from aiomailbox.operators import DeadLetter
-from aiomailbox.operators.result_record import result_type
+from aiomailbox.operators.aggregates.result_record import result_type
 from aiomailbox.records import RecordClasses
 from aiomailbox.records.record_classes import Family, RecordClass
 from aiomailbox.runtime.peers.spark_rows import is_spark_row, row_class

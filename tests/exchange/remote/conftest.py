@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import PartitionNotFoundError
-from aiomailbox.exchange.bytes_subpartition import BytesSubpartition
-from aiomailbox.exchange.event_buffer import event_consumer
+from aiomailbox.exchange.frames.event_buffer import event_consumer
+from aiomailbox.exchange.frames.subpartition import BytesSubpartition
 from aiomailbox.exchange.remote.connections import Connections
 from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.exchange.remote.endpoints import PeerAddress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
-from aiomailbox.exchange.event_buffer import event_buffer
+from aiomailbox.exchange.frames.event_buffer import event_buffer
 from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.exchange.remote.received import (
     QUEUED_EVENT_BYTES_MAX,

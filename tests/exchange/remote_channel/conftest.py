@@ -11,12 +11,12 @@ import pytest
 
 from aiomailbox.errors import PartitionNotFoundError, RemoteFailureError
 from aiomailbox.exchange import InputGate, LocalInputChannel, PartitionRegistry
-from aiomailbox.exchange.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.core.views import BytesView
+from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
 from aiomailbox.exchange.remote.credit import SenderCredit
 from aiomailbox.exchange.remote.endpoints import PeerAddress, Receiver
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
-from aiomailbox.exchange.views import BytesView
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory import DataType, MemorySegment, NetworkBuffer, NetworkBufferPool
 from aiomailbox.records import ElementCodec, ListRun

@@ -1,0 +1,1 @@
+"""Partitions that are written to files first and read afterwards."""

@@ -1,0 +1,1 @@
+"""What both stacks of buffers, of objects and of bytes, stand on."""

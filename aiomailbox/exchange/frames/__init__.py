@@ -1,0 +1,1 @@
+"""Partitions whose consumers are remote: records travel as framed bytes."""

@@ -1,0 +1,1 @@
+"""Partitions whose consumers are on this loop: records are handed over."""

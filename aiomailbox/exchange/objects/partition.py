@@ -1,0 +1,274 @@
+"""A task's output towards one edge of the job graph: one subpartition per consumer.
+
+Theory of operation: each subpartition has at most one unfinished buffer, its last.
+Short runs and control elements go into it until it is full; long runs are cut into
+buffers of their own. Filling a buffer up seals it, and sealing tells the consumer. An
+event seals first and rides in a buffer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
+from aiomailbox.exchange.core.contract import ChannelStatistics, DataListener
+from aiomailbox.exchange.core.pipelined_output import PipelinedOutput, check_count
+from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
+from aiomailbox.exchange.objects.view import SubpartitionView
+from aiomailbox.ids import PartitionId
+from aiomailbox.memory import LocalBufferPool
+from aiomailbox.records import (
+    RUN_LENGTH_MAX,
+    Control,
+    EndOfPartition,
+    Run,
+    RuntimeEvent,
+)
+
+__all__ = ["ResultPartition"]
+
+
+class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
+    """The subpartitions of one output, and the pool that bounds them together.
+
+    Everything is synchronous. Emitting always succeeds up to the pool's ceiling;
+    between two buffers of input the task looks at `availability`.
+
+    Args:
+        partition_id: Whose output, and towards which edge.
+        pool: Where buffers get their permits; the partition owns it and destroys it.
+        subpartition_count: Number of consumers, at least 1.
+        buffer_size_bytes: Estimated size at which a buffer is sealed.
+        channels: Which of the output's channels these are, where others are in
+            another part of it that shares the pool; shape ``(subpartition_count,)``.
+
+    Attributes:
+        subpartitions: Shape ``(subpartition_count,)``.
+        availability: True while another buffer fits: the pool's own latch.
+
+    Concept:
+        Flink, ``PipelinedResultPartition``.
+
+    Example:
+        >>> from aiomailbox.ids import PartitionId, TaskId, VertexId
+        >>> from aiomailbox.memory import NetworkBufferPool
+        >>> from aiomailbox.records import ListRun
+        >>> pool = NetworkBufferPool(8).create_local_pool(2, subpartitions=1)
+        >>> partition_id = PartitionId(TaskId(VertexId(0), 0, 0), 0)
+        >>> partition = ResultPartition(partition_id, pool, 1)
+        >>> partition.emit_run(ListRun([1, 2, 3]), 0)  # left in an unfinished buffer
+        True
+        >>> partition.subpartitions[0].queued_records
+        3
+    """
+
+    __slots__ = ("_buffer_size_bytes", "_builders", "_channels")
+
+    def __init__(
+        self,
+        partition_id: PartitionId,
+        pool: LocalBufferPool,
+        subpartition_count: int,
+        *,
+        buffer_size_bytes: int = BUFFER_SIZE_BYTES,
+        channels: Sequence[int] | None = None,
+    ) -> None:
+        check_count(subpartition_count)
+        if buffer_size_bytes < 1:
+            raise InvalidArgumentError(
+                "buffer_size_bytes", f"{buffer_size_bytes} is less than 1"
+            )
+        self._channels = range(subpartition_count) if channels is None else channels
+        counted = pool.options.subpartitions
+        fits = counted == subpartition_count or (
+            channels is not None and counted > max(channels)
+        )
+        if counted and not fits:
+            raise InvalidArgumentError(
+                "pool",
+                f"it counts {counted} subpartitions, the partition "
+                f"has {subpartition_count}",
+                f"Create it with subpartitions={subpartition_count}.",
+            )
+        super().__init__(
+            partition_id,
+            pool,
+            [
+                PipelinedSubpartition(index, pool.availability, self.flush_all)
+                for index in self._channels
+            ],
+        )
+        self._buffer_size_bytes = buffer_size_bytes
+        self._builders: list[ObjectBuffer | None] = [None] * subpartition_count
+
+    @property
+    def queued_buffers(self) -> int:
+        """Buffers queued in all subpartitions, events included."""
+        return sum(each.queued_buffers for each in self.subpartitions)
+
+    def statistics(self) -> list[ChannelStatistics]:
+        """Return a snapshot per subpartition, in order."""
+        return [each.statistics() for each in self.subpartitions]
+
+    def emit_run(self, run: Run, channel: int) -> bool:
+        """Queue records for one consumer; an empty run is ignored.
+
+        What goes to a consumer that has let go is dropped.
+
+        Returns:
+            Whether something is left in an unfinished buffer, which only a flush, or
+            more records, let the consumer take.
+
+        Raises:
+            OverdraftCeilingError: If more buffers would be out than the pool's
+                ceiling allows; the pieces before that are queued.
+
+        Cost:
+            Per run, not per record. A run of at most `RUN_LENGTH_MAX` records and
+            average size is not copied.
+        """
+        count = len(run)
+        if not count:
+            return False
+        size_bytes = run.size_bytes()
+        if count <= RUN_LENGTH_MAX and size_bytes <= self._buffer_size_bytes:
+            return self._append_run(run, count, size_bytes, channel)
+        unfinished = False
+        for piece in _cut(run, count, size_bytes, self._buffer_size_bytes):
+            unfinished = self._append_run(
+                piece, len(piece), piece.size_bytes(), channel
+            )
+        return unfinished
+
+    def broadcast_run(self, run: Run) -> bool:
+        """Queue records for every consumer; the run is shared. Returns as `emit_run`."""
+        unfinished = False
+        for channel in range(len(self.subpartitions)):
+            unfinished = self.emit_run(run, channel) or unfinished
+        return unfinished
+
+    def emit_control(self, element: Control, channel: int) -> bool:
+        """Queue a control element for one consumer, in order with the records.
+
+        Returns:
+            As `emit_run`.
+        """
+        buffer = self._unfinished(channel)
+        if buffer is not None:
+            buffer.append_control(element)
+            if buffer.size_bytes >= self._buffer_size_bytes:
+                self._seal(channel)
+        else:
+            buffer = self._open(channel)
+            if buffer is None:
+                return False
+            buffer.append_control(element)
+            self._queue(buffer, channel)
+        return not buffer.is_sealed
+
+    def broadcast_control(self, element: Control) -> bool:
+        """Queue a control element for every consumer; returns as `emit_run`."""
+        unfinished = False
+        for channel in range(len(self.subpartitions)):
+            unfinished = self.emit_control(element, channel) or unfinished
+        return unfinished
+
+    def broadcast_event(self, event: RuntimeEvent) -> None:
+        """Queue an event for every consumer, in a buffer of its own."""
+        for channel, subpartition in enumerate(self.subpartitions):
+            self._seal(channel)
+            subpartition.add(ObjectBuffer.for_event(event))
+
+    async def writable(self) -> None:
+        """Suspend until another buffer fits; flushes before it does."""
+        await self.subpartitions[0].writable()
+
+    def finish(self) -> None:
+        """Tell every consumer that nothing at all follows, and close. Idempotent."""
+        for channel, subpartition in enumerate(self.subpartitions):
+            self._builders[channel] = None
+            subpartition.finish(EndOfPartition())
+        self.close()
+
+    def create_view(
+        self, subpartition_index: int, listener: DataListener
+    ) -> SubpartitionView:
+        """Return the one view of a subpartition.
+
+        Raises:
+            InvalidArgumentError: If there is no such subpartition.
+            IllegalStateError: If it has a view already, or was released.
+        """
+        return SubpartitionView(
+            self._subpartition(subpartition_index), listener, self.drop_user
+        )
+
+    def _stop_writing(self) -> None:
+        """Do nothing: a consumer may take unfinished buffers as they are."""
+
+    def _append_run(self, run: Run, count: int, size_bytes: int, channel: int) -> bool:
+        buffer = self._unfinished(channel)
+        if buffer is not None:
+            if (
+                buffer.record_count + count <= RUN_LENGTH_MAX
+                and buffer.size_bytes + size_bytes <= self._buffer_size_bytes
+            ):
+                buffer.append_run(run, count, size_bytes)
+                if self._is_full(buffer):
+                    self._seal(channel)
+                return not buffer.is_sealed
+            # Sealed early rather than filled up: whole runs move without copies.
+            self._seal(channel)
+        buffer = self._open(channel)
+        if buffer is None:
+            return False
+        buffer.append_run(run, count, size_bytes)
+        self._queue(buffer, channel)
+        return not buffer.is_sealed
+
+    def _unfinished(self, channel: int) -> ObjectBuffer | None:
+        """Return the buffer that can be appended to; a consumer may have sealed it."""
+        buffer = self._builders[channel]
+        if buffer is not None and buffer.is_sealed:
+            self._builders[channel] = buffer = None
+        return buffer
+
+    def _open(self, channel: int) -> ObjectBuffer | None:
+        """Return a new buffer, or None if the channel's consumer has gone."""
+        if self.is_released or self._is_closed:
+            raise IllegalStateError(
+                f"partition {self.partition_id} is closed; nothing can be emitted"
+            )
+        if self.subpartitions[channel].is_released:
+            return None
+        # A pool without subpartitions of its own counts no channels.
+        charged = self._channels[channel] if self._pool.options.subpartitions else None
+        return ObjectBuffer(self._pool, self._pool.request_elastic(charged), charged)
+
+    def _queue(self, buffer: ObjectBuffer, channel: int) -> None:
+        """Queue a new buffer that holds its first element, so one notice is enough."""
+        if self._is_full(buffer):
+            buffer.is_sealed = True
+        else:
+            self._builders[channel] = buffer
+        self.subpartitions[channel].add(buffer)
+
+    def _is_full(self, buffer: ObjectBuffer) -> bool:
+        return (
+            buffer.record_count >= RUN_LENGTH_MAX
+            or buffer.size_bytes >= self._buffer_size_bytes
+        )
+
+    def _seal(self, channel: int) -> None:
+        if self._builders[channel] is not None:
+            self._builders[channel] = None
+            self.subpartitions[channel].seal_last()
+
+
+def _cut(run: Run, count: int, size_bytes: int, limit_bytes: int) -> Iterator[Run]:
+    """Cut a run into pieces that fit a buffer by count and, on average, by size."""
+    by_size = limit_bytes * count // size_bytes if size_bytes else count
+    length = max(1, min(RUN_LENGTH_MAX, by_size))
+    for start in range(0, count, length):
+        yield run.slice(start, min(start + length, count))

@@ -1,0 +1,242 @@
+"""One channel's queue on the producer's side, and the view a consumer has of it.
+
+Theory of operation: the consumer is told when "there is something to take" turns from
+false to true, and at no other time: whoever was told takes until `poll` says that
+nothing more is ready. An unfinished buffer is nothing to take unless a flush was asked
+for. After an event that blocks upstream nothing can be taken until consumption is
+resumed; the flush request survives that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import IllegalStateError
+from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.core.contract import (
+    SEQUENCE_MODULUS,
+    ChannelStatistics,
+    PolledBuffer,
+)
+from aiomailbox.exchange.core.subpartition import ResultSubpartition
+from aiomailbox.exchange.objects.queue import BufferQueue
+from aiomailbox.records import CheckpointBarrier, RuntimeEvent
+
+__all__ = ["PipelinedSubpartition"]
+
+
+class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
+    """A queue of buffers from one producer to one consumer.
+
+    Loop-local: every method is synchronous and belongs to the loop's thread.
+
+    Args:
+        index: Its place in the partition, from 0.
+        writable: True while another buffer fits; usually the pool's availability.
+        before_waiting: What `writable` calls before it suspends, so that no permit is
+            held by a buffer that nobody can take; by default `flush`.
+
+    Attributes:
+        buffers_total: Buffers taken so far, events included.
+        records_total: Records taken so far.
+        bytes_total: Estimated bytes taken so far.
+
+    Invariants:
+        Only the last buffer may be unfinished; an event is never unfinished.
+
+    Concept:
+        Flink, ``PipelinedSubpartition``.
+    """
+
+    __slots__ = ("_before_waiting", "_writable", "records_total")
+
+    def __init__(
+        self,
+        index: int,
+        writable: Availability,
+        before_waiting: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(index, BufferQueue())
+        self.records_total = 0
+        self._writable = writable
+        self._before_waiting = before_waiting or self.flush
+
+    async def writable(self) -> None:
+        """Suspend until another buffer fits; returns at once if one does.
+
+        Flushes before it suspends: a permit that an unfinished buffer holds would
+        never come back.
+        """
+        while not self._writable.available:
+            self._before_waiting()
+            await self._writable.waiter()
+
+    @property
+    def queued_records(self) -> int:
+        """Records that are queued."""
+        return sum(buffer.record_count for buffer in self._queue)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Estimated bytes that are queued."""
+        return sum(buffer.size_bytes for buffer in self._queue)
+
+    def statistics(self) -> ChannelStatistics:
+        """Return a snapshot for metrics; counting what is queued takes a walk."""
+        return ChannelStatistics(
+            self.queued_buffers,
+            self.queued_records,
+            self.queued_bytes,
+            self.buffers_total,
+            self.records_total,
+            self.bytes_total,
+        )
+
+    @property
+    def backlog(self) -> int:
+        """Data buffers that can be taken: the unfinished one only if it is flushed."""
+        return 0 if self._is_blocked else self._queue.ready_data
+
+    @property
+    def has_unflushed_data(self) -> bool:
+        """Whether an unfinished buffer holds something that nobody can take yet."""
+        queue = self._queue
+        unfinished = queue.unfinished
+        if unfinished is None or queue.flush_requested:
+            return False
+        return bool(unfinished.elements)
+
+    def add(self, buffer: ObjectBuffer) -> bool:
+        """Queue a buffer; a priority event goes before the data.
+
+        The previous buffer must be sealed. If nobody can consume any more, the buffer
+        is recycled.
+
+        Returns:
+            Whether the buffer was queued.
+        """
+        if self.is_finished or self.is_released:
+            buffer.recycle()
+            return False
+        if buffer.is_priority:
+            self._add_priority(buffer)
+            return True
+        if self._queue.unfinished is not None:
+            raise IllegalStateError(
+                "the last buffer of the subpartition is unfinished; seal it first"
+            )
+        was_available = self._is_available()
+        self._queue.append(buffer)
+        self._notify_unless(was_available)
+        return True
+
+    def seal_last(self) -> None:
+        """Seal the unfinished buffer, if there is one, so that it can be taken."""
+        unfinished = self._queue.unfinished
+        if unfinished is not None:
+            was_available = self._is_available()
+            unfinished.seal()
+            self._notify_unless(was_available)
+
+    def flush(self) -> None:
+        """Let the unfinished buffer be taken, if it holds anything."""
+        if self._queue.can_flush:
+            was_available = self._is_available()
+            self._queue.flush_requested = True
+            self._notify_unless(was_available)
+
+    def finish(self, event: RuntimeEvent) -> None:
+        """Queue the last event; nothing is added after it. Tells the consumer."""
+        if self.is_finished or self.is_released:
+            return
+        unfinished = self._queue.unfinished
+        if unfinished is not None:
+            unfinished.seal()
+        self._queue.append(ObjectBuffer.for_event(event))
+        self.is_finished = True
+        if self._listener is not None:
+            self._listener.on_data_available()
+
+    def is_available(self, *, has_credit: bool = True) -> bool:
+        """Say whether something can be taken; without credit only an event can."""
+        if has_credit:
+            return self._is_available()
+        head = self._queue.head
+        return not self._is_blocked and head is not None and head.is_event
+
+    def poll(self) -> PolledBuffer | None:
+        """Take the next buffer; an unfinished one is sealed by that.
+
+        Returns:
+            What was taken, or None if nothing can be taken now.
+        """
+        if self._is_blocked:
+            return None
+        emptied: list[ObjectBuffer] = []
+        buffer = self._queue.take(emptied)
+        polled = None if buffer is None else self._describe(buffer)
+        for empty in emptied:
+            empty.recycle()
+        return polled
+
+    def in_flight_buffers(self) -> list[ObjectBuffer]:
+        """Return the queued data buffers, in order, without taking them."""
+        return [buffer for buffer in self._queue if buffer.event is None]
+
+    def time_out_barrier(self, checkpoint_id: int) -> list[ObjectBuffer] | None:
+        """Turn a queued aligned barrier into an unaligned one, at the head.
+
+        Returns:
+            The data buffers that it overtakes, still queued, in order; None if the
+            barrier is not queued any more, or must not overtake.
+        """
+        overtaken: list[ObjectBuffer] = []
+        for buffer in self._queue:
+            event = buffer.event
+            if event is None:
+                overtaken.append(buffer)
+            elif (
+                isinstance(event, CheckpointBarrier)
+                and event.checkpoint_id == checkpoint_id
+                and event.may_overtake
+            ):
+                self._queue.remove_event(buffer)
+                self._add_priority(ObjectBuffer.for_event(event.as_unaligned()))
+                return overtaken
+        return None
+
+    def _clear(self, failure: BaseException | None) -> None:
+        for buffer in self._queue.clear():
+            buffer.recycle()
+
+    def _is_available(self) -> bool:
+        return not self._is_blocked and self._queue.has_ready
+
+    def _notify_unless(self, was_available: bool) -> None:
+        if not was_available and self._listener is not None and self._is_available():
+            self._listener.on_data_available()
+
+    def _add_priority(self, buffer: ObjectBuffer) -> None:
+        self._queue.append(buffer)
+        if (
+            self._queue.priority_count == 1
+            and not self._is_blocked
+            and self._listener is not None
+        ):
+            self._listener.on_priority_event(self._sequence_number)
+
+    def _describe(self, buffer: ObjectBuffer) -> PolledBuffer:
+        sequence_number = self._sequence_number
+        self._sequence_number = (sequence_number + 1) % SEQUENCE_MODULUS
+        self.buffers_total += 1
+        self.records_total += buffer.record_count
+        self.bytes_total += buffer.size_bytes
+        self._is_blocked = buffer.blocks_upstream
+        return PolledBuffer(
+            buffer,
+            self.backlog,
+            self._is_available(),
+            self._queue.priority_count > 0 and not self._is_blocked,
+            sequence_number,
+        )

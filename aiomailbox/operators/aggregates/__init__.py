@@ -1,0 +1,1 @@
+"""Aggregates of values: what they are, and the ready-made ones."""

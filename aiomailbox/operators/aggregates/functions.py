@@ -1,0 +1,373 @@
+"""Ready-made aggregates: count, sum, mean, min, max, lists, and several at once."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.operators.aggregates.aggregate_source import (
+    COUNT,
+    COUNT_WHERE,
+    CUSTOM,
+    LIST,
+    MAX,
+    MEAN,
+    MIN,
+    SUM,
+    Layout,
+    Template,
+    add_source,
+    compile_function,
+    roll_source,
+)
+from aiomailbox.operators.aggregates.commutative import is_commutative
+from aiomailbox.operators.aggregates.result_record import (
+    check_result_fields,
+    result_type,
+)
+from aiomailbox.operators.core.callables import is_async_callable
+from aiomailbox.operators.core.selectors import (
+    FieldSelector,
+    Selector,
+    SelectorWhere,
+    field_or_function,
+    selector_where,
+)
+from aiomailbox.state import AggregateFunction
+
+_TEMPLATES: Final[dict[str, Template]] = {
+    "count": COUNT,
+    "count_where": COUNT_WHERE,
+    "sum_": SUM,
+    "mean": MEAN,
+    "min_": MIN,
+    "max_": MAX,
+    "collect_list": LIST,
+    "custom": CUSTOM,
+}
+_RESERVED: Final = frozenset({"key", "window_start", "window_end"})
+_FIELD_ERRORS: Final = (AttributeError, KeyError, TypeError)
+_METHODS: Final = ("create_accumulator", "add", "get_result")
+
+
+def check_aggregate(function: object, parameter: str = "aggregate") -> Any:
+    """Return ``function`` if it has the methods of `AggregateFunction`.
+
+    ``merge`` is asked for only where accumulators have to be merged.
+
+    Raises:
+        WrongTypeError: If one is missing.
+    """
+    for method in _METHODS:
+        if not _has(function, method):
+            raise WrongTypeError(
+                parameter,
+                f"{function!r} has no method {method}",
+                "Use aiomailbox.count(), sum_(field) and the like, or an object with "
+                f"{', '.join(_METHODS)}.",
+            )
+    return function
+
+
+def is_async_aggregate(function: Any) -> bool:
+    """Return whether a method of the aggregate function is ``async def``."""
+    return any(is_async_callable(getattr(function, method)) for method in _METHODS)
+
+
+def can_merge(aggregate: Any) -> bool:
+    """Return whether an aggregate function has a ``merge``, and so have its parts.
+
+    Example:
+        >>> can_merge(count()), can_merge(AggregateFunction), can_merge(len)
+        (True, False, False)
+    """
+    parts = aggregate.custom if isinstance(aggregate, Aggregate) else ()
+    return _has(aggregate, "merge") and all(_has(part, "merge") for part in parts)
+
+
+def _has(function: object, method: str) -> bool:
+    """Say whether there is a method, and not the empty one of the base class."""
+    found = getattr(function, method, None)
+    empty = getattr(AggregateFunction, method)
+    return callable(found) and getattr(found, "__func__", found) is not empty
+
+
+class Aggregate:
+    """One or several ready-made aggregates, as one `AggregateFunction`.
+
+    Made by `count`, `sum_`, `mean`, `min_`, `max_`, `collect_list` and `aggregates`.
+    The accumulator is one list. None, which stands for NULL, is skipped by all but
+    `count`.
+
+    Attributes:
+        names: The fields of the result, or None if it is a single value.
+        create_accumulator: Returns an empty accumulator.
+        add: ``add(record, accumulator)`` returns the accumulator, changed.
+        get_result: Returns the result; changes nothing.
+        merge: ``merge(first, second)`` returns the first, changed.
+        custom: The parts that are aggregate functions of their own.
+        is_commutative: Whether the order of the records is all the same, which it is
+            not to `collect_list`, nor to objects that do not say so; see `commutative`.
+        roll: ``roll(keys, records, get, put, append)`` adds each record to its key's
+            accumulator and appends the result: one loop instead of calls per record.
+            None until the first record has been added.
+
+    Concept:
+        Flink, ``AggregateFunction``; the ready-made ones are those of SQL.
+
+    Example:
+        >>> total = sum_("amount")
+        >>> accumulator = total.create_accumulator()
+        >>> for amount in (1, None, 2):
+        ...     accumulator = total.add({"amount": amount}, accumulator)
+        >>> total.get_result(accumulator)
+        3
+    """
+
+    def __init__(
+        self, pieces: tuple[tuple[str, Any], ...], names: tuple[str, ...] | None = None
+    ) -> None:
+        self._pieces = pieces
+        self.names = names
+        self.custom = [selector for kind, selector in pieces if kind == "custom"]
+        self.is_commutative = all(
+            is_commutative(selector) if kind == "custom" else kind != "collect_list"
+            for kind, selector in pieces
+        )
+        self._layout = Layout([_TEMPLATES[kind] for kind, _ in pieces])
+        self.add: Callable[[Any, Any], Any] = self._first_add
+        self._compiled: Callable[[Any, Any], Any] | None = None
+        self.roll: Callable[..., None] | None = None
+        make = f"def make():\n    return {self._layout.initial()}"
+        self.create_accumulator: Callable[[], Any] = self._compile("make", make)
+        merge = ["def merge(a, b):", *self._indented("merge"), "    return a"]
+        self.merge: Callable[[Any, Any], Any] = self._compile("merge", "\n".join(merge))
+        self.get_result: Callable[[Any], Any] = self.result_maker(())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Aggregate, (self._pieces, self.names)
+
+    def __repr__(self) -> str:
+        names = self.names or ("",)
+        pieces = zip(names, self._pieces, strict=True)
+        text = [f"{name}{'=' if name else ''}{_text(piece)}" for name, piece in pieces]
+        return text[0] if self.names is None else f"aggregates({', '.join(text)})"
+
+    def result_maker(self, before: tuple[str, ...]) -> Callable[..., Any]:
+        """Return a function ``(*before, accumulator)`` that makes the result.
+
+        Args:
+            before: Fields that precede the named ones; a single value has none.
+        """
+        expression, names = self._result(before if self.names is not None else ())
+        source = f"def result({', '.join((*before, 'a'))}):\n    return {expression}"
+        return self._compile("result", source, **names)
+
+    def _result(self, before: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+        """Return the expression of the result and the names that it needs."""
+        results = ", ".join(self._layout.results())
+        if self.names is None:
+            return results, {}
+        kind = result_type((*before, *self.names))
+        fields = "".join(f"{name}, " for name in before)
+        return f"new(kind, ({fields}{results},))", {"new": tuple.__new__, "kind": kind}
+
+    def _first_add(self, record: Any, accumulator: Any) -> Any:
+        # Whoever bound this method before the first record keeps calling it.
+        if self._compiled is None:
+            self._compiled, self.roll = self._compile_for(record)
+            self.add = self._compiled
+        return self._compiled(record, accumulator)
+
+    def _compile_for(
+        self, record: Any
+    ) -> tuple[Callable[[Any, Any], Any], Callable[..., None]]:
+        """Return ``add`` and ``roll`` for records like this one."""
+        reads: list[tuple[int, str]] = []
+        extra: dict[str, Any] = {
+            "field_errors": _FIELD_ERRORS,
+            "explain": self._explain,
+        }
+        self._explain(record)
+        for number, (kind, selector) in enumerate(self._pieces):
+            if kind == "custom" or selector is None:
+                continue
+            expression = _field_expression(selector, record)
+            if expression is None:
+                extra[f"s{number}"] = selector
+                expression = f"s{number}(record)"
+            reads.append((number, expression))
+        expression, names = self._result(())
+        roll = roll_source(self._layout, reads, expression)
+        return (
+            self._compile("add", add_source(self._layout, reads), **extra),
+            self._compile("roll", roll, **extra, **names),
+        )
+
+    def _explain(self, record: Any) -> None:
+        """Raise `RecordTypeError` if the record has not the fields that are read."""
+        for _, selector in self._pieces:
+            if type(selector) is FieldSelector:
+                selector(record)
+
+    def _indented(self, part: str) -> list[str]:
+        return [f"    {line}" for line in self._layout.statements(part)]
+
+    def _compile(self, name: str, source: str, **names: Any) -> Callable[..., Any]:
+        customs = {
+            f"f{number}": function
+            for number, (kind, function) in enumerate(self._pieces)
+            if kind == "custom"
+        }
+        return compile_function(name, source, customs | names)
+
+
+def count(where: Selector | None = None) -> Aggregate:
+    """Count the records, or those for which ``where`` gives something true.
+
+    Args:
+        where: A field's name or a function of a record.
+
+    Example:
+        >>> late = count(where=lambda flight: flight["delay"] > 30)
+        >>> late.get_result(late.add({"delay": 45}, late.create_accumulator()))
+        1
+    """
+    if where is None:
+        return Aggregate((("count", None),))
+    return Aggregate((("count_where", field_or_function(where, "where")),))
+
+
+def sum_(field: Selector, *, where: Selector | None = None) -> Aggregate:
+    """Add up a field; None if no record has a value there.
+
+    Args:
+        field: A field's name or a function of a record.
+        where: A field's name or a function of a record: records for which it gives
+            something false do not count.
+
+    Example:
+        >>> paid = sum_("amount", where="is_paid")
+        >>> paid.get_result(
+        ...     paid.add({"amount": 5, "is_paid": True}, paid.create_accumulator())
+        ... )
+        5
+    """
+    return _single("sum_", field, where)
+
+
+def mean(field: Selector, *, where: Selector | None = None) -> Aggregate:
+    """Average a field over the records that have a value there; None if none has.
+
+    ``where`` as for `sum_`.
+    """
+    return _single("mean", field, where)
+
+
+def min_(field: Selector, *, where: Selector | None = None) -> Aggregate:
+    """Find the smallest value of a field; None if no record has one.
+
+    ``where`` as for `sum_`.
+    """
+    return _single("min_", field, where)
+
+
+def max_(field: Selector, *, where: Selector | None = None) -> Aggregate:
+    """Find the largest value of a field; None if no record has one.
+
+    ``where`` as for `sum_`.
+    """
+    return _single("max_", field, where)
+
+
+def collect_list(
+    field: Selector | None = None, *, where: Selector | None = None
+) -> Aggregate:
+    """Collect the values of a field, without None, or else whole records.
+
+    ``where`` as for `sum_`.
+    """
+    return _single("collect_list", _itself if field is None else field, where)
+
+
+def aggregates(**named: AggregateFunction) -> Aggregate:
+    """Compute several aggregates at once; the result has a field for each.
+
+    In a window the result also has the fields ``key``, ``window_start`` and
+    ``window_end``, and they come first.
+
+    Args:
+        **named: The aggregates by the names of their fields: ready-made ones, or any
+            object with the methods of `AggregateFunction`.
+
+    Raises:
+        InvalidArgumentError: If there is none, or a name cannot be a field.
+        WrongTypeError: If one is not an aggregate, or one with ``async def`` methods.
+
+    Example:
+        >>> both = aggregates(n=count(), total=sum_(float))
+        >>> both.get_result(both.add("1.5", both.create_accumulator()))
+        Result(n=1, total=1.5)
+    """
+    if not named:
+        raise InvalidArgumentError(
+            "named", "there is no aggregate", "Write aggregates(n=count())."
+        )
+    names = tuple(named)
+    check_result_fields(names, _RESERVED)
+    pieces = tuple(_piece(name, aggregate) for name, aggregate in named.items())
+    return Aggregate(pieces, names)
+
+
+def _single(kind: str, field: Selector, where: Selector | None) -> Aggregate:
+    return Aggregate(((kind, selector_where(field, "field", where)),))
+
+
+def _piece(name: str, aggregate: Any) -> tuple[str, Any]:
+    if isinstance(aggregate, Aggregate) and aggregate.names is None:
+        return aggregate._pieces[0]
+    checked = check_aggregate(aggregate, name)
+    if is_async_aggregate(checked):
+        raise WrongTypeError(
+            name,
+            f"{aggregate!r} has async def methods",
+            "Among several aggregates only plain ones can be used.",
+        )
+    return "custom", checked
+
+
+def _field_expression(selector: Any, record: Any) -> str | None:
+    if type(selector) is not FieldSelector:
+        return "record" if selector is _itself else None
+    if isinstance(record, Mapping):
+        return f"record[{selector.field!r}]"
+    field = selector.field
+    if not field.isidentifier() or keyword.iskeyword(field):
+        return None
+    return f"record.{field}"
+
+
+def _itself(record: Any) -> Any:
+    return record
+
+
+def _text(piece: tuple[str, Any]) -> str:
+    kind, selector = piece
+    if kind == "custom":
+        return repr(selector)
+    if selector is None or selector is _itself:
+        return f"{kind}()"
+    if type(selector) is SelectorWhere:
+        read = "" if selector.read is _itself else f"{_name(selector.read)}, "
+        return f"{kind}({read}where={_name(selector.where)})"
+    name = _name(selector)
+    return f"count(where={name})" if kind == "count_where" else f"{kind}({name})"
+
+
+def _name(selector: Any) -> str:
+    if type(selector) is FieldSelector:
+        return repr(selector.field)
+    name: str = getattr(selector, "__qualname__", repr(selector))
+    return name.rpartition(".")[2]

@@ -1,0 +1,144 @@
+"""Quantiles of a field, from a sketch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiomailbox.errors import InvalidArgumentError, MissingExtraError
+from aiomailbox.operators.core.selectors import Selector, selector_where
+from aiomailbox.policies import check_number
+
+__all__ = ["Quantile", "quantile"]
+
+# How many values above, below and at zero there are; the first two by the sketch's bin.
+Accumulator = list[Any]
+
+
+class Quantile:
+    """Estimates a quantile; see `quantile`.
+
+    The accumulator holds the counts of a DDSketch as plain values, so that it can be
+    kept and merged like any other; the library says which bin a value belongs to, and
+    which value a rank has.
+
+    Args:
+        q: From 0 to 1.
+        field: A field's name or a function of a record.
+        accuracy: The relative error.
+        where: Which records count; None for all.
+    """
+
+    is_commutative = True
+
+    def __init__(
+        self,
+        q: float,
+        field: Selector,
+        accuracy: float,
+        where: Selector | None = None,
+    ) -> None:
+        self.q = check_number(q, "q", minimum=0, maximum=1)
+        self.field = selector_where(field, "field", where)
+        self.accuracy = check_number(accuracy, "accuracy", minimum=0)
+        if not 0 < accuracy < 1:
+            raise InvalidArgumentError(
+                "accuracy", f"{accuracy} is no relative error", "Use e.g. 0.01."
+            )
+        self._mapping = _mapping(accuracy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Quantile, (self.q, self.field, self.accuracy)
+
+    def __repr__(self) -> str:
+        return f"quantile({self.q}, {self.field!r})"
+
+    def create_accumulator(self) -> Accumulator:
+        """Return counts of nothing."""
+        return [{}, {}, 0]
+
+    def add(self, value: Any, accumulator: Accumulator) -> Accumulator:
+        """Count a record; one without a value is ignored."""
+        number = self.field(value)
+        if number is None:
+            return accumulator
+        smallest = self._mapping.min_possible
+        if number > smallest:
+            counts, index = accumulator[0], self._mapping.key(number)
+        elif number < -smallest:
+            counts, index = accumulator[1], self._mapping.key(-number)
+        else:
+            accumulator[2] += 1
+            return accumulator
+        counts[index] = counts.get(index, 0) + 1
+        return accumulator
+
+    def get_result(self, accumulator: Accumulator) -> float | None:
+        """Return the quantile, or None if no record has a value."""
+        from ddsketch.ddsketch import BaseDDSketch
+
+        above, below, zeros = accumulator
+        sketch = BaseDDSketch(self._mapping, _store(above), _store(below), zeros)
+        result: float | None = sketch.get_quantile_value(self.q)
+        return None if result is None else float(result)
+
+    def merge(self, first: Accumulator, second: Accumulator) -> Accumulator:
+        """Add the counts of ``second`` to those of ``first``."""
+        for counts, others in zip(first[:2], second[:2], strict=True):
+            for index, count in others.items():
+                counts[index] = counts.get(index, 0) + count
+        first[2] += second[2]
+        return first
+
+
+def quantile(
+    q: float,
+    field: Selector,
+    *,
+    accuracy: float = 0.01,
+    where: Selector | None = None,
+) -> Quantile:
+    """Estimate a quantile of a field: the median is that of 0.5.
+
+    The result differs from the value at rank ``q * (count - 1)``, rounded down, by at
+    most ``accuracy`` times that value, however many records there are and however they
+    were merged; a count is kept per bin of values that close to each other. None if no
+    record has a value. Needs the extra ``sketch``.
+
+    Args:
+        q: From 0 to 1.
+        field: A field's name or a function of a record; finite numbers, or None.
+        accuracy: The relative error, between 0 and 1.
+        where: A field's name or a function of a record: records for which it gives
+            something false do not count.
+
+    Raises:
+        InvalidArgumentError: If a number is out of range.
+        MissingExtraError: If ``ddsketch`` is not installed.
+        WrongTypeError: If an argument is of another type.
+
+    Example:
+        >>> median = quantile(0.5, float)
+        >>> numbers = median.create_accumulator()
+        >>> for number in range(1, 102):
+        ...     numbers = median.add(number, numbers)
+        >>> abs(median.get_result(numbers) - 51) <= 0.01 * 51
+        True
+    """
+    return Quantile(q, field, accuracy, where)
+
+
+def _mapping(accuracy: float) -> Any:
+    try:
+        from ddsketch.mapping import LogarithmicMapping
+    except ImportError as error:
+        raise MissingExtraError("quantile", "sketch") from error
+    return LogarithmicMapping(accuracy)
+
+
+def _store(counts: dict[int, int]) -> Any:
+    from ddsketch.store import DenseStore
+
+    store = DenseStore()
+    for index, count in counts.items():
+        store.add(index, count)
+    return store

@@ -1,0 +1,1 @@
+"""What operators of every family stand on."""

@@ -1,0 +1,270 @@
+"""What an operator is: inputs of runs and control elements, one output, a life.
+
+Theory of operation: every method that passes something on is synchronous and
+returns `Pending`: None on the fast path, an awaitable when something downstream
+must wait. Whoever calls it finishes the awaitable before the next call. An operator
+works on whole runs; `process_element` is the per-record form that the default
+`process_run` calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aiomailbox.availability import Availability
+from aiomailbox.errors import UserFunctionError
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.locate import user_location
+from aiomailbox.records import (
+    MIN_TIMESTAMP,
+    LatencyMarker,
+    OutputTag,
+    Run,
+    WatermarkStatus,
+)
+from aiomailbox.state import OperatorStateSnapshot
+
+Pending = Awaitable[None] | None
+
+
+def then(pending: Pending, action: Callable[..., Pending], *args: Any) -> Pending:
+    """Run ``action(*args)`` after ``pending``: at once if there is nothing to await.
+
+    Example:
+        >>> then(None, print, "now")
+        now
+    """
+    if pending is None:
+        return action(*args)
+    return _after(pending, action, args)
+
+
+async def _after(
+    pending: Awaitable[None], action: Callable[..., Pending], args: tuple[Any, ...]
+) -> None:
+    await pending
+    following = action(*args)
+    if following is not None:
+        await following
+
+
+class Output(Protocol):
+    """Where an operator's results go: the next operator, a writer, or both.
+
+    Attributes:
+        availability: True while results can be taken without exceeding the bounds.
+            What one record emits always fits; whoever emits more (a generator) looks
+            at it between its items and waits with `Availability.wait`.
+    """
+
+    availability: Availability
+
+    def emit_run(self, run: Run) -> Pending:
+        """Pass on records; an empty run is allowed and ignored."""
+        ...
+
+    def emit_watermark(self, timestamp_ms: int) -> Pending:
+        """Pass on a watermark."""
+        ...
+
+    def emit_status(self, status: WatermarkStatus) -> Pending:
+        """Pass on that the stream became idle or active."""
+        ...
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
+        """Pass on a latency marker, to one randomly chosen consumer."""
+        ...
+
+    def emit_side(self, tag: OutputTag, run: Run) -> Pending:
+        """Pass on records to the side output ``tag``; dropped if nobody consumes it."""
+        ...
+
+
+class Input(Protocol):
+    """One input of an operator, as the task's input processor or an upstream sees it."""
+
+    def process_run(self, run: Run) -> Pending:
+        """Process records."""
+        ...
+
+    def process_watermark(self, timestamp_ms: int) -> Pending:
+        """Advance event time to ``timestamp_ms`` (already the minimum of channels)."""
+        ...
+
+    def process_status(self, status: WatermarkStatus) -> Pending:
+        """Take note that the input became idle or active."""
+        ...
+
+    def process_latency_marker(self, marker: LatencyMarker) -> Pending:
+        """Pass a latency marker on."""
+        ...
+
+    def end_input(self) -> Pending:
+        """Take note that no more records come on this input (drain only)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSnapshot:
+    """What an operator without keys goes on from, if it has operator state.
+
+    Attributes:
+        without_keys: Its lists and broadcast maps, by name.
+        own: What `Operator.snapshot_state` returned.
+    """
+
+    without_keys: OperatorStateSnapshot
+    own: object = None
+
+
+class Operator:
+    """An operator with one input, which is itself; the base of all operators.
+
+    Life: ``setup`` (wiring, no user code) → ``restore`` (maybe) → ``open`` →
+    ``process_*`` … → ``end_input`` → ``finish`` (drain only) → ``close`` (always).
+    ``snapshot`` may be called between any two process calls after ``open``.
+
+    Concept:
+        Flink, ``AbstractStreamOperator`` and ``OneInputStreamOperator``.
+    """
+
+    context: RuntimeContext
+    output: Output
+    # Whether, as the head of a task, it gets input also while its output has no room.
+    takes_input_always = False
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        """Take what the task provides. Called once, before anything else."""
+        self.context = context
+        self.output = output
+
+    @property
+    def inputs(self) -> list[Input]:
+        """The operator's inputs, in order; a source has none."""
+        return [self]
+
+    def restore(self, state: object) -> None:
+        """Take over what `snapshot` of an earlier instance returned.
+
+        Args:
+            state: That, or several of it with state that was spread anew.
+        """
+        pieces: Any = state if isinstance(state, list) else [state]
+        if not pieces or not all(type(one) is OperatorSnapshot for one in pieces):
+            if state is not None:
+                self.restore_state(state)
+            return
+        self.context.operator_state.restore([piece.without_keys for piece in pieces])
+        for piece in pieces:
+            if piece.own is not None:
+                self.restore_state(piece.own)
+
+    def snapshot(self) -> object:
+        """Return everything that a new instance needs to go on from here.
+
+        The result consists of plain values that share nothing mutable with the
+        operator; None means there is nothing to keep.
+        """
+        self.fill_state()
+        own = self.snapshot_state()
+        without_keys = self.context.operator_state.snapshot()
+        return OperatorSnapshot(without_keys, own) if without_keys.states else own
+
+    def fill_state(self) -> None:
+        """Put into state what is kept elsewhere, right before it is cut."""
+
+    def snapshot_state(self) -> object:
+        """Return the operator's own part of the snapshot; None by default."""
+        return None
+
+    def restore_state(self, state: object) -> None:
+        """Take over what `snapshot_state` returned."""
+
+    def open(self) -> Pending:
+        """Acquire resources; downstream operators are open already."""
+        return None
+
+    def process_run(self, run: Run) -> Pending:
+        """Process records; by default one by one through `process_element`."""
+        return _each(self.process_element, run, 0)
+
+    def process_element(self, value: Any, timestamp: int | None) -> Pending:
+        """Process one record."""
+        raise TypeError(
+            f"{type(self).__name__} defines neither process_run nor process_element"
+        )
+
+    def process_watermark(self, timestamp_ms: int) -> Pending:
+        """Advance event time, then pass the watermark on."""
+        return self.output.emit_watermark(timestamp_ms)
+
+    def process_status(self, status: WatermarkStatus) -> Pending:
+        """Pass the status on."""
+        return self.output.emit_status(status)
+
+    def process_latency_marker(self, marker: LatencyMarker) -> Pending:
+        """Pass the marker on."""
+        return self.output.emit_latency_marker(marker)
+
+    def prepare_snapshot_pre_barrier(self) -> Pending:
+        """Emit what must go out before the barrier of a checkpoint."""
+        return None
+
+    def end_input(self) -> Pending:
+        """Take note that no more records come."""
+        return None
+
+    def finish(self) -> Pending:
+        """Emit what is still held back; no more input follows."""
+        return None
+
+    def close(self) -> Pending:
+        """Release resources; called also after a failure and if open never ran."""
+        return None
+
+    def user_error(self, error: BaseException) -> UserFunctionError:
+        """Return the error to raise (``from error``) when the user's function raised.
+
+        Example:
+            ``except Exception as error: raise self.user_error(error) from error``
+        """
+        if isinstance(error, UserFunctionError):
+            return error
+        context = self.context
+        return UserFunctionError(
+            context.operator_name, context.uid, user_location(error), error
+        )
+
+
+def _each(
+    process: Callable[[Any, int | None], Pending], run: Run, start: int
+) -> Pending:
+    values = run.values
+    timestamps = run.timestamps
+    for index in range(start, len(values)):
+        timestamp = None if timestamps is None else timestamps[index]
+        if timestamp == MIN_TIMESTAMP:
+            timestamp = None
+        pending = process(values[index], timestamp)
+        if pending is not None:
+            return _each_after(pending, process, run, index + 1)
+    return None
+
+
+async def _each_after(
+    pending: Awaitable[None],
+    process: Callable[[Any, int | None], Pending],
+    run: Run,
+    start: int,
+) -> None:
+    await pending
+    values, timestamps = run.values, run.timestamps
+    for index in range(start, len(values)):
+        timestamp = None if timestamps is None else timestamps[index]
+        if timestamp == MIN_TIMESTAMP:
+            timestamp = None
+        following = process(values[index], timestamp)
+        if following is not None:
+            await following

@@ -1,0 +1,111 @@
+"""What operators that make watermarks have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from aiomailbox.errors import TimestampError
+from aiomailbox.eventtime import (
+    RelativeClock,
+    TimerHandle,
+    TimestampAssigner,
+    WatermarkStrategy,
+)
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Operator, Output, Pending, then
+from aiomailbox.records import Run, Watermark, WatermarkStatus
+
+# Flink's default of pipeline.auto-watermark-interval.
+WATERMARK_INTERVAL_MS: Final = 200
+_LOOKS_PER_TIMEOUT: Final = 20
+
+
+def emit_progress(
+    output: Output, progress: Iterable[Watermark | WatermarkStatus]
+) -> Pending:
+    """Emit watermarks and statuses, in order."""
+    pending: Pending = None
+    for element in progress:
+        if isinstance(element, Watermark):
+            pending = then(pending, output.emit_watermark, element.timestamp_ms)
+        else:
+            pending = then(pending, output.emit_status, element)
+    return pending
+
+
+def assign_timestamps(
+    operator: Operator, assigner: TimestampAssigner | None, run: Run
+) -> Run:
+    """Return the run with the event times that the assigner finds.
+
+    Raises:
+        TimestampError: If a record has none; a note names the operator.
+        UserFunctionError: If the user's assigner raises something else.
+    """
+    if assigner is None:
+        return run
+    try:
+        return run.with_timestamps(assigner.assign(run))
+    except TimestampError as error:
+        context = operator.context
+        error.add_note(f"in operator {context.operator_name!r} (uid {context.uid!r})")
+        raise
+    except Exception as error:
+        raise operator.user_error(error) from error
+
+
+class IdleTicks:
+    """Looks now and then whether a stream has become idle.
+
+    Does nothing unless the strategy has an idle timeout: watermarks themselves follow
+    the runs. Time in which the output took nothing does not count as quiet.
+
+    Args:
+        strategy: May have an idle timeout.
+        interval_ms: How often to look, and no oftener than 20 times per timeout.
+        context: The operator's context.
+        output: The operator's output.
+        on_tick: Called each time, unless the output takes nothing.
+
+    Attributes:
+        clock: Measures quiet time.
+    """
+
+    __slots__ = ("_blocked", "_handle", "_on_tick", "_output", "clock")
+
+    def __init__(
+        self,
+        strategy: WatermarkStrategy,
+        interval_ms: int,
+        context: RuntimeContext,
+        output: Output,
+        on_tick: Callable[[], Pending],
+    ) -> None:
+        self.clock = RelativeClock(context.clock)
+        self._output = output
+        self._on_tick = on_tick
+        self._blocked = False
+        self._handle: TimerHandle | None = None
+        if strategy.idleness_ms is not None:
+            # A long timeout need not be known to the fifth of a second.
+            interval_ms = max(interval_ms, strategy.idleness_ms // _LOOKS_PER_TIMEOUT)
+            self._handle = context.processing_time.schedule_at_fixed_rate(
+                self._tick, interval_ms, interval_ms
+            )
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _tick(self, _: int) -> Pending:
+        blocked = not self._output.availability.available
+        if blocked is not self._blocked:
+            self._blocked = blocked
+            if blocked:
+                self.clock.pause()
+            else:
+                self.clock.unpause()
+        return None if blocked else self._on_tick()

@@ -1,0 +1,172 @@
+"""Applies ``on_error`` to records whose function raised."""
+
+from __future__ import annotations
+
+import pathlib
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiomailbox.errors import StopTask, UserFunctionError
+from aiomailbox.operators.core.callables import describe, shortened
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Output, Pending, then
+from aiomailbox.operators.core.locate import user_location
+from aiomailbox.operators.core.on_error import DeadLetter, ErrorAction, OnError
+from aiomailbox.records import MIN_TIMESTAMP, ListRun, OutputTag
+
+_OWN_CODE: Final = (str(pathlib.Path(__file__).resolve().parents[2]), "<aiomailbox")
+
+
+class RecordFailures:
+    """The records of one operator that failed since the last `report`.
+
+    `take` is called in the middle of a synchronous loop and cannot wait; what it
+    collects goes out with `report`, which may.
+
+    Args:
+        on_error: What to do with a record whose function raised.
+        function: The user's function; names the place if a traceback does not.
+        context: The operator's context.
+        output: The operator's output, for dead letters.
+
+    Attributes:
+        waiting: Whether there is something to report.
+    """
+
+    __slots__ = (
+        "_context",
+        "_first_skipped",
+        "_function",
+        "_letters",
+        "_on_error",
+        "_output",
+        "_skipped",
+        "_timestamps",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        on_error: OnError,
+        function: Callable[..., Any],
+        context: RuntimeContext,
+        output: Output,
+    ) -> None:
+        self._on_error = on_error
+        self._function = function
+        self._context = context
+        self._output = output
+        self._letters: list[DeadLetter] = []
+        self._timestamps: list[int] = []
+        self._skipped = 0
+        self._first_skipped: BaseException | None = None
+        self.waiting = False
+
+    def take(self, record: Any, timestamp: int | None, error: Exception) -> None:
+        """Do with a failed record what ``on_error`` says.
+
+        Args:
+            record: What the function was called with.
+            timestamp: Its event time in milliseconds; None or `MIN_TIMESTAMP` if none.
+            error: What the function raised.
+
+        Raises:
+            UserFunctionError: From ``error``, if records may not fail.
+        """
+        action = self._on_error.action
+        if isinstance(error, StopTask):
+            raise error
+        if action is ErrorAction.FAIL:
+            failure = self.user_error(error)
+            failure.add_note(f"the record: {shortened(record)}")
+            raise failure from error
+        self.waiting = True
+        if action is ErrorAction.SKIP:
+            self._skipped += 1
+            self._first_skipped = self._first_skipped or error
+            return
+        self._timestamps.append(MIN_TIMESTAMP if timestamp is None else timestamp)
+        self._letters.append(self._dead_letter(record, timestamp, error))
+
+    def user_error(self, error: Exception) -> UserFunctionError | StopTask:
+        """Return the error that names the operator and the user's line."""
+        if isinstance(error, (UserFunctionError, StopTask)):
+            return error
+        context = self._context
+        location = user_location(error)
+        if location.startswith(_OWN_CODE) or location == "unknown":
+            # The function has no line of its own, as built-in ones.
+            location = describe(self._function)
+        return UserFunctionError(context.operator_name, context.uid, location, error)
+
+    def guard(self, call: Callable[..., Pending], *args: Any) -> Pending:
+        """Call a method of the user's that is about no record in particular.
+
+        Raises:
+            UserFunctionError: If it raises, at once or while it is awaited.
+        """
+        try:
+            pending = call(*args)
+        except Exception as error:
+            raise self.user_error(error) from error
+        return None if pending is None else self._guarded(pending)
+
+    async def _guarded(self, pending: Awaitable[None]) -> None:
+        try:
+            await pending
+        except Exception as error:
+            raise self.user_error(error) from error
+
+    def report(self) -> Pending:
+        """Count, log and emit what was taken since the last time."""
+        self.waiting = False
+        if self._skipped:
+            self._report_skipped()
+        tag = self._on_error.tag
+        if tag is None or not self._letters:
+            return None
+        return self._emit_letters(tag)
+
+    def _report_skipped(self) -> None:
+        context = self._context
+        context.metrics.counter("skipped").add(self._skipped)
+        context.log.warning(
+            "records skipped",
+            count=self._skipped,
+            first_error=repr(self._first_skipped),
+        )
+        self._skipped = 0
+        self._first_skipped = None
+
+    def _emit_letters(self, tag: OutputTag) -> Pending:
+        self._context.metrics.counter("dead_letters").add(len(self._letters))
+        has_time = any(stamp != MIN_TIMESTAMP for stamp in self._timestamps)
+        run = ListRun(self._letters, self._timestamps if has_time else None)
+        self._letters = []
+        self._timestamps = []
+        return self._output.emit_side(tag, run)
+
+    def _dead_letter(
+        self, record: Any, timestamp: int | None, error: Exception
+    ) -> DeadLetter:
+        context = self._context
+        return DeadLetter(
+            record=record,
+            timestamp=None if timestamp == MIN_TIMESTAMP else timestamp,
+            operator=context.operator_name,
+            uid=context.uid,
+            attempts=1,
+            error_type=type(error).__qualname__,
+            error=str(error),
+            traceback="".join(traceback.format_exception(error)),
+        )
+
+
+def report_all(failures: list[RecordFailures]) -> Pending:
+    """Report the failures of several operators, in order."""
+    pending: Pending = None
+    for failed in failures:
+        if failed.waiting:
+            pending = then(pending, failed.report)
+    return pending

@@ -1,0 +1,52 @@
+"""Finds the user's line in a traceback."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import sysconfig
+import traceback
+from typing import Final
+
+from aiomailbox.errors import BadResultError
+
+_PACKAGE: Final = str(pathlib.Path(__file__).resolve().parents[2])
+_STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), "<frozen ")
+
+
+def caller_location() -> str:
+    """Return ``file:line`` of the user's call that led here, "" if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        following = frame.f_back
+        if following is None:
+            return ""
+        frame = following
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def user_location(error: BaseException) -> str:
+    """Return ``file:line`` of the innermost frame that is not aiomailbox's own.
+
+    Libraries and the standard library count only if no line of the user's own is known;
+    "unknown" when the traceback is empty. What a function returned in vain has the
+    function's own line.
+    """
+    if isinstance(error, BadResultError):
+        return error.function
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((_PACKAGE, "<aiomailbox"))
+    ]
+    users = [
+        frame
+        for frame in outside
+        if "site-packages" not in frame.filename
+        and not frame.filename.startswith(_STANDARD_LIBRARY)
+    ]
+    for candidates in (users, outside, frames):
+        if candidates:
+            return f"{candidates[-1].filename}:{candidates[-1].lineno}"
+    return "unknown"

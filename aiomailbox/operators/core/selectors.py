@@ -1,0 +1,175 @@
+"""Reads a field of a record: by name, or by a function."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
+from aiomailbox.operators.core.callables import check_sync_function
+from aiomailbox.operators.core.locate import caller_location
+
+Selector = str | Callable[[Any], Any]
+
+
+class FieldSelector:
+    """Reads the field of a name from records that have attributes or are mappings.
+
+    The first record decides between attribute and key; from then on reading is one
+    call of ``operator.attrgetter`` or ``operator.itemgetter``. It pickles as its name.
+
+    Args:
+        field: The field's name.
+        parameter: The parameter that the name was given for; errors name it.
+        place: The user's ``file:line`` where that is written, for errors.
+
+    Example:
+        >>> select = FieldSelector("city", "key")
+        >>> select({"city": "Oslo"})
+        'Oslo'
+    """
+
+    __slots__ = ("_read", "field", "parameter", "place")
+
+    def __init__(self, field: str, parameter: str, place: str = "") -> None:
+        self.field = field
+        self.parameter = parameter
+        self.place = place
+        self._read: Callable[[Any], Any] = self._decide
+
+    def __call__(self, record: Any) -> Any:
+        """Return the field of ``record``.
+
+        Raises:
+            RecordTypeError: If the record has no such field, or is of another form
+                than the first one.
+        """
+        try:
+            return self._read(record)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise self._no_field(record) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FieldSelector, (self.field, self.parameter, self.place)
+
+    def __repr__(self) -> str:
+        return f"FieldSelector({self.field!r})"
+
+    def getter(self, record: Any) -> Callable[[Any], Any]:
+        """Return the fastest reader for records like ``record``.
+
+        For loops over a whole run. It raises what ``operator.attrgetter`` raises; call
+        the selector itself with the offending record to get an error that explains.
+        """
+        if isinstance(record, Mapping):
+            return operator.itemgetter(self.field)
+        return operator.attrgetter(self.field)
+
+    def _decide(self, record: Any) -> Any:
+        getter = self.getter(record)
+        value = getter(record)
+        self._read = getter
+        return value
+
+    def _no_field(self, record: Any) -> RecordTypeError:
+        names = ", ".join(_field_names(record)) or "none that have names"
+        place = f", which {self.place} asks for" if self.place else ""
+        kind = type(record).__qualname__
+        return RecordTypeError(
+            self.parameter,
+            f"a record of type {kind} has no field {self.field!r}{place}",
+            f"Its fields are: {names}. All records must be of one form.",
+        )
+
+
+def field_or_function(selector: object, parameter: str) -> Callable[[Any], Any]:
+    """Return a function of a record, from a field's name or a function.
+
+    Args:
+        selector: A field name, or a sync function of one record.
+        parameter: The name of the parameter that ``selector`` was given for.
+
+    Raises:
+        InvalidArgumentError: If the name is empty.
+        WrongTypeError: If it is neither, or an ``async def`` function.
+
+    Example:
+        >>> field_or_function("city", "key")({"city": "Oslo"})
+        'Oslo'
+        >>> field_or_function(len, "key")("Oslo")
+        4
+    """
+    if isinstance(selector, str):
+        if not selector:
+            raise InvalidArgumentError(
+                parameter, "the field name is empty", "Give the name of a field."
+            )
+        return FieldSelector(selector, parameter, caller_location())
+    if not callable(selector):
+        raise WrongTypeError(
+            parameter,
+            f"{selector!r} is neither a field name nor a function",
+            'Write "name" or lambda record: record[0].',
+        )
+    return check_sync_function(selector, parameter, arity=1)
+
+
+class SelectorWhere:
+    """Reads a value from the records that satisfy a condition, None from the others.
+
+    Args:
+        read: Reads the value.
+        where: Says whether the record counts.
+
+    Example:
+        >>> read = SelectorWhere(field_or_function("n", "field"), lambda r: r["ok"])
+        >>> read({"n": 1, "ok": True}), read({"n": 2, "ok": False})
+        (1, None)
+    """
+
+    __slots__ = ("read", "where")
+
+    def __init__(self, read: Callable[[Any], Any], where: Callable[[Any], Any]) -> None:
+        self.read = read
+        self.where = where
+
+    def __call__(self, record: Any) -> Any:
+        """Return the value, or None."""
+        return self.read(record) if self.where(record) else None
+
+    def __repr__(self) -> str:
+        return f"{self.read!r}, where={self.where!r}"
+
+
+def selector_where(
+    selector: object, parameter: str, where: object | None
+) -> Callable[[Any], Any]:
+    """Return a function of a record that gives None where a condition does not hold.
+
+    Args:
+        selector: A field name, or a sync function of one record.
+        parameter: The name of the parameter that ``selector`` was given for.
+        where: Likewise, or None for all records.
+
+    Raises:
+        InvalidArgumentError: As `field_or_function`.
+        WrongTypeError: As `field_or_function`.
+    """
+    read = field_or_function(selector, parameter)
+    if where is None:
+        return read
+    return SelectorWhere(read, field_or_function(where, "where"))
+
+
+def _field_names(record: Any) -> list[str]:
+    if isinstance(record, Mapping):
+        return [str(name) for name in record]
+    for attribute in ("_fields", "__fields__", "__struct_fields__"):
+        names = getattr(record, attribute, None)
+        if isinstance(names, (list, tuple)):
+            return [str(name) for name in names]
+    names = getattr(record, "__dataclass_fields__", None)
+    if names is None:
+        names = getattr(record, "__dict__", {})
+    return [str(name) for name in names]

@@ -1,0 +1,1 @@
+"""Process functions: of one stream, of two, keyed, and with broadcast state."""

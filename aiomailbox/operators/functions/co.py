@@ -1,0 +1,236 @@
+"""Functions on two connected streams, without keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from aiomailbox.operators.core.callables import check_sync_function
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.core.two_input import TwoInputOperator
+from aiomailbox.operators.functions.co_inputs import CoInputsOperator
+from aiomailbox.operators.functions.function_state import check_without_keys
+from aiomailbox.operators.functions.process import ElementCalls, check_process_method
+from aiomailbox.operators.functions.process_context import ProcessContext
+from aiomailbox.operators.stateless.fused_loop import FusedLoop
+from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.records import MIN_TIMESTAMP, Run
+
+
+class _CoStage:
+    """One of the two functions, as the loop sees it."""
+
+    def __init__(self, operator: CoMapOperator, function: Callable[[Any], Any]) -> None:
+        self.kind = operator.kind
+        self.function = function
+        self.on_error = operator.on_error
+        self.context = operator.context
+        self._output = operator.output
+
+    def failures(self) -> RecordFailures:
+        return RecordFailures(self.on_error, self.function, self.context, self._output)
+
+
+class CoMapOperator(TwoInputOperator):
+    """Replaces each record by what the function of its stream returns.
+
+    Args:
+        first: Called with each value of the first stream.
+        second: Called with each value of the second stream.
+        on_error: What to do with a record for which its function raises.
+
+    Raises:
+        WrongTypeError: If a function cannot be called with one argument or is
+            ``async def``.
+
+    Concept:
+        Flink, ``CoMapFunction`` and ``CoStreamMap``.
+
+    Example:
+        >>> from aiomailbox.testing import TwoInputHarness
+        >>> with TwoInputHarness(CoMapOperator(str, float)) as harness:
+        ...     harness.first.process_element(1)
+        ...     harness.second.process_element("2")
+        ...     harness.values
+        ['1', 2.0]
+    """
+
+    kind: ClassVar[StageKind] = StageKind.MAP
+
+    def __init__(
+        self,
+        first: Callable[[Any], Any],
+        second: Callable[[Any], Any],
+        *,
+        on_error: OnError = fail,
+    ) -> None:
+        super().__init__()
+        self.first = check_sync_function(first, "first", arity=1)
+        self.second = check_sync_function(second, "second", arity=1)
+        self.on_error = check_on_error(on_error)
+
+    def open(self) -> Pending:
+        """Prepare a loop for each function."""
+        self._first_loop = FusedLoop([_CoStage(self, self.first)], self.output)
+        self._second_loop = FusedLoop([_CoStage(self, self.second)], self.output)
+        return None
+
+    def process_run1(self, run: Run) -> Pending:
+        """Apply the first function to each record."""
+        return self._first_loop.process(run)
+
+    def process_run2(self, run: Run) -> Pending:
+        """Apply the second function to each record."""
+        return self._second_loop.process(run)
+
+
+class CoFlatMapOperator(CoMapOperator):
+    """Replaces each record by the items that the function of its stream returns.
+
+    Args:
+        first: Called with each value of the first stream; returns an iterable.
+        second: Called with each value of the second stream; returns an iterable.
+        on_error: What to do with a record for which its function raises.
+
+    Concept:
+        Flink, ``CoFlatMapFunction`` and ``CoStreamFlatMap``.
+
+    Example:
+        >>> from aiomailbox.testing import TwoInputHarness
+        >>> with TwoInputHarness(CoFlatMapOperator(str.split, list)) as harness:
+        ...     harness.first.process_element("to be")
+        ...     harness.second.process_element("or")
+        ...     harness.values
+        ['to', 'be', 'o', 'r']
+    """
+
+    kind = StageKind.FLAT_MAP
+
+
+class CoProcessFunction:
+    """A process function of two streams; subclass it. Methods may be ``async def``.
+
+    With a method ``next_selection()``, not ``async def``, that returns an
+    `InputSelection` it chooses the stream that the next record comes from.
+
+    Concept:
+        Flink, ``CoProcessFunction``.
+    """
+
+    def open(self, context: RuntimeContext) -> Any:
+        """Acquire resources, before the first record.
+
+        A context manager that is returned, such as an HTTP client, is entered now and
+        left at the end; what it gives is ``context.resource`` of the other methods.
+        """
+        return None
+
+    def process_element1(self, value: Any, context: Any, out: Collector) -> Pending:
+        """Process a record of the first stream; by default it is dropped."""
+        return None
+
+    def process_element2(self, value: Any, context: Any, out: Collector) -> Pending:
+        """Process a record of the second stream; by default it is dropped."""
+        return None
+
+    def end_input(self, index: int, out: Collector) -> Pending:
+        """Take note that the first (0) or the second (1) stream has ended."""
+        return None
+
+    def finish(self, out: Collector) -> Pending:
+        """Emit what is still held back; no record follows."""
+        return None
+
+    def close(self) -> Pending:
+        """Release resources; called also after a failure."""
+        return None
+
+
+class CoProcessOperator(CoInputsOperator):
+    """Runs a `CoProcessFunction` on two streams without keys.
+
+    Args:
+        function: The function; it is not shared between subtasks.
+        on_error: What to do with a record for which it raises.
+
+    Raises:
+        WrongTypeError: If ``function`` lacks one of its two methods.
+
+    Concept:
+        Flink, ``CoProcessOperator``.
+
+    Example:
+        >>> from aiomailbox.testing import TwoInputHarness
+        >>> class Tag(CoProcessFunction):
+        ...     def process_element1(self, value, context, out):
+        ...         out.collect(("left", value))
+        >>> with TwoInputHarness(CoProcessOperator(Tag())) as harness:
+        ...     harness.first.process_element(1)
+        ...     harness.values
+        [('left', 1)]
+    """
+
+    def __init__(self, function: Any, *, on_error: OnError = fail) -> None:
+        super().__init__()
+        self._calls = [
+            check_process_method(function, name)
+            for name in ("process_element1", "process_element2")
+        ]
+        check_without_keys(
+            function,
+            "Derive from KeyedCoProcessFunction and give both streams a key.",
+        )
+        self.function = function
+        self.on_error = check_on_error(on_error)
+        self._is_open = False
+
+    def open(self) -> Pending:
+        """Open the function."""
+        self._collector = Collector(self.output)
+        self._context = ProcessContext(self.context, self._collector)
+        self._failures = RecordFailures(
+            self.on_error, self._calls[0], self.context, self.output
+        )
+        self._first, self._second = (
+            ElementCalls(call, self._context, self._collector, self._failures)
+            for call in self._calls
+        )
+        self._is_open = True
+        self._life = FunctionLife(self.function)
+        return self._failures.guard(self._life.open, self.context, self._context)
+
+    def process_run1(self, run: Run) -> Pending:
+        """Call the function for each record of the first stream."""
+        return self._first.process_run(run)
+
+    def process_run2(self, run: Run) -> Pending:
+        """Call the function for each record of the second stream."""
+        return self._second.process_run(run)
+
+    def process_watermark(self, timestamp_ms: int) -> Pending:
+        """Note the watermark of both streams for the function and pass it on."""
+        self._context.current_watermark = timestamp_ms
+        return self.output.emit_watermark(timestamp_ms)
+
+    def fill_state(self) -> None:
+        """Let the function put what it holds into its state."""
+        if self._is_open:
+            self._failures.guard(self._life.snapshot)
+
+    def finish(self) -> Pending:
+        """Let the function emit what it holds back."""
+        self._collector.timestamp = MIN_TIMESTAMP
+        pending = self._failures.guard(self.function.finish, self._collector)
+        return then(pending, self._first.emit)
+
+    def close(self) -> Pending:
+        """Close the function, if it was opened."""
+        if not self._is_open:
+            return None
+        self._is_open = False
+        return self._failures.guard(self._life.close)

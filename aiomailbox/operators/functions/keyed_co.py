@@ -1,0 +1,104 @@
+"""Process functions on two keyed streams that share state and timers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.on_error import OnError, fail
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.functions.co import CoProcessFunction
+from aiomailbox.operators.functions.co_inputs import CoInputsOperator
+from aiomailbox.operators.functions.function_state import inherited_on_timer
+from aiomailbox.operators.functions.keyed import KeyedFunctionOperator
+from aiomailbox.operators.functions.process import check_process_method
+from aiomailbox.operators.keyed.key_reader import KeyReader
+from aiomailbox.operators.keyed.operators import KeySelector
+from aiomailbox.records import Run
+
+
+class KeyedCoProcessFunction(CoProcessFunction):
+    """A process function of two streams with the same keys; subclass it.
+
+    Each method may be ``async def``.
+
+    Concept:
+        Flink, ``KeyedCoProcessFunction``.
+    """
+
+    @inherited_on_timer
+    def on_timer(self, timestamp: int, context: Any, out: Collector) -> Pending:
+        """Take note that a timer is due; see `KeyedProcessFunction.on_timer`."""
+        return None
+
+
+class KeyedCoProcessOperator(KeyedFunctionOperator, CoInputsOperator):
+    """Runs a `KeyedCoProcessFunction`.
+
+    Args:
+        key1: The key of the first stream's records: a field's name or a function.
+        key2: The key of the second stream's; keys of both are of one type.
+        function: The function; it is not shared between subtasks.
+        on_error: What to do with a record for which it raises. What it had emitted
+            and kept for the record until then stays.
+
+    Raises:
+        WrongTypeError: If ``function`` lacks a method, or one of them is a generator.
+
+    Concept:
+        Flink, ``KeyedCoProcessOperator``.
+
+    Example:
+        >>> from aiomailbox.state import ValueStateDescriptor
+        >>> from aiomailbox.testing import TwoInputHarness
+        >>> class Latest(KeyedCoProcessFunction):
+        ...     def open(self, context):
+        ...         self.rate = context.keyed_state.get_value(
+        ...             ValueStateDescriptor("rate")
+        ...         )
+        ...
+        ...     def process_element1(self, value, context, out):
+        ...         out.collect((value[0], self.rate.value()))
+        ...
+        ...     def process_element2(self, value, context, out):
+        ...         self.rate.update(value[1])
+        >>> by_first = lambda record: record[0]
+        >>> operator = KeyedCoProcessOperator(by_first, by_first, Latest())
+        >>> with TwoInputHarness(operator, keyed=True) as harness:
+        ...     harness.second.process_element(("EUR", 1.1))
+        ...     harness.first.process_run([("EUR",), ("USD",)])
+        ...     harness.values
+        [('EUR', 1.1), ('USD', None)]
+    """
+
+    def __init__(
+        self,
+        key1: KeySelector,
+        key2: KeySelector,
+        function: Any,
+        *,
+        on_error: OnError = fail,
+    ) -> None:
+        self._call1 = check_process_method(function, "process_element1")
+        self._call2 = check_process_method(function, "process_element2")
+        self._key1 = field_or_function(key1, "key1")
+        self._key2 = field_or_function(key2, "key2")
+        super().__init__(function, on_error)
+
+    def open(self) -> Pending:
+        """Bind state and timers, and open the function."""
+        pending = super().open()
+        self._keys1 = KeyReader(self._key1, self)
+        self._keys2 = KeyReader(self._key2, self, like=self._keys1)
+        self._calls1 = self._element_calls(self._call1)
+        self._calls2 = self._element_calls(self._call2)
+        return pending
+
+    def process_run1(self, run: Run) -> Pending:
+        """Call the function for each record of the first stream."""
+        return self._process_keyed(self._calls1, self._keys1, run)
+
+    def process_run2(self, run: Run) -> Pending:
+        """Call the function for each record of the second stream."""
+        return self._process_keyed(self._calls2, self._keys2, run)

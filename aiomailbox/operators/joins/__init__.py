@@ -1,0 +1,1 @@
+"""Joins: by interval, as of a time, and by looking up."""

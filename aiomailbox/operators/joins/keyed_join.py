@@ -1,0 +1,195 @@
+"""What joins of two keyed streams have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
+
+from aiomailbox.errors import TimestampError
+from aiomailbox.eventtime import Timer
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import OnError, check_on_error
+from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.core.two_input import TwoInputOperator
+from aiomailbox.operators.joins.function import (
+    PairCalls,
+    ProcessJoinContext,
+    check_join_function,
+)
+from aiomailbox.operators.keyed.key_reader import KeyReader
+from aiomailbox.operators.keyed.operators import KeySelector
+from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.records import MIN_TIMESTAMP, OutputTag, Run
+from aiomailbox.state import MapState, MapStateDescriptor
+
+_NO_TIME = MIN_TIMESTAMP
+
+
+@dataclass(slots=True)
+class JoinSide:
+    """One of the two streams, as the operator keeps it.
+
+    Attributes:
+        name: ``left`` or ``right``; also names its timers.
+        keys: Reads the keys of its records.
+        buffer: Its records of the current key, by event time.
+    """
+
+    name: str
+    keys: KeyReader
+    buffer: MapState
+
+
+class KeyedJoinOperator(StatefulOperator, TwoInputOperator):
+    """The base of joins in event time that keep records of both sides per key.
+
+    Args:
+        key1: The key of the left stream's records: a field's name or a function.
+        key2: The key of the right stream's; keys of both are of one type.
+        function: A `ProcessJoinFunction`, or a function ``(left, right)`` → result.
+        on_error: What to do with a pair for which the function raises.
+    """
+
+    def __init__(
+        self, key1: KeySelector, key2: KeySelector, function: Any, on_error: OnError
+    ) -> None:
+        super().__init__()
+        self._key1 = field_or_function(key1, "key1")
+        self._key2 = field_or_function(key2, "key2")
+        self.function = check_join_function(function)
+        self.on_error = check_on_error(on_error)
+        self._is_open = False
+
+    def open(self) -> Pending:
+        """Bind state and timers, and open the function."""
+        context, store = self.context, self.context.keyed_state
+        left_keys = KeyReader(self._key1, self)
+        right_keys = KeyReader(self._key2, self, like=left_keys)
+        # The names are in snapshots.
+        self._left = JoinSide(
+            "left", left_keys, store.get_map(MapStateDescriptor("left-buffer"))
+        )
+        self._right = JoinSide(
+            "right", right_keys, store.get_map(MapStateDescriptor("right-buffer"))
+        )
+        self._collector = Collector(self.output)
+        self._pair_context = ProcessJoinContext(context, self._collector)
+        self._failures = RecordFailures(
+            self.on_error, self._named_function, context, self.output
+        )
+        self._calls = PairCalls(
+            self.function, self._pair_context, self._collector, self._failures
+        )
+        self._timers = self.timer_service("join-timers", self)
+        self._dropped = context.metrics.counter("late_records_dropped")
+        self._is_open = True
+        self._life = FunctionLife(self.function)
+        return self._failures.guard(self._life.open, context, self._pair_context)
+
+    @property
+    def _named_function(self) -> Any:
+        return getattr(self.function, "function", self.function.process_element)
+
+    def process_run1(self, run: Run) -> Pending:
+        """Join each record of the left stream."""
+        return self._process_side(self._left, run)
+
+    def process_run2(self, run: Run) -> Pending:
+        """Join each record of the right stream."""
+        return self._process_side(self._right, run)
+
+    def process_watermark(self, timestamp_ms: int) -> Pending:
+        """Fire timers, pass on what they led to, then the watermark."""
+        self._pair_context.current_watermark = timestamp_ms
+        return super().process_watermark(timestamp_ms)
+
+    def emit_collected(self) -> Pending:
+        """Pass on results, late records, and pairs that failed."""
+        pending = self._failures.report() if self._failures.waiting else None
+        return then(pending, self._collector.emit)
+
+    def fill_state(self) -> None:
+        """Let the function put what it holds into its state."""
+        if self._is_open:
+            self._failures.guard(self._life.snapshot)
+
+    def close(self) -> Pending:
+        """Disarm the timers and close the function, if it was opened."""
+        pending = super().close()
+        if not self._is_open:
+            return pending
+        self._is_open = False
+        return then(pending, self._failures.guard, self._life.close)
+
+    def take(self, side: JoinSide, key: Any, value: Any, stamp: int) -> Pending:
+        """Take a record; the state's current key is its key."""
+        raise TypeError(f"{type(self).__name__} does not define take")
+
+    def on_event_time(self, timer: Timer) -> Pending:
+        """Take note that event time has reached a timer."""
+        raise TypeError(f"{type(self).__name__} does not define on_event_time")
+
+    def on_processing_time(self, timer: Timer) -> Pending:
+        """Do nothing: joins have no timers in processing time."""
+        return None
+
+    def drop_late(self, value: Any, stamp: int, tag: OutputTag | None) -> None:
+        """Send a record that came too late to a side output, or drop it."""
+        if tag is None:
+            self._dropped.value += 1
+            return
+        self._collector.timestamp = stamp
+        self._collector.collect_side(tag, value)
+
+    def _process_side(self, side: JoinSide, run: Run) -> Pending:
+        if not len(run):
+            return None
+        keys = side.keys.read(run.values)
+        pending, index = self._advance(side, run, keys, 0)
+        if pending is None:
+            return self.emit_collected()
+        return self._process_rest(pending, side, run, keys, index)
+
+    def _advance(
+        self, side: JoinSide, run: Run, keys: list[Any], start: int
+    ) -> tuple[Pending, int]:
+        """Take records until one must be awaited; return that and its index."""
+        values, stamps = run.values, run.timestamps
+        store = self.context.keyed_state
+        for index in range(start, len(values)):
+            value, key = values[index], keys[index]
+            stamp = _NO_TIME if stamps is None else stamps[index]
+            if stamp == _NO_TIME:
+                raise self._no_time(side, value)
+            store.set_current_key(key)
+            pending = self.take(side, key, value, stamp)
+            if pending is not None:
+                return pending, index
+        return None, len(values)
+
+    async def _process_rest(
+        self,
+        pending: Awaitable[None] | None,
+        side: JoinSide,
+        run: Run,
+        keys: list[Any],
+        index: int,
+    ) -> None:
+        while pending is not None:
+            await pending
+            pending, index = self._advance(side, run, keys, index + 1)
+        emitted = self.emit_collected()
+        if emitted is not None:
+            await emitted
+
+    def _no_time(self, side: JoinSide, value: Any) -> TimestampError:
+        return TimestampError(
+            f"the {side.name} record {value!r} of operator "
+            f"{self.context.operator_name!r} has no event time, by which it is to be "
+            "joined. Give the source a watermark strategy with a timestamp assigner, "
+            "or use assign_timestamps_and_watermarks before."
+        )

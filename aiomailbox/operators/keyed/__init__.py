@@ -1,0 +1,1 @@
+"""State and keys of operators, and the ones that reduce or aggregate by key."""

@@ -1,0 +1,146 @@
+"""Reads the keys of a run and holds them to the stream's key type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CoroutineType
+from typing import Any, Final, NoReturn
+
+from aiomailbox.errors import KeyTypeError, RecordTypeError
+from aiomailbox.keygroups import KeyGroupAssigner
+from aiomailbox.operators.core.callables import describe, refuse_coroutine
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.selectors import FieldSelector
+
+# Keys of these types are good whatever their value is.
+_ALWAYS_PLACED: Final = frozenset({str, bytes, bool})
+_FIELD_ERRORS: Final = (AttributeError, KeyError, TypeError)
+
+
+class KeyCheck:
+    """Reads the key of a record, raises if it has none, and else returns True.
+
+    Before a keyed stream it finds the records whose key cannot be read, or has another
+    type than the first, while they can still be set aside one by one.
+
+    Args:
+        key: A function of a record.
+
+    Example:
+        >>> KeyCheck(len)("abc")
+        True
+    """
+
+    __slots__ = ("_assigner", "key")
+
+    def __init__(self, key: Callable[[Any], Any]) -> None:
+        self.key = key
+        self._assigner = KeyGroupAssigner(1, 1)
+
+    def __call__(self, record: Any) -> bool:
+        """Return True.
+
+        Raises:
+            KeyTypeError: If what the key function gave cannot be a key, or is of
+                another type than the first.
+        """
+        key = self.key(record)
+        if type(key) is CoroutineType:
+            refuse_coroutine(key, self.key)
+        self._assigner.key_group_of(key)
+        return True
+
+
+class KeyReader:
+    """Applies the key function of an operator to whole runs.
+
+    The first key fixes the type of all others, and what may be a key at all is for
+    `KeyGroupAssigner` to say.
+
+    Args:
+        key: A `FieldSelector` or a function of a record.
+        operator: Named in errors.
+        like: A reader of another input, whose keys are of the same type.
+
+    Cost:
+        One call of the key function per record, and one look at the type.
+
+    Example:
+        >>> from aiomailbox.operators import MapOperator
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> operator = OneInputHarness(MapOperator(str)).operator
+        >>> KeyReader(str.lower, operator).read(["A", "b"])
+        ['a', 'b']
+    """
+
+    __slots__ = ("_assigner", "_key", "_operator", "_type", "_types")
+
+    def __init__(
+        self,
+        key: Callable[[Any], Any],
+        operator: Operator,
+        like: KeyReader | None = None,
+    ) -> None:
+        self._key = key
+        self._operator = operator
+        self._assigner: KeyGroupAssigner = (
+            KeyGroupAssigner(1, operator.context.max_parallelism)
+            if like is None
+            else like._assigner
+        )
+        self._type: type | None = None
+        self._types: set[type] = set()
+
+    def read(self, values: list[Any]) -> list[Any]:
+        """Return the key of each value, in order.
+
+        Raises:
+            KeyTypeError: If a key cannot be one, or has another type than the first.
+            RecordTypeError: If a record has not the field that is the key.
+            UserFunctionError: If the key function raises.
+        """
+        keys = self._apply(values)
+        if set(map(type, keys)) != self._types or self._type not in _ALWAYS_PLACED:
+            self._check(keys)
+        return keys
+
+    def _apply(self, values: list[Any]) -> list[Any]:
+        key = self._key
+        try:
+            if values and type(key) is FieldSelector:
+                try:
+                    return list(map(key.getter(values[0]), values))
+                except _FIELD_ERRORS:
+                    return list(map(key, values))
+            return list(map(key, values))
+        except RecordTypeError as error:
+            error.add_note(f"in operator {self._operator.context.operator_name!r}")
+            raise
+        except Exception as error:
+            raise self._operator.user_error(error) from error
+
+    def _check(self, keys: list[Any]) -> None:
+        if not keys:
+            return
+        if CoroutineType in set(map(type, keys)):
+            self._refuse_coroutines(keys)
+        try:
+            self._assigner.key_groups(keys)
+        except KeyTypeError as error:
+            name = self._operator.context.operator_name
+            raise KeyTypeError(
+                f"operator {name!r}", str(error).removesuffix(".")
+            ) from error
+        self._type = type(keys[0])
+        self._types = {self._type}
+
+    def _refuse_coroutines(self, keys: list[Any]) -> NoReturn:
+        for key in keys:
+            if type(key) is CoroutineType:
+                key.close()
+        context = self._operator.context
+        raise KeyTypeError(
+            f"operator {context.operator_name!r} (uid {context.uid!r})",
+            f"{describe(self._key)} returned a coroutine where a key is expected",
+            "A plain function is needed here: do the awaiting in map_async before.",
+        )

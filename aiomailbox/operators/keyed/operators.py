@@ -1,0 +1,281 @@
+"""Running results per key: every record leads to an updated one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from operator import length_hint
+from types import CoroutineType
+from typing import Any, NoReturn
+
+from aiomailbox.errors import RecordTypeError
+from aiomailbox.operators.aggregates.functions import (
+    Aggregate,
+    check_aggregate,
+    is_async_aggregate,
+)
+from aiomailbox.operators.core.callables import (
+    check_function,
+    is_async_callable,
+    refuse_coroutine,
+)
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.keyed.key_reader import KeyReader
+from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.records import ListRun, Run
+from aiomailbox.state import AggregateFunction, ValueStateDescriptor
+
+KeySelector = str | Callable[[Any], Any]
+
+
+class RollingOperator(StatefulOperator):
+    """The base of operators that keep one content per key and emit each update.
+
+    Args:
+        key: A field's name or a function of a record.
+        function: The user's function, for error messages.
+        is_async: Whether the function must be awaited.
+        on_error: What to do with a record for which it raises; its key's content
+            stays as it was.
+    """
+
+    def __init__(
+        self,
+        key: KeySelector,
+        function: Callable[..., Any],
+        *,
+        is_async: bool,
+        on_error: OnError,
+    ) -> None:
+        super().__init__()
+        self._key = field_or_function(key, "key")
+        self._function = function
+        self._is_async = is_async
+        self._may_give_coroutines = True
+        self.on_error = check_on_error(on_error)
+
+    def open(self) -> Pending:
+        """Bind the state."""
+        self._keys = KeyReader(self._key, self)
+        # The name is in snapshots.
+        self._table = self.context.keyed_state.table(ValueStateDescriptor("rolling"))
+        self._failures = RecordFailures(
+            self.on_error, self._function, self.context, self.output
+        )
+        return None
+
+    def process_run(self, run: Run) -> Pending:
+        """Update the content of each record's key and emit the results as one run."""
+        values = run.values
+        if not values:
+            return None
+        keys = self._keys.read(values)
+        if self._is_async:
+            self._table.prefetch(keys)
+            return self._process_awaited(run, keys)
+        self._get, self._set = self._table.for_run(keys)
+        results: list[Any] = []
+        remaining_keys, remaining = iter(keys), iter(values)
+        try:
+            self._update(remaining_keys, remaining, results)
+        except Exception as error:  # noqa: BLE001 -- on_error decides
+            return self._process_rest(run, remaining_keys, remaining, results, error)
+        if self._may_give_coroutines and CoroutineType in map(type, results):
+            return self._refuse(results)
+        return self.output.emit_run(ListRun(results, run.timestamps))
+
+    def _refuse(self, results: list[Any]) -> NoReturn:
+        """Say that the function only looks as if it gave values."""
+        coroutines = [one for one in results if type(one) is CoroutineType]
+        for coroutine in coroutines:
+            coroutine.close()
+        try:
+            refuse_coroutine(coroutines[0], self._function)
+        except RecordTypeError as error:
+            raise self._failures.user_error(error) from error
+
+    def _update(
+        self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
+    ) -> None:
+        """Update key by key until something raises."""
+        raise TypeError(f"{type(self).__name__} does not define _update")
+
+    async def _update_one(self, key: Any, value: Any) -> Any:
+        """Update one key and return the result."""
+        raise TypeError(f"{type(self).__name__} does not define _update_one")
+
+    def _process_rest(
+        self,
+        run: Run,
+        keys: Iterator[Any],
+        values: Iterator[Any],
+        results: list[Any],
+        error: Exception,
+    ) -> Pending:
+        """Go on after a record that failed; the iterators stand behind it."""
+        failed: list[int] = []
+        stamps = run.timestamps
+        following: Exception | None = error
+        while following is not None:
+            index = len(run) - length_hint(values) - 1
+            stamp = None if stamps is None else stamps[index]
+            self._failures.take(run.values[index], stamp, following)
+            failed.append(index)
+            following = None
+            try:
+                self._update(keys, values, results)
+            except Exception as next_error:  # noqa: BLE001 -- on_error decides
+                following = next_error
+        if stamps is not None:
+            gone = set(failed)
+            stamps = [stamp for i, stamp in enumerate(stamps) if i not in gone]
+        reported = self._failures.report()
+        return then(reported, self.output.emit_run, ListRun(results, stamps))
+
+    async def _process_awaited(self, run: Run, keys: list[Any]) -> None:
+        stamps = run.timestamps
+        for index, (key, value) in enumerate(zip(keys, run.values, strict=True)):
+            stamp = None if stamps is None else stamps[index]
+            await self.output.availability.wait()
+            pending: Pending
+            try:
+                result = await self._update_one(key, value)
+            except Exception as error:  # noqa: BLE001 -- on_error decides
+                self._failures.take(value, stamp, error)
+                pending = self._failures.report()
+            else:
+                taken = ListRun([result], None if stamp is None else [stamp])
+                pending = self.output.emit_run(taken)
+            if pending is not None:
+                await pending
+
+
+class KeyedReduceOperator(RollingOperator):
+    """Folds the records of each key into one, and emits it after every record.
+
+    Args:
+        key: A field's name or a function of a record.
+        reduce_function: ``(reduced, record) -> reduced``, sync or ``async def``. The
+            first record of a key is its first result.
+        on_error: What to do with a record for which the function raises.
+
+    Raises:
+        WrongTypeError: If ``key`` or ``reduce_function`` cannot be called so.
+
+    Concept:
+        Flink, ``KeyedStream.reduce`` and ``StreamGroupedReduceOperator``.
+
+    Example:
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> operator = KeyedReduceOperator(str.lower, lambda old, new: old + new)
+        >>> with OneInputHarness(operator, keyed=True) as harness:
+        ...     harness.process_run(["a", "b", "A"])
+        ...     harness.values
+        ['a', 'b', 'aA']
+    """
+
+    def __init__(
+        self,
+        key: KeySelector,
+        reduce_function: Callable[[Any, Any], Any],
+        *,
+        on_error: OnError = fail,
+    ) -> None:
+        self._reduce = check_function(reduce_function, "reduce_function", arity=2)
+        super().__init__(
+            key,
+            self._reduce,
+            is_async=is_async_callable(self._reduce),
+            on_error=on_error,
+        )
+
+    def _update(
+        self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
+    ) -> None:
+        reduce, append = self._reduce, results.append
+        get, put = self._get, self._set
+        for key, value in zip(keys, values, strict=True):
+            reduced = get(key)
+            reduced = value if reduced is None else reduce(reduced, value)
+            put(key, reduced)
+            append(reduced)
+
+    async def _update_one(self, key: Any, value: Any) -> Any:
+        reduced = self._table.get(key)
+        reduced = value if reduced is None else await self._reduce(reduced, value)
+        self._table.put(key, reduced)
+        return reduced
+
+
+class KeyedAggregateOperator(RollingOperator):
+    """Adds each record to its key's accumulator and emits the result so far.
+
+    Args:
+        key: A field's name or a function of a record.
+        aggregate: What to compute: a ready-made aggregate or any `AggregateFunction`,
+            whose methods may be ``async def``.
+        on_error: What to do with a record for which the aggregate raises.
+
+    Raises:
+        WrongTypeError: If ``aggregate`` lacks a method.
+
+    Example:
+        >>> from aiomailbox.operators import sum_
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> operator = KeyedAggregateOperator("user", sum_("amount"))
+        >>> with OneInputHarness(operator, keyed=True) as harness:
+        ...     harness.process_element({"user": "a", "amount": 2})
+        ...     harness.process_element({"user": "a", "amount": 3})
+        ...     harness.values
+        [2, 5]
+    """
+
+    def __init__(
+        self,
+        key: KeySelector,
+        aggregate: AggregateFunction,
+        *,
+        on_error: OnError = fail,
+    ) -> None:
+        self._aggregate: Any = check_aggregate(aggregate)
+        super().__init__(
+            key,
+            self._aggregate.add,
+            is_async=is_async_aggregate(aggregate),
+            on_error=on_error,
+        )
+        self._may_give_coroutines = not isinstance(aggregate, Aggregate)
+
+    def _update(
+        self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
+    ) -> None:
+        aggregate, append = self._aggregate, results.append
+        get, put = self._get, self._set
+        if isinstance(aggregate, Aggregate) and aggregate.roll is not None:
+            aggregate.roll(keys, values, get, put, append)
+            return
+        create, add = aggregate.create_accumulator, aggregate.add
+        get_result = aggregate.get_result
+        for key, value in zip(keys, values, strict=True):
+            accumulator = get(key)
+            if accumulator is None:
+                accumulator = create()
+            accumulator = add(value, accumulator)
+            put(key, accumulator)
+            append(get_result(accumulator))
+
+    async def _update_one(self, key: Any, value: Any) -> Any:
+        aggregate = self._aggregate
+        accumulator = self._table.get(key)
+        if accumulator is None:
+            accumulator = await _awaited(aggregate.create_accumulator())
+        accumulator = await _awaited(aggregate.add(value, accumulator))
+        self._table.put(key, accumulator)
+        return await _awaited(aggregate.get_result(accumulator))
+
+
+async def _awaited(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,1 @@
+"""Sinks and the operator that writes to them."""

@@ -1,0 +1,142 @@
+"""The tail of a stream: gives records to a sink's writer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from aiomailbox.operators.core.contract import Operator, Pending, then
+from aiomailbox.operators.core.hooks import naming_hook
+from aiomailbox.operators.sinks.sink import Sink, SinkWriter
+from aiomailbox.records import Run
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """What a new sink operator needs to go on.
+
+    Attributes:
+        ended: The input had ended: everything is written and handed over.
+        writer: What the writer's ``snapshot`` returned.
+    """
+
+    ended: bool
+    writer: object
+
+
+class SinkOperator(Operator):
+    """Writes records with a sink's writer and hands over what is to be committed.
+
+    Before each barrier, and at the end of input, the writer is flushed and what it
+    prepared goes to the job, which commits it.
+
+    Args:
+        sink: The sink; this operator makes its writer.
+        name: What the job calls the sink; the operator's name if left out.
+
+    Concept:
+        Flink, ``SinkWriterOperator``.
+
+    Example:
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> class Printer:
+        ...     def create_writer(self, context):
+        ...         return self
+        ...
+        ...     def write_run(self, run):
+        ...         print(run.values)
+        ...
+        ...     def close(self): ...
+        >>> with OneInputHarness(SinkOperator(Printer())) as harness:
+        ...     harness.process_run([1, 2])
+        [1, 2]
+    """
+
+    def __init__(self, sink: Sink, name: str | None = None) -> None:
+        self.sink = sink
+        self.name = name
+        self._writer: SinkWriter | None = None
+        self._restored: SinkState | None = None
+        self._ended = False
+
+    @property
+    def writer(self) -> SinkWriter:
+        """The writer, from `open` on."""
+        assert self._writer is not None, "a sink has no writer before open()"
+        return self._writer
+
+    def restore_state(self, state: Any) -> None:
+        """Keep the state for the writer."""
+        self._restored = state
+
+    def open(self) -> Pending:
+        """Make the writer."""
+        self._writer = self._call(
+            "create_writer", self.sink.create_writer, self.context
+        )
+        restored = self._restored
+        if restored is not None:
+            self._ended = restored.ended
+            if restored.writer is not None:
+                self._call("restore", self._writer.restore, restored.writer)
+        return None
+
+    def process_run(self, run: Run) -> Pending:
+        """Write records."""
+        return self._guard("write_run", self.writer.write_run, run)
+
+    def prepare_snapshot_pre_barrier(self) -> Pending:
+        """Flush the writer and hand over what it prepared."""
+        if self._ended:
+            return None
+        return self._flush(end_of_input=False)
+
+    def finish(self) -> Pending:
+        """Write out everything and hand it over; done once, also across restarts."""
+        if self._ended:
+            return None
+        self._ended = True
+        return self._flush(end_of_input=True)
+
+    def snapshot_state(self) -> object:
+        """Return the writer's state and whether the input has ended."""
+        writer = self._call("snapshot", self.writer.snapshot)
+        if writer is None and not self._ended:
+            return None
+        return SinkState(self._ended, writer)
+
+    def close(self) -> Pending:
+        """Close the writer."""
+        writer = self._writer
+        return None if writer is None else self._guard("close", writer.close)
+
+    def _flush(self, *, end_of_input: bool) -> Pending:
+        flush = partial(self.writer.flush, end_of_input=end_of_input)
+        pending = self._guard("flush", flush)
+        return then(pending, self._hand_over)
+
+    def _hand_over(self) -> Pending:
+        committables = self._call("prepare_commit", self.writer.prepare_commit)
+        if committables:
+            name = self.name or self.context.operator_name
+            self.context.committables.add(name, committables)
+        return None
+
+    def _guard(self, hook: str, call: Callable[..., Pending], *args: Any) -> Pending:
+        pending = self._call(hook, call, *args)
+        return None if pending is None else self._guarded(hook, pending)
+
+    async def _guarded(self, hook: str, pending: Awaitable[None]) -> None:
+        with self._naming(hook):
+            await pending
+
+    def _call(self, hook: str, call: Callable[..., Any], *args: Any) -> Any:
+        with self._naming(hook):
+            return call(*args)
+
+    def _naming(self, hook: str) -> AbstractContextManager[None]:
+        context = self.context
+        return naming_hook(hook, context.operator_name, context.uid)

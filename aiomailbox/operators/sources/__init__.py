@@ -1,0 +1,1 @@
+"""Sources and the operator that reads them."""

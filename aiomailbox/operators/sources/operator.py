@@ -1,0 +1,319 @@
+"""The head of a source task: polls a reader, makes event time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from aiomailbox.clock import Clock
+from aiomailbox.errors import AioMailboxError, IllegalStateError
+from aiomailbox.eventtime import WatermarkStrategy
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.operators.core.contract import Input, Operator, Pending, then
+from aiomailbox.operators.core.event_progress import (
+    WATERMARK_INTERVAL_MS,
+    IdleTicks,
+    assign_timestamps,
+    emit_progress,
+)
+from aiomailbox.operators.sources.alignment import SourceAlignment
+from aiomailbox.operators.sources.availability import SourceAvailability
+from aiomailbox.operators.sources.source import InputStatus, Source, SourceReader
+from aiomailbox.operators.sources.split_outputs import SplitOutputs, SplitProgress
+from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, Run, StopMode
+
+
+@dataclass(slots=True)
+class OperatorReaderContext:
+    """What a reader may use of its task; see `ReaderContext`."""
+
+    subtask_index: int
+    parallelism: int
+    clock: Clock
+    metrics: MetricGroup
+    log: Any
+    request_split: Callable[[], None]
+
+
+class SourceMode(Enum):
+    """How far a source operator is.
+
+    ``WAITING`` is ``READING`` for a source that is ahead of those that it is aligned
+    with. ``READING`` ends by the reader or by `SourceOperator.stop`; the next poll says so
+    and leads to ``DATA_FINISHED``, which lasts.
+    """
+
+    READING = "reading"
+    WAITING = "waiting"
+    STOPPED = "stopped"
+    DRAINED = "drained"
+    DATA_FINISHED = "data_finished"
+
+
+# What a poll says when it does not ask the reader.
+_STATUS_WHEN: dict[SourceMode, InputStatus] = {
+    SourceMode.WAITING: InputStatus.NOTHING_AVAILABLE,
+    SourceMode.STOPPED: InputStatus.STOPPED,
+    SourceMode.DRAINED: InputStatus.END_OF_DATA,
+    SourceMode.DATA_FINISHED: InputStatus.END_OF_INPUT,
+}
+
+
+class SourceOperator(Operator):
+    """Reads a source's splits and emits their records with event time.
+
+    Each `poll` emits at most one run, followed by the watermark if it advanced. A
+    split that is assigned holds event time back until it has a watermark of its own,
+    ends, or is idle.
+
+    Args:
+        source: The source; this operator makes its reader.
+        strategy: Where event times come from; None for no event time.
+        records_max: The longest run that is wanted from one poll.
+        interval_ms: How often to look whether a split has become idle; only with a
+            strategy that has an idle timeout.
+
+    Attributes:
+        request_split: Asks the source's enumerator for a split; set by the task
+            before `open`.
+        mode: How far the source is.
+        availability: True when `poll` may find something.
+
+    Concept:
+        Flink, ``SourceOperator``.
+    """
+
+    def __init__(
+        self,
+        source: Source[Any],
+        strategy: WatermarkStrategy | None = None,
+        *,
+        records_max: int = RUN_LENGTH_MAX,
+        interval_ms: int = WATERMARK_INTERVAL_MS,
+    ) -> None:
+        self.source = source
+        self._mode = SourceMode.READING
+        self.request_split: Callable[[], None] = _nobody_to_ask
+        self._strategy = strategy or WatermarkStrategy.no_watermarks()
+        self._assigner = self._strategy.create_assigner()
+        self._records_max = records_max
+        self._interval_ms = interval_ms
+        self.availability = SourceAvailability()
+        self._reader: SourceReader[Any] | None = None
+        self._ticks: IdleTicks | None = None
+        self._alignment: SourceAlignment | None = None
+        self._early_splits: list[Any] = []
+        self._early_end = False
+
+    @property
+    def inputs(self) -> list[Input]:
+        """None: a source has no input."""
+        return []
+
+    @property
+    def mode(self) -> SourceMode:
+        """How far the source is."""
+        if self._mode is SourceMode.READING and self._must_wait:
+            return SourceMode.WAITING
+        return self._mode
+
+    @property
+    def reader(self) -> SourceReader[Any]:
+        """The reader.
+
+        Raises:
+            IllegalStateError: Before `open`.
+        """
+        if self._reader is None:
+            raise IllegalStateError("a source has no reader before open()")
+        return self._reader
+
+    @property
+    def watermark(self) -> int:
+        """The watermark emitted last, milliseconds; `MIN_TIMESTAMP` before the first."""
+        return MIN_TIMESTAMP if self._reader is None else self._outputs.watermark
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all splits are idle."""
+        return self._reader is not None and self._outputs.is_idle
+
+    def split_watermarks(self) -> dict[str, int]:
+        """Return the watermark of each split, milliseconds."""
+        return {} if self._reader is None else self._outputs.split_watermarks()
+
+    def limit_runs(self, records_max: int) -> None:
+        """Ask the reader for runs of at most so many records from now on.
+
+        Args:
+            records_max: From 1 to ``records_max`` of the operator.
+        """
+        records_max = min(records_max, self._records_max)
+        if self._alignment is not None:
+            records_max = self._alignment.room(records_max)
+        self._outputs.records_max = records_max
+
+    def open(self) -> Pending:
+        """Make the reader, give it its splits and start it."""
+        context = self.context
+        self._ticks = IdleTicks(
+            self._strategy, self._interval_ms, context, self.output, self._tick
+        )
+        self._outputs = SplitOutputs(
+            self._strategy, self._ticks.clock, self._records_max
+        )
+        self._reader = self.source.create_reader(
+            OperatorReaderContext(
+                context.subtask_index,
+                context.parallelism,
+                context.clock,
+                context.metrics,
+                context.log,
+                self._request_split,
+            )
+        )
+        gate = None
+        if self._strategy.alignment is not None:
+            self._alignment = SourceAlignment(
+                self._strategy.alignment, context, self._ticks.clock, self._align
+            )
+            gate = self._alignment.availability
+        self.availability.follow(self._reader.availability, gate)
+        if self._early_splits:
+            self.add_splits(self._early_splits)
+        self._reader.start()
+        if self._early_end:
+            self._reader.notify_no_more_splits()
+        return None
+
+    def poll(self) -> tuple[InputStatus, Pending]:
+        """Read and emit at most one run.
+
+        Returns:
+            What was found out, and what to finish before the next call, as after all
+            emitting. ``END_OF_DATA`` (or ``STOPPED``) comes once and
+            ``END_OF_INPUT`` from then on.
+        """
+        mode = self.mode
+        if mode is not SourceMode.READING:
+            if mode is not SourceMode.WAITING:
+                self._mode = SourceMode.DATA_FINISHED
+            return _STATUS_WHEN[mode], None
+        try:
+            status = self.reader.poll_next(self._outputs)
+        except AioMailboxError:
+            raise
+        except Exception as error:
+            raise self.user_error(error) from error
+        if status is InputStatus.END_OF_INPUT:
+            self._mode = SourceMode.DATA_FINISHED
+            self.availability.set_available()
+            status = InputStatus.END_OF_DATA
+        pending = self._emit()
+        if status is InputStatus.MORE_AVAILABLE and self._must_wait:
+            status = InputStatus.NOTHING_AVAILABLE
+        return status, pending
+
+    def stop(self, mode: StopMode) -> None:
+        """Read no more; the next poll says that the data ended."""
+        if self._mode is SourceMode.READING:
+            drain = mode is StopMode.DRAIN
+            self._mode = SourceMode.DRAINED if drain else SourceMode.STOPPED
+            self.availability.set_available()
+            self._end_alignment()
+
+    def add_splits(self, splits: list[Any]) -> None:
+        """Give the reader splits; they hold event time back from now on."""
+        if self._reader is None:
+            self._early_splits += splits
+            return
+        for split in splits:
+            self._outputs.assign(split.split_id)
+        self._reader.add_splits(splits)
+
+    def notify_no_more_splits(self) -> None:
+        """Tell the reader that it has all the splits it will get."""
+        if self._reader is None:
+            self._early_end = True
+        else:
+            self._reader.notify_no_more_splits()
+
+    def emit_max_watermark(self) -> Pending:
+        """End event time: ACTIVE if the source is idle, then the last watermark."""
+        self._stop_timers()
+        self._outputs.end()
+        return self._emit_progress()
+
+    def snapshot_state(self) -> object:
+        """Return the unfinished splits, each at its position."""
+        return self.reader.snapshot() if self._reader else list(self._early_splits)
+
+    def restore_state(self, state: Any) -> None:
+        """Keep the splits for the reader."""
+        self._early_splits += state
+
+    def close(self) -> Pending:
+        """Close the reader."""
+        self._stop_timers()
+        return None if self._reader is None else self._reader.close()
+
+    def _request_split(self) -> None:
+        # Looked up late: the task may set it, or replace it, after the reader is made.
+        self.request_split()
+
+    def _emit(self) -> Pending:
+        emitted = self._outputs.emitted
+        if not emitted:
+            return self._emit_progress()
+        runs = list(emitted)
+        emitted.clear()
+        pending: Pending = None
+        for split, run in runs:
+            pending = then(pending, self._emit_run, split, run)
+        return pending
+
+    def _emit_run(self, split: SplitProgress, run: Run) -> Pending:
+        run = assign_timestamps(self, self._assigner, run)
+        pending = self.output.emit_run(run)
+        split.follow(run.timestamps)
+        if self._alignment is not None:
+            self._alignment.on_run(len(run), self._outputs.watermark)
+            self._alignment.pause_splits(self.reader, self._outputs.split_watermarks())
+        if pending is None:
+            return self._emit_progress()
+        return then(pending, self._emit_progress)
+
+    def _emit_progress(self) -> Pending:
+        progress = self._outputs.take_progress()
+        return emit_progress(self.output, progress) if progress else None
+
+    @property
+    def _must_wait(self) -> bool:
+        return self._alignment is not None and self._alignment.must_wait
+
+    def _align(self) -> None:
+        assert self._alignment is not None, "only an aligned source reports"
+        outputs = self._outputs
+        self._alignment.report(outputs.watermark, is_idle=outputs.is_idle)
+        self._alignment.pause_splits(self.reader, outputs.split_watermarks())
+
+    def _end_alignment(self) -> None:
+        if self._alignment is not None:
+            self._alignment.end()
+
+    def _stop_timers(self) -> None:
+        self._end_alignment()
+        if self._ticks is not None:
+            self._ticks.stop()
+
+    def _tick(self) -> Pending:
+        self._outputs.tick()
+        return self._emit_progress()
+
+
+def _nobody_to_ask() -> None:
+    raise IllegalStateError(
+        "the reader asked for a split, but nothing answers: set request_split first"
+    )

@@ -1,0 +1,252 @@
+"""Sources: an enumerator that finds splits, readers that read them, positions.
+
+Concept:
+    Flink, FLIP-27: ``Source``, ``SplitEnumerator``, ``SourceReader``.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Generic, Protocol, TypeVar
+
+from aiomailbox.availability import Availability
+from aiomailbox.clock import Clock
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.records import Run
+
+
+class Split(Protocol):
+    """A part of a source that one reader reads, with the position reached in it."""
+
+    @property
+    def split_id(self) -> str:
+        """The split's name, unique within the source."""
+        ...
+
+
+SplitT = TypeVar("SplitT", bound=Split)
+
+
+class InputStatus(Enum):
+    """What a poll found out about the input."""
+
+    MORE_AVAILABLE = "more_available"
+    NOTHING_AVAILABLE = "nothing_available"
+    END_OF_RECOVERY = "end_of_recovery"
+    STOPPED = "stopped"
+    END_OF_DATA = "end_of_data"
+    END_OF_INPUT = "end_of_input"
+
+
+class Boundedness(Enum):
+    """Whether a source ends by itself."""
+
+    BOUNDED = "bounded"
+    UNBOUNDED = "unbounded"
+
+
+class SplitOutput(Protocol):
+    """Where a reader puts the records of one split (or of no split in particular)."""
+
+    def emit_run(self, run: Run) -> None:
+        """Emit records; they get their timestamps and watermarks from the strategy."""
+        ...
+
+    def mark_idle(self) -> None:
+        """Say that the split will be quiet: it stops holding event time back."""
+        ...
+
+
+class ReaderOutput(SplitOutput, Protocol):
+    """Where a reader puts its records.
+
+    Attributes:
+        records_max: The longest run the task wants from one poll, so that its slices
+            stay short.
+    """
+
+    records_max: int
+
+    def for_split(self, split_id: str) -> SplitOutput:
+        """Return the output of a split: it has a watermark of its own, from MIN on."""
+        ...
+
+    def release_split(self, split_id: str) -> None:
+        """Say that the split ended: its watermark is MAX from now on."""
+        ...
+
+
+class ReaderContext(Protocol):
+    """What a reader may use of its task."""
+
+    subtask_index: int
+    parallelism: int
+    clock: Clock
+    metrics: MetricGroup
+    log: Any
+
+    def request_split(self) -> None:
+        """Ask the enumerator for another split."""
+        ...
+
+
+class EnumeratorContext(Protocol[SplitT]):
+    """What an enumerator may use of its job."""
+
+    parallelism: int
+
+    def assign_splits(self, subtask_index: int, splits: list[SplitT]) -> None:
+        """Give splits to a reader."""
+        ...
+
+    def signal_no_more_splits(self, subtask_index: int) -> None:
+        """Tell a reader that it has all the splits it will get."""
+        ...
+
+
+class SplitEnumerator(Protocol[SplitT]):
+    """Finds the splits of a source and hands them out; one per job."""
+
+    def start(self) -> None:
+        """Begin; called once."""
+        ...
+
+    def add_reader(self, subtask_index: int) -> None:
+        """Take note that a reader is there."""
+        ...
+
+    def handle_split_request(self, subtask_index: int) -> None:
+        """Answer a reader that wants another split."""
+        ...
+
+    def add_splits_back(self, splits: list[SplitT], subtask_index: int) -> None:
+        """Take back splits that a failed reader had."""
+        ...
+
+    def snapshot(self) -> object:
+        """Return what a new enumerator needs: splits not assigned, progress."""
+        ...
+
+    def close(self) -> None:
+        """Release resources."""
+        ...
+
+
+class SourceReader(Protocol[SplitT]):
+    """Reads splits; lives in a task and is called from its mailbox only.
+
+    Attributes:
+        availability: True when `poll_next` may find something.
+    """
+
+    availability: Availability
+
+    def start(self) -> None:
+        """Begin, e.g. ask for a split."""
+        ...
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        """Emit at most one run, of at most ``output.records_max``; never block."""
+        ...
+
+    def add_splits(self, splits: list[SplitT]) -> None:
+        """Take over splits, at the positions they carry."""
+        ...
+
+    def notify_no_more_splits(self) -> None:
+        """Take note that no further split comes."""
+        ...
+
+    def snapshot(self) -> list[SplitT]:
+        """Return every unfinished split, at the position after the last emitted run."""
+        ...
+
+    def close(self) -> Pending:
+        """Stop reading and release resources; also after a failure."""
+        ...
+
+
+class Source(Protocol[SplitT]):
+    """A description of where records come from; picklable, nothing live in it.
+
+    A source that cannot be pickled, or that reads objects of the process that starts
+    the job, says so with an attribute ``stays_in_parent`` that is True: its readers
+    then run in that process, wherever the rest of the job runs. If its records are
+    objects of a class that no function names, it has an attribute ``record_types``.
+    """
+
+    @property
+    def boundedness(self) -> Boundedness:
+        """Whether the source ends by itself."""
+        ...
+
+    def create_enumerator(
+        self, context: EnumeratorContext[SplitT], state: object | None = None
+    ) -> SplitEnumerator[SplitT]:
+        """Create the enumerator, new or from what its `snapshot` returned."""
+        ...
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[SplitT]:
+        """Create a reader. Restored splits come through `SourceReader.add_splits`."""
+        ...
+
+
+class StaticEnumerator(Generic[SplitT]):
+    """Hands out splits that are all known at the start.
+
+    With ``on_request=False`` split i goes to reader ``i % parallelism`` when it
+    registers; with True each reader gets the next split when it asks for one.
+    """
+
+    def __init__(
+        self,
+        context: EnumeratorContext[SplitT],
+        splits: list[SplitT],
+        *,
+        on_request: bool = False,
+    ) -> None:
+        self._context = context
+        self._on_request = on_request
+        self._unassigned = list(enumerate(splits))
+
+    def start(self) -> None:
+        """Nothing to begin: readers get splits when they register or ask."""
+
+    def add_reader(self, subtask_index: int) -> None:
+        """Give a reader its share, unless readers are to ask."""
+        if self._on_request:
+            return
+        parallelism = self._context.parallelism
+        mine = [
+            split
+            for number, split in self._unassigned
+            if number % parallelism == subtask_index
+        ]
+        self._unassigned = [
+            (number, split)
+            for number, split in self._unassigned
+            if number % parallelism != subtask_index
+        ]
+        if mine:
+            self._context.assign_splits(subtask_index, mine)
+        self._context.signal_no_more_splits(subtask_index)
+
+    def handle_split_request(self, subtask_index: int) -> None:
+        """Give the next split, or say that there is none."""
+        if self._unassigned:
+            _, split = self._unassigned.pop(0)
+            self._context.assign_splits(subtask_index, [split])
+        else:
+            self._context.signal_no_more_splits(subtask_index)
+
+    def add_splits_back(self, splits: list[SplitT], subtask_index: int) -> None:
+        """Keep the splits for the reader that comes next."""
+        self._unassigned += [(subtask_index, split) for split in splits]
+
+    def snapshot(self) -> object:
+        """Return the splits that nobody has yet."""
+        return [split for _, split in self._unassigned]
+
+    def close(self) -> None:
+        """Nothing to release."""

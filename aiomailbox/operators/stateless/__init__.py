@@ -1,0 +1,1 @@
+"""Operators without state: map, filter, flat map, timestamps, and their fusion."""

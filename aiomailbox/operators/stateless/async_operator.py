@@ -1,0 +1,137 @@
+"""Map, filter and flat_map with ``async def`` functions, one record at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.operators.core.callables import (
+    CallableKind,
+    callable_kind,
+    check_function,
+    describe,
+)
+from aiomailbox.operators.core.contract import Operator, Pending
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.records import ListRun, Run
+
+
+class AsyncStatelessOperator(Operator):
+    """An ``async def`` function awaited for one record after the other.
+
+    Each result goes out before the next call, so order is kept and nothing is held
+    back; `map_async` runs many calls at once.
+
+    Args:
+        kind: What is done with the function's result. A flat_map's is an iterable, or
+            the function is an asynchronous generator.
+        function: Called with each value.
+        on_error: What to do with a record for which it raises.
+
+    Raises:
+        WrongTypeError: If ``function`` is not asynchronous or cannot be called with
+            one argument.
+        InvalidArgumentError: If an asynchronous generator is not used as flat_map.
+
+    Example:
+        >>> import asyncio
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> async def greet(name):
+        ...     return f"hello {name}"
+        >>> async def main():
+        ...     with OneInputHarness(
+        ...         AsyncStatelessOperator(StageKind.MAP, greet)
+        ...     ) as harness:
+        ...         await harness.run(harness.process_element, "you")
+        ...         return harness.values
+        >>> asyncio.run(main())
+        ['hello you']
+    """
+
+    def __init__(
+        self,
+        kind: StageKind,
+        function: Callable[[Any], Any],
+        *,
+        on_error: OnError = fail,
+    ) -> None:
+        self.kind = kind
+        self.function = check_function(function, "function", arity=1)
+        self.on_error = check_on_error(on_error)
+        gives = callable_kind(self.function)
+        if gives is CallableKind.SYNC:
+            raise WrongTypeError(
+                "function",
+                f"{describe(function)} is not asynchronous",
+                "Give an async def function.",
+            )
+        self._generates = gives is CallableKind.ASYNC_GENERATOR
+        if self._generates and kind is not StageKind.FLAT_MAP:
+            raise InvalidArgumentError(
+                "function",
+                f"{describe(function)} is an asynchronous generator",
+                "Use it with flat_map.",
+            )
+
+    def open(self) -> Pending:
+        """Prepare for failing records."""
+        self._failures = RecordFailures(
+            self.on_error, self.function, self.context, self.output
+        )
+        return None
+
+    def process_run(self, run: Run) -> Pending:
+        """Await the function for each record, in order."""
+        return self._process(run) if len(run) else None
+
+    async def _process(self, run: Run) -> None:
+        values, timestamps = run.values, run.timestamps
+        process = self._process_generated if self._generates else self._process_awaited
+        for index, value in enumerate(values):
+            timestamp = None if timestamps is None else timestamps[index]
+            await self.output.availability.wait()
+            await process(value, timestamp)
+            if self._failures.waiting:
+                reported = self._failures.report()
+                if reported is not None:
+                    await reported
+
+    async def _process_awaited(self, value: Any, timestamp: int | None) -> None:
+        try:
+            results = self._results(value, await self.function(value))
+        except Exception as error:  # noqa: BLE001 -- on_error decides
+            self._failures.take(value, timestamp, error)
+        else:
+            await self._emit(results, timestamp)
+
+    async def _process_generated(self, value: Any, timestamp: int | None) -> None:
+        async with contextlib.aclosing(self.function(value)) as items:
+            while True:
+                try:
+                    item = await anext(items)
+                except StopAsyncIteration:
+                    return
+                except Exception as error:  # noqa: BLE001 -- on_error decides
+                    self._failures.take(value, timestamp, error)
+                    return
+                await self._emit([item], timestamp)
+                await self.output.availability.wait()
+
+    def _results(self, value: Any, result: Any) -> list[Any]:
+        if self.kind is StageKind.MAP:
+            return [result]
+        if self.kind is StageKind.FILTER:
+            return [value] if result else []
+        return list(result)
+
+    async def _emit(self, results: list[Any], timestamp: int | None) -> None:
+        if not results:
+            return
+        stamps = None if timestamp is None else [timestamp] * len(results)
+        pending = self.output.emit_run(ListRun(results, stamps))
+        if pending is not None:
+            await pending

@@ -1,0 +1,210 @@
+"""Runs a chain of stateless functions over runs, in one compiled loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from types import CoroutineType
+from typing import Any, Final, NoReturn, Protocol
+
+from aiomailbox.errors import RecordTypeError
+from aiomailbox.operators.core.callables import describe
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Output, Pending, then
+from aiomailbox.operators.core.failures import RecordFailures, report_all
+from aiomailbox.operators.core.on_error import ErrorAction, OnError
+from aiomailbox.operators.stateless.fused_source import (
+    LoopShape,
+    StageKind,
+    compile_loop,
+)
+from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
+
+# About a millisecond of emitting: then the event loop gets its turn.
+_RECORDS_PER_TURN: Final = 4 * RUN_LENGTH_MAX
+
+_ASYNC_REMEDY: Final = (
+    "An async def function: pass the function itself instead of calling it in a "
+    "lambda, or use map_async."
+)
+
+# Values, timestamps, and whether another piece follows.
+_Piece = tuple[list[Any], list[int] | None, bool]
+
+
+class Stage(Protocol):
+    """One function of the chain, with what is done when it raises."""
+
+    function: Callable[..., Any]
+    on_error: OnError
+    context: RuntimeContext
+
+    @property
+    def kind(self) -> StageKind:
+        """What is done with the function's result."""
+        ...
+
+    def failures(self) -> RecordFailures:
+        """Return a collector of the stage's failed records."""
+        ...
+
+
+class FusedLoop:
+    """A chain of synchronous map, filter and flat_map functions as one loop.
+
+    Args:
+        stages: The chain, at least one.
+        output: Where the last stage's results go.
+
+    Cost:
+        Per record only the calls of the functions and one ``list.append``.
+    """
+
+    def __init__(self, stages: Sequence[Stage], output: Output) -> None:
+        self._stages = list(stages)
+        self._kinds = tuple(stage.kind for stage in stages)
+        self._failures = [stage.failures() for stage in stages]
+        self._output = output
+        self._expands = StageKind.FLAT_MAP in self._kinds
+        # Timestamps of a chain that neither drops nor adds records stay as they are.
+        self._keeps_all = all(
+            stage.kind is StageKind.MAP and stage.on_error.action is ErrorAction.FAIL
+            for stage in stages
+        )
+        self._fatal: BaseException | None = None
+        self._waiting = False
+        self._checked = False
+        # Nobody knows yet how large the results of a flat_map are.
+        self._piece_length = 1
+        self._plain_loop: Callable[..., Any] | None = None
+        self._timed_loop: Callable[..., Any] | None = None
+
+    def process(self, run: Run) -> Pending:
+        """Process a run and emit what became of it."""
+        timestamps = run.timestamps
+        if timestamps is None or self._keeps_all:
+            loop = self._plain_loop or self._loop(timed=False)
+        else:
+            loop = self._timed_loop or self._loop(timed=True)
+        if self._expands:
+            return self._emit_pieces(loop(run.values, timestamps))
+        values, timestamps = loop(run.values, timestamps)
+        return self._emit(values, timestamps)
+
+    def _loop(self, *, timed: bool) -> Callable[..., Any]:
+        # Only a loop of the first run is checked, and it is not kept.
+        checked = not self._checked
+        self._checked = True
+        factory = compile_loop(LoopShape(self._kinds, timed, checked))
+        functions = [stage.function for stage in self._stages]
+        loop = factory(
+            self._failed,
+            self._wrong,
+            self._iterable,
+            lambda: self._piece_length,
+            functions,
+        )
+        if checked:
+            return loop
+        if timed:
+            self._timed_loop = loop
+        else:
+            self._plain_loop = loop
+        return loop
+
+    def _emit(self, values: list[Any], timestamps: list[int] | None) -> Pending:
+        pending: Pending = None
+        if self._waiting:
+            self._waiting = False
+            pending = report_all(self._failures)
+        if not values:
+            return pending
+        run = ListRun(values, timestamps)
+        if pending is None:
+            return self._output.emit_run(run)
+        return then(pending, self._output.emit_run, run)
+
+    def _emit_pieces(self, pieces: Generator[_Piece]) -> Pending:
+        pending: Pending = None
+        emitted = 0
+        while emitted < _RECORDS_PER_TURN and pending is None:
+            values, timestamps, has_more = next(pieces)
+            emitted += len(values)
+            pending = self._emit_piece(values, timestamps)
+            if not has_more:
+                return pending
+            if not self._output.availability.available:
+                break
+        return self._emit_later(pieces, pending)
+
+    def _emit_piece(self, values: list[Any], timestamps: list[int] | None) -> Pending:
+        """Emit a piece, and let the next one be longer only if this one fitted.
+
+        A thousand records of a megabyte each would be far beyond what may be lent.
+        """
+        pending = self._emit(values, timestamps)
+        if not self._output.availability.available:
+            self._piece_length = max(1, len(values) // 2)
+        elif len(values) == self._piece_length:
+            self._piece_length = min(2 * self._piece_length, RUN_LENGTH_MAX)
+        return pending
+
+    async def _emit_later(self, pieces: Generator[_Piece], pending: Pending) -> None:
+        with contextlib.closing(pieces):
+            has_more = True
+            while has_more:
+                if pending is not None:
+                    await pending
+                await asyncio.sleep(0)
+                await self._output.availability.wait()
+                values, timestamps, has_more = next(pieces)
+                pending = self._emit_piece(values, timestamps)
+            if pending is not None:
+                await pending
+
+    def _failed(
+        self, stage: int, record: Any, timestamp: int | None, error: Exception
+    ) -> None:
+        if error is self._fatal:
+            # Raised for a later stage, inside the results of this one.
+            raise error
+        if type(record) is CoroutineType:
+            self._wrong(self._maker_of(stage), record, [])
+        try:
+            self._failures[stage].take(record, timestamp, error)
+        except Exception as fatal:
+            self._fatal = fatal
+            raise
+        self._waiting = True
+
+    def _wrong(self, stage: int, value: Any, out: list[Any]) -> None:
+        for coroutine in (value, *out):
+            if type(coroutine) is CoroutineType:
+                coroutine.close()
+        problem = "a record is a coroutine, which can be awaited only once"
+        if stage >= 0:
+            function = describe(self._stages[stage].function)
+            problem = f"{function} returned a coroutine where a value is expected"
+        self._raise_record_type(max(stage, 0), problem, _ASYNC_REMEDY)
+
+    def _iterable(self, stage: int, results: Any) -> Any:
+        if type(results) is CoroutineType:
+            self._wrong(stage, results, [])
+        if not hasattr(results, "__iter__") and not hasattr(results, "__getitem__"):
+            function = describe(self._stages[stage].function)
+            self._raise_record_type(
+                stage,
+                f"{function} returned {results!r}, which is not iterable",
+                "Return a list (an empty one for no records) or write a generator.",
+            )
+        return results
+
+    def _raise_record_type(self, stage: int, problem: str, remedy: str) -> NoReturn:
+        name = self._stages[stage].context.operator_name
+        self._fatal = RecordTypeError(f"operator {name!r}", problem, remedy)
+        raise self._fatal
+
+    def _maker_of(self, stage: int) -> int:
+        made = [k for k in range(stage) if self._kinds[k] is not StageKind.FILTER]
+        return made[-1] if made else -1

@@ -1,0 +1,157 @@
+"""Event times and watermarks in the middle of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiomailbox.eventtime import (
+    OutputGuard,
+    TimestampAssigner,
+    WatermarkStrategy,
+    check_before_end_of_time,
+)
+from aiomailbox.operators.core.contract import Operator, Pending, then
+from aiomailbox.operators.core.event_progress import (
+    WATERMARK_INTERVAL_MS,
+    IdleTicks,
+    assign_timestamps,
+    emit_progress,
+)
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import (
+    ErrorAction,
+    OnError,
+    check_on_error,
+    fail,
+)
+from aiomailbox.records import MAX_TIMESTAMP, ListRun, Run, WatermarkStatus
+
+
+class TimestampsAndWatermarksOperator(Operator):
+    """Gives records event times, and the stream watermarks of its own.
+
+    Watermarks and statuses from upstream end here, except the last watermark of all.
+    A watermark follows each run in which event time advanced.
+
+    Args:
+        strategy: Where event times come from, and how late records may be.
+        interval_ms: How often to look whether the stream has become idle; only with a
+            strategy that has an idle timeout.
+        on_error: What to do with a record for which the timestamp assigner raises, or
+            gives no event time.
+
+    Concept:
+        Flink, ``TimestampsAndWatermarksOperator``.
+
+    Example:
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> strategy = WatermarkStrategy.for_monotonous_timestamps()
+        >>> strategy = strategy.with_timestamp_assigner(lambda value: value)
+        >>> with OneInputHarness(TimestampsAndWatermarksOperator(strategy)) as harness:
+        ...     harness.process_run([3, 5])
+        ...     harness.output[-1]
+        Watermark(timestamp_ms=4)
+    """
+
+    def __init__(
+        self,
+        strategy: WatermarkStrategy,
+        *,
+        interval_ms: int = WATERMARK_INTERVAL_MS,
+        on_error: OnError = fail,
+    ) -> None:
+        self._strategy = strategy
+        self.on_error = check_on_error(on_error)
+        self._interval_ms = interval_ms
+        self._ticks: IdleTicks | None = None
+
+    def open(self) -> Pending:
+        """Begin, and watch for idleness if the strategy says so."""
+        self._guard = OutputGuard()
+        self._ticks = IdleTicks(
+            self._strategy, self._interval_ms, self.context, self.output, self._tick
+        )
+        self._assigner = self._strategy.create_assigner()
+        self._failures = RecordFailures(
+            self.on_error, self._function(), self.context, self.output
+        )
+        self._generator = self._strategy.create_generator(self._ticks.clock)
+        return None
+
+    def process_run(self, run: Run) -> Pending:
+        """Emit the records with their event times, and the watermark after them."""
+        reported: Pending = None
+        if self.on_error.action is ErrorAction.FAIL:
+            run = assign_timestamps(self, self._assigner, run)
+        else:
+            run = self._assign_or_take(run)
+            reported = self._failures.report() if self._failures.waiting else None
+        pending = then(reported, self.output.emit_run, run)
+        if run.timestamps is not None:
+            self._generator.on_run(run.timestamps, self._guard)
+        self._generator.on_periodic_emit(self._guard)
+        return then(pending, self._emit_progress)
+
+    def process_watermark(self, timestamp_ms: int) -> Pending:
+        """Ignore a watermark from upstream, unless it is the last of all."""
+        if timestamp_ms != MAX_TIMESTAMP:
+            return None
+        self._stop_ticks()
+        self._guard.emit_watermark(MAX_TIMESTAMP)
+        return self._emit_progress()
+
+    def process_status(self, status: WatermarkStatus) -> Pending:
+        """Ignore the status: idleness is found out here."""
+        return None
+
+    def close(self) -> Pending:
+        """Watch for idleness no more."""
+        self._stop_ticks()
+        return None
+
+    def _assign_or_take(self, run: Run) -> Run:
+        """Return the run with event times, without the records that failed."""
+        assigner = self._assigner
+        if assigner is None:
+            return run
+        try:
+            return run.with_timestamps(_checked(assigner.assign(run)))
+        except Exception:  # noqa: BLE001 -- on_error decides, record by record
+            return self._assign_each(assigner, run)
+
+    def _assign_each(self, assigner: TimestampAssigner, run: Run) -> Run:
+        before = run.timestamps
+        values: list[Any] = []
+        times: list[int] = []
+        for index, value in enumerate(run.values):
+            stamp = None if before is None else before[index]
+            single = ListRun([value], None if stamp is None else [stamp])
+            try:
+                times += _checked(assigner.assign(single))
+            except Exception as error:  # noqa: BLE001 -- on_error decides
+                self._failures.take(value, stamp, error)
+            else:
+                values.append(value)
+        return ListRun(values, times)
+
+    def _function(self) -> Callable[..., Any]:
+        """Return the user's assigner, for errors; a field's name has no line."""
+        spec = self._strategy.assigner
+        return spec if callable(spec) else self.process_run
+
+    def _tick(self) -> Pending:
+        self._generator.on_periodic_emit(self._guard)
+        return self._emit_progress()
+
+    def _emit_progress(self) -> Pending:
+        return emit_progress(self.output, self._guard.take())
+
+    def _stop_ticks(self) -> None:
+        if self._ticks is not None:
+            self._ticks.stop()
+
+
+def _checked(times: list[int]) -> list[int]:
+    check_before_end_of_time(max(times, default=0))
+    return times
