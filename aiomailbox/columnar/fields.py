@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aiomailbox.errors import RecordTypeError
+from aiomailbox.records import map_all
 
 __all__ = ["RecordShape", "record_shape"]
 
@@ -84,7 +85,7 @@ def _by_field(
     readers = [reader(name) for name in names]
 
     def columns(records: list[Any]) -> list[list[Any]]:
-        return [_plain_column(list(map(read, records))) for read in readers]
+        return [_plain_column(map_all(read, records)) for read in readers]
 
     return columns
 

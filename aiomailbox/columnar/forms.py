@@ -19,6 +19,7 @@ import msgspec
 
 from aiomailbox.columnar.named_tuples import record_class
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
+from aiomailbox.records import map_all
 
 __all__ = [
     "ClassForm",
@@ -137,7 +138,7 @@ class ClassForm:
             def by_position(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
                 if not columns:
                     return [cls() for _ in range(count)]
-                return list(map(cls, *[columns[position] for position in positions]))
+                return map_all(cls, *[columns[position] for position in positions])
 
             return by_position
 

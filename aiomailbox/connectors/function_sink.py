@@ -8,11 +8,13 @@ from typing import Any
 
 from aiomailbox.errors import UserFunctionError
 from aiomailbox.operators import (
+    USER_ERRORS,
     CommitterContext,
     Pending,
     RuntimeContext,
     check_function,
     is_async_callable,
+    is_closing,
     refuse_coroutine,
     user_location,
 )
@@ -75,7 +77,7 @@ class _FunctionWriter:
                 # One test per record; a call that is never awaited would be lost.
                 if type(result) is CoroutineType:
                     refuse_coroutine(result, function)
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._user_error(error) from error
         return None
 
@@ -104,10 +106,12 @@ class _FunctionWriter:
             for value in run.values:
                 result: Awaitable[object] = function(value)
                 await result
-        except Exception as error:
+        except USER_ERRORS as error:
+            if is_closing(error):
+                raise
             raise self._user_error(error) from error
 
-    def _user_error(self, error: Exception) -> UserFunctionError:
+    def _user_error(self, error: BaseException) -> UserFunctionError:
         context = self._context
         return UserFunctionError(
             context.operator_name, context.uid, user_location(error), error

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from aiomailbox.durations import event_time_ms
 from aiomailbox.errors import TimestampError, WrongTypeError
-from aiomailbox.records import MIN_TIMESTAMP, Run
+from aiomailbox.records import MIN_TIMESTAMP, Run, map_all
 
 __all__ = ["AssignerSpec", "TimestampAssigner"]
 
@@ -86,9 +86,11 @@ class TimestampAssigner:
         if self._function is None:
             assert self.field is not None
             return _field_of_all(self.field, values)
+        function = self._function
         if self._takes_previous:
-            return list(map(self._function, values, _previous(run)))
-        return list(map(self._function, values))
+            before = _previous(run)
+            return [function(v, time) for v, time in zip(values, before, strict=True)]
+        return [function(value) for value in values]
 
 
 def _field_of_all(name: str, values: list[Any]) -> list[Any]:
@@ -96,7 +98,7 @@ def _field_of_all(name: str, values: list[Any]) -> list[Any]:
     if isinstance(values[0], Mapping):
         getter = itemgetter(name)
     try:
-        return list(map(getter, values))
+        return map_all(getter, values)
     except (AttributeError, KeyError, TypeError):
         return [_field(name, value) for value in values]
 

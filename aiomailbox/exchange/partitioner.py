@@ -291,7 +291,8 @@ class KeyGroupPartitioner(Partitioner):
                 channel_count, self.max_parallelism, agreement=self._agreement
             )
             self._assigner = assigner
-        keys = list(map(self.key, run.values))
+        key = self.key
+        keys = [key(value) for value in run.values]
         try:
             channels = assigner.channels(keys)
         except KeyTypeError as error:

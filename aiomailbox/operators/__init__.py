@@ -62,12 +62,14 @@ from aiomailbox.operators.core.hooks import is_foreign, naming_hook
 from aiomailbox.operators.core.input_selection import InputSelectable, InputSelection
 from aiomailbox.operators.core.locate import user_location
 from aiomailbox.operators.core.on_error import (
+    USER_ERRORS,
     DeadLetter,
     ErrorAction,
     OnError,
     check_on_error,
     dead_letter,
     fail,
+    is_closing,
     skip,
 )
 from aiomailbox.operators.core.record_fields import RecordFields
@@ -170,6 +172,7 @@ from aiomailbox.operators.useful import (
 )
 
 __all__ = [
+    "USER_ERRORS",
     "Aggregate",
     "AsOfJoinOperator",
     "AsyncMapOperator",
@@ -290,6 +293,7 @@ __all__ = [
     "fuse",
     "is_async_aggregate",
     "is_async_callable",
+    "is_closing",
     "is_commutative",
     "is_foreign",
     "last",

@@ -55,6 +55,7 @@ from aiomailbox.records.events import (
     SubtaskConnection,
     WatermarkEvent,
 )
+from aiomailbox.records.mapping import map_all
 from aiomailbox.records.python_types import (
     PREPARED_TYPES,
     decode_extension,
@@ -128,5 +129,6 @@ __all__ = [
     "decode_event",
     "decode_extension",
     "encode_event",
+    "map_all",
     "prepare",
 ]

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Final
 
 from aiomailbox.errors import CorruptStreamError
+from aiomailbox.records.mapping import map_all
 from aiomailbox.records.record_classes import RecordClasses
 
 __all__ = ["RECORDS", "ROWS", "TUPLES", "are_plain", "columns_of", "rows_of"]
@@ -57,7 +58,7 @@ def columns_of(
     entry = classes.of(kind)
     if entry is None or not entry.fields:
         return None
-    return entry.name, list(zip(*map(entry.split, values), strict=True))
+    return entry.name, list(zip(*map_all(entry.split, values), strict=True))
 
 
 def rows_of(
@@ -68,12 +69,12 @@ def rows_of(
     Raises:
         CorruptStreamError: If no such class was declared, or it has other fields.
     """
-    rows = zip(*columns, strict=True)
+    rows = list(zip(*columns, strict=True))
     if name is None:
-        return list(rows)
+        return rows
     entry = classes.named(name)
     if entry is None:
         raise CorruptStreamError(f"no class {name!r} was declared for this job")
     if len(columns) != len(entry.fields):
         raise CorruptStreamError(f"{name} has {len(entry.fields)} fields")
-    return list(map(entry.build, rows))
+    return map_all(entry.build, rows)

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.msgpack import Decoder, Encoder, Ext
 
 from aiomailbox.errors import StateError
-from aiomailbox.records import PREPARED_TYPES, decode_extension, prepare
+from aiomailbox.records import PREPARED_TYPES, decode_extension, map_all, prepare
 from aiomailbox.state.schema import class_reference, is_record_class
 
 __all__ = ["ObjectCodec"]
@@ -82,10 +82,10 @@ class ObjectCodec:
             kinds = set(map(type, chain.from_iterable(values)))
         if _PLAIN.issuperset(kinds):
             try:
-                return list(map(self._encode, values))
+                return map_all(self._encode, values)
             except OverflowError:
                 pass
-        return list(map(self.encode, values))
+        return map_all(self.encode, values)
 
     def decode(self, data: bytes) -> Any:
         """Return the value that was encoded.

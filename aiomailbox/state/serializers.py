@@ -92,7 +92,7 @@ def encode_all(serializer: StateSerializer, contents: list[Any]) -> list[bytes]:
     """Return many contents as bytes, faster than one by one where that is possible."""
     if isinstance(serializer, ObjectSerializer):
         return serializer.codec.encode_all(contents)
-    return list(map(serializer.encode, contents))
+    return [serializer.encode(content) for content in contents]
 
 
 def serializer_of(identifier: str, objects: ObjectSerializer) -> StateSerializer:

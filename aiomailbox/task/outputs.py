@@ -9,7 +9,14 @@ from aiomailbox.availability import Availability, when_all_available
 from aiomailbox.errors import AioMailboxError, UserFunctionError
 from aiomailbox.exchange import RecordWriter
 from aiomailbox.metrics import Counter
-from aiomailbox.operators import Input, Pending, RuntimeContext, then, user_location
+from aiomailbox.operators import (
+    USER_ERRORS,
+    Input,
+    Pending,
+    RuntimeContext,
+    then,
+    user_location,
+)
 from aiomailbox.records import (
     MIN_TIMESTAMP,
     LatencyMarker,
@@ -127,7 +134,7 @@ class WriterOutput:
         except AioMailboxError as error:
             error.add_note(f"in {self._partitioner_name}")
             raise
-        except Exception as error:
+        except USER_ERRORS as error:
             name = self._partitioner_name
             raise UserFunctionError(
                 name, self._context.uid, user_location(error), error

@@ -87,7 +87,8 @@ class _Plain:
         return self._get_result(accumulator)
 
     def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
-        return list(map(self._get_result, accumulators.values()))
+        get_result = self._get_result
+        return [get_result(found) for found in accumulators.values()]
 
 
 class _Own(_Plain):
@@ -102,7 +103,7 @@ class _Own(_Plain):
         return result
 
     def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
-        results = list(map(self._get_result, accumulators.values()))
+        results = super().of_all(window, accumulators)
         if CoroutineType in map(type, results):
             self._refuse(results)
         return results

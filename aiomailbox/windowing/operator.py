@@ -8,6 +8,7 @@ from typing import Any
 from aiomailbox.errors import IllegalStateError, TimestampError
 from aiomailbox.eventtime import Timer
 from aiomailbox.operators import (
+    USER_ERRORS,
     Collector,
     FunctionLife,
     KeyReader,
@@ -141,7 +142,7 @@ class WindowOperator(StatefulOperator):
             except (TimestampError, IllegalStateError) as error:
                 error.add_note(f"in operator {self.context.operator_name!r}")
                 raise
-            except Exception as error:  # noqa: BLE001 -- on_error decides
+            except USER_ERRORS as error:
                 self._failures.take(values[index], stamp, error)
                 continue
             if pending is not None:
@@ -291,7 +292,7 @@ class WindowOperator(StatefulOperator):
         try:
             result = ask(timestamp, window, self._ask)
             check_result(result, self._trigger, ask.__name__, window)
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self.user_error(error) from error
         pending = self._fire(key, window, state_window) if result.is_fire else None
         ends = may_clean_up and timestamp == self._cleanup_time(window)

@@ -12,7 +12,7 @@ from bisect import insort
 from collections.abc import Iterator
 from typing import Any
 
-from aiomailbox.operators import Pending, StatefulSnapshot, then
+from aiomailbox.operators import USER_ERRORS, Pending, StatefulSnapshot, then
 from aiomailbox.records import MAX_TIMESTAMP, ListRun
 from aiomailbox.state import ValueStateDescriptor
 from aiomailbox.windowing.assigners import required_timestamp
@@ -72,7 +72,7 @@ class SessionAggregateOperator(AggregateWindowsOperator):
             window = TimeWindow(session[0], session[1])
             try:
                 results.append(self._result(key, window, session[2]))
-            except Exception as error:
+            except USER_ERRORS as error:
                 raise self.user_error(error) from error
             stamps.append(window.max_timestamp)
         pending = self.output.emit_run(ListRun(results, stamps)) if results else None

@@ -15,6 +15,7 @@ from typing import Any
 
 from aiomailbox.errors import TimestampError
 from aiomailbox.operators import (
+    USER_ERRORS,
     Collector,
     KeyReader,
     Pending,
@@ -76,7 +77,7 @@ class AggregateWindowsOperator(StatefulOperator):
             except TimestampError as error:
                 error.add_note(f"in operator {self.context.operator_name!r}")
                 raise
-            except Exception as error:  # noqa: BLE001 -- on_error decides
+            except USER_ERRORS as error:
                 index = len(values) - length_hint(remaining) - 1
                 self._failures.take(values[index], stamps[index], error)
         pending = self._failures.report() if self._failures.waiting else None
@@ -220,7 +221,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
             try:
                 ended = self._at_end(start, contents)
                 results += self._result.of_all(window, ended)
-            except Exception as error:
+            except USER_ERRORS as error:
                 raise self.user_error(error) from error
             stamps += [window.max_timestamp] * len(ended)
             if not self._is_over(window):

@@ -17,7 +17,7 @@ from aiomailbox.connectors.spark.packer import PACKED_SCHEMA, arrow_packer
 from aiomailbox.connectors.spark.row_values import encode_timestamps, value_decoder
 from aiomailbox.connectors.spark.types import ReadPath, special_columns
 from aiomailbox.errors import AioMailboxError
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run, map_all
 
 __all__ = ["Chunk", "PartCount", "PartEnd", "ReadItem", "ReadPlan", "read"]
 
@@ -192,6 +192,6 @@ class _PythonRowMaker:
         if decode is None:
             return column
         try:
-            return list(map(decode, column))
+            return map_all(decode, column)
         except OverflowError as error:
             raise out_of_range(self._names[index]) from error

@@ -31,6 +31,7 @@ from aiomailbox.operators.async_io.settings import CallSettings
 from aiomailbox.operators.async_io.workers import WorkerPool
 from aiomailbox.operators.core.callables import describe
 from aiomailbox.operators.core.context import Limiter, RuntimeContext
+from aiomailbox.operators.core.on_error import USER_ERRORS, is_closing
 from aiomailbox.policies import retry_after_s
 
 __all__ = ["Caller"]
@@ -127,7 +128,9 @@ class Caller:
                 result = await self._call(entries[0].value)
         except asyncio.CancelledError as error:
             self._on_cancelled(worker, call, error)
-        except Exception as error:  # noqa: BLE001 -- retries and on_error decide
+        except USER_ERRORS as error:  # Retries and on_error decide.
+            if is_closing(error):
+                raise
             if self._is_current(worker, call):
                 self._failed(call, error)
         else:
@@ -188,7 +191,8 @@ class Caller:
         if weight is None:
             return 1.0
         if callable(weight):
-            return sum(weight(entry.value) for entry in call.entries)
+            weights = [weight(entry.value) for entry in call.entries]
+            return sum(weights)
         return weight * len(call.entries)
 
     def _arm_deadline(self, call: Call, deadline_s: float) -> None:
@@ -238,7 +242,7 @@ class Caller:
             return
         try:
             again, reason = self._answers.sort_out(call, result)
-        except Exception as error:  # noqa: BLE001 -- a wrong result, or a predicate raised
+        except USER_ERRORS as error:  # A wrong result, or a predicate raised.
             self._give_up(call, error)
             return
         if again:
@@ -247,7 +251,7 @@ class Caller:
         else:
             self._end(call)
 
-    def _failed(self, call: Call, error: Exception) -> None:
+    def _failed(self, call: Call, error: BaseException) -> None:
         retry = self._retry
         try:
             again = (
@@ -256,7 +260,7 @@ class Caller:
                 and not isinstance(error, UsageError | StopTask)
                 and retry.wants_error(error)
             )
-        except Exception as raised:  # noqa: BLE001 -- by the user's predicate
+        except USER_ERRORS as raised:  # By the user's predicate.
             raised.__context__ = error
             error, again = raised, False
         if again:
@@ -294,7 +298,7 @@ class Caller:
         self._retries.value += 1
         self._pool.submit_first(call)
 
-    def _give_up(self, call: Call, error: Exception) -> None:
+    def _give_up(self, call: Call, error: BaseException) -> None:
         self._end(call)
         for entry in call.entries:
             self._outcomes.on_failure(entry, error, call.attempts)

@@ -28,8 +28,8 @@ class Outcomes:
     def __init__(
         self,
         on_result: Callable[[Entry, Any], None],
-        on_failure: Callable[[Entry, Exception, int], None],
-        on_fatal: Callable[[Exception], None],
+        on_failure: Callable[[Entry, BaseException, int], None],
+        on_fatal: Callable[[BaseException], None],
     ) -> None:
         self.on_result = on_result
         self.on_failure = on_failure

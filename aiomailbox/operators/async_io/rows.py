@@ -19,7 +19,12 @@ from aiomailbox.operators.async_io.settings import CallSettings
 from aiomailbox.operators.async_io.sharing import SharedResults
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import DeadLetter, ErrorAction, OnError
+from aiomailbox.operators.core.on_error import (
+    USER_ERRORS,
+    DeadLetter,
+    ErrorAction,
+    OnError,
+)
 
 __all__ = ["RowFlow"]
 
@@ -93,7 +98,7 @@ class RowFlow:
         assert self._read_key is not None, "there is no gate without a key"
         try:
             busy = gate.is_busy(self._read_key(value))
-        except Exception:  # noqa: BLE001 -- raised again, and handled, for its row
+        except USER_ERRORS:  # Raised again, and handled, for its row.
             busy = False
         if busy:
             return not gate.is_full
@@ -103,7 +108,7 @@ class RowFlow:
         assert self._read_key is not None, "there is no gate without a key"
         try:
             return gate.enter(entry, self._read_key(entry.value))
-        except Exception as error:  # noqa: BLE001 -- on_error decides
+        except USER_ERRORS as error:
             entry.key = NO_KEY
             self._on_failure(entry, error, 1)
             return False
@@ -133,7 +138,7 @@ class RowFlow:
         """Whether a row needs no call: it has a result, will have one, or failed."""
         try:
             found, result, waits = shared.find(entry)
-        except Exception as error:  # noqa: BLE001 -- on_error decides
+        except USER_ERRORS as error:
             self._on_failure(entry, error, 1)
             return True
         if found:
@@ -148,13 +153,13 @@ class RowFlow:
             follower.result = result
             self._done(follower)
 
-    def _on_failure(self, entry: Entry, error: Exception, attempts: int) -> None:
+    def _on_failure(self, entry: Entry, error: BaseException, attempts: int) -> None:
         followers = self._shared.fail(entry) if self._shared else ()
         self._drop(entry, error, attempts)
         for follower in followers:
             self._drop(follower, error, attempts)
 
-    def _drop(self, entry: Entry, error: Exception, attempts: int) -> None:
+    def _drop(self, entry: Entry, error: BaseException, attempts: int) -> None:
         action = self._on_error.action
         if isinstance(error, StopTask) or action is ErrorAction.FAIL:
             # The row keeps its place: a snapshot before the failure must hold it.
@@ -176,7 +181,7 @@ class RowFlow:
             if following is not None:
                 self._start(following)
 
-    def _fail_task(self, error: Exception) -> None:
+    def _fail_task(self, error: BaseException) -> None:
         """Raise the error from a mail: that is where a task looks for its failure."""
         try:
             self._context.mailbox.execute(
@@ -185,13 +190,15 @@ class RowFlow:
         except RejectedMailError:
             self._context.log.warning("call failed while closing", error=repr(error))
 
-    def _raise(self, error: Exception) -> None:
+    def _raise(self, error: BaseException) -> None:
         failure = self._failures.user_error(error)
         if failure is error:
             raise error
         raise failure from error
 
-    def _dead_letter(self, entry: Entry, error: Exception, attempts: int) -> DeadLetter:
+    def _dead_letter(
+        self, entry: Entry, error: BaseException, attempts: int
+    ) -> DeadLetter:
         return DeadLetter(
             record=entry.value,
             timestamp=entry.timestamp,

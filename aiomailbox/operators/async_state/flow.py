@@ -155,7 +155,7 @@ class KeyedFlow(RowFlow):
         self._finished.append(entry)
         self._emitter.request()
 
-    def _drop(self, entry: Entry, error: Exception, attempts: int) -> None:
+    def _drop(self, entry: Entry, error: BaseException, attempts: int) -> None:
         event: KeyedEvent = entry.value
         action = self._on_error.action
         is_timer = event.domain is not None

@@ -14,6 +14,7 @@ from aiomailbox.eventtime import (
 )
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Operator, Output, Pending, then
+from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.records import Run, Watermark, WatermarkStatus
 
 # Flink's default of pipeline.auto-watermark-interval.
@@ -51,7 +52,7 @@ def assign_timestamps(
         context = operator.context
         error.add_note(f"in operator {context.operator_name!r} (uid {context.uid!r})")
         raise
-    except Exception as error:
+    except USER_ERRORS as error:
         raise operator.user_error(error) from error
 
 

@@ -12,7 +12,13 @@ from aiomailbox.operators.core.callables import describe, shortened
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Output, Pending, then
 from aiomailbox.operators.core.locate import user_location
-from aiomailbox.operators.core.on_error import DeadLetter, ErrorAction, OnError
+from aiomailbox.operators.core.on_error import (
+    USER_ERRORS,
+    DeadLetter,
+    ErrorAction,
+    OnError,
+    is_closing,
+)
 from aiomailbox.records import MIN_TIMESTAMP, ListRun, OutputTag
 
 _OWN_CODE: Final = (str(pathlib.Path(__file__).resolve().parents[2]), "<aiomailbox")
@@ -63,7 +69,7 @@ class RecordFailures:
         self._first_skipped: BaseException | None = None
         self.waiting = False
 
-    def take(self, record: Any, timestamp: int | None, error: Exception) -> None:
+    def take(self, record: Any, timestamp: int | None, error: BaseException) -> None:
         """Do with a failed record what ``on_error`` says.
 
         Args:
@@ -75,7 +81,7 @@ class RecordFailures:
             UserFunctionError: From ``error``, if records may not fail.
         """
         action = self._on_error.action
-        if isinstance(error, StopTask):
+        if isinstance(error, StopTask) or is_closing(error):
             raise error
         if action is ErrorAction.FAIL:
             failure = self.user_error(error)
@@ -89,7 +95,7 @@ class RecordFailures:
         self._timestamps.append(MIN_TIMESTAMP if timestamp is None else timestamp)
         self._letters.append(self._dead_letter(record, timestamp, error))
 
-    def user_error(self, error: Exception) -> UserFunctionError | StopTask:
+    def user_error(self, error: BaseException) -> UserFunctionError | StopTask:
         """Return the error that names the operator and the user's line."""
         if isinstance(error, (UserFunctionError, StopTask)):
             return error
@@ -108,14 +114,16 @@ class RecordFailures:
         """
         try:
             pending = call(*args)
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self.user_error(error) from error
         return None if pending is None else self._guarded(pending)
 
     async def _guarded(self, pending: Awaitable[None]) -> None:
         try:
             await pending
-        except Exception as error:
+        except USER_ERRORS as error:
+            if is_closing(error):
+                raise
             raise self.user_error(error) from error
 
     def report(self) -> Pending:
@@ -148,7 +156,7 @@ class RecordFailures:
         return self._output.emit_side(tag, run)
 
     def _dead_letter(
-        self, record: Any, timestamp: int | None, error: Exception
+        self, record: Any, timestamp: int | None, error: BaseException
     ) -> DeadLetter:
         context = self._context
         return DeadLetter(

@@ -11,6 +11,7 @@ from typing import Final
 from aiomailbox.errors import BadResultError
 
 _PACKAGE: Final = str(pathlib.Path(__file__).resolve().parents[2])
+_ENDS: Final = (StopIteration, StopAsyncIteration)
 _STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), "<frozen ")
 
 
@@ -34,6 +35,10 @@ def user_location(error: BaseException) -> str:
     """
     if isinstance(error, BadResultError):
         return error.function
+    cause = error.__cause__
+    if isinstance(error, RuntimeError) and isinstance(cause, _ENDS):
+        # Python puts a RuntimeError in its place, whose traceback begins outside.
+        error = cause
     frames = traceback.extract_tb(error.__traceback__)
     outside = [
         frame

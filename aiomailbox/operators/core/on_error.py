@@ -9,6 +9,33 @@ from typing import Any, Final
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.records import OutputTag
 
+# What a function may raise for a record. A GeneratorExit of its own, from a generator
+# that it uses, is a failure like others.
+USER_ERRORS: Final = (Exception, GeneratorExit)
+
+
+def is_closing(error: BaseException) -> bool:
+    """Say whether ``error`` came to close the coroutine or generator that caught it.
+
+    Such a ``GeneratorExit`` begins in the frame that catches it, and one of a user's
+    function begins in the function.
+
+    Example:
+        >>> def paused():
+        ...     try:
+        ...         yield
+        ...     except GeneratorExit as error:
+        ...         print(is_closing(error))
+        >>> generator = paused()
+        >>> next(generator)
+        >>> generator.close()
+        True
+    """
+    traceback = error.__traceback__
+    return type(error) is GeneratorExit and (
+        traceback is None or traceback.tb_next is None
+    )
+
 
 class ErrorAction(Enum):
     """The three ends of a record that cannot be processed."""

@@ -10,6 +10,7 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.input_selection import InputSelection
+from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.core.two_input import TwoInputOperator
 from aiomailbox.records import MIN_TIMESTAMP
 
@@ -55,7 +56,7 @@ class CoInputsOperator(TwoInputOperator):
     def _selected(self) -> InputSelection:
         try:
             selection = self.function.next_selection()
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._failures.user_error(error) from error
         if not isinstance(selection, InputSelection):
             raise WrongTypeError(

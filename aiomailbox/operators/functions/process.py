@@ -13,7 +13,12 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Operator, Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.core.on_error import (
+    USER_ERRORS,
+    OnError,
+    check_on_error,
+    fail,
+)
 from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.functions.function_state import check_without_keys
 from aiomailbox.operators.functions.process_context import ProcessContext
@@ -145,7 +150,7 @@ class ElementCalls:
                 before(value)
             try:
                 pending = function(value, context, collector)
-            except Exception as error:  # noqa: BLE001 -- on_error decides
+            except USER_ERRORS as error:
                 self._failures.take(value, stamp, error)
                 continue
             if pending is not None:
@@ -156,7 +161,7 @@ class ElementCalls:
         while pending is not None:
             try:
                 await pending
-            except Exception as error:  # noqa: BLE001 -- on_error decides
+            except USER_ERRORS as error:
                 stamp = self._collector.timestamp
                 self._failures.take(run.values[index], stamp, error)
             emitted = self.emit()

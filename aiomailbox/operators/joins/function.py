@@ -19,6 +19,7 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.records import MIN_TIMESTAMP
 
@@ -176,7 +177,7 @@ class PairCalls:
             context.timestamp = collector.timestamp = stamp
             try:
                 pending = call(left, right, context, collector)
-            except Exception as error:  # noqa: BLE001 -- on_error decides
+            except USER_ERRORS as error:
                 self._failures.take((left, right), stamp, error)
                 continue
             if pending is not None:
@@ -189,7 +190,7 @@ class PairCalls:
         left, left_ms, right, right_ms = pairs[index]
         try:
             await pending
-        except Exception as error:  # noqa: BLE001 -- on_error decides
+        except USER_ERRORS as error:
             self._failures.take((left, right), max(left_ms, right_ms), error)
         emitted = self._collector.emit()
         if emitted is not None:

@@ -13,6 +13,7 @@ from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_io.rows import RowFlow
 from aiomailbox.operators.core.callables import check_sync_function
 from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.joins.function import pair
 from aiomailbox.operators.keyed.operators import KeySelector
@@ -116,7 +117,7 @@ class _JoiningRowFlow(RowFlow):
             else:
                 try:
                     entry.result = self._join(entry.value, entry.result)
-                except Exception as error:  # noqa: BLE001 -- on_error decides
+                except USER_ERRORS as error:
                     self._drop(entry, error, 1)
                     return
         super()._done(entry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, Final, NoReturn
@@ -10,7 +11,9 @@ from aiomailbox.errors import KeyTypeError, RecordTypeError
 from aiomailbox.keygroups import KeyGroupAssigner
 from aiomailbox.operators.core.callables import describe, refuse_coroutine
 from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.core.selectors import FieldSelector
+from aiomailbox.records import map_all
 
 # Keys of these types are good whatever their value is.
 _ALWAYS_PLACED: Final = frozenset({str, bytes, bool})
@@ -108,15 +111,13 @@ class KeyReader:
         key = self._key
         try:
             if values and type(key) is FieldSelector:
-                try:
-                    return list(map(key.getter(values[0]), values))
-                except _FIELD_ERRORS:
-                    return list(map(key, values))
-            return list(map(key, values))
+                with contextlib.suppress(*_FIELD_ERRORS):
+                    return map_all(key.getter(values[0]), values)
+            return [key(value) for value in values]
         except RecordTypeError as error:
             error.add_note(f"in operator {self._operator.context.operator_name!r}")
             raise
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._operator.user_error(error) from error
 
     def _check(self, keys: list[Any]) -> None:

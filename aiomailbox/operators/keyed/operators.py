@@ -21,7 +21,12 @@ from aiomailbox.operators.core.callables import (
 )
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.core.on_error import (
+    USER_ERRORS,
+    OnError,
+    check_on_error,
+    fail,
+)
 from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.stateful import StatefulOperator
@@ -81,7 +86,7 @@ class RollingOperator(StatefulOperator):
         remaining_keys, remaining = iter(keys), iter(values)
         try:
             self._update(remaining_keys, remaining, results)
-        except Exception as error:  # noqa: BLE001 -- on_error decides
+        except USER_ERRORS as error:
             return self._process_rest(run, remaining_keys, remaining, results, error)
         if self._may_give_coroutines and CoroutineType in map(type, results):
             return self._refuse(results)
@@ -113,12 +118,12 @@ class RollingOperator(StatefulOperator):
         keys: Iterator[Any],
         values: Iterator[Any],
         results: list[Any],
-        error: Exception,
+        error: BaseException,
     ) -> Pending:
         """Go on after a record that failed; the iterators stand behind it."""
         failed: list[int] = []
         stamps = run.timestamps
-        following: Exception | None = error
+        following: BaseException | None = error
         while following is not None:
             index = len(run) - length_hint(values) - 1
             stamp = None if stamps is None else stamps[index]
@@ -127,7 +132,7 @@ class RollingOperator(StatefulOperator):
             following = None
             try:
                 self._update(keys, values, results)
-            except Exception as next_error:  # noqa: BLE001 -- on_error decides
+            except USER_ERRORS as next_error:
                 following = next_error
         if stamps is not None:
             gone = set(failed)
@@ -143,7 +148,7 @@ class RollingOperator(StatefulOperator):
             pending: Pending
             try:
                 result = await self._update_one(key, value)
-            except Exception as error:  # noqa: BLE001 -- on_error decides
+            except USER_ERRORS as error:
                 self._failures.take(value, stamp, error)
                 pending = self._failures.report()
             else:

@@ -18,6 +18,7 @@ from aiomailbox.operators.core.event_progress import (
     assign_timestamps,
     emit_progress,
 )
+from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.sources.alignment import SourceAlignment
 from aiomailbox.operators.sources.availability import SourceAvailability
 from aiomailbox.operators.sources.source import InputStatus, Source, SourceReader
@@ -205,7 +206,7 @@ class SourceOperator(Operator):
             status = self.reader.poll_next(self._outputs)
         except AioMailboxError:
             raise
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self.user_error(error) from error
         if status is InputStatus.END_OF_INPUT:
             self._mode = SourceMode.DATA_FINISHED

@@ -15,7 +15,12 @@ from aiomailbox.operators.core.callables import (
 )
 from aiomailbox.operators.core.contract import Operator, Pending
 from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.core.on_error import (
+    USER_ERRORS,
+    OnError,
+    check_on_error,
+    fail,
+)
 from aiomailbox.operators.stateless.fused_source import StageKind
 from aiomailbox.records import ListRun, Run
 
@@ -103,7 +108,7 @@ class AsyncStatelessOperator(Operator):
     async def _process_awaited(self, value: Any, timestamp: int | None) -> None:
         try:
             results = self._results(value, await self.function(value))
-        except Exception as error:  # noqa: BLE001 -- on_error decides
+        except USER_ERRORS as error:
             self._failures.take(value, timestamp, error)
         else:
             await self._emit(results, timestamp)
@@ -115,7 +120,7 @@ class AsyncStatelessOperator(Operator):
                     item = await anext(items)
                 except StopAsyncIteration:
                     return
-                except Exception as error:  # noqa: BLE001 -- on_error decides
+                except USER_ERRORS as error:
                     self._failures.take(value, timestamp, error)
                     return
                 await self._emit([item], timestamp)

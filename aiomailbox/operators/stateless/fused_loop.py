@@ -164,7 +164,7 @@ class FusedLoop:
                 await pending
 
     def _failed(
-        self, stage: int, record: Any, timestamp: int | None, error: Exception
+        self, stage: int, record: Any, timestamp: int | None, error: BaseException
     ) -> None:
         if error is self._fatal:
             # Raised for a later stage, inside the results of this one.

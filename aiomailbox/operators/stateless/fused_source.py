@@ -72,7 +72,7 @@ def loop_source(shape: LoopShape) -> str:
                 for v0 in values:
                     try:
                         v1 = f0(v0)
-                    except Exception as error:
+                    except (Exception, GeneratorExit) as error:
                         failed(0, v0, None, error)
                         continue
                     append(v1)
@@ -202,7 +202,7 @@ class _Writer:
 
     def _failure(self, stage: int, value: str) -> None:
         time = "t" if self._shape.timed else "None"
-        self._write("except Exception as error:")
+        self._write("except (Exception, GeneratorExit) as error:")
         self._write(f"{_INDENT}failed({stage}, {value}, {time}, error)")
         self._write(f"{_INDENT}continue")
 

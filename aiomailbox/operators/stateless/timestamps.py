@@ -20,6 +20,7 @@ from aiomailbox.operators.core.event_progress import (
 )
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import (
+    USER_ERRORS,
     ErrorAction,
     OnError,
     check_on_error,
@@ -117,7 +118,7 @@ class TimestampsAndWatermarksOperator(Operator):
             return run
         try:
             return run.with_timestamps(_checked(assigner.assign(run)))
-        except Exception:  # noqa: BLE001 -- on_error decides, record by record
+        except USER_ERRORS:
             return self._assign_each(assigner, run)
 
     def _assign_each(self, assigner: TimestampAssigner, run: Run) -> Run:
@@ -129,7 +130,7 @@ class TimestampsAndWatermarksOperator(Operator):
             single = ListRun([value], None if stamp is None else [stamp])
             try:
                 times += _checked(assigner.assign(single))
-            except Exception as error:  # noqa: BLE001 -- on_error decides
+            except USER_ERRORS as error:
                 self._failures.take(value, stamp, error)
             else:
                 values.append(value)

@@ -9,7 +9,12 @@ from aiomailbox.eventtime import Timer
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.core.on_error import (
+    USER_ERRORS,
+    OnError,
+    check_on_error,
+    fail,
+)
 from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector
@@ -150,7 +155,7 @@ class MatchOperator(StatefulOperator):
         for record in records:
             try:
                 partials, matches = advance(self._pattern, partials, record, stamp)
-            except Exception as error:  # noqa: BLE001 -- on_error decides
+            except USER_ERRORS as error:
                 self._failures.take(record, stamp, error)
                 continue
             for match in matches:
