@@ -396,3 +396,33 @@ class BufferFullError(WorldError):
             f"the buffer {operator!r} of {size} records is full: the consumer is slower "
             "than the source. Use a larger size, or a policy that drops records."
         )
+
+
+class DamagedFileError(WorldError):
+    """A file is not what was written: cut off, changed, or of another release.
+
+    Args:
+        name: The file.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        self.name = name
+        super().__init__(f"{name} cannot be read: {problem}")
+
+
+class StorageClaimedError(WorldError):
+    """Somebody else writes where this job would.
+
+    Args:
+        place: The directory or URL.
+        owner: Who holds it, as they said.
+    """
+
+    def __init__(self, place: str, owner: str) -> None:
+        self.place = place
+        self.owner = owner
+        super().__init__(
+            f"{place} belongs to {owner or 'another job'}, which still runs. Give each "
+            "job a place of its own, or wait until that one has ended."
+        )

@@ -1,0 +1,48 @@
+"""Bytes that outlive the process: files that are whole or not there, and logs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from aiomailbox.storage.append_log import AppendLog
+from aiomailbox.storage.checked import checked_chunks, checked_frames
+from aiomailbox.storage.contract import Claim, Storage
+from aiomailbox.storage.local import LocalStorage, sync_directory
+from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
+
+__all__ = [
+    "LEASE_MS",
+    "AppendLog",
+    "Claim",
+    "LocalStorage",
+    "RemoteStorage",
+    "Storage",
+    "checked_chunks",
+    "checked_frames",
+    "open_storage",
+    "sync_directory",
+]
+
+
+def open_storage(place: str | os.PathLike[str], **options: Any) -> Storage:
+    """Return the storage at a path, or at a URL that fsspec knows.
+
+    Args:
+        place: A directory, or a URL such as ``s3://bucket/jobs``.
+        options: For fsspec's file system.
+
+    Raises:
+        MissingExtraError: If a URL needs what is not installed.
+
+    Example:
+        >>> open_storage("checkpoints").place == os.path.abspath("checkpoints")
+        True
+    """
+    text = os.fspath(place)
+    scheme, separator, path = text.partition("://")
+    if not separator:
+        return LocalStorage(text)
+    if scheme in {"file", "local"}:
+        return LocalStorage(path)
+    return RemoteStorage(text, **options)

@@ -1,0 +1,77 @@
+"""Where state is kept between two lives of a job: names, bytes, and one owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+__all__ = ["Claim", "Storage"]
+
+
+class Claim(Protocol):
+    """The exclusive right to write below a name; see `Storage.claim`."""
+
+    def renew(self, now_ms: int) -> None:
+        """Say that the owner still lives.
+
+        Raises:
+            StorageClaimedError: If somebody else has taken over meanwhile.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give the right back. Idempotent."""
+        ...
+
+
+class Storage(Protocol):
+    """Files by name, below one place; names are relative, with ``/`` between parts.
+
+    All methods block: call them off the event loop. Each may raise `OSError`.
+    """
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages: a path or a URL."""
+        ...
+
+    def write(self, name: str, chunks: Iterable[bytes]) -> int:
+        """Write a file that is complete and durable, or not there at all.
+
+        Args:
+            name: An existing file of that name is replaced.
+            chunks: Its contents, in order.
+
+        Returns:
+            The size in bytes.
+        """
+        ...
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """Yield a file's contents in chunks of at most 1 MiB.
+
+        Raises:
+            FileNotFoundError: If there is no such file; at the first chunk.
+        """
+        ...
+
+    def names(self, below: str = "") -> list[str]:
+        """Return the names of all files below a name, sorted; those half written not."""
+        ...
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files; those that are not there are passed over."""
+        ...
+
+    def claim(self, below: str, owner: str, now_ms: int) -> Claim:
+        """Claim the right to write below a name.
+
+        Args:
+            below: The name.
+            owner: Who claims it, for the message that others get.
+            now_ms: Wall-clock time, for claims that expire.
+
+        Raises:
+            StorageClaimedError: If somebody else holds it.
+        """
+        ...

@@ -1,0 +1,193 @@
+"""Files of this machine: durable when written, and locked by their owner.
+
+A file is written under a temporary name beside its own, synced and renamed; then its
+directory is synced. A crash leaves the old file, the new one, or a temporary one that
+`names` does not show and `sweep` removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from aiomailbox.errors import InvalidArgumentError, StorageClaimedError
+
+__all__ = ["LocalStorage", "check_name", "sync_directory"]
+
+_CHUNK_BYTES: Final = 1 << 20
+_TEMPORARY: Final = ".part"
+_LOCK: Final = ".lock"
+
+
+class LocalStorage:
+    """Files below a directory, which is made when it is first written to.
+
+    Args:
+        directory: The place.
+
+    Example:
+        >>> import tempfile
+        >>> storage = LocalStorage(tempfile.mkdtemp())
+        >>> storage.write("a/b", [b"one", b"two"])
+        6
+        >>> storage.names("a"), b"".join(storage.read("a/b"))
+        (['a/b'], b'onetwo')
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = Path(os.path.abspath(directory))
+
+    @property
+    def place(self) -> str:
+        """The directory."""
+        return str(self._directory)
+
+    def write(self, name: str, chunks: Iterable[bytes]) -> int:
+        """Write a file that is complete and durable, or not there at all."""
+        path = self._path(name)
+        _make_directories(path.parent)
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+        size = 0
+        try:
+            with open(temporary, "xb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+                    size += len(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        sync_directory(path.parent)
+        return size
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """Yield a file's contents in chunks of at most 1 MiB."""
+        with open(self._path(name), "rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+
+    def names(self, below: str = "") -> list[str]:
+        """Return the names of all files below a name, sorted."""
+        found = []
+        root = self._path(below) if below else self._directory
+        for parent, _, files in os.walk(root):
+            relative = Path(parent).relative_to(self._directory)
+            found += [
+                (relative / file).as_posix()
+                for file in files
+                if not file.endswith((_TEMPORARY, _LOCK))
+            ]
+        return sorted(found)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files, and directories that become empty thereby."""
+        parents = set()
+        for name in names:
+            path = self._path(name)
+            path.unlink(missing_ok=True)
+            parents.add(path.parent)
+        for parent in sorted(parents, key=lambda one: -len(one.parts)):
+            self._remove_empty(parent)
+
+    def sweep(self, below: str = "") -> None:
+        """Remove what crashes left half written; nobody may be writing there."""
+        root = self._path(below) if below else self._directory
+        for parent, _, files in os.walk(root):
+            for file in files:
+                if file.endswith(_TEMPORARY):
+                    Path(parent, file).unlink(missing_ok=True)
+
+    def claim(self, below: str, owner: str, now_ms: int) -> LocalClaim:
+        """Claim the right to write below a name, until released or the process ends."""
+        path = self._path(below) if below else self._directory
+        _make_directories(path)
+        return LocalClaim(path / _LOCK, owner)
+
+    def _path(self, name: str) -> Path:
+        check_name(name)
+        return self._directory / name
+
+    def _remove_empty(self, directory: Path) -> None:
+        """Remove a directory without files, and those above it, but not the place."""
+        while directory != self._directory and directory.is_dir():
+            try:
+                directory.rmdir()
+            except OSError:
+                # Something is in there.
+                return
+            directory = directory.parent
+
+
+class LocalClaim:
+    """A lock on a file; the system releases it when the process ends, however it does.
+
+    Args:
+        path: The file.
+        owner: Who holds it, for the message that others get.
+
+    Raises:
+        StorageClaimedError: If another process, or this one, holds it.
+    """
+
+    def __init__(self, path: Path, owner: str) -> None:
+        # Not inherited: a child that outlives its parent must not hold the lock.
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(self._file, 200, 0).decode("utf-8", "replace")
+            os.close(self._file)
+            self._file = -1
+            raise StorageClaimedError(str(path.parent), holder.strip()) from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{owner} (process {os.getpid()})\n".encode(), 0)
+
+    def renew(self, now_ms: int) -> None:
+        """Do nothing: the lock lasts as long as the process."""
+
+    def release(self) -> None:
+        """Unlock; the file stays, for who comes next would lock another one."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that leads out of the storage.
+
+    Raises:
+        InvalidArgumentError: If it is empty, absolute, or has a part ``..``.
+    """
+    parts = PurePosixPath(name).parts
+    if not parts or parts[0] == "/" or ".." in parts or "\0" in name:
+        raise InvalidArgumentError(
+            "name", f"{name!r} is no name of a file in a storage", "Use a/b/c."
+        )
+
+
+def sync_directory(path: Path) -> None:
+    """Make what was created, renamed or deleted in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_directories(path: Path) -> None:
+    if path.is_dir():
+        return
+    missing = [path]
+    while not missing[-1].parent.is_dir():
+        missing.append(missing[-1].parent)
+    for directory in reversed(missing):
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)

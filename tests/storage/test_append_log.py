@@ -1,0 +1,142 @@
+"""A log that survives a crash at any byte."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from aiomailbox.errors import DamagedFileError
+from aiomailbox.storage import AppendLog
+
+
+def entries(directory: Path) -> list[bytes]:
+    log = AppendLog(directory)
+    try:
+        return [entry for _, entry in log.entries()]
+    finally:
+        log.close()
+
+
+def write(directory: Path, *written: bytes) -> None:
+    log = AppendLog(directory)
+    log.append(written)
+    log.close()
+
+
+def test_entries_come_back_in_order_after_reopening(tmp_path: Path) -> None:
+    write(tmp_path, b"one", b"")
+    write(tmp_path, b"two")
+    assert entries(tmp_path) == [b"one", b"", b"two"]
+
+
+def test_segments_that_nobody_needs_are_deleted(tmp_path: Path) -> None:
+    log = AppendLog(tmp_path)
+    for number in range(4):
+        log.append([b"%d" % number])
+        assert log.roll() == number + 1
+    log.append([b"4"])
+    log.prune(before=3)
+    assert list(log.entries()) == [(3, b"3"), (4, b"4")]
+    log.prune(before=99)
+    assert list(log.entries()) == [(4, b"4")]
+    log.close()
+    log.close()
+
+
+@given(st.lists(st.binary(max_size=30), min_size=1, max_size=6), st.data())
+def test_a_cut_off_end_loses_only_what_was_cut(
+    written: list[bytes], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        write(directory, *written)
+        (path,) = directory.glob("*.log")
+        whole = path.read_bytes()
+        end = data.draw(st.integers(0, len(whole)))
+        path.write_bytes(whole[:end])
+        kept = entries(directory)
+        assert kept == written[: len(kept)]
+        ends = [10]
+        for entry in written:
+            ends.append(ends[-1] + 8 + len(entry))
+        assert len(kept) == sum(each <= end for each in ends[1:])
+        # And goes on as if nothing had been there.
+        write(directory, b"more")
+        assert entries(directory) == [*kept, b"more"]
+
+
+def test_zeros_at_the_end_are_no_entries(tmp_path: Path) -> None:
+    write(tmp_path, b"one")
+    (path,) = tmp_path.glob("*.log")
+    path.write_bytes(path.read_bytes() + bytes(4096))
+    assert entries(tmp_path) == [b"one"]
+
+
+def test_damage_before_the_last_segment_is_not_passed_over(tmp_path: Path) -> None:
+    log = AppendLog(tmp_path)
+    log.append([b"one", b"two"])
+    log.roll()
+    log.close()
+    path = min(tmp_path.glob("*.log"))
+    damaged = bytearray(path.read_bytes())
+    damaged[20] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(DamagedFileError, match="byte 10 is no entry"):
+        AppendLog(tmp_path)
+
+
+def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "000000000000.log").write_bytes(b"something else entirely")
+    with pytest.raises(DamagedFileError, match="does not begin like a log"):
+        AppendLog(tmp_path)
+
+
+def test_a_full_disk_takes_no_half_of_an_append(tmp_path: Path) -> None:
+    program = """
+        import resource, signal, sys
+        from aiomailbox.storage import AppendLog
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        log = AppendLog(sys.argv[1])
+        log.append([b"a" * 50])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        try:
+            log.append([b"b" * 10, b"c" * 500])
+        except OSError:
+            pass
+        else:
+            sys.exit("it fitted")
+        log.append([b"d"])
+        log.close()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    subprocess.run(command, check=True)
+    assert entries(tmp_path) == [b"a" * 50, b"d"]
+
+
+def test_what_was_synced_survives_a_kill(tmp_path: Path) -> None:
+    program = """
+        import os, sys
+        from aiomailbox.storage import AppendLog
+        log = AppendLog(sys.argv[1])
+        for number in range(10**9):
+            log.append([b"%d" % number])
+            log.sync()
+            os.write(1, b"%d\\n" % number)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        for _ in range(50):
+            child.stdout.readline()
+        os.kill(child.pid, signal.SIGKILL)
+        told = 50 + len(child.stdout.read().splitlines())
+    kept = entries(tmp_path)
+    assert kept[:told] == [b"%d" % number for number in range(told)]
