@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MODULE_LINES_MAX = 400
 HEAVY = {"pandas", "pyarrow", "pyspark", "uvloop"}
 MAY_IMPORT_HEAVY = ("aiomailbox/columnar/", "aiomailbox/connectors/")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError")
@@ -58,16 +57,6 @@ def _has_all(tree: ast.Module) -> bool:
         if isinstance(node, ast.Assign)
         for target in node.targets
     )
-
-
-def test_modules_stay_small(package: Path) -> None:
-    long = {
-        str(path.relative_to(package)): lines
-        for path in package.rglob("*.py")
-        if (lines := len(path.read_text(encoding="utf-8").splitlines()))
-        > MODULE_LINES_MAX
-    }
-    assert long == {}
 
 
 def test_only_connectors_and_columns_know_spark_and_arrow(
