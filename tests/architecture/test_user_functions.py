@@ -41,7 +41,7 @@ OURS = {
 CAUGHT = {
     "aiomailbox/mailbox/loop.py": "the default action raised it: a failure",
     "aiomailbox/mailbox/mail.py": "the mail raised it: a failure",
-    "aiomailbox/operators/async_stateless.py": "an asynchronous generator has ended",
+    "aiomailbox/operators/stateless/async_operator.py": "an asynchronous generator has ended",
 }
 
 
