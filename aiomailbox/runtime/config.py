@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange import BUFFER_SIZE_BYTES
 from aiomailbox.state import HeapStateBackend, StateBackend
+
+_HEARTBEAT_TIMEOUT_S_MIN: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +27,20 @@ class JobConfig:
             slow, so that what is on its way takes it no longer than wished.
         buffer_debloat_target_ms: How long that is, at least 1.
         cancel_timeout_s: How long clean-up of a task may take.
+        heartbeat_timeout_s: How long a worker process may give no sign of life before
+            it is killed and the job fails; at least 3, infinite for as long as it
+            likes. A function that keeps the process busy is no silence; one call of C
+            code that keeps Python's global lock all that time is.
         state_backend: Where keyed state is kept.
         seed: Seeds the random sources of operators; None takes one from the system.
 
     Raises:
-        InvalidArgumentError: If ``buffer_debloat_target_ms`` is less than 1.
+        InvalidArgumentError: If ``buffer_debloat_target_ms`` is less than 1, or
+            ``heartbeat_timeout_s`` less than 3.
 
     Concept:
-        Flink, ``taskmanager.network.memory.buffer-debloat.enabled`` and ``.target``.
+        Flink, ``taskmanager.network.memory.buffer-debloat.enabled`` and ``.target``,
+        ``heartbeat.timeout``.
     """
 
     flush_interval_ms: int | None = 100
@@ -42,6 +51,7 @@ class JobConfig:
     buffer_debloat: bool = False
     buffer_debloat_target_ms: int = 1_000
     cancel_timeout_s: float = 30.0
+    heartbeat_timeout_s: float = 50.0
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
     seed: int | None = None
 
@@ -51,4 +61,11 @@ class JobConfig:
                 "buffer_debloat_target_ms",
                 f"{self.buffer_debloat_target_ms} is less than 1",
                 "Give milliseconds; 1,000 is usual.",
+            )
+        # Not `<`: it would take NaN.
+        if not self.heartbeat_timeout_s >= _HEARTBEAT_TIMEOUT_S_MIN:
+            raise InvalidArgumentError(
+                "heartbeat_timeout_s",
+                f"{self.heartbeat_timeout_s} is less than {_HEARTBEAT_TIMEOUT_S_MIN:g}",
+                "Workers give a sign of life once a second; 50 is usual.",
             )

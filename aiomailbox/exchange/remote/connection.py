@@ -33,6 +33,7 @@ from aiomailbox.exchange.remote.messages import (
 from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.outgoing import Batch, Outgoing
 from aiomailbox.exchange.remote.wire import encode_message
+from aiomailbox.forks import keep_from_forks
 
 __all__ = ["Connection"]
 
@@ -110,6 +111,12 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing more is read or said."""
         return self._life.is_ending
 
+    def fileno(self) -> int:
+        """Return the descriptor of its socket, -1 if there is none."""
+        transport = self._transport
+        socket = None if transport is None else transport.get_extra_info("socket")
+        return -1 if socket is None else int(socket.fileno())
+
     # What the ends add.
 
     def open_body(self, header: BufferResponse) -> memoryview | None:
@@ -141,6 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         made = cast("asyncio.Transport", transport)
         self._transport = made
         self._outgoing = Outgoing(made)
+        keep_from_forks(self)
         self._cancel_timers()
         if not self._life.advance(ConnectionState.GREETING):
             made.abort()

@@ -18,6 +18,7 @@ from aiomailbox.exchange.remote.lifecycle import ConnectionState
 from aiomailbox.exchange.remote.options import ConnectionOptions, library_log
 from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.exchange.remote.security import Security, check_listener
+from aiomailbox.forks import keep_from_forks
 
 __all__ = ["DataServer"]
 
@@ -184,6 +185,7 @@ def _bind_unix(path: str) -> socket.socket:
         )
     _remove_stale(path)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    keep_from_forks(bound)
     try:
         bound.setblocking(False)
         bound.bind(path)

@@ -6,6 +6,7 @@ import pathlib
 import sys
 import sysconfig
 import traceback
+from collections.abc import Sequence
 from typing import Final
 
 from aiomailbox.errors import BadResultError
@@ -39,7 +40,16 @@ def user_location(error: BaseException) -> str:
     if isinstance(error, RuntimeError) and isinstance(cause, _ENDS):
         # Python puts a RuntimeError in its place, whose traceback begins outside.
         error = cause
-    frames = traceback.extract_tb(error.__traceback__)
+    return users_line(traceback.extract_tb(error.__traceback__))
+
+
+def users_line(frames: Sequence[traceback.FrameSummary]) -> str:
+    """Return ``file:line`` of the innermost frame that is the user's own.
+
+    Args:
+        frames: The innermost one last. Those of libraries and of the standard library
+            count only if there is no other, and aiomailbox's own after them.
+    """
     outside = [
         frame
         for frame in frames

@@ -57,12 +57,15 @@ class FusedLoop:
         stages: The chain, at least one.
         output: Where the last stage's results go.
 
+    Attributes:
+        stages: The chain.
+
     Cost:
         Per record only the calls of the functions and one ``list.append``.
     """
 
     def __init__(self, stages: Sequence[Stage], output: Output) -> None:
-        self._stages = list(stages)
+        self.stages = list(stages)
         self._kinds = tuple(stage.kind for stage in stages)
         self._failures = [stage.failures() for stage in stages]
         self._output = output
@@ -97,7 +100,7 @@ class FusedLoop:
         checked = not self._checked
         self._checked = True
         factory = compile_loop(LoopShape(self._kinds, timed, checked))
-        functions = [stage.function for stage in self._stages]
+        functions = [stage.function for stage in self.stages]
         loop = factory(
             self._failed,
             self._wrong,
@@ -184,7 +187,7 @@ class FusedLoop:
                 coroutine.close()
         problem = "a record is a coroutine, which can be awaited only once"
         if stage >= 0:
-            function = describe(self._stages[stage].function)
+            function = describe(self.stages[stage].function)
             problem = f"{function} returned a coroutine where a value is expected"
         self._raise_record_type(max(stage, 0), problem, _ASYNC_REMEDY)
 
@@ -192,7 +195,7 @@ class FusedLoop:
         if type(results) is CoroutineType:
             self._wrong(stage, results, [])
         if not hasattr(results, "__iter__") and not hasattr(results, "__getitem__"):
-            function = describe(self._stages[stage].function)
+            function = describe(self.stages[stage].function)
             self._raise_record_type(
                 stage,
                 f"{function} returned {results!r}, which is not iterable",
@@ -201,7 +204,7 @@ class FusedLoop:
         return results
 
     def _raise_record_type(self, stage: int, problem: str, remedy: str) -> NoReturn:
-        name = self._stages[stage].context.operator_name
+        name = self.stages[stage].context.operator_name
         self._fatal = RecordTypeError(f"operator {name!r}", problem, remedy)
         raise self._fatal
 

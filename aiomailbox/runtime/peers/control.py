@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from aiomailbox.errors import CorruptStreamError
@@ -17,7 +17,7 @@ from aiomailbox.runtime.peers.messages import (
     encode,
 )
 
-__all__ = ["PARENT_BYTES_MAX", "ControlChannel", "read_message"]
+__all__ = ["PARENT_BYTES_MAX", "ControlChannel", "FrameBuffer", "read_message"]
 
 # A job may bring its data along: all that a frame can say.
 PARENT_BYTES_MAX: Final = (1 << 31) - 1 - FRAME_HEADER.size
@@ -25,6 +25,44 @@ PARENT_BYTES_MAX: Final = (1 << 31) - 1 - FRAME_HEADER.size
 _UNSENT_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
 
 InT = TypeVar("InT")
+
+
+class FrameBuffer:
+    r"""Puts frames together from what arrives.
+
+    Args:
+        bytes_max: The longest body that is taken.
+
+    Example:
+        >>> from aiomailbox.runtime.peers.messages import Cancel
+        >>> frames, sent = FrameBuffer(100), encode(Cancel())
+        >>> [*frames.feed(sent[:5])], [*frames.feed(sent[5:] + sent[:1])]
+        ([], [b'\x91\xa6Cancel'])
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._received = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the bodies that are complete now, those of earlier bytes included.
+
+        Raises:
+            CorruptStreamError: If what comes next is no frame, or too long.
+        """
+        received = self._received
+        received += data
+        while len(received) >= FRAME_HEADER.size:
+            end = FRAME_HEADER.size + body_bytes(received, self._bytes_max)
+            if len(received) < end:
+                return
+            body = bytes(received[FRAME_HEADER.size : end])
+            del received[:end]
+            yield body
+
+    def clear(self) -> None:
+        """Forget what is not complete."""
+        self._received.clear()
 
 
 class ControlChannel(asyncio.Protocol, Generic[InT]):
@@ -46,10 +84,9 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
         on_lost: Callable[[BaseException | None], None],
     ) -> None:
         self._decode = decode
-        self._bytes_max = bytes_max
+        self._frames = FrameBuffer(bytes_max)
         self._on_message = on_message
         self._on_lost = on_lost
-        self._received = bytearray()
         self._transport: asyncio.Transport | None = None
         self._reason: BaseException | None = None
 
@@ -91,15 +128,8 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
 
     def data_received(self, data: bytes) -> None:
         """Take the frames that are complete."""
-        received = self._received
-        received += data
         try:
-            while len(received) >= FRAME_HEADER.size:
-                end = FRAME_HEADER.size + body_bytes(received, self._bytes_max)
-                if len(received) < end:
-                    return
-                body = bytes(received[FRAME_HEADER.size : end])
-                del received[:end]
+            for body in self._frames.feed(data):
                 self._on_message(self._decode(body))
         except CorruptStreamError as error:
             self._break(error)
@@ -107,7 +137,7 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell that it is over."""
         self._transport = None
-        self._received.clear()
+        self._frames.clear()
         self._on_lost(self._reason)
 
     def _break(self, error: BaseException) -> None:

@@ -29,6 +29,7 @@ from aiomailbox.runtime.peers.desk import WorkerDesk
 from aiomailbox.runtime.peers.limits import text_of
 from aiomailbox.runtime.peers.messages import (
     AlignmentLimit,
+    Beat,
     Begin,
     Cancel,
     Deploy,
@@ -228,6 +229,21 @@ class PeersExecution:
         if error is not None:
             self._fail(error)
         self._tell()
+
+    def on_held(self, worker: Worker, beat: Beat) -> None:
+        """Warn that code of the user holds a worker's loop: nothing else runs there."""
+        held = beat.held
+        assert held is not None
+        self._services.log.warning(
+            "the loop of a worker is held",
+            worker=worker.name,
+            held_s=beat.held_s,
+            operator=held.operator,
+            uid=held.uid,
+            line=held.line,
+            task=held.task,
+            stack=held.stack,
+        )
 
     def on_exit(self, worker: Worker, error: WorkerDiedError | None) -> None:
         """Take note that a worker's process is gone."""

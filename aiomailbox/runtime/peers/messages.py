@@ -14,12 +14,14 @@ import msgspec
 
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.exchange.remote.wire import FRAME_HEADER, MAGIC, frame
+from aiomailbox.runtime.held_loop import HeldLoop
 from aiomailbox.runtime.views import TaskView
 
 __all__ = [
     "FRAME_BYTES_MAX",
     "AlignmentLimit",
     "AlignmentReport",
+    "Beat",
     "Begin",
     "Cancel",
     "Deploy",
@@ -41,6 +43,7 @@ __all__ = [
     "Stopped",
     "TaskEnded",
     "body_bytes",
+    "decode_beat",
     "decode_from_parent",
     "decode_from_worker",
     "encode",
@@ -196,6 +199,13 @@ class Ended(_Message):
     """Worker: all my tasks have ended, and all that was to say is said."""
 
 
+class Beat(_Message):
+    """Worker, from a thread: my process lives; and what has held its loop, how long."""
+
+    held_s: float
+    held: HeldLoop | None
+
+
 FromParent = Begin | Deploy | Splits | Granted | AlignmentLimit | Cancel | Shutdown
 FromWorker = (
     Ready
@@ -214,9 +224,10 @@ FromWorker = (
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _FROM_PARENT: Final[Any] = msgspec.msgpack.Decoder(FromParent)
 _FROM_WORKER: Final[Any] = msgspec.msgpack.Decoder(FromWorker)
+_BEAT: Final[Any] = msgspec.msgpack.Decoder(Beat)
 
 
-def encode(message: FromParent | FromWorker) -> bytes:
+def encode(message: FromParent | FromWorker | Beat) -> bytes:
     """Return a message as one frame.
 
     Example:
@@ -261,6 +272,16 @@ def decode_from_worker(body: bytes | memoryview) -> FromWorker:
     """
     message: FromWorker = _decode(_FROM_WORKER, body)
     return message
+
+
+def decode_beat(body: bytes | memoryview) -> Beat:
+    """Return a worker's sign of life.
+
+    Raises:
+        CorruptStreamError: If it is none.
+    """
+    beat: Beat = _decode(_BEAT, body)
+    return beat
 
 
 def _decode(decoder: Any, body: bytes | memoryview) -> Any:

@@ -23,6 +23,7 @@ from aiomailbox.runtime.peers.alignment import RemoteAlignmentGroups
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, ControlChannel
 from aiomailbox.runtime.peers.errors_as_text import text_of_error
 from aiomailbox.runtime.peers.limits import RemoteLimits
+from aiomailbox.runtime.peers.liveness import Heart
 from aiomailbox.runtime.peers.messages import (
     AlignmentLimit,
     Begin,
@@ -64,12 +65,19 @@ class WorkerJob:
         shipment: The job.
         limits: Its rate limits, in the parent's order.
         begin: What else the parent has said.
+        heart: Is told which loop to watch.
         log: A structlog logger.
     """
 
     def __init__(
-        self, shipment: Shipment, limits: list[RateLimit], begin: Begin, log: Any
+        self,
+        shipment: Shipment,
+        limits: list[RateLimit],
+        begin: Begin,
+        heart: Heart,
+        log: Any,
     ) -> None:
+        self._heart = heart
         self._shipment = shipment
         self._peer = begin.peer
         self._name = peer_name(begin.peer)
@@ -90,6 +98,7 @@ class WorkerJob:
 
     async def run(self, end: socket.socket) -> None:
         """Do what the parent says until it says that everything is over."""
+        self._heart.watch(asyncio.get_running_loop())
         await self._channel.connect(end)
         try:
             address = await self._network.listen()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from aiomailbox.errors import WorkerDiedError
-from aiomailbox.runtime.peers.messages import FromParent, FromWorker
+from aiomailbox.runtime.peers.messages import Beat, FromParent, FromWorker
 
 __all__ = ["Worker", "WorkerEvents"]
 
@@ -55,6 +55,10 @@ class WorkerEvents(Protocol):
 
     def on_message(self, worker: Worker, message: FromWorker) -> None:
         """Take a message; CorruptStreamError ends the worker."""
+        ...
+
+    def on_held(self, worker: Worker, beat: Beat) -> None:
+        """Take note that a loop of the worker is held, and by what."""
         ...
 
     def on_exit(self, worker: Worker, error: WorkerDiedError | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from aiomailbox.clock import SystemClock
 from aiomailbox.exchange import PartitionRegistry
@@ -51,5 +52,8 @@ def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> Job:
         handovers=dict(handovers),
         alignments=ParentAlignmentGroups(broadcast),
     )
-    execution = PeersExecution(shipment, payload, limits, services, WorkerProcess)
+    new_worker = partial(
+        WorkerProcess, heartbeat_timeout_s=shipment.config.heartbeat_timeout_s
+    )
+    execution = PeersExecution(shipment, payload, limits, services, new_worker)
     return Job(graph, shipment.config, services, execution)

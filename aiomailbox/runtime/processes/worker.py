@@ -10,4 +10,4 @@ import sys
 from aiomailbox.runtime.processes.worker_main import main
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(*map(int, sys.argv[1:]))

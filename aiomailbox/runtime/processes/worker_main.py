@@ -1,25 +1,19 @@
-"""How a worker process begins, and how it goes with its parent, whatever it does.
-
-Theory of operation: the parent holds one end of a pipe and never writes. When it is
-gone, for whatever reason, a thread of the worker that waits at the other end sees that
-and ends the process, also while the loop is busy or stuck.
-"""
+"""How a worker process begins, and how it goes with its parent, whatever it does."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import sys
-import threading
-from typing import Final
 
 from aiomailbox.errors import CorruptStreamError
+from aiomailbox.forks import keep_from_forks
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, read_message
 from aiomailbox.runtime.peers.errors_as_text import text_of_error
 from aiomailbox.runtime.peers.limits import limit_from_text
+from aiomailbox.runtime.peers.liveness import Heart
 from aiomailbox.runtime.peers.messages import (
     Begin,
     Failed,
@@ -28,56 +22,36 @@ from aiomailbox.runtime.peers.messages import (
 )
 from aiomailbox.runtime.peers.shipping import unpack
 from aiomailbox.runtime.peers.worker_job import WorkerJob
+from aiomailbox.runtime.processes.parent_death import ORPHANED, die_with_parent
 from aiomailbox.runtime.processes.plain_log import plain_log
 
 __all__ = ["main"]
 
-_ORPHANED: Final = 70
 
-
-class _Lifeline:
-    """Ends the process when its parent is gone.
-
-    Args:
-        descriptor: The end of the pipe that is read.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self.directory: str | None = None
-        self._descriptor = descriptor
-        threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
-
-    def _watch(self) -> None:
-        while os.read(self._descriptor, 1):
-            pass
-        if self.directory is not None:
-            # Nobody else is left to do it.
-            shutil.rmtree(self.directory, ignore_errors=True)
-        os._exit(_ORPHANED)
-
-
-def main(control: int, lifeline: int) -> None:
+def main(control: int, lifeline: int, parent: int) -> None:
     """Run a worker to its end.
 
     Args:
         control: Descriptor of the control channel.
-        lifeline: Descriptor of the pipe that ends with the parent.
+        lifeline: Descriptor of the channel that says who lives.
+        parent: The parent's process id.
     """
+    die_with_parent(parent)
     # The parent cancels what is to be cancelled.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    watch = _Lifeline(lifeline)
-    end = socket.socket(fileno=control)
+    heart = Heart(_taken_over(lifeline), lambda: os._exit(ORPHANED))
+    end = _taken_over(control)
     try:
         begin = read_message(end, decode_from_parent, PARENT_BYTES_MAX)
     except EOFError:
-        sys.exit(_ORPHANED)
+        sys.exit(ORPHANED)
     if not isinstance(begin, Begin):
         raise CorruptStreamError(f"a worker cannot begin with {begin!r}")
-    watch.directory = begin.directory
-    _take_over(begin)
+    _import_as_parent(begin)
     try:
         limits = [limit_from_text(text) for text in begin.limits]
-        job = WorkerJob(unpack(begin.payload, limits), limits, begin, plain_log())
+        shipment = unpack(begin.payload, limits)
+        job = WorkerJob(shipment, limits, begin, heart, plain_log())
     except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
         end.sendall(encode(Failed(text_of_error(error))))
         end.close()
@@ -86,7 +60,15 @@ def main(control: int, lifeline: int) -> None:
     asyncio.run(job.run(end))
 
 
-def _take_over(begin: Begin) -> None:
+def _taken_over(descriptor: int) -> socket.socket:
+    """Return a socket of the parent's making, for this process alone."""
+    end = socket.socket(fileno=descriptor)
+    end.set_inheritable(False)
+    keep_from_forks(end)
+    return end
+
+
+def _import_as_parent(begin: Begin) -> None:
     """Find modules where the parent does."""
     sys.path[:] = begin.sys_path
     if begin.python_path is None:

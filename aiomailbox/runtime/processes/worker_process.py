@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Final
 
 from aiomailbox.errors import CorruptStreamError, WorkerDiedError
+from aiomailbox.forks import keep_from_forks
 from aiomailbox.runtime.peers.control import ControlChannel
+from aiomailbox.runtime.peers.liveness import LivenessWatch
 from aiomailbox.runtime.peers.messages import (
     FRAME_BYTES_MAX,
+    Beat,
     FromParent,
     FromWorker,
     decode_from_worker,
@@ -42,6 +45,7 @@ class WorkerProcess:
     Args:
         peer: Its number, from 1.
         events: Who is told.
+        heartbeat_timeout_s: How long it may give no sign of life.
 
     Attributes:
         peer: Its number.
@@ -51,15 +55,18 @@ class WorkerProcess:
         has_exited: Whether there is no process, or not any more.
     """
 
-    def __init__(self, peer: int, events: WorkerEvents) -> None:
+    def __init__(
+        self, peer: int, events: WorkerEvents, *, heartbeat_timeout_s: float
+    ) -> None:
         self.peer = peer
         self.name = peer_name(peer)
         self.pid = 0
         self.may_exit = False
         self.has_exited = True
         self._events = events
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._process: asyncio.SubprocessTransport | None = None
-        self._lifeline: int | None = None
+        self._lifeline: LivenessWatch | None = None
         self._reason: str | None = None
         self._is_lost = False
         self._has_ended = False
@@ -76,39 +83,43 @@ class WorkerProcess:
         """
         loop = asyncio.get_running_loop()
         mine, theirs = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
+        here, there = socket.socketpair()
+        keep_from_forks(mine)
         try:
-            mine.setblocking(False)
-            environment = dict(os.environ)
-            known = environment.get("PYTHONPATH")
-            environment["PYTHONPATH"] = os.pathsep.join(
-                [_ROOT, *([known] if known else [])]
-            )
             process, _ = await loop.subprocess_exec(
                 lambda: _ExitWatch(self._on_exit),
                 sys.executable,
+                # The directory that this program happens to run in may be anybody's.
+                "-P",
                 "-m",
                 _MODULE,
                 str(theirs.fileno()),
-                str(lifeline),
+                str(there.fileno()),
+                str(os.getpid()),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=None,
                 stderr=None,
-                pass_fds=(theirs.fileno(), lifeline),
+                pass_fds=(theirs.fileno(), there.fileno()),
                 # Ctrl-C of a terminal is for the parent: it cancels the job.
                 start_new_session=True,
-                env=environment,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(_first_path())},
             )
             self._process = process
             self.pid = process.get_pid()
             self.has_exited = False
+            self._lifeline = LivenessWatch(
+                here, self._heartbeat_timeout_s, self.kill, self._on_held
+            )
+            mine.setblocking(False)
             await self._channel.connect(mine)
         except BaseException:
             mine.close()
+            if self._lifeline is None:
+                here.close()
             raise
         finally:
             theirs.close()
-            os.close(lifeline)
+            there.close()
 
     def send(self, message: FromParent) -> None:
         """Send it a message; a no-op once it is gone."""
@@ -139,10 +150,13 @@ class WorkerProcess:
         self._channel.abort()
         lifeline, self._lifeline = self._lifeline, None
         if lifeline is not None:
-            os.close(lifeline)
+            lifeline.close()
 
     def _on_message(self, message: FromWorker) -> None:
         self._events.on_message(self, message)
+
+    def _on_held(self, beat: Beat) -> None:
+        self._events.on_held(self, beat)
 
     def _on_lost(self, reason: BaseException | None) -> None:
         self._is_lost = True
@@ -190,6 +204,12 @@ class _ExitWatch(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self._on_exit()
+
+
+def _first_path() -> list[str]:
+    """Return where a worker finds what it needs to be told where the parent finds it."""
+    found = [entry for entry in sys.path if entry and os.pathsep not in entry]
+    return found if _ROOT in found else [*found, _ROOT]
 
 
 def _how(code: int | None) -> str:

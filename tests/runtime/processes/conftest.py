@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -65,14 +66,15 @@ class Traces:
 
 
 @pytest.fixture
-def temporary(tmp_path_factory: Any, monkeypatch: Any) -> Path:
+def temporary(tmp_path_factory: Any, monkeypatch: Any) -> Iterator[Path]:
     """A directory for temporary files of our own; short, for unix sockets."""
     # Made before the place of temporary files moves.
     tmp_path_factory.getbasetemp()
     directory = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
     monkeypatch.setenv("TMPDIR", str(directory))
-    return directory
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture

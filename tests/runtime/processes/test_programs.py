@@ -7,85 +7,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from tests.runtime.processes.programs import ENDLESS, ROOT, SCRIPT, expect, start
+
 # A busy machine takes seconds to start an interpreter.
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
-ROOT = Path(__file__).parents[3]
-
-# Without ``if __name__ == "__main__"``: a worker that imported it would start a job.
-SCRIPT = """
-from dataclasses import dataclass
-import aiomailbox as am
-
-print("loaded", flush=True)
-
-@dataclass
-class Pair:
-    key: int
-    value: int
-
-def square(number):
-    return Pair(number % 3, number * number)
-
-def endless():
-    number = 0
-    while True:
-        yield number
-        number += 1
-
-env = am.StreamExecutionEnvironment(parallelism=2)
-env.deployment = am.Processes(2)
-"""
 BOUNDED = """
 pairs = env.from_collection(range(50)).map(square).map(lambda pair: pair.value)
 print(sum(am.run(pairs.collect())))
 """
-ENDLESS = """
-import sys
-squares = env.from_collection(endless()).rebalance().map(square)
-def show(value):
-    if value < 2:
-        print("running", flush=True)
-squares.map(lambda pair: pair.value).sink_to(show)
-am.run(env.execute())
-"""
-
-
-def start(directory: Path, text: str, *arguments: str) -> subprocess.Popen[str]:
-    script = directory / "program.py"
-    script.write_text(text)
-    return subprocess.Popen(
-        [sys.executable, *arguments, str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-
-
-def wait_until(what: Callable[[], Any], seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def expect(program: subprocess.Popen[str], line: str) -> None:
-    assert program.stdout is not None
-    for found in program.stdout:
-        # Several workers may write at once.
-        if line in found:
-            return
-    assert program.stderr is not None
-    pytest.fail(program.stderr.read())
 
 
 def test_a_script_without_a_main_guard_runs_once(traces: Any, tmp_path: Path) -> None:
@@ -123,47 +59,6 @@ def test_a_terminals_interrupt_does_not_reach_the_workers(
         assert all(worker.is_running() for worker in workers)
         program.send_signal(signal.SIGINT)
         program.communicate(timeout=20)
-
-
-def test_workers_and_their_files_vanish_with_a_killed_parent(
-    traces: Any, tmp_path: Path
-) -> None:
-    with start(tmp_path, SCRIPT + ENDLESS) as program:
-        expect(program, "running")
-        workers = psutil.Process(program.pid).children(recursive=True)
-        assert len(workers) == 2
-        assert traces.files()
-        program.kill()
-        program.communicate(timeout=20)
-    wait_until(lambda: not any(map(is_alive, workers)))
-    traces.check_none()
-
-
-def test_a_worker_that_hangs_vanishes_with_a_killed_parent(
-    traces: Any, tmp_path: Path
-) -> None:
-    hanging = """
-import time
-def hang(number):
-    print("running", flush=True)
-    time.sleep(1000)
-env.from_collection(range(2)).map(hang).sink_to(print)
-am.run(env.execute())
-"""
-    with start(tmp_path, SCRIPT + hanging) as program:
-        expect(program, "running")
-        workers = psutil.Process(program.pid).children(recursive=True)
-        program.kill()
-        wait_until(lambda: not any(map(is_alive, workers)))
-        program.communicate(timeout=20)
-    traces.check_none()
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.parametrize("mode", ["importlib", "prepend"])

@@ -1,0 +1,195 @@
+"""Signs of life: who is accused of silence, who is not, and what holds a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.runtime.held_loop import HeldLoop, look_at_loop
+from aiomailbox.runtime.peers import liveness
+from aiomailbox.runtime.peers.liveness import Heart, LivenessWatch
+from aiomailbox.runtime.peers.messages import Beat, Cancel, encode
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: Any) -> None:
+    """Let hearts beat twenty times a second."""
+    monkeypatch.setattr(liveness, "_BEAT_S", 0.05)
+
+
+class Listener:
+    """A watch, and what it has told."""
+
+    def __init__(self, end: socket.socket, timeout_s: float) -> None:
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.held: list[Beat] = []
+        self.watch = LivenessWatch(
+            end, timeout_s, self.failed.set_result, self.held.append
+        )
+
+
+async def test_silence_is_told_once_somebody_was_heard() -> None:
+    mine, theirs = socket.socketpair()
+    listener = Listener(mine, 0.3)
+    theirs.sendall(encode(Beat(0.0, None)))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await asyncio.shield(listener.failed)
+    async with asyncio.timeout(20):
+        reason = await listener.failed
+    assert "gave no sign of life for 0.3 s" in reason
+    assert "heartbeat_timeout_s" in reason
+    listener.watch.close()
+    assert theirs.recv(1) == b""
+    theirs.close()
+
+
+async def test_who_was_never_heard_has_the_time_that_a_start_takes() -> None:
+    mine, theirs = socket.socketpair()
+    listener = Listener(mine, 0.1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await asyncio.shield(listener.failed)
+    listener.watch.close()
+    theirs.close()
+
+
+async def test_a_parent_that_was_held_accuses_nobody() -> None:
+    mine, theirs = socket.socketpair()
+    listener = Listener(mine, 0.5)
+    ended = threading.Event()
+    Heart(theirs, ended.set)
+    await asyncio.sleep(0.1)
+    time.sleep(1.5)
+    await asyncio.sleep(0.2)
+    assert not listener.failed.done()
+    listener.watch.close()
+    assert ended.wait(20)
+
+
+async def test_a_loop_that_is_held_is_told_with_its_line_and_not_accused() -> None:
+    mine, theirs = socket.socketpair()
+    listener = Listener(mine, 0.5)
+    ended = threading.Event()
+
+    async def work(heart: Heart) -> None:
+        heart.watch(asyncio.get_running_loop())
+        await asyncio.sleep(0.1)
+        time.sleep(1.5)
+
+    line = work.__code__.co_firstlineno + 3
+    heart = Heart(theirs, ended.set)
+    thread = threading.Thread(target=asyncio.run, args=[work(heart)])
+    thread.start()
+    async with asyncio.timeout(20):
+        while thread.is_alive():
+            await asyncio.sleep(0.05)
+    assert not listener.failed.done()
+    # Pauses between reports double: 30 beats in vain, and no more than these.
+    assert 1 <= len(listener.held) <= 4
+    first = listener.held[0]
+    assert first.held_s >= 0.15
+    assert first.held is not None
+    assert first.held.line == f"{__file__}:{line}"
+    assert any("in work" in frame for frame in first.held.stack)
+    listener.watch.close()
+    assert ended.wait(20)
+
+
+async def test_a_worker_learns_that_its_parent_is_gone() -> None:
+    mine, theirs = socket.socketpair()
+    orphaned = threading.Event()
+    Heart(theirs, orphaned.set)
+    mine.close()
+    assert orphaned.wait(20)
+    theirs.close()
+
+
+async def test_a_parent_that_reads_nothing_stops_no_heart(monkeypatch: Any) -> None:
+    """What was begun is ended before the next beat, so that frames stay frames."""
+    frame = encode(Beat(0.0, None))
+    padded = frame * 50_000
+    monkeypatch.setattr(liveness, "encode", lambda beat: padded)
+    mine, theirs = socket.socketpair()
+    orphaned = threading.Event()
+    Heart(theirs, orphaned.set)
+    await asyncio.sleep(0.5)
+    assert not orphaned.is_set()
+    received = 0
+    async with asyncio.timeout(20):
+        while received < 2 * len(padded):
+            data = mine.recv(len(frame) - received % len(frame))
+            assert data == frame[received % len(frame) :][: len(data)]
+            received += len(data)
+            await asyncio.sleep(0)
+    mine.close()
+    assert orphaned.wait(20)
+
+
+async def test_what_is_no_sign_of_life_breaks_the_protocol() -> None:
+    mine, theirs = socket.socketpair()
+    listener = Listener(mine, 50)
+    theirs.sendall(encode(Cancel()))
+    async with asyncio.timeout(20):
+        assert "broke the protocol" in await listener.failed
+    listener.watch.close()
+    theirs.close()
+
+
+def hold(value: int) -> int:
+    _HELD.set()
+    _RELEASED.wait(20)
+    return value
+
+
+_HELD, _RELEASED = threading.Event(), threading.Event()
+
+
+@pytest.mark.parametrize("function", [hold, functools.partial(hold)])
+def test_the_operator_of_a_fused_chain_is_told_by_its_function(function: Any) -> None:
+    _HELD.clear()
+    _RELEASED.clear()
+    seen: list[HeldLoop | None] = []
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([1]).map(abs).name("before").map(function)
+    stream = stream.name("slow").uid("slow-1").map(abs).name("after")
+    thread = threading.Thread(target=lambda: am.run(collect()))
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def collect() -> None:
+        loops.append(asyncio.get_running_loop())
+        await stream.collect()
+
+    thread.start()
+    assert _HELD.wait(20)
+    assert thread.ident is not None
+    seen.append(look_at_loop(loops[0], thread.ident))
+    _RELEASED.set()
+    thread.join()
+    (held,) = seen
+    assert held is not None
+    assert (held.operator, held.uid) == ("slow", "slow-1")
+    assert "slow" in held.task
+    assert held.line == f"{__file__}:{hold.__code__.co_firstlineno + 2}"
+
+
+@pytest.mark.parametrize("timeout_s", [2.9, 0, -1, float("nan")])
+def test_a_heartbeat_timeout_that_beats_cannot_keep(timeout_s: float) -> None:
+    with pytest.raises(am.UsageError, match="heartbeat_timeout_s"):
+        am.JobConfig(heartbeat_timeout_s=timeout_s)
+    assert am.JobConfig(heartbeat_timeout_s=float("inf"))
+
+
+def test_a_stopped_thread_has_no_loop_to_look_at() -> None:
+    loop: Any = None
+    assert look_at_loop(loop, os.getpid() << 20) is None

@@ -1,0 +1,102 @@
+"""Programs for processes of their own, and what tests ask of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+# Without ``if __name__ == "__main__"``: a worker that imported it would start a job.
+SCRIPT = """
+from dataclasses import dataclass
+import aiomailbox as am
+
+print("loaded", flush=True)
+
+@dataclass
+class Pair:
+    key: int
+    value: int
+
+def square(number):
+    return Pair(number % 3, number * number)
+
+def endless():
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+env = am.StreamExecutionEnvironment(parallelism=2)
+env.deployment = am.Processes(2)
+"""
+ENDLESS = """
+import sys
+squares = env.from_collection(endless()).rebalance().map(square)
+def show(value):
+    if value < 2:
+        print("running", flush=True)
+squares.map(lambda pair: pair.value).sink_to(show)
+am.run(env.execute())
+"""
+
+
+def start(
+    directory: Path, text: str, *arguments: str, cwd: Path | None = None
+) -> subprocess.Popen[str]:
+    """Start a program that is written into a directory."""
+    script = directory / "program.py"
+    script.write_text(text)
+    return subprocess.Popen(
+        [sys.executable, *arguments, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd or directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def wait_until(what: Callable[[], Any], seconds: float = 5.0) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def expect(program: subprocess.Popen[str], line: str) -> None:
+    """Wait until a program has printed a line."""
+    assert program.stdout is not None
+    for found in program.stdout:
+        # Several workers may write at once.
+        if line in found:
+            return
+    assert program.stderr is not None
+    pytest.fail(program.stderr.read())
+
+
+def workers_of(program: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return the worker processes of a program."""
+    return [
+        process
+        for process in psutil.Process(program.pid).children()
+        if any("processes.worker" in part for part in process.cmdline())
+    ]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Say whether a process runs, or could."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
