@@ -30,7 +30,12 @@ from aiomailbox.api import (
     run,
 )
 from aiomailbox.availability import Availability
-from aiomailbox.connectors import AsyncIterableSource, CollectionSource, FunctionSink
+from aiomailbox.connectors import (
+    AsyncIterableSource,
+    CollectionSource,
+    FileSource,
+    FunctionSink,
+)
 from aiomailbox.durations import days, hours, millis, minutes, seconds
 from aiomailbox.errors import (
     AioMailboxError,
@@ -183,6 +188,7 @@ __all__ = [
     "EventTimeSessionWindows",
     "EventTimeTrigger",
     "Evictor",
+    "FileSource",
     "FunctionSink",
     "GlobalWindows",
     "HeapStateBackend",

@@ -426,3 +426,18 @@ class StorageClaimedError(WorldError):
             f"{place} belongs to {owner or 'another job'}, which still runs. Give each "
             "job a place of its own, or wait until that one has ended."
         )
+
+
+class InvalidRecordError(WorldError):
+    """A file has something at a place where a record should be.
+
+    Args:
+        name: The file.
+        position: The byte where it begins.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, name: str, position: int, problem: str) -> None:
+        self.name = name
+        self.position = position
+        super().__init__(f"{name}, at byte {position}: {problem}")

@@ -11,11 +11,18 @@ from typing import Any, Final
 
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.collection import CollectionSource
+from aiomailbox.connectors.files import FileSource
 from aiomailbox.connectors.function_sink import FunctionSink
 from aiomailbox.connectors.pull_sink import PullSink
 from aiomailbox.errors import MissingExtraError
 
-__all__ = ["AsyncIterableSource", "CollectionSource", "FunctionSink", "PullSink"]
+__all__ = [
+    "AsyncIterableSource",
+    "CollectionSource",
+    "FileSource",
+    "FunctionSink",
+    "PullSink",
+]
 
 # Names behind an extra: where it is, the extra, what the extra brings.
 _BEHIND_AN_EXTRA: Final = {

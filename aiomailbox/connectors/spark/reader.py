@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from aiomailbox.availability import Availability
+from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.jobs import JobTag, spark_job_error
-from aiomailbox.connectors.spark.pump import Pump
 from aiomailbox.connectors.spark.reading import (
     Chunk,
     PartCount,

@@ -1,0 +1,137 @@
+"""Finds files, and deals them out to readers that ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiomailbox.operators import EnumeratorContext
+
+__all__ = ["FileEnumerator", "FileSplit", "FilesSeen"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileSplit:
+    """A file, from a position on.
+
+    Attributes:
+        split_id: The file's name.
+        position: Where to go on; a byte or a row, as the format says.
+    """
+
+    split_id: str
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FilesSeen:
+    """What an enumerator needs to go on.
+
+    Attributes:
+        splits: The files that no reader has yet.
+        seen: All files that were found, and are still there.
+    """
+
+    splits: list[FileSplit]
+    seen: list[str]
+
+
+class FileEnumerator:
+    """Deals files out in their order; with an interval it goes on looking for new ones.
+
+    Args:
+        context: The job.
+        find: Returns the names of all files; blocks, and is called in a thread when it
+            is called again.
+        interval_s: How often to look, in seconds; None to look once.
+        state: What `snapshot` of an earlier one returned, or None.
+
+    Raises:
+        OSError: If there is nothing to read.
+    """
+
+    def __init__(
+        self,
+        context: EnumeratorContext[FileSplit],
+        find: Callable[[], list[str]],
+        interval_s: float | None,
+        state: FilesSeen | None,
+    ) -> None:
+        self._context = context
+        self._find = find
+        self._interval_s = interval_s
+        self._unassigned: list[FileSplit] = []
+        self._seen: set[str] = set()
+        self._waiting: list[int] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._search: asyncio.Future[list[str]] | None = None
+        if state is not None:
+            self._unassigned += state.splits
+            self._seen |= set(state.seen)
+        if state is None or interval_s is not None:
+            self._add(find())
+
+    def start(self) -> None:
+        """Begin to look for new files, if that is wanted."""
+        if self._interval_s is not None:
+            self._arm(self._interval_s)
+
+    def add_reader(self, subtask_index: int) -> None:
+        """Nothing: readers ask."""
+
+    def handle_split_request(self, subtask_index: int) -> None:
+        """Give a reader the next file, now or when there is one."""
+        if self._unassigned:
+            self._context.assign_splits(subtask_index, [self._unassigned.pop(0)])
+        elif self._interval_s is None:
+            self._context.signal_no_more_splits(subtask_index)
+        elif subtask_index not in self._waiting:
+            self._waiting.append(subtask_index)
+
+    def add_splits_back(self, splits: list[FileSplit], subtask_index: int) -> None:
+        """Take back files that a failed reader had; they come next."""
+        self._unassigned[:0] = splits
+        self._serve()
+
+    def snapshot(self) -> FilesSeen:
+        """Return the files that nobody has yet, and all that were seen."""
+        return FilesSeen(list(self._unassigned), sorted(self._seen))
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._search is not None:
+            self._search.cancel()
+        self._interval_s = None
+
+    def _arm(self, interval_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(interval_s, self._look)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._search = loop.run_in_executor(None, self._find)
+        self._search.add_done_callback(self._on_found)
+
+    def _on_found(self, search: asyncio.Future[list[str]]) -> None:
+        if search.cancelled() or self._interval_s is None:
+            return
+        # A directory that cannot be listed now may be there again in a while.
+        if search.exception() is None:
+            self._add(search.result())
+            self._serve()
+        self._arm(self._interval_s)
+
+    def _add(self, names: list[str]) -> None:
+        self._unassigned += [
+            FileSplit(name) for name in names if name not in self._seen
+        ]
+        # Those that were deleted need not be remembered.
+        self._seen = set(names)
+
+    def _serve(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for subtask_index in waiting:
+            self.handle_split_request(subtask_index)

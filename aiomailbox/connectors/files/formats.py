@@ -1,0 +1,319 @@
+"""How records are read from a file, from a position on; blocks, so it runs in a thread."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import typing
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final, Protocol
+
+import msgspec
+
+from aiomailbox.connectors.files.places import open_file
+from aiomailbox.errors import InvalidArgumentError, InvalidRecordError
+from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
+
+__all__ = ["CsvFormat", "FileChunk", "FileFormat", "JsonLinesFormat", "TextFormat"]
+
+_LINE_BYTES_MAX: Final = 64 << 20
+# A run is handed over with these many bytes, however few records it has.
+_CHUNK_BYTES: Final = 1 << 20
+
+Decode = Callable[[bytes], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FileChunk:
+    """Consecutive records of a file.
+
+    Attributes:
+        run: The records.
+        positions: The position behind each record, as many as the run has records.
+    """
+
+    run: Run
+    positions: Sequence[int]
+
+
+class FileFormat(Protocol):
+    """Reads files of one kind; what a position is, is the format's."""
+
+    @property
+    def record_types(self) -> tuple[type, ...]:
+        """The class of the records, if it is the user's."""
+        ...
+
+    def read(self, name: str, position: int) -> Iterator[FileChunk]:
+        """Yield the records from a position on; 0 is the beginning."""
+        ...
+
+
+class TextFormat:
+    """Each line is a record, a str without its end; positions are bytes.
+
+    Args:
+        encoding: Of the file.
+    """
+
+    record_types: tuple[type, ...] = ()
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self._encoding = encoding
+
+    def read(self, name: str, position: int) -> Iterator[FileChunk]:
+        """Yield the lines from a byte on."""
+        encoding = self._encoding
+        return _read_lines(
+            name, position, lambda line: line.decode(encoding).rstrip("\r\n")
+        )
+
+
+class JsonLinesFormat:
+    """Each line is a JSON value; positions are bytes, and empty lines are passed over.
+
+    Args:
+        records: dict for any JSON value as it is, or the class of the records.
+    """
+
+    def __init__(self, records: Any) -> None:
+        self._records = records
+        self.record_types = _record_types(records)
+
+    def read(self, name: str, position: int) -> Iterator[FileChunk]:
+        """Yield the values from a byte on."""
+        return _read_lines(name, position, self._decoder(), skip_empty=True)
+
+    def _decoder(self) -> Decode:
+        if self._records is dict:
+            return msgspec.json.Decoder().decode
+        shape, make = _shape_of(self._records)
+        decode: Decode = msgspec.json.Decoder(shape).decode
+        if make is None:
+            return decode
+        return lambda line: make(decode(line))
+
+
+class CsvFormat:
+    """Each row is a record; positions are bytes.
+
+    Args:
+        records: dict for texts by column, or a class, whose fields' types the texts
+            are converted to.
+        columns: The names of the columns; None takes them from the first row.
+        delimiter: What is between two columns.
+        encoding: Of the file.
+    """
+
+    def __init__(
+        self,
+        records: Any,
+        columns: tuple[str, ...] | None,
+        delimiter: str,
+        encoding: str,
+    ) -> None:
+        self._records = records
+        self._columns = columns
+        self._delimiter = delimiter
+        self._encoding = encoding
+        self.record_types = _record_types(records)
+
+    def read(self, name: str, position: int) -> Iterator[FileChunk]:
+        """Yield the rows from a byte on."""
+        with open_file(name) as file:
+            lines = _Lines(name, file, self._encoding, _skip_mark(file))
+            rows = csv.reader(lines, delimiter=self._delimiter, strict=True)
+            columns = self._columns
+            if columns is None:
+                columns = tuple(next(rows, ()))
+            if position > lines.position:
+                file.seek(position)
+                lines.position = position
+            yield from self._chunks(name, lines, rows, columns)
+
+    def _chunks(
+        self,
+        name: str,
+        lines: _Lines,
+        rows: Iterator[list[str]],
+        columns: tuple[str, ...],
+    ) -> Iterator[FileChunk]:
+        make = self._maker()
+        collected = _Collected()
+        start = lines.position
+        while True:
+            try:
+                row = next(rows, None)
+                if row is None:
+                    break
+                end = lines.position
+                # The csv module calls an empty line a row without columns.
+                if row:
+                    texts = dict(zip(columns, row, strict=True))
+                    collected.add(make(texts), end)
+            except (csv.Error, ValueError, msgspec.ValidationError) as error:
+                raise InvalidRecordError(name, start, _of_row(error)) from error
+            if collected.is_full(end - start):
+                yield collected.take()
+            start = end
+        if collected:
+            yield collected.take()
+
+    def _maker(self) -> Callable[[dict[str, str]], Any]:
+        if self._records is dict:
+            return lambda texts: texts
+        shape, make = _shape_of(self._records)
+
+        def convert(texts: dict[str, str]) -> Any:
+            value: Any = msgspec.convert(texts, shape, strict=False)
+            return value if make is None else make(value)
+
+        return convert
+
+
+class _Collected:
+    """Records on their way into a chunk."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._values: list[Any] = []
+        self._positions: list[int] = []
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def add(self, value: Any, position: int) -> None:
+        self._values.append(value)
+        self._positions.append(position)
+
+    def is_full(self, size_bytes: int) -> bool:
+        """Count what was read; say whether it is enough for a chunk."""
+        self._bytes += size_bytes
+        return len(self._values) >= RUN_LENGTH_MAX or self._bytes >= _CHUNK_BYTES
+
+    def take(self) -> FileChunk:
+        chunk = FileChunk(ListRun(self._values), self._positions)
+        self._clear()
+        return chunk
+
+
+class _Lines:
+    """Decoded lines, one after the other, with the byte behind the last one."""
+
+    def __init__(self, name: str, file: BinaryIO, encoding: str, position: int) -> None:
+        self.position = position
+        self._name = name
+        self._file = file
+        self._encoding = encoding
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = read_line(self._name, self._file, self.position)
+        if not line:
+            raise StopIteration
+        self.position += len(line)
+        return line.decode(self._encoding)
+
+
+def read_line(name: str, file: BinaryIO, position: int) -> bytes:
+    """Return the next line with its end, empty at the end of the file.
+
+    Raises:
+        InvalidRecordError: If it has more than 64 MiB.
+    """
+    line = file.readline(_LINE_BYTES_MAX + 1)
+    if len(line) > _LINE_BYTES_MAX:
+        raise InvalidRecordError(
+            name, position, f"a line has more than {_LINE_BYTES_MAX} bytes"
+        )
+    return line
+
+
+def _read_lines(
+    name: str, position: int, decode: Decode, *, skip_empty: bool = False
+) -> Iterator[FileChunk]:
+    collected = _Collected()
+    with open_file(name) as file:
+        if position:
+            file.seek(position)
+        else:
+            position = _skip_mark(file)
+        while line := read_line(name, file, position):
+            end = position + len(line)
+            if not skip_empty or not line.isspace():
+                try:
+                    collected.add(decode(line), end)
+                except (ValueError, msgspec.MsgspecError) as error:
+                    raise InvalidRecordError(name, position, str(error)) from error
+            if collected.is_full(len(line)):
+                yield collected.take()
+            position = end
+    if collected:
+        yield collected.take()
+
+
+def _skip_mark(file: BinaryIO) -> int:
+    """Pass over the byte order mark that some programs begin UTF-8 with."""
+    if file.read(len(BOM_UTF8)) == BOM_UTF8:
+        return len(BOM_UTF8)
+    file.seek(0)
+    return 0
+
+
+def _of_row(error: Exception) -> str:
+    text = str(error)
+    if text.startswith("zip()"):
+        return "the row has another number of columns than the first row"
+    return text
+
+
+def _record_types(records: Any) -> tuple[type, ...]:
+    """Return the class of the records, unless they are dicts.
+
+    Raises:
+        InvalidArgumentError: If it is no class of records.
+    """
+    if records is dict:
+        return ()
+    _shape_of(records)
+    return (records,)
+
+
+def _shape_of(kind: type) -> tuple[type, Callable[[Any], Any] | None]:
+    """Return the type to decode objects as, and what makes the record of it.
+
+    msgspec takes a NamedTuple for an array, and files have objects.
+    """
+    is_class = isinstance(kind, type)
+    if is_class and (
+        dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
+    ):
+        return kind, None
+    fields = getattr(kind, "_fields", None)
+    if not is_class or fields is None or not issubclass(kind, tuple):
+        raise InvalidArgumentError(
+            "records",
+            f"{kind!r} is not a kind of record",
+            "Use dict, a dataclass, a msgspec.Struct or a NamedTuple class.",
+        )
+    types = typing.get_type_hints(kind)
+    defaults: dict[str, Any] = getattr(kind, "_field_defaults", {})
+    shape = msgspec.defstruct(
+        kind.__name__,
+        [
+            (name, types.get(name, Any), defaults[name])
+            if name in defaults
+            else (name, types.get(name, Any))
+            for name in fields
+        ],
+    )
+    astuple = msgspec.structs.astuple
+    new = tuple.__new__
+    return shape, lambda value: new(kind, astuple(value))

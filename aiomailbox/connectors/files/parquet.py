@@ -1,0 +1,80 @@
+"""Parquet files as columns; positions are rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker, record_form
+from aiomailbox.connectors.files.formats import FileChunk
+from aiomailbox.connectors.files.places import open_file
+from aiomailbox.errors import DamagedFileError
+from aiomailbox.records import ListRun, Run
+
+__all__ = ["ParquetFormat"]
+
+
+class ParquetFormat:
+    """The rows of Parquet files, a batch at a time.
+
+    Args:
+        records: ``"namedtuple"``, dict, a class, or ``"batch"``: each Arrow batch is
+            one record.
+        columns: Which columns to read; None for all.
+        batch_rows: The most rows of a batch.
+    """
+
+    def __init__(
+        self, records: Any, columns: tuple[str, ...] | None, batch_rows: int
+    ) -> None:
+        self._form: RecordForm | None = None
+        if records != "batch":
+            self._form = record_form(records)
+        self._columns = None if columns is None else list(columns)
+        self._batch_rows = batch_rows
+        is_class = isinstance(records, type) and records is not dict
+        self.record_types: tuple[type, ...] = (records,) if is_class else ()
+
+    def read(self, name: str, position: int) -> Iterator[FileChunk]:
+        """Yield the batches from a row on."""
+        with open_file(name) as source:
+            try:
+                file = parquet.ParquetFile(source)
+                maker: RowMaker | None = None
+                for first, batch in self._batches(file, position):
+                    if self._form is not None and maker is None:
+                        maker = RowMaker(batch.schema, self._form)
+                    yield _chunk(first, batch, maker)
+            except pa.ArrowInvalid as error:
+                raise DamagedFileError(name, str(error)) from error
+
+    def _batches(
+        self, file: parquet.ParquetFile, position: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield batches with the number of their first row."""
+        first = 0
+        groups: list[int] = []
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            # Whole groups before the position need not be read.
+            if not groups and first + rows <= position:
+                first += rows
+            else:
+                groups.append(group)
+        for batch in file.iter_batches(self._batch_rows, groups, self._columns):
+            skip = min(max(0, position - first), batch.num_rows)
+            if skip < batch.num_rows:
+                yield first + skip, batch.slice(skip)
+            first += batch.num_rows
+
+
+def _chunk(first: int, batch: pa.RecordBatch, maker: RowMaker | None) -> FileChunk:
+    end = first + batch.num_rows
+    run: Run
+    if maker is None:
+        run = ListRun([batch])
+        return FileChunk(run, [end])
+    return FileChunk(ArrowRun(batch, maker), range(first + 1, end + 1))

@@ -1,0 +1,231 @@
+"""Files as a source: JSON lines, CSV, text and Parquet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, Literal
+
+from aiomailbox.connectors.files.enumerator import (
+    FileEnumerator,
+    FileSplit,
+    FilesSeen,
+)
+from aiomailbox.connectors.files.formats import (
+    CsvFormat,
+    FileFormat,
+    JsonLinesFormat,
+    TextFormat,
+)
+from aiomailbox.connectors.files.places import find_files
+from aiomailbox.connectors.files.reader import FileReader
+from aiomailbox.durations import duration_s
+from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
+from aiomailbox.operators import (
+    Boundedness,
+    EnumeratorContext,
+    ReaderContext,
+    RecordFields,
+)
+from aiomailbox.policies import check_count
+
+__all__ = ["FileSource"]
+
+Format = Literal["jsonl", "csv", "text", "parquet"]
+
+_BY_ENDING: Final[dict[str, Format]] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".txt": "text",
+    ".log": "text",
+    ".parquet": "parquet",
+}
+
+
+class FileSource:
+    """The records of files, one file after the other for each reader.
+
+    Files are dealt out in their order to readers that ask; each file has a watermark of
+    its own and holds event time back until it has been read. Reading happens in a
+    thread, a bounded way ahead of the pipeline. A snapshot says which files are still
+    to be read, and the byte (Parquet: the row) to go on with, so the source goes on
+    exactly where a snapshot was taken, as long as files do not change. A file has to be
+    complete when it appears: write it elsewhere and move it.
+
+    Args:
+        path: A file, a directory, a pattern with ``*``, a URL that fsspec knows (extra
+            ``storage``), or several of these. Of a directory, names that begin with a
+            dot or an underscore are left out.
+        format: ``"jsonl"``, ``"csv"``, ``"text"`` (each line is a str) or
+            ``"parquet"`` (needs pyarrow); None to go by the ending of the path, before
+            ``.gz``.
+        records: What a record is: dict, a dataclass, a `msgspec.Struct` or a NamedTuple
+            class; for Parquet also ``"namedtuple"`` and ``"batch"`` (each Arrow batch
+            is one record). None for dict, for Parquet ``"namedtuple"``.
+        columns: CSV: the names of the columns, where the first row does not have them;
+            Parquet: which columns to read.
+        watch: How often to look for new files, a timedelta or seconds: the source never
+            ends then. None to read what is there.
+        delimiter: CSV: what is between two columns.
+        encoding: CSV and text: the files' encoding, one in which no byte of a line is
+            that of its end.
+        batch_rows: Parquet: the most rows of a batch.
+
+    Raises:
+        InvalidArgumentError: If an argument has a value that cannot work.
+        WrongTypeError: If ``path`` is no path.
+        MissingExtraError: If Parquet is read and pyarrow is not installed.
+
+    Concept:
+        Flink, ``FileSource``.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> file = pathlib.Path(tempfile.mkdtemp(), "orders.jsonl")
+        >>> _ = file.write_text('{"user": "ann", "price": 3}')
+        >>> FileSource(file)
+        <FileSource of jsonl files in ...orders.jsonl>
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        format: Format | None = None,  # noqa: A002 -- the word that users know
+        *,
+        records: Any = None,
+        columns: Sequence[str] | None = None,
+        watch: timedelta | float | None = None,
+        delimiter: str = ",",
+        encoding: str = "utf-8",
+        batch_rows: int = 10_000,
+    ) -> None:
+        self._paths = _paths(path)
+        self._format = _format(format, self._paths)
+        self._interval_s = None if watch is None else duration_s(watch, "watch")
+        if self._interval_s is not None and self._interval_s < 0.01:
+            raise InvalidArgumentError(
+                "watch", f"{watch} is too often", "Use at least 10 ms."
+            )
+        check_count(batch_rows, "batch_rows")
+        names = None if columns is None else _columns(columns, self._format)
+        self._reading = _reading(
+            self._format, records, names, delimiter, encoding, batch_rows
+        )
+
+    @property
+    def boundedness(self) -> Boundedness:
+        """Unbounded if it goes on looking for files."""
+        return (
+            Boundedness.BOUNDED if self._interval_s is None else Boundedness.UNBOUNDED
+        )
+
+    @property
+    def record_types(self) -> tuple[type, ...]:
+        """The class of the records, if it is the user's."""
+        return self._reading.record_types
+
+    @property
+    def record_fields(self) -> RecordFields | None:
+        """The fields of the records, if their class is known."""
+        types = self.record_types
+        return RecordFields.of_type(types[0]) if types else None
+
+    def create_enumerator(
+        self, context: EnumeratorContext[FileSplit], state: object | None = None
+    ) -> FileEnumerator:
+        """Create the enumerator.
+
+        Raises:
+            FileNotFoundError: If a path names nothing.
+        """
+        assert state is None or isinstance(state, FilesSeen)
+        find = partial(find_files, self._paths)
+        return FileEnumerator(context, find, self._interval_s, state)
+
+    def create_reader(self, context: ReaderContext) -> FileReader:
+        """Create a reader."""
+        return FileReader(context, self._reading, depth=2)
+
+    def __repr__(self) -> str:
+        return f"<FileSource of {self._format} files in {', '.join(self._paths)}>"
+
+
+def _paths(path: Any) -> tuple[str, ...]:
+    if isinstance(path, str | os.PathLike):
+        path = [path]
+    elif not isinstance(path, Iterable):
+        raise WrongTypeError("path", f"{path!r} is no path", "Give a str or a Path.")
+    paths = []
+    for one in path:
+        if not isinstance(one, str | os.PathLike):
+            raise WrongTypeError("path", f"{one!r} is no path", "Give a str or a Path.")
+        paths.append(os.fspath(one))
+    if not paths or not all(paths):
+        raise InvalidArgumentError("path", "it is empty", "Give at least one path.")
+    return tuple(paths)
+
+
+def _format(chosen: Any, paths: tuple[str, ...]) -> Format:
+    if chosen is not None:
+        if chosen not in _BY_ENDING.values():
+            raise InvalidArgumentError(
+                "format",
+                f"{chosen!r} is unknown",
+                'Use "jsonl", "csv", "text" or "parquet".',
+            )
+        known: Format = chosen
+        return known
+    endings = {os.path.splitext(path.removesuffix(".gz"))[1].lower() for path in paths}
+    found = {_BY_ENDING.get(ending) for ending in endings}
+    format_ = found.pop() if len(found) == 1 else None
+    if format_ is None:
+        raise InvalidArgumentError(
+            "format",
+            f"it does not follow from {', '.join(paths)}",
+            'Say "jsonl", "csv", "text" or "parquet".',
+        )
+    return format_
+
+
+def _columns(columns: Sequence[str], format_: Format) -> tuple[str, ...]:
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise WrongTypeError(
+            "columns", f"{columns!r} are no names", 'Give a list, as ["user", "price"].'
+        )
+    if format_ not in {"csv", "parquet"}:
+        raise InvalidArgumentError(
+            "columns", f"{format_} files have none", "Leave it out."
+        )
+    if len(set(columns)) < len(columns):
+        raise InvalidArgumentError("columns", "two have one name", "Rename one.")
+    return tuple(columns)
+
+
+def _reading(
+    format_: Format,
+    records: Any,
+    columns: tuple[str, ...] | None,
+    delimiter: str,
+    encoding: str,
+    batch_rows: int,
+) -> FileFormat:
+    match format_:
+        case "parquet":
+            try:
+                from aiomailbox.connectors.files.parquet import ParquetFormat
+            except ImportError as error:
+                raise MissingExtraError("FileSource of Parquet", "spark") from error
+            return ParquetFormat(records or "namedtuple", columns, batch_rows)
+        case "text":
+            if records is not None:
+                raise InvalidArgumentError(
+                    "records", "each line of a text is a str", "Leave it out."
+                )
+            return TextFormat(encoding)
+        case "csv":
+            return CsvFormat(records or dict, columns, delimiter, encoding)
+        case "jsonl":
+            return JsonLinesFormat(records or dict)

@@ -1,0 +1,382 @@
+"""Files as a source: what is read, in which order, and from where it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import gzip
+import json
+import pickle
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given, strategies as st
+from pyarrow import parquet
+
+import aiomailbox as am
+from aiomailbox.connectors.files import FileSource, FileSplit, FilesSeen
+from aiomailbox.connectors.files.formats import FileFormat
+from aiomailbox.connectors.files.places import find_files
+from aiomailbox.errors import (
+    DamagedFileError,
+    InvalidArgumentError,
+    InvalidRecordError,
+    JobFailedError,
+    WrongTypeError,
+)
+
+pytestmark = pytest.mark.real_time
+
+
+@dataclass
+class Order:
+    user: str
+    price: float
+    count: int = 1
+
+
+class Item(NamedTuple):
+    user: str
+    price: float
+    count: int = 1
+
+
+class Row(msgspec.Struct):
+    user: str
+    price: float
+    count: int = 1
+
+
+ORDERS = [
+    {"user": "ann", "price": 3.5, "count": 2},
+    {"user": "bob", "price": 1.0, "count": 4},
+    {"user": "zoë\n", "price": 2.0, "count": 1},
+]
+
+
+def write_json(path: Path, records: list[Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    return path
+
+
+def write_csv(path: Path, records: list[dict[str, Any]]) -> Path:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(records[0]))
+        writer.writeheader()
+        writer.writerows(records)
+    return path
+
+
+def write_parquet(path: Path, records: list[dict[str, Any]], group: int = 2) -> Path:
+    parquet.write_table(pa.Table.from_pylist(records), path, row_group_size=group)
+    return path
+
+
+async def collect(source: Any, parallelism: int = 1) -> list[Any]:
+    env = am.StreamExecutionEnvironment(parallelism=parallelism)
+    return await env.from_source(source).collect()
+
+
+async def test_json_lines_are_records(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "orders.jsonl", ORDERS)
+    assert await collect(FileSource(path)) == ORDERS
+
+
+@pytest.mark.parametrize("kind", [Order, Item, Row])
+async def test_records_are_objects_of_a_class(tmp_path: Path, kind: type) -> None:
+    expected = [kind(**order) for order in ORDERS]
+    path = write_json(tmp_path / "orders.jsonl", ORDERS)
+    assert await collect(FileSource(path, records=kind)) == expected
+    path = write_csv(tmp_path / "orders.csv", ORDERS)
+    assert await collect(FileSource(path, records=kind)) == expected
+    path = write_parquet(tmp_path / "orders.parquet", ORDERS)
+    assert await collect(FileSource(path, records=kind)) == expected
+
+
+async def test_fields_with_a_default_may_be_missing(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "orders.jsonl", [{"user": "ann", "price": 1}])
+    assert await collect(FileSource(path, records=Item)) == [Item("ann", 1.0, 1)]
+
+
+async def test_rows_of_csv_are_dicts_of_texts(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "orders.csv", ORDERS)
+    texts = [{name: str(value) for name, value in row.items()} for row in ORDERS]
+    assert await collect(FileSource(path)) == texts
+
+
+async def test_csv_may_have_no_header_and_another_delimiter(tmp_path: Path) -> None:
+    path = tmp_path / "orders.csv"
+    path.write_text("ann;1\n\nbob;2", "utf-8")
+    source = FileSource(path, columns=["user", "price"], delimiter=";")
+    assert await collect(source) == [
+        {"user": "ann", "price": "1"},
+        {"user": "bob", "price": "2"},
+    ]
+
+
+async def test_lines_of_text_are_strings(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes("one\r\n\nz\u00fcrich".encode("latin-1"))
+    lines = await collect(FileSource(path, encoding="latin-1"))
+    assert lines == ["one", "", "zürich"]
+
+
+async def test_parquet_gives_named_tuples_dicts_or_batches(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "orders.parquet", ORDERS)
+    named = await collect(FileSource(path))
+    assert [record._asdict() for record in named] == ORDERS
+    assert await collect(FileSource(path, records=dict)) == ORDERS
+    chosen = FileSource(path, records=dict, columns=["user"])
+    assert await collect(chosen) == [{"user": row["user"]} for row in ORDERS]
+    batches = await collect(FileSource(path, records="batch", batch_rows=2))
+    assert [batch.num_rows for batch in batches] == [2, 1]
+    assert pa.Table.from_batches(batches).to_pylist() == ORDERS
+
+
+async def test_compressed_and_marked_files_are_read(tmp_path: Path) -> None:
+    data = b"\xef\xbb\xbf" + json.dumps(ORDERS[0]).encode()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(data))
+    (tmp_path / "b.csv").write_bytes(b"\xef\xbb\xbfuser\nann\n")
+    assert await collect(FileSource(tmp_path / "a.jsonl.gz")) == [ORDERS[0]]
+    assert await collect(FileSource(tmp_path / "b.csv")) == [{"user": "ann"}]
+
+
+async def test_files_come_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for name in ("b/2", "a/1", "c/3"):
+        write_json(tmp_path / f"{name}.jsonl", [name])
+    for hidden in (".tmp/4", "_staging/5", "b/.6"):
+        write_json(tmp_path / f"{hidden}.jsonl", [hidden])
+    source = FileSource(tmp_path, "jsonl")
+    assert await collect(source) == ["a/1", "b/2", "c/3"]
+    assert await collect(FileSource(tmp_path / "*" / "[12].jsonl")) == ["a/1", "b/2"]
+    several = FileSource([tmp_path / "c", tmp_path / "a" / "1.jsonl"], "jsonl")
+    assert await collect(several) == ["c/3", "a/1"]
+
+
+async def test_readers_share_the_files(tmp_path: Path) -> None:
+    for number in range(7):
+        write_json(tmp_path / f"{number}.jsonl", [number] * 3)
+    found = await collect(FileSource(tmp_path, "jsonl"), parallelism=3)
+    assert sorted(found) == sorted(list(range(7)) * 3)
+
+
+async def test_an_empty_directory_has_no_records(tmp_path: Path) -> None:
+    assert await collect(FileSource(tmp_path, "jsonl")) == []
+
+
+async def test_a_url_is_read_through_fsspec(tmp_path: Path) -> None:
+    import fsspec
+
+    root = f"memory://{tmp_path.name}"
+    for name in ("a", "b", "_c"):
+        with fsspec.open(f"{root}/in/{name}.jsonl", "w") as file:
+            file.write(json.dumps(name))
+    assert await collect(FileSource(f"{root}/in", "jsonl")) == ["a", "b"]
+    assert await collect(FileSource(f"{root}/in/b*.jsonl")) == ["b"]
+    with pytest.raises(JobFailedError, match="there is no file or directory"):
+        await collect(FileSource(f"{root}/nothing", "jsonl"))
+
+
+def read_all(format_: FileFormat, name: str, position: int = 0) -> list[Any]:
+    found: list[Any] = []
+    for chunk in format_.read(name, position):
+        assert len(chunk.run) == len(chunk.positions)
+        found += zip(chunk.run.values, chunk.positions, strict=True)
+    return found
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+
+
+@given(
+    st.lists(st.tuples(texts, st.integers(0, 9)), min_size=1, max_size=8),
+    st.sampled_from(["jsonl", "csv", "parquet"]),
+)
+def test_reading_goes_on_behind_any_record(
+    tmp_path_factory: pytest.TempPathFactory,
+    records: list[tuple[str, int]],
+    format_: str,
+) -> None:
+    rows = [{"text": text or "-", "number": number} for text, number in records]
+    path = tmp_path_factory.mktemp("files") / f"rows.{format_}"
+    writers = {"jsonl": write_json, "csv": write_csv, "parquet": write_parquet}
+    writers[format_](path, rows)
+    reading = FileSource(path, records=dict)._reading
+    whole = read_all(reading, str(path))
+    assert [record["text"] for record, _ in whole] == [row["text"] for row in rows]
+    for index, (_, position) in enumerate(whole):
+        assert read_all(reading, str(path), position) == whole[index + 1 :]
+
+
+async def test_large_files_come_in_bounded_runs(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "a.jsonl", list(range(5000)))
+    assert await collect(FileSource(path)) == list(range(5000))
+    long = ["x" * 300_000] * 9
+    lengths = [
+        len(chunk.run)
+        for chunk in FileSource(write_json(tmp_path / "b.jsonl", long))._reading.read(
+            str(tmp_path / "b.jsonl"), 0
+        )
+    ]
+    assert lengths == [4, 4, 1]
+
+
+class Context:
+    """An enumerator's job, as lists."""
+
+    parallelism = 2
+
+    def __init__(self) -> None:
+        self.assigned: list[tuple[int, str]] = []
+        self.ended: list[int] = []
+
+    def assign_splits(self, subtask_index: int, splits: list[FileSplit]) -> None:
+        self.assigned += [(subtask_index, split.split_id) for split in splits]
+
+    def signal_no_more_splits(self, subtask_index: int) -> None:
+        self.ended.append(subtask_index)
+
+
+def test_an_enumerator_goes_on_where_it_was(tmp_path: Path) -> None:
+    paths = [str(write_json(tmp_path / f"{name}.jsonl", [])) for name in "abc"]
+    source, context = FileSource(tmp_path, "jsonl"), Context()
+    enumerator = source.create_enumerator(context)
+    enumerator.handle_split_request(1)
+    state = enumerator.snapshot()
+    assert state == FilesSeen([FileSplit(path) for path in paths[1:]], paths)
+    # What comes later is not of this reading.
+    write_json(tmp_path / "d.jsonl", [])
+    restored = source.create_enumerator(context, state)
+    restored.add_splits_back([FileSplit(paths[0], 7)], 1)
+    for _ in range(4):
+        restored.handle_split_request(0)
+    assert context.assigned == [(1, paths[0]), *((0, path) for path in paths)]
+    assert context.ended == [0]
+
+
+async def test_a_watched_directory_gives_new_files(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.jsonl", ["a"])
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    source = FileSource(tmp_path, "jsonl", watch=0.01)
+    assert source.boundedness is am.Boundedness.UNBOUNDED
+    stream: AsyncIterator[Any] = aiter(env.from_source(source))
+    assert await anext(stream) == "a"
+    for name in "cb":
+        temporary = write_json(tmp_path / f".{name}", [name])
+        temporary.rename(tmp_path / f"{name}.jsonl")
+        assert await anext(stream) == name
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_watched_directory_may_be_gone_for_a_while(tmp_path: Path) -> None:
+    place = tmp_path / "in"
+    write_json(place / "a.jsonl", ["a"])
+    context = Context()
+    enumerator = FileSource(place, "jsonl", watch=0.01).create_enumerator(context)
+    enumerator.start()
+    enumerator.handle_split_request(0)
+    place.rename(tmp_path / "away")
+    enumerator.handle_split_request(1)
+    await asyncio.sleep(0.05)
+    (tmp_path / "away").rename(place)
+    write_json(place / "b.jsonl", ["b"])
+    while len(context.assigned) < 2:
+        await asyncio.sleep(0.01)
+    enumerator.close()
+    assert context.assigned[1] == (1, str(place / "b.jsonl"))
+    assert context.ended == []
+
+
+def test_what_was_seen_and_deleted_is_forgotten(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "a.jsonl", [])
+    source = FileSource(tmp_path, "jsonl", watch=1)
+    state = source.create_enumerator(Context()).snapshot()
+    path.unlink()
+    assert source.create_enumerator(Context(), state).snapshot().seen == []
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "problem"),
+    [
+        ("a.jsonl", b'{"user": "a"}\n{"user"', "at byte 14"),
+        ("a.jsonl", b'{"user": "a"}\n[1]\n', "at byte 14"),
+        ("a.csv", b"user\na\nb,c\n", "at byte 7: the row has another number"),
+        ("a.csv", b'user\na\n"b', "at byte 7: unexpected end of data"),
+    ],
+)
+async def test_what_is_no_record_is_named(
+    tmp_path: Path, name: str, data: bytes, problem: str
+) -> None:
+    @dataclass
+    class User:
+        user: str
+
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(JobFailedError, match=problem) as caught:
+        await collect(FileSource(tmp_path / name, records=User))
+    assert isinstance(caught.value.__cause__, InvalidRecordError)
+
+
+async def test_texts_that_do_not_fit_their_class_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("user,price\nann,much\n", "utf-8")
+    with pytest.raises(JobFailedError, match="at byte 11: Expected `float`"):
+        await collect(FileSource(path, records=Order))
+
+
+async def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"something else")
+    with pytest.raises(JobFailedError, match=r"a\.parquet cannot be read") as caught:
+        await collect(FileSource(path))
+    assert isinstance(caught.value.__cause__, DamagedFileError)
+
+
+async def test_a_file_that_is_not_there_fails_the_job(tmp_path: Path) -> None:
+    with pytest.raises(JobFailedError, match="no file or directory"):
+        await collect(FileSource(tmp_path / "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"path": "a"}, "format: it does not follow from a"),
+        ({"path": ["a.csv", "b.jsonl"]}, "format: it does not follow"),
+        ({"path": []}, "path: it is empty"),
+        ({"path": "a", "format": "xml"}, "format: 'xml' is unknown"),
+        ({"path": "a.csv", "columns": ["a", "a"]}, "columns: two have one name"),
+        ({"path": "a.jsonl", "columns": ["a"]}, "columns: jsonl files have none"),
+        ({"path": "a.txt", "records": dict}, "records: each line"),
+        ({"path": "a.jsonl", "records": int}, "records: <class 'int'>"),
+        ({"path": "a.jsonl", "watch": 0}, "watch: 0 is too often"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(
+    arguments: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=problem):
+        FileSource(**arguments)
+
+
+def test_arguments_of_another_type_are_refused() -> None:
+    with pytest.raises(WrongTypeError, match="path: 3 is no path"):
+        FileSource(3)  # type: ignore[arg-type]
+    with pytest.raises(WrongTypeError, match="columns: 'user' are no names"):
+        FileSource("a.csv", columns="user")
+
+
+def test_a_source_of_files_travels(tmp_path: Path) -> None:
+    source = FileSource(tmp_path, "jsonl", records=Order)
+    assert repr(pickle.loads(pickle.dumps(source))) == repr(source)
+    assert source.record_types == (Order,)
+
+
+def test_nothing_is_found_twice(tmp_path: Path) -> None:
+    path = str(write_json(tmp_path / "a.jsonl", []))
+    assert find_files((str(tmp_path), path, f"{tmp_path}/*")) == [path]
