@@ -1,9 +1,11 @@
 """How long a mailbox loop may keep its event loop: the slice.
 
 Theory of operation: without suspending, no timer, socket or sibling task of the event
-loop runs. A slice ends by time, or by the number of turns where time stands still (a
-virtual clock). The clock is read every ``stride`` turns, and the stride follows from
-how long turns took, so that a loop of tiny actions does not pay for it.
+loop runs. A slice is shared by all mailbox loops of an event loop, see
+`aiomailbox.mailbox.governor`; it ends by time, or by the number of turns where time
+stands still (a virtual clock). The clock is read every ``stride`` turns, and the
+stride follows from how long turns took, so that a loop of tiny actions does not pay
+for it.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import asyncio
 from typing import Final
 
 from aiomailbox.clock import Clock, clock_of
+from aiomailbox.mailbox.governor import LoopGovernor, governor_of
 
 __all__ = ["LoopClock", "SliceBudget"]
 
@@ -48,7 +51,7 @@ class LoopClock:
 
 
 class SliceBudget:
-    """The slice of one mailbox loop.
+    """The slice of one mailbox loop, shared with the others on its event loop.
 
     Args:
         clock: Read for durations only.
@@ -61,39 +64,62 @@ class SliceBudget:
         ``1 <= stride <= 16``.
     """
 
-    __slots__ = ("_clock", "_slice_s", "_started", "_turns", "stride")
+    __slots__ = ("_clock", "_governor", "_slice_s", "_started", "_turns", "stride")
 
     def __init__(self, clock: Clock, slice_ms: float) -> None:
         self._clock = clock
+        self._governor: LoopGovernor | None = None
         self._slice_s = slice_ms / 1000
         self._turns = 0
         self._started = 0.0
         self.stride = 1
 
     def restart(self) -> None:
-        """Begin a slice now: the event loop has just had its turn."""
+        """Begin to work on the running event loop, after a wait or a let-go.
+
+        Another may have used up the slice of this turn: then `is_over` says so.
+        """
+        if self._governor is None:
+            self._governor = governor_of(asyncio.get_running_loop())
         self._turns = 0
-        self._started = self._clock.monotonic()
+        self._started = now = self._clock.monotonic()
+        self._governor.begun(now)
+
+    async def begin(self) -> None:
+        """Begin to work after a wait, once there is time left for it."""
+        self.restart()
+        if self.is_over(0):
+            await self.let_go()
 
     def is_over(self, turns: int = 1) -> bool:
         """Spend ``turns`` and say whether the slice is used up."""
         self._turns += turns
         if self._turns >= _TURNS_MAX:
             return True
-        return self._clock.monotonic() - self._started >= self._slice_s
+        governor = self._governor
+        if governor is None:
+            self.restart()
+            return False
+        now = self._clock.monotonic()
+        return now - governor.begun(now) >= self._slice_s
 
     async def let_go(self) -> None:
         """Let the event loop run everything that is ready, and begin a new slice."""
         self._fit_stride(self._clock.monotonic() - self._started)
+        governor = self._governor or governor_of(asyncio.get_running_loop())
         # A call_later that has become due is queued behind us by the first turn of
-        # the event loop and runs in the second.
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        # the event loop and runs in the second, which is the one that we work in.
+        await governor.next_turn()
         self.restart()
+        while self.is_over(0):
+            await governor.next_turn(first=True)
+            self.restart()
 
     def _fit_stride(self, elapsed_s: float) -> None:
+        """Let a stride take a sixteenth of a slice; it grows slowly and falls at once."""
         turn_s = elapsed_s / max(1, self._turns)
-        if turn_s * _STRIDE_MAX * _STRIDE_MAX <= self._slice_s:
-            self.stride = _STRIDE_MAX
+        longest = min(2 * self.stride, _STRIDE_MAX)
+        if turn_s * longest * _STRIDE_MAX <= self._slice_s:
+            self.stride = longest
         else:
             self.stride = max(1, int(self._slice_s / (turn_s * _STRIDE_MAX)))

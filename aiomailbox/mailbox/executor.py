@@ -7,6 +7,7 @@ import concurrent.futures
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast, overload
 
+from aiomailbox.availability import Availability
 from aiomailbox.errors import MailboxClosedError, RejectedMailError
 from aiomailbox.mailbox.control import LoopControl
 from aiomailbox.mailbox.mail import Mail, MailOptions, check_priority
@@ -213,13 +214,42 @@ class MailboxExecutor:
         return self._yielder.mailbox.has_deferrable_mail(self._priority)
 
     def should_interrupt(self, *, any_mail: bool = False) -> bool:
-        """Whether long work should pause for mail that cannot wait: urgent mail.
+        """Whether long work should `pause`: its slice is over or urgent mail waits.
 
         Args:
             any_mail: Pause for mail of any kind, as Flink does.
         """
-        mailbox = self._yielder.mailbox
-        return mailbox.has_urgent_mail or (any_mail and mailbox.signal)
+        yielder = self._yielder
+        mailbox = yielder.mailbox
+        return (
+            yielder.is_slice_over()
+            or mailbox.has_urgent_mail
+            or (any_mail and mailbox.signal)
+        )
+
+    async def pause(self) -> None:
+        """Let the event loop, and the mail that waits, have their turn.
+
+        For work that loops over state, between two pieces of it: the operator must be
+        in a state in which it may be snapshotted. Mail of operators before this one
+        waits, and so does the task's own unless nothing else is in progress.
+
+        Raises:
+            StopTask: If the task was cancelled.
+            YieldDepthError: If mails yield to mails too deep.
+            WrongTaskError: If the caller is not the mailbox's task.
+        """
+        await self._yielder.pause(self._priority)
+
+    async def pause_until(self, availability: Availability) -> None:
+        """Run mail, as in `pause`, until something is available; maybe at once.
+
+        Raises:
+            StopTask: If the task was cancelled.
+            YieldDepthError: If mails yield to mails too deep.
+            WrongTaskError: If the caller is not the mailbox's task.
+        """
+        await self._yielder.pause_until(availability, self._priority)
 
     def __repr__(self) -> str:
         return (

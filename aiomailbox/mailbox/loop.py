@@ -96,21 +96,24 @@ class MailboxLoop:
             self._budget,
         )
         action, controller = self._action, self._controller
-        left = budget.stride
+        turns = 0
+        await budget.begin()
         try:
             while not control.leave:
                 if box.signal or gate.suspension is not None:
                     await self._process_mail()
                     if control.leave:
                         break
+                turns += 1
                 pending = action(controller)
                 if pending is not None:
                     await pending
-                left -= 1
-                if left <= 0:
-                    if budget.is_over(budget.stride):
-                        await budget.let_go()
-                    left = budget.stride
+                elif turns < budget.stride:
+                    continue
+                # Also after each await, which may have taken any time.
+                if budget.is_over(turns):
+                    await budget.let_go()
+                turns = 0
         except StopIteration as error:
             raise MailFailedError(f"default action of {self._name}", error) from error
 
@@ -128,7 +131,7 @@ class MailboxLoop:
             mail = box.try_take(MIN_PRIORITY)
             if mail is None:
                 await box.wait_for_mail(MIN_PRIORITY)
-                self._budget.restart()
+                await self._budget.begin()
                 continue
             paused = gate.pause_timer()
             await self._run_mail_and_let_go(mail)

@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
-from typing import Final
+from typing import Final, cast
 
+from aiomailbox.availability import Availability
 from aiomailbox.errors import MailFailedError, YieldDepthError
 from aiomailbox.mailbox.budget import SliceBudget
 from aiomailbox.mailbox.control import LoopControl, attach_later_error
 from aiomailbox.mailbox.default_action import ActionGate
-from aiomailbox.mailbox.mail import Mail
+from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
 from aiomailbox.mailbox.metrics import MailboxMetrics
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
 
@@ -79,6 +80,10 @@ class MailYielder:
         """Whether the default action is suspended."""
         return self._gate.suspension is not None
 
+    def is_slice_over(self) -> bool:
+        """Spend a turn of the slice and say whether it is used up."""
+        return self._budget.is_over()
+
     async def yield_once(self, priority: int) -> None:
         """Run one eligible mail; waits for it."""
         control, mailbox = self._control, self._mailbox
@@ -98,6 +103,48 @@ class MailYielder:
             return False
         await self._run(mail)
         return True
+
+    async def pause(self, priority: int) -> None:
+        """Let the event loop and eligible mail have their turn, between two pieces.
+
+        Mail that is sent meanwhile waits for the next pause.
+        """
+        self._mailbox.ownership.check("pause")
+        self._control.raise_if_cancelled()
+        if self._budget.is_over():
+            await self._budget.let_go()
+        priority = self._priority_in_pause(priority)
+        for _ in range(self._mailbox.size()):
+            if not await self.try_yield(priority, ignore_deferrable=False):
+                break
+        self._control.raise_if_cancelled()
+
+    async def pause_until(self, availability: Availability, priority: int) -> None:
+        """Run eligible mail as it comes until something is available."""
+        priority = self._priority_in_pause(priority)
+        while not availability.available:
+            waiter = availability.waiter()
+            try:
+                await self.yield_until(
+                    cast("asyncio.Future[object]", waiter),
+                    priority,
+                    ignore_deferrable=False,
+                )
+            finally:
+                waiter.cancel()
+
+    def _priority_in_pause(self, priority: int) -> int:
+        """Return which mail may run while an operator pauses between two pieces.
+
+        All of it where nothing but the operator is at work: the default action has
+        called the head of the chain, or the loop has run the operator's own mail.
+        Elsewhere an operator before it is in the middle of something.
+        """
+        suspended = self._control.suspended_mails
+        if self._depth or len(suspended) > 1:
+            return priority
+        alone = suspended[0].priority == priority if suspended else not priority
+        return MIN_PRIORITY if alone else priority
 
     async def yield_until(
         self, future: asyncio.Future[object], priority: int, *, ignore_deferrable: bool
@@ -131,7 +178,7 @@ class MailYielder:
         await self._mailbox.wait_for_mail(
             priority, ignore_deferrable=ignore_deferrable, until=until
         )
-        self._budget.restart()
+        await self._budget.begin()
 
     def _check_depth(self) -> None:
         # Before a mail is taken: one that cannot be run must stay where it is.

@@ -99,6 +99,13 @@ class OperatorChain:
         """The operator that gets the task's input."""
         return self.links[0].operator
 
+    def room(self) -> Callable[[], int] | None:
+        """Return what tells how many records fit; None if no operator is ever full."""
+        operators = [link.operator for link in self.links if link.operator.fills_up]
+        if not operators:
+            return None
+        return lambda: min(operator.room for operator in operators)
+
     async def open(self) -> None:
         """Open the operators, tail first, so that each may emit while it opens."""
         for link in reversed(self.links):

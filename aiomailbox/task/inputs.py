@@ -7,7 +7,7 @@ caller finishes it before the next call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from aiomailbox.availability import Availability
@@ -156,7 +156,7 @@ class NetworkInput:
     def _process_elements(self) -> None:
         """Process elements until one slice is full or something must be awaited."""
         elements, target, size = self._elements, self._target, self._size
-        left = size.records
+        left = size.allowed()
         while left > 0 and self._position < len(elements):
             element = elements[self._position]
             if isinstance(element, Watermark | WatermarkStatus | LatencyMarker):
@@ -177,12 +177,21 @@ class NetworkInput:
                 self._records_in.value += count
                 started = size.start()
                 pending = target.process_run(run)
-                size.stop(started, count)
+                if pending is None:
+                    size.stop(started, count)
+                else:
+                    pending = self._stop_after(pending, started, count)
             if pending is not None:
                 self.pending = pending
                 break
         if self._position >= len(elements):
             self._release_buffer()
+
+    async def _stop_after(
+        self, pending: Awaitable[None], started: float, count: int
+    ) -> None:
+        await pending
+        self._size.stop(started, count, awaited=True)
 
     def _release_buffer(self) -> None:
         buffer, self._buffer = self._buffer, None

@@ -260,14 +260,27 @@ class MultiInputProcessor:
 
 
 def create_processor(
-    head: Operator, gates: list[Gate], environment: TaskEnvironment
+    head: Operator,
+    gates: list[Gate],
+    environment: TaskEnvironment,
+    room: Callable[[], int] | None = None,
 ) -> InputProcessor:
-    """Return the processor for a head operator: source, one input or several."""
+    """Return the processor for a head operator: source, one input or several.
+
+    Args:
+        head: The operator.
+        gates: What it reads.
+        environment: What the task was given.
+        room: How many records the operators can take without waiting; None if they
+            never have to.
+    """
     if isinstance(head, SourceOperator):
-        return OneInputProcessor(SourceInput(head, SliceSize(environment.clock)))
+        size = SliceSize(environment.clock, room=room)
+        return OneInputProcessor(SourceInput(head, size))
     select = getattr(head, "next_selection", None)
     # Whoever selects is asked after each record: a slice must not be longer.
-    size = SliceSize(environment.clock, records_max=RUN_LENGTH_MAX if not select else 1)
+    longest = RUN_LENGTH_MAX if not select else 1
+    size = SliceSize(environment.clock, records_max=longest, room=room)
     metrics = head.context.metrics
     network = [
         NetworkInput(gate, target, size, metrics)

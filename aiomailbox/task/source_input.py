@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from aiomailbox.availability import Availability
 from aiomailbox.operators import InputStatus, Pending, SourceOperator
 from aiomailbox.task.slices import SliceSize
@@ -32,13 +34,22 @@ class SourceInput:
         """Read and process at most one run."""
         size, emitted = self._size, self._emitted
         before = emitted.value
-        self._operator.limit_runs(size.records)
+        self._operator.limit_runs(size.allowed())
         started = size.start()
-        status, self.pending = self._operator.poll()
-        count = emitted.value - before
-        if count:
-            size.stop(started, count)
+        status, pending = self._operator.poll()
+        if pending is not None:
+            self.pending = self._stop_after(pending, started, before)
+        elif emitted.value != before:
+            size.stop(started, emitted.value - before)
         return status
+
+    async def _stop_after(
+        self, pending: Awaitable[None], started: float, before: int
+    ) -> None:
+        await pending
+        count = self._emitted.value - before
+        if count:
+            self._size.stop(started, count, awaited=True)
 
     def end_of_event_time(self) -> Pending:
         """Emit the last watermark."""

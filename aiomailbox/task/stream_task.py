@@ -196,7 +196,7 @@ class StreamTask:
         if self._restored is not None:
             self.chain.restore(self._restored)
         self._input = create_processor(
-            self.chain.head, self.plan.gates, self.environment
+            self.chain.head, self.plan.gates, self.environment, self.chain.room()
         )
         head = self.chain.head
         if isinstance(head, SourceOperator):

@@ -135,6 +135,16 @@ class HarnessMailbox:
         """Whether long work should pause: never, in a harness."""
         return False
 
+    async def pause(self) -> None:
+        """Run the mail that is there."""
+        for _ in range(len(self._mail)):
+            await self.try_yield_to_mail()
+
+    async def pause_until(self, availability: Availability) -> None:
+        """Run mail as it comes until something is available."""
+        while not availability.available:
+            await self.yield_until(availability.waiter())
+
     async def _run_one(self) -> None:
         outcome = self._mail.popleft()()
         if isinstance(outcome, Awaitable):

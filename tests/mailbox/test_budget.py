@@ -10,17 +10,17 @@ import pytest
 from aiomailbox.mailbox.budget import LoopClock, SliceBudget
 
 
-def test_a_slice_is_over_by_time(clock: Any) -> None:
+async def test_a_slice_is_over_by_time(clock: Any) -> None:
     budget = SliceBudget(clock, slice_ms=1.0)
     budget.restart()
     assert not budget.is_over()
     clock.seconds += 0.0011
     assert budget.is_over()
-    budget.restart()
+    await budget.let_go()
     assert not budget.is_over()
 
 
-def test_a_slice_is_over_by_turns_where_time_stands_still(clock: Any) -> None:
+async def test_a_slice_is_over_by_turns_where_time_stands_still(clock: Any) -> None:
     budget = SliceBudget(clock, slice_ms=1.0)
     budget.restart()
     turns = 1
@@ -38,12 +38,17 @@ async def test_the_stride_is_short_when_turns_are_long(
     budget = SliceBudget(clock, slice_ms=1.0)
     assert budget.stride == 1
     budget.restart()
-    for _ in range(20):
-        clock.seconds += turn_ms / 1000
-        if budget.is_over():
-            break
-    await budget.let_go()
-    assert budget.stride == stride
+    strides = []
+    for _ in range(6):
+        for _ in range(20):
+            clock.seconds += turn_ms / 1000
+            if budget.is_over():
+                break
+        await budget.let_go()
+        strides.append(budget.stride)
+    assert strides[-1] == stride
+    # One slice of short turns says little about the next.
+    assert strides[0] <= 2
 
 
 async def test_letting_go_runs_what_is_ready_and_timers_that_are_due(

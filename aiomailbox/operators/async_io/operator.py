@@ -103,6 +103,8 @@ class AsyncMapOperator(Operator):
         ['OSLO', 'ROME']
     """
 
+    fills_up = True
+
     def __init__(
         self,
         function: Callable[[Any], Any],
@@ -203,6 +205,12 @@ class AsyncMapOperator(Operator):
         gate = self._gate
         if gate is not None:
             metrics.gauge("waiting_for_key", lambda: gate.waiting)
+
+    @property
+    def room(self) -> int:
+        """How many rows fit before `process_run` has to wait."""
+        waiting = 0 if self._gate is None else self._gate.waiting
+        return self._places - self._queue.held + waiting
 
     def process_run(self, run: Run) -> Pending:
         """Take the rows and begin their calls, as far as there is room."""

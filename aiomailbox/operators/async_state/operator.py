@@ -80,6 +80,8 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         [('a', 1), ('A', 2)]
     """
 
+    fills_up = True
+
     def __init__(
         self,
         key: KeySelector,
@@ -154,6 +156,11 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         metrics.gauge("waiting_for_limit", lambda: caller.waiting_for_limit)
         metrics.gauge("waiting_for_retry", lambda: caller.waiting_for_retry)
         metrics.gauge("waiting_for_key", lambda: self._gate.waiting)
+
+    @property
+    def room(self) -> int:
+        """How many rows fit before `process_run` has to wait."""
+        return self._places - self._queue.held + self._gate.waiting
 
     def process_run(self, run: Run) -> Pending:
         """Take the rows and begin their calls, as far as there is room."""

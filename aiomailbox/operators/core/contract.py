@@ -9,6 +9,7 @@ works on whole runs; `process_element` is the per-record form that the default
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -134,11 +135,18 @@ class Operator:
     output: Output
     # Whether, as the head of a task, it gets input also while its output has no room.
     takes_input_always = False
+    # Whether it keeps records back, up to a bound: then `room` says how many more fit.
+    fills_up = False
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         """Take what the task provides. Called once, before anything else."""
         self.context = context
         self.output = output
+
+    @property
+    def room(self) -> int:
+        """How many records fit before `process_run` has to wait; see ``fills_up``."""
+        return sys.maxsize
 
     @property
     def inputs(self) -> list[Input]:
