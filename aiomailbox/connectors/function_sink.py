@@ -89,11 +89,11 @@ class _FunctionWriter:
         """Return nothing to commit."""
         return []
 
-    def snapshot(self) -> object:
+    def snapshot(self) -> list[Any]:
         """Return nothing to keep."""
-        return None
+        return []
 
-    def restore(self, state: object) -> None:
+    def restore(self, elements: list[Any]) -> None:
         """Take over nothing."""
 
     def close(self) -> Pending:

@@ -77,14 +77,13 @@ class ParquetWriter:
         finished, self._finished = self._finished, []
         return list(finished)
 
-    def snapshot(self) -> object:
+    def snapshot(self) -> list[Any]:
         """Return how many files there are, so that names do not come again."""
-        return self._file_count
+        return [self._file_count]
 
-    def restore(self, state: object) -> None:
-        """Take over the number of files."""
-        assert isinstance(state, int)
-        self._file_count = state
+    def restore(self, elements: list[Any]) -> None:
+        """Take over the number of files; of several writers, the largest."""
+        self._file_count = max(elements)
 
     def close(self) -> Pending:
         """Close the file; it stays where nobody looks."""

@@ -60,11 +60,11 @@ class PullWriter:
         """Nothing to commit."""
         return []
 
-    def snapshot(self) -> object:
+    def snapshot(self) -> list[Any]:
         """Nothing to keep."""
-        return None
+        return []
 
-    def restore(self, state: object) -> None:
+    def restore(self, elements: list[Any]) -> None:
         """Nothing to take over."""
 
     def close(self) -> Pending:

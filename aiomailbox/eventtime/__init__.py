@@ -38,7 +38,11 @@ from aiomailbox.eventtime.timers import (
     TimerSnapshot,
     Triggerable,
 )
-from aiomailbox.eventtime.valve import StatusWatermarkValve, ValveOutput
+from aiomailbox.eventtime.valve import (
+    StatusWatermarkValve,
+    ValveOutput,
+    ValveSnapshot,
+)
 
 __all__ = [
     "AlignedReader",
@@ -68,6 +72,7 @@ __all__ = [
     "TimestampAssigner",
     "Triggerable",
     "ValveOutput",
+    "ValveSnapshot",
     "WatermarkGenerator",
     "WatermarkOutput",
     "WatermarkOutputMultiplexer",

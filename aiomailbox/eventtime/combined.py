@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aiomailbox.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
 __all__ = ["CombinedWatermark", "InputWatermarks", "PartialWatermark"]
@@ -119,6 +121,30 @@ class InputWatermarks:
         """Take the status of an input."""
         self._combined.parts[index].is_idle = status is WatermarkStatus.IDLE
         return self._updated()
+
+    def snapshot(self) -> tuple[int, tuple[tuple[int, bool], ...]]:
+        """Return the watermark, and per input its watermark and whether it is idle."""
+        combined = self._combined
+        parts = tuple((part.watermark, part.is_idle) for part in combined.parts)
+        return combined.watermark, parts
+
+    def restore(
+        self, snapshots: Sequence[tuple[int, Sequence[tuple[int, bool]]]]
+    ) -> None:
+        """Take over what was returned by `snapshot`, here or in several subtasks.
+
+        Of several, an input is where the subtask was that was behind, and idle if it
+        was idle everywhere.
+        """
+        if not snapshots:
+            return
+        combined = self._combined
+        combined.watermark = min(watermark for watermark, _ in snapshots)
+        for index, part in enumerate(combined.parts):
+            facts = [parts[index] for _, parts in snapshots]
+            part.watermark = min(watermark for watermark, _ in facts)
+            part.is_idle = all(is_idle for _, is_idle in facts)
+        combined.is_idle = combined.are_all_idle
 
     def _updated(self) -> tuple[Watermark | WatermarkStatus, ...]:
         combined = self._combined

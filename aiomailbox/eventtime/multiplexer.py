@@ -82,6 +82,24 @@ class WatermarkOutputMultiplexer:
         """Return the watermark of each split, milliseconds."""
         return {split_id: part.watermark for split_id, part in self._splits.items()}
 
+    def snapshot(self) -> dict[str, tuple[int, bool]]:
+        """Return per split its watermark and whether it is idle."""
+        return {
+            split_id: (part.watermark, part.is_idle)
+            for split_id, part in self._splits.items()
+        }
+
+    def restore_split(self, split_id: str, watermark: int, *, is_idle: bool) -> None:
+        """Let a registered split be where `snapshot` said; emits nothing."""
+        part = self._part(split_id)
+        part.watermark = watermark
+        part.is_idle = is_idle
+
+    def restore(self, watermark: int) -> None:
+        """Let the combined watermark be where it was; emits nothing."""
+        self._combined.watermark = watermark
+        self._combined.is_idle = self._combined.are_all_idle
+
     def on_periodic_emit(self) -> None:
         """Combine the splits and emit what follows from them."""
         combined = self._combined

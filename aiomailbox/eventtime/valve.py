@@ -10,16 +10,33 @@ carries several subpartitions counts as several.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
-__all__ = ["StatusWatermarkValve", "ValveOutput"]
+__all__ = ["StatusWatermarkValve", "ValveOutput", "ValveSnapshot"]
 
 ValveOutput = Watermark | WatermarkStatus
 
 _NOTHING: tuple[ValveOutput, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValveSnapshot:
+    """How far event time had come at an input.
+
+    Attributes:
+        watermark: The last watermark passed on.
+        is_idle: Whether the last status passed on was idle.
+        channels: Per channel its watermark, whether it is active, and whether aligned;
+            empty where channels are others now.
+    """
+
+    watermark: int
+    is_idle: bool = False
+    channels: tuple[tuple[int, bool, bool], ...] = ()
 
 
 class _Slot:
@@ -124,6 +141,28 @@ class StatusWatermarkValve:
             elif status is WatermarkStatus.ACTIVE and not slot.active:
                 outputs += self._mark_active(slot)
         return outputs
+
+    def snapshot(self) -> ValveSnapshot:
+        """Return how far the input and its channels are."""
+        channels = tuple(
+            (slot.watermark, slot.active, slot.aligned) for slot in self._slots
+        )
+        is_idle = self.status is WatermarkStatus.IDLE
+        return ValveSnapshot(self.last_watermark, is_idle, channels)
+
+    def restore(self, snapshot: ValveSnapshot) -> None:
+        """Go on from a snapshot; where channels are others now, all at its watermark."""
+        self.last_watermark = snapshot.watermark
+        channels = snapshot.channels
+        if len(channels) != len(self._slots):
+            channels = ((snapshot.watermark, True, True),) * len(self._slots)
+        elif snapshot.is_idle:
+            self.status = WatermarkStatus.IDLE
+        for slot, (watermark, active, aligned) in zip(
+            self._slots, channels, strict=True
+        ):
+            slot.watermark, slot.active, slot.aligned = watermark, active, aligned
+        self._holder = min(self._slots, key=_watermark_of)
 
     def _mark_idle(self, slot: _Slot) -> Sequence[ValveOutput]:
         slot.active = slot.aligned = False

@@ -52,7 +52,6 @@ from aiomailbox.operators.core.context import (
 from aiomailbox.operators.core.contract import (
     Input,
     Operator,
-    OperatorSnapshot,
     Output,
     Pending,
     then,
@@ -125,14 +124,15 @@ from aiomailbox.operators.keyed.operators import (
     KeyedReduceOperator,
     KeySelector,
 )
-from aiomailbox.operators.keyed.stateful import StatefulOperator, StatefulSnapshot
-from aiomailbox.operators.sinks.operator import SinkOperator, SinkState
+from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.operators.sinks.operator import SinkOperator
 from aiomailbox.operators.sinks.sink import (
     Committer,
     CommitterContext,
     Sink,
     SinkWriter,
 )
+from aiomailbox.operators.snapshots import OperatorSnapshot, redistribute
 from aiomailbox.operators.sources.operator import SourceMode, SourceOperator
 from aiomailbox.operators.sources.source import (
     Boundedness,
@@ -250,7 +250,6 @@ __all__ = [
     "SampleOperator",
     "Sink",
     "SinkOperator",
-    "SinkState",
     "SinkWriter",
     "Source",
     "SourceMode",
@@ -261,7 +260,6 @@ __all__ = [
     "SplitOutput",
     "StageKind",
     "StatefulOperator",
-    "StatefulSnapshot",
     "StatelessOperator",
     "StaticEnumerator",
     "TimeDomain",
@@ -304,6 +302,7 @@ __all__ = [
     "pair",
     "pattern",
     "quantile",
+    "redistribute",
     "refuse_coroutine",
     "result_type",
     "shortened",

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from aiomailbox.errors import StateError
-from aiomailbox.state.descriptors import VOID, ListStateDescriptor, MapStateDescriptor
+from aiomailbox.state.descriptors import (
+    VOID,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateDescriptor,
+)
 from aiomailbox.state.heap_state import Cell, CurrentKey, HeapListState, HeapMapState
 from aiomailbox.state.heap_table import HeapStateTable
+from aiomailbox.state.registry import check_same_contents
 from aiomailbox.state.rescale import (
     OperatorStateEntry,
     OperatorStateSnapshot,
@@ -79,7 +86,8 @@ class OperatorStateStore:
     """
 
     def __init__(self) -> None:
-        self._modes: dict[str, RedistributionMode] = {}
+        self._entries: dict[str, OperatorStateEntry] = {}
+        self._known: dict[str, StateDescriptor] = {}
         # One table for all states: the state's name plays the part of the key.
         self._table = HeapStateTable()
         self.is_restored = False
@@ -90,15 +98,15 @@ class OperatorStateStore:
         Raises:
             StateError: If the name is in use for state of another mode.
         """
-        return HeapListState(self._cell(descriptor.name, RedistributionMode.SPLIT))
+        return HeapListState(self._cell(descriptor, RedistributionMode.SPLIT))
 
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListState:
         """Return a list that every subtask gets in full when the job is restored."""
-        return HeapListState(self._cell(descriptor.name, RedistributionMode.UNION))
+        return HeapListState(self._cell(descriptor, RedistributionMode.UNION))
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MapState:
         """Return a map of which every subtask keeps an equal copy."""
-        return HeapMapState(self._cell(descriptor.name, RedistributionMode.BROADCAST))
+        return HeapMapState(self._cell(descriptor, RedistributionMode.BROADCAST))
 
     def get_read_only_broadcast_state(
         self, descriptor: MapStateDescriptor
@@ -109,10 +117,10 @@ class OperatorStateStore:
     def snapshot(self) -> OperatorStateSnapshot:
         """Return a cut of all state that later changes do not touch."""
         entries = {}
-        for name, mode in self._modes.items():
+        for name, entry in self._entries.items():
             content = self._table.get(name, ())
             elements = content.items() if isinstance(content, dict) else content
-            entries[name] = OperatorStateEntry(mode, copy_contents(elements))
+            entries[name] = replace(entry, elements=copy_contents(elements))
         return OperatorStateSnapshot(entries)
 
     def restore(self, snapshots: Sequence[OperatorStateSnapshot]) -> None:
@@ -127,7 +135,8 @@ class OperatorStateStore:
         self._table.rows.clear()
         for snapshot in snapshots:
             for name, entry in snapshot.states.items():
-                cell = self._cell(name, entry.mode)
+                self._register(name, replace(entry, elements=[]))
+                cell = self._named(name)
                 # Several subtasks may be given the same entry.
                 elements = copy_contents(entry.elements)
                 if entry.mode is RedistributionMode.BROADCAST:
@@ -135,13 +144,39 @@ class OperatorStateStore:
                 else:
                     HeapListState(cell).add_all(elements)
 
-    def _cell(self, name: str, mode: RedistributionMode) -> Cell:
-        known = self._modes.setdefault(name, mode)
-        if known is not mode:
-            raise StateError(
-                f"operator state {name!r} is {known.value} state and cannot be used "
-                f"as {mode.value} state. Give the second state a name of its own."
+    def _cell(self, descriptor: StateDescriptor, mode: RedistributionMode) -> Cell:
+        name = descriptor.name
+        # Functions ask for state per record: a descriptor is looked at once.
+        if (
+            self._known.get(name) is not descriptor
+            or self._entries[name].mode is not mode
+        ):
+            self._describe(descriptor, mode)
+        return self._named(name)
+
+    def _describe(self, descriptor: StateDescriptor, mode: RedistributionMode) -> None:
+        name, schema = descriptor.name, descriptor.schema
+        asked = OperatorStateEntry(mode, [], descriptor.serializer_id, schema)
+        known = self._register(name, asked)
+        if known is not asked:
+            check_same_contents(
+                name, (known.serializer, known.schema), (asked.serializer, schema)
             )
+            if schema.parts:
+                self._entries[name] = asked
+        self._known[name] = descriptor
+
+    def _register(self, name: str, asked: OperatorStateEntry) -> OperatorStateEntry:
+        known = self._entries.setdefault(name, asked)
+        if known.mode is not asked.mode:
+            raise StateError(
+                f"operator state {name!r} is {known.mode.value} state and cannot be "
+                f"used as {asked.mode.value} state. Give the second state a name of "
+                "its own."
+            )
+        return known
+
+    def _named(self, name: str) -> Cell:
         key = CurrentKey()
         key.key = name
         return Cell(key, self._table, VOID)

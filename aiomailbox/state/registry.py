@@ -15,6 +15,7 @@ __all__ = [
     "Registered",
     "StateRegistry",
     "check_max_parallelism",
+    "check_same_contents",
     "check_same_state",
     "refuse_ttl",
 ]
@@ -142,14 +143,32 @@ def _check_fits(known: StateMeta, asked: StateMeta) -> None:
             f"state {asked.name!r} had {had} time to live and now has {has}: its "
             f"contents do not fit. Give the state another name."
         )
-    if known.serializer != asked.serializer:
+    check_same_contents(
+        asked.name, (known.serializer, known.schema), (asked.serializer, asked.schema)
+    )
+
+
+def check_same_contents(
+    state: str, known: tuple[str, StateSchema], asked: tuple[str, StateSchema]
+) -> None:
+    """Raise if contents, as they are kept, do not fit a newer description.
+
+    Args:
+        state: The state's name.
+        known: The id of the serializer that wrote them, and their schema.
+        asked: Those of the description.
+
+    Raises:
+        StateError: Naming the state, and what differs.
+    """
+    if known[0] != asked[0]:
         raise StateError(
-            f"state {asked.name!r} was written by serializer {known.serializer!r} and "
-            f"is described with {asked.serializer!r}. Keep the serializer, or give "
+            f"state {state!r} was written by serializer {known[0]!r} and "
+            f"is described with {asked[0]!r}. Keep the serializer, or give "
             "the state another name."
         )
-    check_parts(asked.name, known.schema, asked.schema)
-    _check_classes(asked.name, known.schema, asked.schema)
+    check_parts(state, known[1], asked[1])
+    _check_classes(state, known[1], asked[1])
 
 
 def _check_classes(state: str, known: StateSchema, asked: StateSchema) -> None:

@@ -6,13 +6,16 @@ the mode of each state, and records in flight by the partitioner they were sent 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, StateError
 from aiomailbox.keygroups import UPPER_BOUND_MAX_PARALLELISM, key_group_range
+from aiomailbox.state.schema import StateSchema
+from aiomailbox.state.serializers import ObjectSerializer
+from aiomailbox.state.snapshot import copy_contents
 
 __all__ = [
     "OperatorStateEntry",
@@ -30,26 +33,64 @@ class RedistributionMode(Enum):
         SPLIT: The elements of all subtasks in a row, in even shares.
         UNION: All elements to every subtask.
         BROADCAST: One subtask's copy to each, for all copies are the same.
+        MERGE: What is about a subtask as a whole, such as how far it is: it stays where
+            it is while the parallelism does, else everybody gets all and makes one of
+            it. For operators of ours, not for functions of users.
     """
 
     SPLIT = "split"
     UNION = "union"
     BROADCAST = "broadcast"
+    MERGE = "merge"
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorStateEntry:
-    """The elements of one state; of broadcast state its ``(key, value)`` pairs."""
+    """One state without keys of one subtask.
+
+    Attributes:
+        mode: How it is spread over other subtasks.
+        elements: Its elements; of broadcast state its ``(key, value)`` pairs.
+        serializer: The id of the serializer that makes them bytes.
+        schema: Their types, as far as they are known.
+    """
 
     mode: RedistributionMode
     elements: list[Any]
+    serializer: str = field(default=ObjectSerializer.id, compare=False)
+    schema: StateSchema = field(default_factory=StateSchema, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorStateSnapshot:
-    """A cut of one subtask's state without keys: an entry per state name."""
+    """A cut of one subtask's state without keys: an entry per state name.
+
+    Example:
+        >>> kept = OperatorStateSnapshot().with_list("splits", ["a", "b"])
+        >>> kept.elements("splits"), kept.elements("progress")
+        (['a', 'b'], [])
+    """
 
     states: dict[str, OperatorStateEntry] = field(default_factory=dict)
+
+    def elements(self, name: str) -> list[Any]:
+        """Return the elements of a state, none if there is no such state."""
+        entry = self.states.get(name)
+        return [] if entry is None else entry.elements
+
+    def with_list(
+        self,
+        name: str,
+        elements: Iterable[Any],
+        mode: RedistributionMode = RedistributionMode.SPLIT,
+    ) -> OperatorStateSnapshot:
+        """Return the same with one more list, copied; without it if it is empty."""
+        copied = copy_contents(elements)
+        if not copied:
+            return self
+        return OperatorStateSnapshot(
+            {**self.states, name: OperatorStateEntry(mode, copied)}
+        )
 
 
 # Per new subtask what it gets, each part with the old subtask it comes from.
@@ -60,8 +101,8 @@ _Old = Sequence[OperatorStateSnapshot | None]
 def redistribute_operator_state(old: _Old, new_parallelism: int) -> list[_Parts]:
     """Spread the state of old subtasks over new ones.
 
-    With unchanged parallelism split and broadcast state stay where they are, however
-    uneven; union state still goes to everyone, and a broadcast state that some
+    With unchanged parallelism split, merge and broadcast state stay where they are,
+    however uneven; union state still goes to everyone, and a broadcast state that some
     subtask lacks (it had finished) is handed round.
 
     Args:
@@ -95,7 +136,9 @@ def redistribute_operator_state(old: _Old, new_parallelism: int) -> list[_Parts]
             for index, snapshot in enumerate(old)
             if snapshot is not None and name in snapshot.states
         ]
-        if mode is RedistributionMode.UNION:
+        if mode is RedistributionMode.UNION or (
+            mode is RedistributionMode.MERGE and not unchanged
+        ):
             for parts in new:
                 parts += [(index, name, entry) for index, entry in held]
             continue
@@ -105,7 +148,7 @@ def redistribute_operator_state(old: _Old, new_parallelism: int) -> list[_Parts]
         if mode is RedistributionMode.BROADCAST:
             if not unchanged or len(held) < len(old):
                 _hand_round(new, name, held)
-        elif not unchanged:
+        elif mode is RedistributionMode.SPLIT and not unchanged:
             start = _split(new, name, held, start)
     return new
 
@@ -143,7 +186,7 @@ def _split(
     for step in range(len(new)):
         share = base + (1 if step < extra else 0)
         for index, elements in _take(rest, share):
-            entry = OperatorStateEntry(RedistributionMode.SPLIT, elements)
+            entry = replace(held[0][1], elements=elements)
             new[(start + step) % len(new)].append((index, name, entry))
     return (start + extra) % len(new)
 
@@ -160,7 +203,7 @@ def _take(
         taken, left = entry.elements[:share], entry.elements[share:]
         share -= len(taken)
         if left:
-            rest.append((index, OperatorStateEntry(entry.mode, left)))
+            rest.append((index, replace(entry, elements=left)))
         yield index, taken
 
 

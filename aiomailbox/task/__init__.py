@@ -4,6 +4,7 @@ from aiomailbox.task.chain import OperatorChain
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
 from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
+from aiomailbox.task.snapshot import TaskSnapshot
 from aiomailbox.task.stream_task import StreamTask
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "TaskEnvironment",
     "TaskLifecycle",
     "TaskPlan",
+    "TaskSnapshot",
     "TaskState",
 ]

@@ -7,16 +7,18 @@ Concept:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aiomailbox.errors import MailFailedError
+from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox import MailboxExecutor, MailboxProcessor
 from aiomailbox.operators import (
     FusedOperator,
     Input,
     Operator,
+    OperatorSnapshot,
     Pending,
     StatelessOperator,
     is_foreign,
@@ -112,19 +114,29 @@ class OperatorChain:
             with self._naming(link, "open"):
                 await _finish(link.operator.open())
 
-    def restore(self, states: dict[str, object]) -> None:
-        """Give each operator the state that was kept under its name."""
+    def restore(self, snapshots: Mapping[OperatorId, OperatorSnapshot]) -> None:
+        """Give each operator the snapshot that was kept under its id."""
         for link in self.links:
-            name = self._state_name(link)
-            if name in states:
-                link.operator.restore(states[name])
+            snapshot = snapshots.get(self._operator_id(link))
+            if snapshot is not None:
+                with self._naming(link, "restore"):
+                    link.operator.restore(snapshot)
 
-    def snapshot(self) -> dict[str, object]:
-        """Return each operator's snapshot, tail first, by uid or name."""
-        return {
-            self._state_name(link): link.operator.snapshot()
-            for link in reversed(self.links)
-        }
+    def snapshot(self) -> dict[OperatorId, OperatorSnapshot]:
+        """Return each operator's snapshot by its id, tail first.
+
+        Of operators that are fused, which keep nothing, only the first is named.
+        """
+        found: dict[OperatorId, OperatorSnapshot] = {}
+        for link in reversed(self.links):
+            with self._naming(link, "snapshot"):
+                found[self._operator_id(link)] = link.operator.snapshot()
+        return found
+
+    @property
+    def head_id(self) -> OperatorId:
+        """The id of the operator that gets the task's input."""
+        return self._operator_id(self.links[0])
 
     async def prepare_snapshot_pre_barrier(self) -> None:
         """Let the operators emit what must precede a barrier, head first."""
@@ -223,9 +235,8 @@ class OperatorChain:
             error.add_note(f"in {place}")
             raise
 
-    def _state_name(self, link: Link) -> str:
-        plan = self._plan.operators[link.members[0]]
-        return plan.uid or f"{plan.name}/{link.members[0]}"
+    def _operator_id(self, link: Link) -> OperatorId:
+        return self._plan.operators[link.members[0]].operator_id
 
     def _build(self, index: int, links: dict[int, Link]) -> Link:
         plan = self._plan.operators[index]

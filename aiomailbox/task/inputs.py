@@ -12,7 +12,7 @@ from typing import Protocol
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.eventtime import StatusWatermarkValve
+from aiomailbox.eventtime import StatusWatermarkValve, ValveSnapshot
 from aiomailbox.exchange import Gate, ObjectBuffer
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Input, InputStatus, Pending, then
@@ -50,6 +50,14 @@ class TaskInput(Protocol):
 
     def end_of_event_time(self) -> Pending:
         """Advance event time to its end, if nothing upstream does."""
+        ...
+
+    def event_times(self) -> tuple[ValveSnapshot, ...]:
+        """Return how far event time has come on the channels; of a source nothing."""
+        ...
+
+    def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
+        """Let event time go on from what `event_times` returned; before `start`."""
         ...
 
     def close(self) -> Pending:
@@ -143,6 +151,17 @@ class NetworkInput:
         if self.availability.available:
             return InputStatus.MORE_AVAILABLE
         return InputStatus.NOTHING_AVAILABLE
+
+    def event_times(self) -> tuple[ValveSnapshot, ...]:
+        """Return how far event time has come on the channels."""
+        return (self._valve.snapshot(),)
+
+    def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
+        """Let event time go on from there."""
+        for snapshot in times:
+            self._valve.restore(snapshot)
+            self.watermark_ms = snapshot.watermark
+            self.is_idle = self._valve.status is WatermarkStatus.IDLE
 
     def end_of_event_time(self) -> Pending:
         """The end of event time comes through the channels: nothing to do."""

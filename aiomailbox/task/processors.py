@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
+from aiomailbox.eventtime import ValveSnapshot
 from aiomailbox.exchange import Gate
 from aiomailbox.operators import (
     InputSelection,
@@ -51,6 +52,14 @@ class InputProcessor(Protocol):
         """Advance event time to its end, where nothing upstream does."""
         ...
 
+    def event_times(self) -> tuple[ValveSnapshot, ...]:
+        """Return how far event time has come on the channels, per input."""
+        ...
+
+    def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
+        """Let event time go on from what `event_times` returned; before `start`."""
+        ...
+
     async def close(self) -> None:
         """Stop reading."""
         ...
@@ -81,6 +90,14 @@ class OneInputProcessor:
     async def end_of_event_time(self) -> None:
         """Advance event time to its end, where nothing upstream does."""
         await _finish(self._input.end_of_event_time())
+
+    def event_times(self) -> tuple[ValveSnapshot, ...]:
+        """Return how far event time has come on the channels of the input."""
+        return self._input.event_times()
+
+    def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
+        """Let event time go on from there."""
+        self._input.restore(times)
 
     async def close(self) -> None:
         """Stop reading."""
@@ -183,6 +200,15 @@ class MultiInputProcessor:
         """Advance event time to its end on inputs where nothing upstream does."""
         for task_input in self._inputs:
             await _finish(task_input.end_of_event_time())
+
+    def event_times(self) -> tuple[ValveSnapshot, ...]:
+        """Return how far event time has come on the channels, per input."""
+        return tuple(time for one in self._inputs for time in one.event_times())
+
+    def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
+        """Let event time go on from there."""
+        for task_input, time in zip(self._inputs, times, strict=False):
+            task_input.restore((time,))
 
     async def close(self) -> None:
         """Stop reading all inputs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from aiomailbox.availability import Availability
+from aiomailbox.eventtime import ValveSnapshot
 from aiomailbox.operators import InputStatus, Pending, SourceOperator
 from aiomailbox.task.slices import SliceSize
 
@@ -54,6 +55,13 @@ class SourceInput:
     def end_of_event_time(self) -> Pending:
         """Emit the last watermark."""
         return self._operator.emit_max_watermark()
+
+    def event_times(self) -> tuple[ValveSnapshot, ...]:
+        """Return nothing: a source keeps its event time itself."""
+        return ()
+
+    def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
+        """Take over nothing."""
 
     def close(self) -> Pending:
         """The chain closes the operator, and it the reader: nothing to do."""

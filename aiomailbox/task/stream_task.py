@@ -36,6 +36,7 @@ from aiomailbox.task.outputs import all_of
 from aiomailbox.task.plan import TaskPlan
 from aiomailbox.task.processing_time import SystemProcessingTimeService
 from aiomailbox.task.processors import InputProcessor, create_processor
+from aiomailbox.task.snapshot import TaskSnapshot
 from aiomailbox.task.task_metrics import buffer_metrics, time_metrics
 
 
@@ -46,7 +47,7 @@ class StreamTask:
         environment: What the job gives the task.
         plan: The operators, gates and writers. The task owns the gates and writers
             from now on and closes them.
-        restored: What `snapshot` of an earlier attempt returned, or None.
+        restored: What its operators go on from; None for a beginning.
 
     Attributes:
         environment: What the job gave the task.
@@ -59,7 +60,7 @@ class StreamTask:
         self,
         environment: TaskEnvironment,
         plan: TaskPlan,
-        restored: dict[str, object] | None = None,
+        restored: TaskSnapshot | None = None,
     ) -> None:
         self.environment = environment
         self.plan = plan
@@ -156,10 +157,13 @@ class StreamTask:
         if no_more:
             head.notify_no_more_splits()
 
-    def snapshot(self) -> dict[str, object]:
+    def snapshot(self) -> TaskSnapshot:
         """Return the state of all operators; call it as mail of this task."""
         assert self.chain is not None, "the task has not been restored"
-        return self.chain.snapshot()
+        assert self._input is not None, "the task has not been restored"
+        times = self._input.event_times()
+        inputs = {self.chain.head_id: times} if times else {}
+        return TaskSnapshot(self.chain.snapshot(), inputs)
 
     def _begin_cancelling(self) -> bool:
         if not self.lifecycle.can_advance(TaskState.CANCELLING):
@@ -194,10 +198,12 @@ class StreamTask:
             self._output = Availability(available=True)
         self.processor.mailbox.bind_owner()
         if self._restored is not None:
-            self.chain.restore(self._restored)
+            self.chain.restore(self._restored.operators)
         self._input = create_processor(
             self.chain.head, self.plan.gates, self.environment, self.chain.room()
         )
+        if self._restored is not None:
+            self._input.restore(self._restored.inputs.get(self.chain.head_id, ()))
         head = self.chain.head
         if isinstance(head, SourceOperator):
             head.request_split = self.environment.request_split

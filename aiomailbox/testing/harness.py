@@ -14,7 +14,14 @@ from typing import Any, Self, cast
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.operators import Input, Operator, Pending, RuntimeContext, then
+from aiomailbox.operators import (
+    Input,
+    Operator,
+    OperatorSnapshot,
+    Pending,
+    RuntimeContext,
+    then,
+)
 from aiomailbox.records import (
     MIN_TIMESTAMP,
     LatencyMarker,
@@ -210,11 +217,19 @@ class OperatorHarness:
         taken, self.recorded.elements = self.recorded.elements, []
         return taken
 
-    def restore(self, state: object) -> None:
-        """Give a new operator what `snapshot` of an earlier one returned."""
+    def restore(self, snapshot: OperatorSnapshot | None) -> None:
+        """Give a new operator what `snapshot` of an earlier one returned.
+
+        Args:
+            snapshot: That; None to begin anew.
+
+        Raises:
+            IllegalStateError: If it is open already.
+        """
         if self._is_open:
             raise IllegalStateError("restore() comes before open()")
-        self.operator.restore(state)
+        if snapshot is not None:
+            self.operator.restore(snapshot)
 
     def open(self) -> None:
         """Open the operator."""
@@ -229,7 +244,7 @@ class OperatorHarness:
         """Let the operator emit what must precede a barrier."""
         self.do(self.operator.prepare_snapshot_pre_barrier)
 
-    def snapshot(self) -> object:
+    def snapshot(self) -> OperatorSnapshot:
         """Return what a new operator needs to go on; call `prepare_snapshot` first."""
         return self.operator.snapshot()
 

@@ -77,7 +77,7 @@ class WindowOperator(StatefulOperator):
         self._process_context = ProcessWindowContext(
             context, self._collector, merging=self._is_merging
         )
-        self._process_context.current_watermark = MIN_TIMESTAMP
+        self._process_context.current_watermark = self.watermark_ms
         self._emitter.bind(self._collector, self._process_context, self._failures.guard)
         self._dropped = context.metrics.counter("late_records_dropped")
         self._is_open = True

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from aiomailbox.operators import Pending, StatefulSnapshot, can_merge, is_commutative
+from aiomailbox.operators import Pending, can_merge, is_commutative
 from aiomailbox.records import MAX_TIMESTAMP
 from aiomailbox.windowing.assigners import SlidingEventTimeWindows, required_timestamp
 from aiomailbox.windowing.open_windows import Contents, ContentsByStart
@@ -76,9 +76,9 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         self._merge = self._merge_of(self._panes.contents)
         return super().open()
 
-    def snapshot(self) -> StatefulSnapshot:
-        """Return the contents of all windows."""
-        return self._snapshot_of(*self._unshared())
+    def fill_state(self) -> None:
+        """Put the contents of all windows where a snapshot finds them."""
+        self._fill_tables(*self._unshared())
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Emit the windows that end, forget those that are over, pass it on."""

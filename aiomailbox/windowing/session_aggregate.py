@@ -12,7 +12,7 @@ from bisect import insort
 from collections.abc import Iterator
 from typing import Any
 
-from aiomailbox.operators import USER_ERRORS, Pending, StatefulSnapshot, then
+from aiomailbox.operators import USER_ERRORS, Pending, then
 from aiomailbox.records import MAX_TIMESTAMP, ListRun
 from aiomailbox.state import ValueStateDescriptor
 from aiomailbox.windowing.assigners import required_timestamp
@@ -55,17 +55,17 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         )
         return super().open()
 
-    def snapshot(self) -> StatefulSnapshot:
-        """Return the contents of all sessions."""
+    def fill_state(self) -> None:
+        """Put the contents of all sessions where a snapshot finds them."""
         self._sessions.fill_table()
-        try:
-            return super().snapshot()
-        finally:
-            self._sessions.clear_table()
+
+    def empty_state(self) -> None:
+        """Take them out again."""
+        self._sessions.clear_table()
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Emit the sessions that end, forget those that are over, pass it on."""
-        self._watermark = timestamp_ms
+        self.watermark_ms = timestamp_ms
         results: list[Any] = []
         stamps: list[int] = []
         for key, session in self._sessions.pop_ended(timestamp_ms):
@@ -105,7 +105,7 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         if touched:
             start = min(start, touched[0][0])
             end = max(end, touched[-1][1])
-        if min(end - 1 + self._lateness, MAX_TIMESTAMP) <= self._watermark:
+        if min(end - 1 + self._lateness, MAX_TIMESTAMP) <= self.watermark_ms:
             return False
         content = self._merged(touched)
         content = self._aggregate.add(value, content)
@@ -132,7 +132,7 @@ class SessionAggregateOperator(AggregateWindowsOperator):
     def _fire_or_wait(self, key: Any, session: Session) -> None:
         """Emit a session that has ended already, else see to it that it will be."""
         window = TimeWindow(session[0], session[1])
-        ended = window.max_timestamp <= self._watermark
+        ended = window.max_timestamp <= self.watermark_ms
         self._sessions.schedule(key, session, FIRED if ended else OPEN)
         if ended:
             self._collector.timestamp = window.max_timestamp

@@ -21,7 +21,6 @@ from aiomailbox.operators import (
     Pending,
     RecordFailures,
     StatefulOperator,
-    StatefulSnapshot,
     then,
 )
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, ListRun, Run
@@ -47,7 +46,6 @@ class AggregateWindowsOperator(StatefulOperator):
         self._aggregate = aggregate
         self._lateness = spec.allowed_lateness_ms
         self._result = window_result(aggregate, keyed=spec.key is not None)
-        self._watermark = MIN_TIMESTAMP
 
     def open(self) -> Pending:
         """Make what is needed besides the state."""
@@ -92,7 +90,7 @@ class AggregateWindowsOperator(StatefulOperator):
     def _skip(self, value: Any, stamp: int) -> None:
         """Drop a record that no window took; it may have come too late."""
         required_timestamp(stamp)
-        if stamp + self._lateness > self._watermark:
+        if stamp + self._lateness > self.watermark_ms:
             return
         if self._spec.late_tag is None:
             self._dropped.add(1)
@@ -128,24 +126,24 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         self._offset: int = self._spec.assigner.for_subtask(context.random).offset_ms
         return super().open()
 
-    def snapshot(self) -> StatefulSnapshot:
-        """Return the contents of all windows."""
-        return self._snapshot_of(self._open.contents, self._fired.contents)
+    def fill_state(self) -> None:
+        """Put the contents of all windows where a snapshot finds them."""
+        self._fill_tables(self._open.contents, self._fired.contents)
 
-    def _snapshot_of(
+    def empty_state(self) -> None:
+        """Take them out again."""
+        self._open.clear_table()
+        self._fired.clear_table()
+
+    def _fill_tables(
         self, unfired: Mapping[int, Contents], fired: Mapping[int, Contents]
-    ) -> StatefulSnapshot:
+    ) -> None:
         self._open.fill_table(unfired)
         self._fired.fill_table(fired)
-        try:
-            return super().snapshot()
-        finally:
-            self._open.clear_table()
-            self._fired.clear_table()
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Emit the windows that end, forget those that are over, pass it on."""
-        self._watermark = timestamp_ms
+        self.watermark_ms = timestamp_ms
         pending = self._fire(timestamp_ms)
         if self._lateness:
             over = timestamp_ms - self._lateness - self._size + 1
@@ -160,7 +158,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         `MIN_TIMESTAMP` is always among them, so that a record without event time is
         seen without looking for it.
         """
-        return max(self._watermark - self._size + 1, MIN_TIMESTAMP)
+        return max(self.watermark_ms - self._size + 1, MIN_TIMESTAMP)
 
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
@@ -210,7 +208,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
 
     def _is_over(self, window: TimeWindow) -> bool:
         cleanup = window.max_timestamp + self._lateness
-        return min(cleanup, MAX_TIMESTAMP) <= self._watermark
+        return min(cleanup, MAX_TIMESTAMP) <= self.watermark_ms
 
     def _fire(self, watermark: int) -> Pending:
         size = self._size

@@ -19,7 +19,7 @@ from aiomailbox.state import (
     redistribute_operator_state,
 )
 
-SPLIT, UNION, BROADCAST = RedistributionMode
+SPLIT, UNION, BROADCAST, MERGE = RedistributionMode
 
 
 def snapshot(**states: list[Any]) -> OperatorStateSnapshot:

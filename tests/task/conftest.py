@@ -22,12 +22,14 @@ from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Operator, TwoInputOperator
 from aiomailbox.records import ListRun, OutputTag, StopMode, Watermark
+from aiomailbox.state import OperatorStateSnapshot
 from aiomailbox.task import (
     OperatorPlan,
     OutgoingEdge,
     StreamTask,
     TaskEnvironment,
     TaskPlan,
+    TaskSnapshot,
 )
 from aiomailbox.testing import (
     FreeLimiter,
@@ -72,11 +74,12 @@ class LogOperator(Operator):
     def close(self) -> Any:
         return self._note("close")
 
-    def restore_state(self, state: Any) -> None:
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
+        (state,) = own.elements("name")
         self._note(f"restore {state}")
 
-    def snapshot_state(self) -> Any:
-        return self.name
+    def snapshot_own(self) -> OperatorStateSnapshot:
+        return OperatorStateSnapshot().with_list("name", [self.name])
 
 
 class TwoLogOperator(TwoInputOperator):
@@ -241,7 +244,7 @@ class Bench:
         """Add a head with two inputs that writes down its records."""
         return self.add(lambda: TwoLogOperator(self.log), "two")
 
-    def build(self, restored: dict[str, object] | None = None) -> StreamTask:
+    def build(self, restored: TaskSnapshot | None = None) -> StreamTask:
         """Make the task."""
         environment = TaskEnvironment(
             execution_id="0" * 32,
@@ -268,7 +271,7 @@ class Bench:
         )
         return self.task
 
-    def start(self, restored: dict[str, object] | None = None) -> StreamTask:
+    def start(self, restored: TaskSnapshot | None = None) -> StreamTask:
         """Make the task and run it in the background."""
         task = self.build(restored)
         loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ import pytest
 
 from aiomailbox.errors import StopTask
 from aiomailbox.mailbox import MailOptions
+from aiomailbox.operators import OperatorSnapshot
 from aiomailbox.records import (
     MAX_TIMESTAMP,
     EndOfData,
@@ -18,7 +19,9 @@ from aiomailbox.records import (
     StopMode,
     Watermark,
 )
-from aiomailbox.task import TaskState
+from aiomailbox.state import OperatorStateSnapshot
+from aiomailbox.task import TaskSnapshot, TaskState
+from tests.task.conftest import LogOperator
 
 
 async def test_a_task_lives_from_restore_to_close(bench: Any) -> None:
@@ -27,7 +30,11 @@ async def test_a_task_lives_from_restore_to_close(bench: Any) -> None:
     for name in "abc":
         bench.logged(name)
     consumer = bench.output()
-    task = bench.start({"a/0": "A", "c/2": "C", "gone/1": "X"})
+    kept = {
+        name: OperatorSnapshot(own=OperatorStateSnapshot().with_list("name", [text]))
+        for name, text in {"a": "A", "c": "C", "gone": "X"}.items()
+    }
+    task = bench.start(TaskSnapshot(kept))
     producer.send(1, 2)
     producer.watermark(MAX_TIMESTAMP)
     producer.end()
@@ -64,15 +71,16 @@ async def test_without_drain_nothing_ends_its_input_or_finishes(bench: Any) -> N
     assert task.lifecycle.state is TaskState.FINISHED
 
 
-async def test_a_snapshot_names_operators_by_uid_else_by_place(bench: Any) -> None:
+async def test_a_snapshot_names_operators_by_their_ids(bench: Any) -> None:
     bench.input()
-    bench.logged("a")
-    bench.plans[0].uid = "mine"
+    bench.add(lambda: LogOperator([], "a", {}), "a", uid="mine")
     bench.logged("b")
     task = bench.start()
     await bench.settle()
     future = task.processor.main_executor.submit(task.snapshot)
-    assert await future == {"mine": "a", "b/1": "b"}
+    operators = (await future).operators
+    found = {name: one.own.elements("name") for name, one in operators.items()}
+    assert found == {"mine": ["a"], "b": ["b"]}
     task.cancel()
     await bench.end()
 

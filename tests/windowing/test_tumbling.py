@@ -17,7 +17,7 @@ from aiomailbox.operators import (
     sum_,
 )
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from aiomailbox.testing import OneInputHarness
+from aiomailbox.testing import OneInputHarness, redistributed
 from aiomailbox.windowing import (
     TumblingEventTimeWindows,
     WindowAssigner,
@@ -189,7 +189,7 @@ def test_the_state_of_two_subtasks_becomes_that_of_one_and_of_three(
         found = []
         for index in range(parallelism):
             subtask = harness(parallelism, index)
-            subtask.restore(pieces)
+            subtask.restore(redistributed(pieces, parallelism)[index])
             with subtask:
                 subtask.process_watermark(9)
                 found.append(subtask.values)

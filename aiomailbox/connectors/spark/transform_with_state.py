@@ -76,7 +76,6 @@ class TransformWithStateOperator(StatefulOperator):
         self._key = field_or_function(key, "key")
         self.processor = check_stateful_processor(processor)
         self.time_mode = check_time_mode(time_mode)
-        self._watermark = MIN_TIMESTAMP
         self._is_open = False
 
     def open(self) -> Pending:
@@ -109,11 +108,6 @@ class TransformWithStateOperator(StatefulOperator):
             rows = iter([values[index] for index in indices])
             self._collect(self.processor.handleInputRows, _as_tuple(key), rows, times)
         return self._collector.emit()
-
-    def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Fire timers, pass on what they emitted, then the watermark."""
-        self._watermark = timestamp_ms
-        return super().process_watermark(timestamp_ms)
 
     def emit_collected(self) -> Pending:
         """Pass on what the processor emitted."""
@@ -157,7 +151,7 @@ class TransformWithStateOperator(StatefulOperator):
         if self.time_mode == "none":
             return SparkTimerValues(-1, -1)
         now_ms = self._timers.current_processing_time()
-        return SparkTimerValues(now_ms, max(self._watermark, 0))
+        return SparkTimerValues(now_ms, max(self.watermark_ms, 0))
 
     def _register(self, timestamp_ms: int) -> None:
         key = self.context.keyed_state.current_key

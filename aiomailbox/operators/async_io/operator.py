@@ -15,6 +15,7 @@ from typing import Any
 
 from aiomailbox.operators.async_io.caller import Caller
 from aiomailbox.operators.async_io.emitter import Emitter
+from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.async_io.function import AsyncFunction
 from aiomailbox.operators.async_io.key_gate import KeyGate
 from aiomailbox.operators.async_io.queues import (
@@ -39,8 +40,10 @@ from aiomailbox.operators.core.on_error import (
     check_on_error,
     fail,
 )
+from aiomailbox.operators.snapshots import held_elements, with_held_elements
 from aiomailbox.policies import Batch, Cache, RateLimit, Retry
 from aiomailbox.records import MIN_TIMESTAMP, Run, Watermark, WatermarkStatus
+from aiomailbox.state import OperatorStateSnapshot
 
 __all__ = ["AsyncMapOperator"]
 
@@ -146,7 +149,7 @@ class AsyncMapOperator(Operator):
         )
         self._gate: KeyGate | None = None
         self._rows: RowFlow | None = None
-        self._restored: list[tuple[Any, int | None]] = []
+        self._restored: list[Any] = []
 
     def open(self) -> Pending:
         """Acquire what the function needs, then make the restored calls again."""
@@ -187,9 +190,15 @@ class AsyncMapOperator(Operator):
         self._show(caller)
         # They had places in an earlier instance: they need not wait for them again.
         restored, self._restored = self._restored, []
-        for value, timestamp in restored:
-            rows.take(value, timestamp)
-        return None
+        pending: Pending = None
+        for element in restored:
+            if isinstance(element, tuple):
+                rows.take(*element)
+            elif self._queue.held:
+                self._queue.put_control(element)
+            else:
+                pending = then(pending, self._emitter.emit_control, element)
+        return pending
 
     def _row_flow(self, *parts: Any) -> RowFlow:
         return RowFlow(*parts)
@@ -219,6 +228,7 @@ class AsyncMapOperator(Operator):
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Pass the watermark on after the rows that came before it."""
+        self.watermark_ms = timestamp_ms
         return self._take_control(Watermark(timestamp_ms))
 
     def process_status(self, status: WatermarkStatus) -> Pending:
@@ -229,13 +239,19 @@ class AsyncMapOperator(Operator):
         """Wait until all rows have been emitted."""
         return self._empty() if self._queue.held else None
 
-    def snapshot_state(self) -> object:
+    def snapshot_own(self) -> OperatorStateSnapshot:
         """Return the rows that have not been emitted, called or not, as they came."""
-        return [*self._restored, *self._queue.inputs()]
+        held = [
+            (element.value, element.timestamp)
+            if isinstance(element, Entry)
+            else element
+            for element in self._queue.elements()
+        ]
+        return with_held_elements(super().snapshot_own(), [*self._restored, *held])
 
-    def restore_state(self, state: Any) -> None:
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
         """Take over rows; their calls are made again before new rows are taken."""
-        self._restored = [(value, timestamp) for value, timestamp in state]
+        self._restored = held_elements(own, self.watermark_ms)
 
     def close(self) -> Pending:
         """Cancel the calls that are being made, then release what the function has."""

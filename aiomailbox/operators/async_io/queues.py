@@ -17,8 +17,6 @@ from aiomailbox.records import MIN_TIMESTAMP, ListRun
 
 __all__ = ["OrderedQueue", "Ready", "ResultQueue", "SegmentedQueue"]
 
-Input = tuple[Any, int | None]
-
 
 class Ready:
     """What may be emitted together: results and dead letters, then control elements.
@@ -90,8 +88,8 @@ class ResultQueue(Protocol):
         """Take out what may be emitted, at most so many rows; None if nothing."""
         ...
 
-    def inputs(self) -> list[Input]:
-        """Return the rows that are held, as they arrived."""
+    def elements(self) -> list[Entry | QueuedControl]:
+        """Return the rows and control elements that are held, as they arrived."""
         ...
 
 
@@ -153,13 +151,9 @@ class OrderedQueue:
             break
         return ready
 
-    def inputs(self) -> list[Input]:
-        """Return the rows, in order."""
-        return [
-            (item.value, item.timestamp)
-            for item in self._items
-            if isinstance(item, Entry)
-        ]
+    def elements(self) -> list[Entry | QueuedControl]:
+        """Return rows and control elements, in order."""
+        return list(self._items)
 
 
 class SegmentedQueue:
@@ -228,10 +222,6 @@ class SegmentedQueue:
         if not self._first.held and self._first.controls:
             self._pass_control(ready)
         return ready if ready.count or ready.controls else None
-
-    def inputs(self) -> list[Input]:
-        """Return the rows, in order of arrival."""
-        return [(entry.value, entry.timestamp) for entry in self._rows]
 
     def put_into(self, entry: Entry, segment: Segment) -> None:
         """Take a row that belongs to an earlier stretch, one that still holds rows."""

@@ -17,6 +17,7 @@ from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.async_io.queues import SegmentedQueue
 from aiomailbox.operators.async_io.segment import QueuedControl
 from aiomailbox.operators.async_io.settings import CallSettings, check_bounds, share
+from aiomailbox.operators.async_state.event import KeyedEvent
 from aiomailbox.operators.async_state.flow import ChangesEmitter, KeyedFlow
 from aiomailbox.operators.async_state.function import KeyedAsyncFunction
 from aiomailbox.operators.async_state.gate import TimerGate
@@ -32,7 +33,7 @@ from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.operators.keyed.stateful import StatefulOperator
 from aiomailbox.policies import RateLimit, Retry
 from aiomailbox.records import MIN_TIMESTAMP, Run, Watermark, WatermarkStatus
-from aiomailbox.state import VOID
+from aiomailbox.state import VOID, OperatorStateSnapshot, RedistributionMode
 
 __all__ = ["KeyedAsyncProcessOperator"]
 
@@ -108,7 +109,6 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         )
         self.on_error = check_on_error(on_error)
         self._flow: KeyedFlow | None = None
-        self._watermark = MIN_TIMESTAMP
         self._restored: list[RowsInFlight] = []
 
     def open(self) -> Pending:
@@ -170,7 +170,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Let due timers follow the rows before them, and the watermark follow all."""
-        self._watermark = timestamp_ms
+        self.watermark_ms = timestamp_ms
         # Calls on_event_time, which only puts the timers behind the rows of their keys.
         self._timers.advance_watermark(timestamp_ms)
         return self._take_control(Watermark(timestamp_ms))
@@ -182,13 +182,13 @@ class KeyedAsyncProcessOperator(StatefulOperator):
     def on_event_time(self, timer: Timer) -> Pending:
         """Take a timer that the watermark has reached."""
         assert self._flow is not None, "a watermark before open"
-        self._flow.take_timer(timer, TimeDomain.EVENT_TIME, self._watermark)
+        self._flow.take_timer(timer, TimeDomain.EVENT_TIME, self.watermark_ms)
         return None
 
     def on_processing_time(self, timer: Timer) -> Pending:
         """Take a timer that wall-clock time has passed."""
         if self._flow is not None:
-            self._flow.take_timer(timer, TimeDomain.PROCESSING_TIME, self._watermark)
+            self._flow.take_timer(timer, TimeDomain.PROCESSING_TIME, self.watermark_ms)
         return None
 
     def end_input(self) -> Pending:
@@ -200,22 +200,26 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         if self._flow is not None:
             self._failures.guard(self.function.life.snapshot)
 
-    def snapshot_state(self) -> object:
-        """Return the rows and timers that have not taken effect; None without any."""
-        if self._flow is None:
-            return self._restored or None
+    def snapshot_own(self) -> OperatorStateSnapshot:
+        """Return the rows and timers that have not taken effect."""
+        in_flight = self._restored if self._flow is None else [self._in_flight()]
+        pieces = [(one.elements, one.timers) for one in in_flight if one]
+        mode = RedistributionMode.MERGE
+        return super().snapshot_own().with_list("in-flight", pieces, mode)
+
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
+        """Take over rows and timers; they come before new rows."""
+        super().restore_own(own)
+        self._restored = [RowsInFlight(*one) for one in own.elements("in-flight")]
+
+    def _in_flight(self) -> RowsInFlight:
+        assert self._flow is not None, "only an open operator has rows in flight"
         elements = [
             _element(element)
             for element in self._queue.elements()
             if not (isinstance(element, Entry) and element.value.domain is not None)
-            and not isinstance(element, WatermarkStatus)
         ]
-        timers = self._flow.timers_in_flight()
-        return RowsInFlight(elements, timers) if elements or timers else None
-
-    def restore_state(self, state: Any) -> None:
-        """Take over rows and timers; they come before new rows."""
-        self._restored += [state] if isinstance(state, RowsInFlight) else state
+        return RowsInFlight(elements, self._flow.timers_in_flight())
 
     def close(self) -> Pending:
         """Cancel the calls that are being made, disarm timers, close the function."""
@@ -238,7 +242,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 
     def _take_rows(self, run: Run, keys: list[Any], start: int) -> int:
         """Take rows while there is room; return the index of the first one left."""
-        flow, watermark = self._flow, self._watermark
+        flow, watermark = self._flow, self.watermark_ms
         assert flow is not None, "process_run before open"
         values, timestamps = run.values, run.timestamps
         for index in range(start, len(values)):
@@ -277,18 +281,23 @@ class KeyedAsyncProcessOperator(StatefulOperator):
             for kind, *facts in piece.elements:
                 if kind == "row":
                     self._take_restored_row(flow, *facts)
-                elif len(restored) == 1:
+                elif len(restored) > 1:
                     # Of several subtasks each had watermarks of its own: the next
                     # one that they have in common fires what is due.
+                    continue
+                elif kind == "watermark":
                     pending = then(pending, self.process_watermark, *facts)
+                else:
+                    status = WatermarkStatus(*facts)
+                    pending = then(pending, self.process_status, status)
         return pending
 
     def _take_restored_row(
-        self, flow: KeyedFlow, value: Any, timestamp: int | None
+        self, flow: KeyedFlow, value: Any, timestamp: int | None, watermark: int
     ) -> None:
         (key,) = self._keys.read([value])
         if self._owns(key):
-            flow.take_row(value, timestamp, key, self._watermark)
+            flow.take_row(value, timestamp, key, watermark)
 
     def _register_restored(self, piece: RowsInFlight) -> None:
         for domain, key, timestamp in piece.timers:
@@ -307,7 +316,10 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 
 def _element(element: Any) -> tuple[Any, ...]:
     if isinstance(element, Entry):
-        return ("row", element.value.value, element.timestamp)
+        event: KeyedEvent = element.value
+        return ("row", event.value, element.timestamp, event.watermark)
+    if isinstance(element, WatermarkStatus):
+        return ("status", element.value)
     return ("watermark", element.timestamp_ms)
 
 

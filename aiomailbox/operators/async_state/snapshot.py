@@ -13,10 +13,13 @@ class RowsInFlight:
     """Rows, watermarks and timers that had not taken effect.
 
     Attributes:
-        elements: ``("row", value, timestamp)`` and ``("watermark", timestamp)`` in
-            order of arrival.
+        elements: ``("row", value, timestamp, watermark at its arrival)``,
+            ``("watermark", timestamp)`` and ``("status", status)``, as they came.
         timers: Timers that were due: ``(domain, key, timestamp)``.
     """
 
     elements: list[tuple[Any, ...]] = field(default_factory=list)
     timers: list[tuple[str, Any, int]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.elements or self.timers)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import UserFunctionError
+from aiomailbox.errors import StateError, UserFunctionError
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.locate import user_location
+from aiomailbox.operators.snapshots import OperatorSnapshot
 from aiomailbox.records import (
     MIN_TIMESTAMP,
     LatencyMarker,
@@ -107,19 +107,6 @@ class Input(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorSnapshot:
-    """What an operator without keys goes on from, if it has operator state.
-
-    Attributes:
-        without_keys: Its lists and broadcast maps, by name.
-        own: What `Operator.snapshot_state` returned.
-    """
-
-    without_keys: OperatorStateSnapshot
-    own: object = None
-
-
 class Operator:
     """An operator with one input, which is itself; the base of all operators.
 
@@ -133,6 +120,8 @@ class Operator:
 
     context: RuntimeContext
     output: Output
+    # How far event time had come when the last watermark was taken, milliseconds.
+    watermark_ms: int = MIN_TIMESTAMP
     # Whether, as the head of a task, it gets input also while its output has no room.
     takes_input_always = False
     # Whether it keeps records back, up to a bound: then `room` says how many more fit.
@@ -153,42 +142,66 @@ class Operator:
         """The operator's inputs, in order; a source has none."""
         return [self]
 
-    def restore(self, state: object) -> None:
-        """Take over what `snapshot` of an earlier instance returned.
+    def restore(self, snapshot: OperatorSnapshot) -> None:
+        """Take over what `snapshot` of an earlier instance returned; before `open`.
 
         Args:
-            state: That, or several of it with state that was spread anew.
-        """
-        pieces: Any = state if isinstance(state, list) else [state]
-        if not pieces or not all(type(one) is OperatorSnapshot for one in pieces):
-            if state is not None:
-                self.restore_state(state)
-            return
-        self.context.operator_state.restore([piece.without_keys for piece in pieces])
-        for piece in pieces:
-            if piece.own is not None:
-                self.restore_state(piece.own)
+            snapshot: That, or what `redistribute` made of those of several subtasks.
 
-    def snapshot(self) -> object:
+        Raises:
+            StateError: If it is one of an operator with keys, and this one has none, or
+                of another number of key groups.
+        """
+        self.watermark_ms = snapshot.watermark
+        self.context.operator_state.restore([snapshot.operator])
+        self.restore_keyed(snapshot)
+        self.restore_own(snapshot.own)
+
+    def snapshot(self) -> OperatorSnapshot:
         """Return everything that a new instance needs to go on from here.
 
-        The result consists of plain values that share nothing mutable with the
-        operator; None means there is nothing to keep.
+        It shares nothing with the operator that could change.
         """
         self.fill_state()
-        own = self.snapshot_state()
-        without_keys = self.context.operator_state.snapshot()
-        return OperatorSnapshot(without_keys, own) if without_keys.states else own
+        try:
+            return self.capture()
+        finally:
+            self.empty_state()
 
     def fill_state(self) -> None:
-        """Put into state what is kept elsewhere, right before it is cut."""
+        """Put into state what is kept elsewhere, right before it is captured."""
 
-    def snapshot_state(self) -> object:
-        """Return the operator's own part of the snapshot; None by default."""
-        return None
+    def empty_state(self) -> None:
+        """Take out of state what `fill_state` put there only for the snapshot."""
 
-    def restore_state(self, state: object) -> None:
-        """Take over what `snapshot_state` returned."""
+    def capture(self) -> OperatorSnapshot:
+        """Return all state as it is now."""
+        return OperatorSnapshot(
+            operator=self.context.operator_state.snapshot(),
+            own=self.snapshot_own(),
+            watermark=self.watermark_ms,
+        )
+
+    def snapshot_own(self) -> OperatorStateSnapshot:
+        """Return what the operator itself keeps, as lists; nothing by default.
+
+        Who overrides it adds to what the base returns. A list that belongs to the
+        subtask as a whole has the mode ``MERGE`` and one element.
+        """
+        return OperatorStateSnapshot()
+
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
+        """Take over what `snapshot_own` returned, maybe of several subtasks."""
+
+    def restore_keyed(self, snapshot: OperatorSnapshot) -> None:
+        """Refuse keyed state and timers: there are no keys here."""
+        if snapshot.timers or any(piece.states for piece in snapshot.keyed):
+            context = self.context
+            raise StateError(
+                f"operator {context.operator_name!r} (uid {context.uid!r}) has no keys, "
+                "and is to be restored from the state of one that had. Was the uid given "
+                "to another operator before?"
+            )
 
     def open(self) -> Pending:
         """Acquire resources; downstream operators are open already."""
@@ -206,6 +219,7 @@ class Operator:
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Advance event time, then pass the watermark on."""
+        self.watermark_ms = timestamp_ms
         return self.output.emit_watermark(timestamp_ms)
 
     def process_status(self, status: WatermarkStatus) -> Pending:

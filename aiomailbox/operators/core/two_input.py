@@ -7,6 +7,7 @@ from typing import Any
 from aiomailbox.eventtime import InputWatermarks
 from aiomailbox.operators.core.contract import Input, Operator, Pending, _each, then
 from aiomailbox.records import LatencyMarker, Run, Watermark, WatermarkStatus
+from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
 
 
 class TwoInputOperator(Operator):
@@ -33,6 +34,21 @@ class TwoInputOperator(Operator):
     def current_watermark(self) -> int:
         """The operator's event time, milliseconds."""
         return self._watermarks.watermark
+
+    def snapshot_own(self) -> OperatorStateSnapshot:
+        """Return how far each input is."""
+        return (
+            super()
+            .snapshot_own()
+            .with_list(
+                "inputs", [self._watermarks.snapshot()], RedistributionMode.MERGE
+            )
+        )
+
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
+        """Go on with each input where it was."""
+        super().restore_own(own)
+        self._watermarks.restore(own.elements("inputs"))
 
     def process_run1(self, run: Run) -> Pending:
         """Process records of the first input; by default one by one."""

@@ -154,6 +154,8 @@ class BroadcastProcessOperator(CoInputsOperator):
         states = BroadcastStates(self._descriptors, context.operator_state)
         self._read_context = ReadOnlyContext(context, collector, states)
         self._write_context = BroadcastContext(context, collector, states)
+        self._read_context.current_watermark = self.watermark_ms
+        self._write_context.current_watermark = self.watermark_ms
         self._failures = RecordFailures(self.on_error, self._call, context, self.output)
         self._first = ElementCalls(
             self._call, self._read_context, collector, self._failures
@@ -176,6 +178,7 @@ class BroadcastProcessOperator(CoInputsOperator):
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Note the watermark of both streams for the function and pass it on."""
+        self.watermark_ms = timestamp_ms
         self._read_context.current_watermark = timestamp_ms
         self._write_context.current_watermark = timestamp_ms
         return self.output.emit_watermark(timestamp_ms)
@@ -259,6 +262,8 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoInputsOperator):
         states = BroadcastStates(self._descriptors, context.operator_state)
         self._context = KeyedReadOnlyContext(context, collector, self._timers, states)
         self._write_context = KeyedBroadcastContext(context, collector, states)
+        self._context.current_watermark = self.watermark_ms
+        self._write_context.current_watermark = self.watermark_ms
         self._life.share(self._context, self._write_context)
         self._keys = KeyReader(self._key, self)
         self._calls = self._element_calls(self._call)

@@ -193,6 +193,7 @@ class CoProcessOperator(CoInputsOperator):
         """Open the function."""
         self._collector = Collector(self.output)
         self._context = ProcessContext(self.context, self._collector)
+        self._context.current_watermark = self.watermark_ms
         self._failures = RecordFailures(
             self.on_error, self._calls[0], self.context, self.output
         )
@@ -214,6 +215,7 @@ class CoProcessOperator(CoInputsOperator):
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Note the watermark of both streams for the function and pass it on."""
+        self.watermark_ms = timestamp_ms
         self._context.current_watermark = timestamp_ms
         return self.output.emit_watermark(timestamp_ms)
 

@@ -101,6 +101,7 @@ class KeyedFunctionOperator(StatefulOperator):
         self._timers = self.timer_service("timers", self)
         self._collector = Collector(self.output)
         self._context = KeyedProcessContext(self.context, self._collector, self._timers)
+        self._context.current_watermark = self.watermark_ms
         if not has_on_timer(self.function):
             self._context.refuse_timers(self.function)
         self._failures = RecordFailures(

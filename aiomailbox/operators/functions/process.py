@@ -214,6 +214,7 @@ class ProcessOperator(Operator):
         """Open the function."""
         self._collector = Collector(self.output)
         self._context = ProcessContext(self.context, self._collector)
+        self._context.current_watermark = self.watermark_ms
         self._failures = RecordFailures(
             self.on_error, self._call, self.context, self.output
         )
@@ -230,6 +231,7 @@ class ProcessOperator(Operator):
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Note the watermark for the function and pass it on."""
+        self.watermark_ms = timestamp_ms
         self._context.current_watermark = timestamp_ms
         return self.output.emit_watermark(timestamp_ms)
 

@@ -78,6 +78,7 @@ class KeyedJoinOperator(StatefulOperator, TwoInputOperator):
         )
         self._collector = Collector(self.output)
         self._pair_context = ProcessJoinContext(context, self._collector)
+        self._pair_context.current_watermark = self.watermark_ms
         self._failures = RecordFailures(
             self.on_error, self._named_function, context, self.output
         )

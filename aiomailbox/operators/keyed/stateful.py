@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
-from aiomailbox.errors import StateError
 from aiomailbox.eventtime import InternalTimerService, TimerSnapshot, Triggerable
 from aiomailbox.operators.core.contract import Operator, Pending, then
-from aiomailbox.state import KeyedStateSnapshot, OperatorStateSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class StatefulSnapshot:
-    """Everything that a keyed operator goes on from.
-
-    Attributes:
-        keyed: Its keyed state.
-        timers: Its timers, by the name of their service.
-        own: What `Operator.snapshot_state` returned.
-        without_keys: Its lists and broadcast maps that belong to no key, by name.
-    """
-
-    keyed: KeyedStateSnapshot
-    timers: dict[str, TimerSnapshot] = field(default_factory=dict)
-    own: Any = None
-    without_keys: OperatorStateSnapshot = field(default_factory=OperatorStateSnapshot)
+from aiomailbox.operators.snapshots import OperatorSnapshot
 
 
 class StatefulOperator(Operator):
@@ -41,7 +21,7 @@ class StatefulOperator(Operator):
     def __init__(self) -> None:
         super().__init__()
         self._timer_services: dict[str, InternalTimerService] = {}
-        self._restored_timers: dict[str, list[TimerSnapshot]] = {}
+        self._restored_timers: dict[str, TimerSnapshot] = {}
 
     def timer_service(self, name: str, target: Triggerable) -> InternalTimerService:
         """Return a new timer service, with the timers that were restored under a name.
@@ -52,50 +32,28 @@ class StatefulOperator(Operator):
         """
         service = self.context.timer_service(target)
         self._timer_services[name] = service
-        service.restore(self._restored_timers.pop(name, []))
+        service.current_watermark = self.watermark_ms
+        restored = self._restored_timers.pop(name, None)
+        if restored is not None:
+            service.restore([restored])
         return service
 
-    def snapshot(self) -> StatefulSnapshot:
-        """Return keyed state, timers, and what `snapshot_state` returns."""
-        self.fill_state()
+    def capture(self) -> OperatorSnapshot:
+        """Return all state as it is now, with that of keys and the timers."""
         timers = {
             name: service.snapshot() for name, service in self._timer_services.items()
         }
-        return StatefulSnapshot(
-            self.context.keyed_state.snapshot(),
-            timers,
-            self.snapshot_state(),
-            self.context.operator_state.snapshot(),
-        )
+        keyed = self.context.keyed_state.snapshot()
+        return replace(super().capture(), keyed=(keyed,), timers=timers)
 
-    def restore(self, state: object) -> None:
-        """Take over snapshots of earlier instances; comes before `open`.
-
-        Args:
-            state: One snapshot, or several whose key groups together hold this
-                subtask's; what else they hold is left alone.
+    def restore_keyed(self, snapshot: OperatorSnapshot) -> None:
+        """Take over the keyed state and the timers of this subtask's key groups.
 
         Raises:
-            StateError: If it is not a snapshot of such an operator, or was made with
-                another number of key groups.
+            StateError: If they are of another number of key groups.
         """
-        if state is None:
-            return
-        pieces: Sequence[Any] = state if isinstance(state, list | tuple) else [state]
-        for piece in pieces:
-            if not isinstance(piece, StatefulSnapshot):
-                raise StateError(
-                    f"operator {self.context.operator_name!r} has keys, and cannot be "
-                    f"restored from a {type(piece).__qualname__}. Was the uid given "
-                    "to another operator before?"
-                )
-        self.context.keyed_state.restore([piece.keyed for piece in pieces])
-        self.context.operator_state.restore([piece.without_keys for piece in pieces])
-        for piece in pieces:
-            for name, timers in piece.timers.items():
-                self._restored_timers.setdefault(name, []).append(timers)
-            if piece.own is not None:
-                self.restore_state(piece.own)
+        self.context.keyed_state.restore(snapshot.keyed)
+        self._restored_timers.update(snapshot.timers)
 
     def emit_collected(self) -> Pending:
         """Pass on what was collected while timers fired; nothing by default."""
@@ -103,6 +61,7 @@ class StatefulOperator(Operator):
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Fire timers, pass on what they emitted, then the watermark."""
+        self.watermark_ms = timestamp_ms
         pending: Pending = None
         for service in self._timer_services.values():
             pending = then(pending, service.advance_watermark, timestamp_ms)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,19 +11,7 @@ from aiomailbox.operators.core.contract import Operator, Pending, then
 from aiomailbox.operators.core.hooks import naming_hook
 from aiomailbox.operators.sinks.sink import Sink, SinkWriter
 from aiomailbox.records import Run
-
-
-@dataclass(frozen=True, slots=True)
-class SinkState:
-    """What a new sink operator needs to go on.
-
-    Attributes:
-        ended: The input had ended: everything is written and handed over.
-        writer: What the writer's ``snapshot`` returned.
-    """
-
-    ended: bool
-    writer: object
+from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
 
 
 class SinkOperator(Operator):
@@ -59,7 +46,7 @@ class SinkOperator(Operator):
         self.sink = sink
         self.name = name
         self._writer: SinkWriter | None = None
-        self._restored: SinkState | None = None
+        self._restored: list[Any] = []
         self._ended = False
 
     @property
@@ -68,20 +55,20 @@ class SinkOperator(Operator):
         assert self._writer is not None, "a sink has no writer before open()"
         return self._writer
 
-    def restore_state(self, state: Any) -> None:
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
         """Keep the state for the writer."""
-        self._restored = state
+        self._restored = own.elements("writer")
+        ended = own.elements("ended")
+        self._ended = bool(ended) and all(ended)
 
     def open(self) -> Pending:
         """Make the writer."""
         self._writer = self._call(
             "create_writer", self.sink.create_writer, self.context
         )
-        restored = self._restored
-        if restored is not None:
-            self._ended = restored.ended
-            if restored.writer is not None:
-                self._call("restore", self._writer.restore, restored.writer)
+        restored, self._restored = self._restored, []
+        if restored:
+            self._call("restore", self._writer.restore, restored)
         return None
 
     def process_run(self, run: Run) -> Pending:
@@ -101,12 +88,11 @@ class SinkOperator(Operator):
         self._ended = True
         return self._flush(end_of_input=True)
 
-    def snapshot_state(self) -> object:
-        """Return the writer's state and whether the input has ended."""
-        writer = self._call("snapshot", self.writer.snapshot)
-        if writer is None and not self._ended:
-            return None
-        return SinkState(self._ended, writer)
+    def snapshot_own(self) -> OperatorStateSnapshot:
+        """Return the writer's state and whether all is written and handed over."""
+        mode = RedistributionMode.MERGE
+        own = super().snapshot_own().with_list("ended", [self._ended], mode)
+        return own.with_list("writer", self._call("snapshot", self.writer.snapshot))
 
     def close(self) -> Pending:
         """Close the writer."""

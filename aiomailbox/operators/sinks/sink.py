@@ -30,12 +30,15 @@ class SinkWriter(Protocol):
         """Return what the committer has to make visible since the last call."""
         ...
 
-    def snapshot(self) -> object:
-        """Return what a new writer needs to go on; None if there is nothing."""
+    def snapshot(self) -> list[Any]:
+        """Return what a new writer needs to go on, as elements; mostly none.
+
+        When the parallelism changes, the elements of all writers are split evenly.
+        """
         ...
 
-    def restore(self, state: object) -> None:
-        """Take over what `snapshot` returned."""
+    def restore(self, elements: list[Any]) -> None:
+        """Take over what `snapshot` of earlier writers returned, if that was anything."""
         ...
 
     def close(self) -> Pending:

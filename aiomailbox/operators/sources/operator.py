@@ -24,6 +24,7 @@ from aiomailbox.operators.sources.availability import SourceAvailability
 from aiomailbox.operators.sources.source import InputStatus, Source, SourceReader
 from aiomailbox.operators.sources.split_outputs import SplitOutputs, SplitProgress
 from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, Run, StopMode
+from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
 
 
 @dataclass(slots=True)
@@ -106,6 +107,7 @@ class SourceOperator(Operator):
         self._ticks: IdleTicks | None = None
         self._alignment: SourceAlignment | None = None
         self._early_splits: list[Any] = []
+        self._restored = OperatorStateSnapshot()
         self._early_end = False
 
     @property
@@ -184,6 +186,10 @@ class SourceOperator(Operator):
         self.availability.follow(self._reader.availability, gate)
         if self._early_splits:
             self.add_splits(self._early_splits)
+        restored, self._restored = self._restored, OperatorStateSnapshot()
+        self._outputs.restore(
+            restored.elements("split-progress"), restored.elements("progress")
+        )
         self._reader.start()
         if self._early_end:
             self._reader.notify_no_more_splits()
@@ -247,13 +253,21 @@ class SourceOperator(Operator):
         self._outputs.end()
         return self._emit_progress()
 
-    def snapshot_state(self) -> object:
-        """Return the unfinished splits, each at its position."""
-        return self.reader.snapshot() if self._reader else list(self._early_splits)
+    def snapshot_own(self) -> OperatorStateSnapshot:
+        """Return the unfinished splits at their positions, and how far event time is."""
+        own = super().snapshot_own()
+        if self._reader is None:
+            return OperatorStateSnapshot({**own.states, **self._restored.states})
+        splits, progress = self._outputs.snapshot()
+        own = own.with_list("splits", self._reader.snapshot())
+        # Whoever gets a split looks for it here.
+        own = own.with_list("split-progress", splits, RedistributionMode.UNION)
+        return own.with_list("progress", [progress], RedistributionMode.MERGE)
 
-    def restore_state(self, state: Any) -> None:
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
         """Keep the splits for the reader."""
-        self._early_splits += state
+        self._early_splits += own.elements("splits")
+        self._restored = own
 
     def close(self) -> Pending:
         """Close the reader."""

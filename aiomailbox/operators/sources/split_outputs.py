@@ -22,6 +22,12 @@ from aiomailbox.records import (
 
 _NO_SPLIT: Final = ""
 
+# A split's name, its watermark, and whether it is idle.
+SplitFacts = tuple[str, int, bool]
+# The watermark emitted last, whether all is idle, and the watermark and idleness of
+# records of no split in particular, if the reader does not tell its splits apart.
+ProgressFacts = tuple[int, bool, tuple[int, bool] | None]
+
 
 class SplitProgress:
     """One split's output: keeps the runs and follows their event times.
@@ -147,6 +153,34 @@ class SplitOutputs:
     def take_progress(self) -> list[Watermark | WatermarkStatus]:
         """Return the watermarks and statuses since the last call, in order."""
         return self._guard.take()
+
+    def snapshot(self) -> tuple[list[SplitFacts], ProgressFacts]:
+        """Return how far the splits are, and how far all of them together are."""
+        parts = self._multiplexer.snapshot()
+        main = parts.pop(_NO_SPLIT, None)
+        splits = [(split_id, *facts) for split_id, facts in parts.items()]
+        return splits, (self._guard.watermark, self._guard.is_idle, main)
+
+    def restore(self, splits: list[SplitFacts], progress: list[ProgressFacts]) -> None:
+        """Take over what `snapshot` returned, here or in several subtasks.
+
+        Args:
+            splits: How far splits are; those that are not here are passed over.
+            progress: Per subtask how far all together were; one that was behind counts.
+        """
+        for split_id, watermark, is_idle in splits:
+            if split_id in self._splits:
+                self._multiplexer.restore_split(split_id, watermark, is_idle=is_idle)
+        mains = [main for _, _, main in progress if main is not None]
+        if mains:
+            self._main()
+            behind, _ = min(mains)
+            is_idle = all(is_idle for _, is_idle in mains)
+            self._multiplexer.restore_split(_NO_SPLIT, behind, is_idle=is_idle)
+        if progress:
+            self._guard.watermark = min(watermark for watermark, _, _ in progress)
+            self._guard.is_idle = all(is_idle for _, is_idle, _ in progress)
+            self._multiplexer.restore(self._guard.watermark)
 
     def _main(self) -> SplitProgress:
         main = self._splits.get(_NO_SPLIT)

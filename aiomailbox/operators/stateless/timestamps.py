@@ -27,6 +27,7 @@ from aiomailbox.operators.core.on_error import (
     fail,
 )
 from aiomailbox.records import MAX_TIMESTAMP, ListRun, Run, WatermarkStatus
+from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
 
 
 class TimestampsAndWatermarksOperator(Operator):
@@ -66,10 +67,23 @@ class TimestampsAndWatermarksOperator(Operator):
         self.on_error = check_on_error(on_error)
         self._interval_ms = interval_ms
         self._ticks: IdleTicks | None = None
+        self._guard = OutputGuard()
+
+    def snapshot_own(self) -> OperatorStateSnapshot:
+        """Return the watermark emitted last, and whether the stream is idle."""
+        progress = (self._guard.watermark, self._guard.is_idle)
+        mode = RedistributionMode.MERGE
+        return super().snapshot_own().with_list("progress", [progress], mode)
+
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
+        """Go on with the watermark; of several, with that which was behind."""
+        progress = own.elements("progress")
+        if progress:
+            self._guard.watermark = min(watermark for watermark, _ in progress)
+            self._guard.is_idle = all(is_idle for _, is_idle in progress)
 
     def open(self) -> Pending:
         """Begin, and watch for idleness if the strategy says so."""
-        self._guard = OutputGuard()
         self._ticks = IdleTicks(
             self._strategy, self._interval_ms, self.context, self.output, self._tick
         )

@@ -17,11 +17,9 @@ from aiomailbox.records import (
     Run,
     WatermarkStatus,
 )
-from aiomailbox.state import ListStateDescriptor
+from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
 
 __all__ = ["BatchOperator"]
-
-_OPEN_BATCH = ListStateDescriptor("open-batch")
 
 
 class BatchOperator(Operator):
@@ -60,22 +58,39 @@ class BatchOperator(Operator):
         self._values: list[Any] = []
         self._stamps: list[int] = []
         self._timer: TimerHandle | None = None
+        self._due = 0
         self._held_watermark: int | None = None
 
     def open(self) -> Pending:
         """Go on with the open lists of earlier instances."""
-        self._state = self.context.operator_state.get_list_state(_OPEN_BATCH)
-        for value, stamp in self._state.get():
-            self._values.append(value)
-            self._stamps.append(stamp)
         if self._values:
-            self._arm()
+            self._arm(self._due)
         return None
 
-    def snapshot(self) -> Any:
-        """Return the records of the open list."""
-        self._state.update(zip(self._values, self._stamps, strict=True))
-        return super().snapshot()
+    def snapshot_own(self) -> OperatorStateSnapshot:
+        """Return the open list, when it is due, and the watermark that waits for it."""
+        records = zip(self._values, self._stamps, strict=True)
+        own = super().snapshot_own().with_list("open-batch", records)
+        if not self._values:
+            return own
+        waiting = (len(self._values), self._due, self._held_watermark)
+        return own.with_list("waiting", [waiting], RedistributionMode.MERGE)
+
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
+        """Take over the open list, or what of several lists has come here."""
+        for value, stamp in own.elements("open-batch"):
+            self._values.append(value)
+            self._stamps.append(stamp)
+        if not self._values:
+            return
+        waiting = own.elements("waiting")
+        self._due = min(due for _, due, _ in waiting)
+        held = [watermark for _, _, watermark in waiting if watermark is not None]
+        if len(waiting) == 1 and waiting[0][0] == len(self._values):
+            self._held_watermark = waiting[0][2]
+        elif held and self.watermark_ms != MIN_TIMESTAMP:
+            # Of several lists each had watermarks of its own.
+            self._held_watermark = self.watermark_ms
 
     def process_run(self, run: Run) -> Pending:
         """Take the records, and pass on the lists that are full."""
@@ -92,6 +107,7 @@ class BatchOperator(Operator):
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Hold the watermark back while a list is open."""
+        self.watermark_ms = timestamp_ms
         if timestamp_ms == MAX_TIMESTAMP:
             self._held_watermark = None
             pending = self._emit(len(self._values))
@@ -137,12 +153,12 @@ class BatchOperator(Operator):
     def _watermark(self, timestamp_ms: int) -> Pending:
         return self.output.emit_watermark(timestamp_ms)
 
-    def _arm(self) -> None:
+    def _arm(self, due: int | None = None) -> None:
         if self.within_ms is None:
             return
         time = self.context.processing_time
-        due = time.current_processing_time() + self.within_ms
-        self._timer = time.register_timer(due, self._on_timer)
+        self._due = due or time.current_processing_time() + self.within_ms
+        self._timer = time.register_timer(self._due, self._on_timer)
 
     def _disarm(self) -> None:
         timer, self._timer = self._timer, None

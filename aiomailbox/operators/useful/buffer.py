@@ -8,16 +8,22 @@ from typing import Any, Final, Literal
 
 from aiomailbox.errors import BufferFullError, InvalidArgumentError, RejectedMailError
 from aiomailbox.operators.core.contract import Operator, Pending
+from aiomailbox.operators.snapshots import held_elements, with_held_elements
 from aiomailbox.policies import check_count
-from aiomailbox.records import MIN_TIMESTAMP, ListRun, Run, WatermarkStatus
-from aiomailbox.state import ListStateDescriptor
+from aiomailbox.records import (
+    MIN_TIMESTAMP,
+    ListRun,
+    Run,
+    Watermark,
+    WatermarkStatus,
+)
+from aiomailbox.state import OperatorStateSnapshot
 
 __all__ = ["BufferOperator", "BufferPolicy"]
 
 BufferPolicy = Literal["drop_oldest", "latest", "error"]
 
 _POLICIES: Final = ("drop_oldest", "latest", "error")
-_RECORDS: Final = ListStateDescriptor("buffered-records")
 
 
 class BufferOperator(Operator):
@@ -69,18 +75,33 @@ class BufferOperator(Operator):
     def open(self) -> Pending:
         """Go on with the records that waited."""
         metrics = self.context.metrics
-        self._state = self.context.operator_state.get_list_state(_RECORDS)
-        self._records.extend(self._state.get())
         self._dropped = metrics.counter("records_dropped")
         metrics.gauge("buffered", lambda: len(self._records))
         if self._records:
             self._wait()
         return None
 
-    def snapshot(self) -> Any:
-        """Return the records that wait."""
-        self._state.update(self._records)
-        return super().snapshot()
+    def snapshot_own(self) -> OperatorStateSnapshot:
+        """Return the records that wait, and what waits among them."""
+        controls = deque(self._controls)
+        elements: list[Any] = []
+        for number, record in enumerate(self._records, self._first):
+            while controls and controls[0][0] <= number:
+                elements.append(_element(controls.popleft()[1]))
+            elements.append(record)
+        elements += [_element(control) for _, control in controls]
+        return with_held_elements(super().snapshot_own(), elements)
+
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
+        """Take over the records that waited."""
+        for element in held_elements(own, self.watermark_ms):
+            if isinstance(element, tuple):
+                value, stamp = element
+                self._records.append((value, MIN_TIMESTAMP if stamp is None else stamp))
+            elif isinstance(element, Watermark):
+                self._put_control(element.timestamp_ms)
+            else:
+                self._put_control(element)
 
     def process_run(self, run: Run) -> Pending:
         """Pass records on while there is room, and keep the others."""
@@ -96,6 +117,7 @@ class BufferOperator(Operator):
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Pass the watermark on after the records before it."""
+        self.watermark_ms = timestamp_ms
         self._put_control(timestamp_ms)
         return self._drain()
 
@@ -194,3 +216,7 @@ class BufferOperator(Operator):
             waiter = self.output.availability.waiter()
             await self.context.mailbox.yield_until(waiter)
             self._drain()
+
+
+def _element(control: int | WatermarkStatus) -> Watermark | WatermarkStatus:
+    return Watermark(control) if isinstance(control, int) else control

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
-from aiomailbox.operators.core.contract import Operator, Pending
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Operator, Output, Pending
 from aiomailbox.policies import check_number
 from aiomailbox.records import ListRun, Run
-from aiomailbox.state import ListStateDescriptor
+from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
 
 __all__ = ["SampleOperator"]
-
-_RANDOM_STATE = ListStateDescriptor("random-state")
 
 
 class SampleOperator(Operator):
@@ -40,21 +38,22 @@ class SampleOperator(Operator):
     def __init__(self, fraction: float) -> None:
         self.fraction = check_number(fraction, "fraction", minimum=0, maximum=1)
 
-    def open(self) -> Pending:
-        """Go on where an earlier instance stopped, or begin with the job's seed."""
-        self._state = self.context.operator_state.get_list_state(_RANDOM_STATE)
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        """Take what the task provides, and begin with the job's seed."""
+        super().setup(context, output)
         # A generator of its own: others of the operator's context must not shift it.
-        self._random = Random(self.context.random.getrandbits(64))
-        kept = self._state.get()
-        if kept:
-            version, internal, gauss = kept[0]
-            self._random.setstate((version, tuple(internal), gauss))
-        return None
+        self._random = Random(context.random.getrandbits(64))
 
-    def snapshot(self) -> Any:
+    def snapshot_own(self) -> OperatorStateSnapshot:
         """Return the state of the random generator."""
-        self._state.update([self._random.getstate()])
-        return super().snapshot()
+        state, mode = self._random.getstate(), RedistributionMode.MERGE
+        return super().snapshot_own().with_list("random-state", [state], mode)
+
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
+        """Go on where the earlier instance stopped, if there was only one."""
+        kept = own.elements("random-state")
+        if len(kept) == 1:
+            self._random.setstate(kept[0])
 
     def process_run(self, run: Run) -> Pending:
         """Pass on the records that are chosen."""

@@ -11,7 +11,7 @@ import pytest
 
 from aiomailbox.clock import clock_of
 from aiomailbox.mailbox import MailboxController, MailboxProcessor
-from aiomailbox.operators import Operator, Pending
+from aiomailbox.operators import Operator, OperatorSnapshot, Pending
 from aiomailbox.operators.async_io import AsyncMapOperator
 from aiomailbox.policies import RateLimit
 from aiomailbox.records import ListRun, StreamRecord, Watermark
@@ -49,8 +49,9 @@ class Driven:
         self.runner: asyncio.Task[None] | None = None
         self.after: Driven | None = None
 
-    async def start(self, state: object = None) -> Driven:
-        self.operator.restore(state)
+    async def start(self, state: OperatorSnapshot | None = None) -> Driven:
+        if state is not None:
+            self.operator.restore(state)
         self.runner = asyncio.create_task(self._run(), name="runner")
         await asyncio.sleep(0)
         return self
@@ -151,7 +152,7 @@ async def drive(limiters: LimiterService) -> AsyncIterator[Drive]:
     async def start(
         fn: Any,
         *,
-        state: object = None,
+        state: OperatorSnapshot | None = None,
         context: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> Driven:
@@ -184,7 +185,7 @@ async def chain(limiters: LimiterService) -> AsyncIterator[Any]:
     started: list[Driven] = []
 
     async def start(
-        arguments: list[dict[str, Any]], state: object = None
+        arguments: list[dict[str, Any]], state: OperatorSnapshot | None = None
     ) -> list[Driven]:
         first, second = (
             Driven(AsyncMapOperator(**each), limiters) for each in arguments

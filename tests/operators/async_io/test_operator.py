@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError, UserFunctionError, WrongTypeError
+from aiomailbox.operators import OperatorSnapshot
 from aiomailbox.operators.async_io import AsyncMapOperator
 from aiomailbox.policies import Batch, Cache, RateLimit
 from aiomailbox.records import StreamRecord, WatermarkStatus
+from aiomailbox.state import OperatorStateSnapshot
 
 
 async def tick() -> None:
@@ -228,7 +230,8 @@ async def test_a_snapshot_holds_every_row_not_emitted_and_a_new_instance_goes_on
     await gates.finish(2)
     state = driven.operator.snapshot()
     before = driven.values
-    assert [value for value, _ in state] == [v for v in [1, 2, 3, 4] if v not in before]
+    rows = state.own.elements("held-records")
+    assert [value for value, _ in rows] == [v for v in [1, 2, 3, 4] if v not in before]
     await driven.close()
     again = await drive(double, state=state, ordered=ordered, key=key, concurrency=3)
     again.send([5, 6, 7, 8], [5, 6, 7, 8])
@@ -240,7 +243,9 @@ async def test_a_snapshot_holds_every_row_not_emitted_and_a_new_instance_goes_on
 
 async def test_more_restored_rows_than_places_do_not_deadlock(drive: Any) -> None:
     """SEM-118, MB-132."""
-    state = [(value, value) for value in range(3)]
+    rows = [(value, value) for value in range(3)]
+    own = OperatorStateSnapshot().with_list("held-records", rows)
+    state = OperatorSnapshot(own=own)
     driven = await drive(double, state=state, concurrency=2, buffer=2)
     assert driven.operator.snapshot() == state
     driven.send([3])
@@ -259,7 +264,8 @@ async def test_a_failed_row_is_in_the_snapshot_until_the_task_has_failed(
     with pytest.raises(UserFunctionError):
         await driven.runner
     assert driven.values == ["a"]
-    assert driven.operator.snapshot() == [("b", None), ("c", None)]
+    held = driven.operator.snapshot().own.elements("held-records")
+    assert held == [("b", None), ("c", None)]
 
 
 async def test_closing_cancels_calls_and_waits_for_their_clean_up(drive: Any) -> None:
@@ -535,7 +541,11 @@ async def test_an_operator_restored_into_an_open_one_behind_it_loses_nothing(
             {"function": doubled_and_one, "concurrency": 2},
             {"function": double, "concurrency": 2, "ordered": False},
         ],
-        [(value, value) for value in range(5, 10)],
+        OperatorSnapshot(
+            own=OperatorStateSnapshot().with_list(
+                "held-records", [(value, value) for value in range(5, 10)]
+            )
+        ),
     )
     await first.finish()
     records = [e for e in second.output.elements if isinstance(e, StreamRecord)]

@@ -11,7 +11,7 @@ import pytest
 
 from aiomailbox.clock import clock_of
 from aiomailbox.mailbox import MailboxController, MailboxProcessor
-from aiomailbox.operators import KeyedAsyncProcessOperator, Pending
+from aiomailbox.operators import KeyedAsyncProcessOperator, OperatorSnapshot, Pending
 from aiomailbox.records import ListRun, StreamRecord, Watermark
 from aiomailbox.testing.context import TestRuntimeContext
 from aiomailbox.testing.harness import RecordingOutput
@@ -33,8 +33,9 @@ class Driven:
         operator.setup(self.context, self.output)  # type: ignore[arg-type]
         self.runner: asyncio.Task[None] | None = None
 
-    def start(self, state: object = None) -> Driven:
-        self.operator.restore(state)
+    def start(self, state: OperatorSnapshot | None = None) -> Driven:
+        if state is not None:
+            self.operator.restore(state)
         self.runner = asyncio.create_task(self._run(), name="runner")
         return self
 
@@ -115,7 +116,11 @@ async def drive() -> AsyncIterator[Callable[..., Driven]]:
     started: list[Driven] = []
 
     def start(
-        function: Any, *, state: object = None, subtask: Any = None, **settings: Any
+        function: Any,
+        *,
+        state: OperatorSnapshot | None = None,
+        subtask: Any = None,
+        **settings: Any,
     ) -> Driven:
         settings.setdefault("concurrency", 8)
         settings.setdefault("key", lambda value: value[0])

@@ -14,6 +14,7 @@ from aiomailbox.operators import (
     KeyedAsyncProcessFunction,
     KeyedProcessFunction,
     KeyedProcessOperator,
+    redistribute,
 )
 from aiomailbox.records import StreamRecord, Watermark
 from aiomailbox.state import (
@@ -151,7 +152,7 @@ async def cuts_of(driven: Any, steps: list[Step]) -> list[tuple[int, list[Any], 
     """Run, and note at each turn of the loop: steps taken, output, and a snapshot."""
     cuts: dict[bytes, tuple[int, list[Any], bytes]] = {}
     taken = 0
-    while taken < len(steps) or driven.operator.snapshot().own is not None:
+    while taken < len(steps) or driven.operator.snapshot().own.states:
         snapshot = pickle.dumps(driven.operator.snapshot())
         cuts[snapshot] = (
             taken - len(driven.waiting),
@@ -183,7 +184,8 @@ async def test_cut_anywhere_and_restored_the_results_are_the_same(
     in_flight = 0
     for taken, before, snapshot in cuts:
         state = pickle.loads(snapshot)
-        in_flight = max(in_flight, len(state.own.elements) if state.own else 0)
+        for elements, _ in state.own.elements("in-flight"):
+            in_flight = max(in_flight, len(elements))
         second = drive(Waiting(), state=state)
         feed(second, steps[taken:])
         await second.end()
@@ -207,20 +209,20 @@ async def test_after_a_rescale_each_row_and_timer_is_where_its_key_is(
     snapshot = one.operator.snapshot()
     before = list(one.output.elements)
     await one.close()
-    assert snapshot.own is not None
+    assert snapshot.own.elements("in-flight")
     after: list[Any] = []
     pieces = []
-    for index in range(2):
+    for index, spread in enumerate(redistribute([snapshot], 2)):
         part = drive(
             Waiting(),
-            state=snapshot,
+            state=spread,
             subtask={"parallelism": 2, "subtask_index": index},
         )
         await asyncio.sleep(0.002)
         pieces.append(part.operator.snapshot())
         after += part.output.elements
         await part.close()
-    whole = drive(Waiting(), state=pieces)
+    whole = drive(Waiting(), state=redistribute(pieces, 1)[0])
     whole.watermark(60)
     await whole.end()
     got = by_key([*before, *after, *whole.output.elements])

@@ -23,12 +23,13 @@ from aiomailbox.operators import (
     skip,
 )
 from aiomailbox.policies import Retry
-from aiomailbox.records import OutputTag
+from aiomailbox.records import MIN_TIMESTAMP, OutputTag
 from aiomailbox.state import (
     AggregatingStateDescriptor,
     HeapStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
+    OperatorStateSnapshot,
     ReducingStateDescriptor,
     RocksDBStateBackend,
     StateTtlConfig,
@@ -563,11 +564,12 @@ async def test_what_is_committed_together_is_emitted_together(
     await asyncio.gather(*(gates.finish(value) for value in ("a", "b", "c1")))
     assert sorted(driven.values) == ["a=1", "b=1", "c1=1"]
     snapshot = driven.operator.snapshot()
-    assert snapshot.own.elements == [("row", "c2", None)]
+    ((rows, _),) = snapshot.own.elements("in-flight")
+    assert rows == [("row", "c2", None, MIN_TIMESTAMP)]
     await gates.finish("c2")
     assert len(driven.values) == 3
-    assert driven.operator.snapshot().own.elements == [("row", "c2", None)]
+    assert driven.operator.snapshot() == snapshot
     driven.output.availability.set_available()
     await tick()
     assert driven.values[-1] == "c2=2"
-    assert driven.operator.snapshot().own is None
+    assert driven.operator.snapshot().own == OperatorStateSnapshot()

@@ -21,6 +21,7 @@ from aiomailbox.operators import (
     KeyedProcessFunction,
     KeyedProcessOperator,
     Operator,
+    OperatorSnapshot,
     ProcessFunction,
     ProcessOperator,
 )
@@ -187,7 +188,7 @@ def harness_of(function: Any, parallelism: int, index: int) -> OneInputHarness:
     return OneInputHarness(operator, keyed=isinstance(function, Keyed), **settings)
 
 
-def cut_of(function: Any, index: int, values: list[str]) -> object:
+def cut_of(function: Any, index: int, values: list[str]) -> OperatorSnapshot:
     with harness_of(function, len(HELD), index) as harness:
         function.held = list(values)
         return harness.snapshot()
@@ -244,8 +245,3 @@ def test_a_hook_that_raises_names_operator_and_line() -> None:
     message = r"'keep'.*test_checkpointed.*room"
     with harness, pytest.raises(UserFunctionError, match=message):
         harness.snapshot()
-
-
-def test_what_is_no_snapshot_cannot_be_spread() -> None:
-    with pytest.raises(WrongTypeError, match="snapshots"):
-        redistributed([None], 2)

@@ -27,7 +27,7 @@ from aiomailbox.state import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from aiomailbox.testing import TwoInputHarness
+from aiomailbox.testing import TwoInputHarness, redistributed
 
 RULES = MapStateDescriptor("rules", str, int)
 SEEN = ValueStateDescriptor("seen", int, default=0)
@@ -83,9 +83,10 @@ def test_a_new_operator_goes_on_with_the_copy_of_the_old_one() -> None:
     new.first.process_element(("a", 1))
     assert new.values == [(("a", 1), 20)]
     # After a change of the parallelism there are several copies.
-    newer = opened(BroadcastProcessOperator(Limits(), [RULES]), [state, old.snapshot()])
+    (last,) = redistributed([state, old.snapshot()], 1)
+    newer = opened(BroadcastProcessOperator(Limits(), [RULES]), last)
     newer.first.process_element(("a", 1))
-    assert newer.values == [(("a", 1), 99)]
+    assert newer.values == [(("a", 1), 20)]
 
 
 @pytest.mark.parametrize("method", ["put", "remove"])
@@ -169,7 +170,7 @@ def test_keyed_state_is_parted_and_broadcast_state_copied() -> None:
         part.restore(whole.snapshot())
         part.open()
         parts.append(part.snapshot())
-    again = opened(keyed(Counts()), parts)
+    again = opened(keyed(Counts()), redistributed(parts, 1)[0])
     again.first.process_watermark(100)
     again.second.process_watermark(100)
     assert sorted(again.values) == [(key, 3, 3) for key in "abcdefgh"]

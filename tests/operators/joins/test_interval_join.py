@@ -19,7 +19,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.operators import IntervalJoinOperator, ProcessJoinFunction, skip
 from aiomailbox.records import OutputTag, StreamRecord, Watermark
-from aiomailbox.testing import TwoInputHarness
+from aiomailbox.testing import TwoInputHarness, redistributed
 
 Pairs = list[tuple[int, int]]
 LEFT_LATE, RIGHT_LATE = OutputTag("left late"), OutputTag("right late")
@@ -318,8 +318,8 @@ def test_forgetting_records_loses_no_pair(
         (lefts if is_left else rights).append(now)
     assert sorted(joined.pairs) == sorted(expected(lower, lower + width, lefts, rights))
     joined.watermark(now + 100)
-    snapshot: Any = joined.harness.snapshot()
-    assert not snapshot.keyed.key_groups
+    snapshot = joined.harness.snapshot()
+    assert not snapshot.keyed[0].key_groups
     assert not any(timers.event for timers in snapshot.timers.values())
 
 
@@ -359,13 +359,13 @@ def test_state_follows_its_keys_when_the_parallelism_changes() -> None:
         make(whole.snapshot(), parallelism=2, subtask_index=index) for index in (0, 1)
     ]
     kept = [half.snapshot() for half in halves]
-    assert all(each.keyed.key_groups for each in kept)  # type: ignore[attr-defined]
-    joined = make(kept)
+    assert all(each.keyed[0].key_groups for each in kept)
+    joined = make(redistributed(kept, 1)[0])
     joined.second.process_run([(key, 1) for key in keys], [2] * len(keys))
     assert joined.values == [*keys]
     joined.first.process_watermark(10)
     joined.second.process_watermark(10)
-    assert not joined.snapshot().keyed.key_groups  # type: ignore[attr-defined]
+    assert not joined.snapshot().keyed[0].key_groups
 
 
 def test_event_time_is_the_minimum_of_both_sides() -> None:

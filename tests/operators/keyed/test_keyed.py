@@ -19,6 +19,8 @@ from aiomailbox.errors import (
 from aiomailbox.operators import (
     KeyedAggregateOperator,
     KeyedReduceOperator,
+    MapOperator,
+    OperatorSnapshot,
     aggregates,
     count,
     dead_letter,
@@ -26,7 +28,7 @@ from aiomailbox.operators import (
     sum_,
 )
 from aiomailbox.records import OutputTag, StreamRecord, Watermark
-from aiomailbox.testing import OneInputHarness
+from aiomailbox.testing import OneInputHarness, redistributed
 
 
 def first(record: Any) -> Any:
@@ -45,7 +47,9 @@ def aggregating(**options: Any) -> KeyedAggregateOperator:
     return KeyedAggregateOperator(first, sum_(lambda record: record[1]), **options)
 
 
-def restored(make: Any, state: object, **settings: Any) -> OneInputHarness:
+def restored(
+    make: Any, state: OperatorSnapshot | None, **settings: Any
+) -> OneInputHarness:
     harness = OneInputHarness(make(), keyed=True, **settings)
     harness.restore(state)
     harness.open()
@@ -245,21 +249,22 @@ def test_state_moves_with_its_keys_to_other_subtasks(make: Any) -> None:
         harness = restored(make, None, parallelism=2, subtask_index=index)
         harness.process_run([(key, 1)])
         pieces.append(harness.snapshot())
-    together = restored(make, pieces)
+    together = restored(make, redistributed(pieces, 1)[0])
     together.process_run([("a", 1), ("b", 1)])
     totals = [value[1] if make is reducing else value for value in together.values]
     assert totals == [2, 2]
     for index, keys in enumerate((1, 1, 0)):
-        apart = restored(make, pieces, parallelism=3, subtask_index=index)
+        spread = redistributed(pieces, 3)
+        apart = restored(make, spread[index], parallelism=3, subtask_index=index)
         assert apart.context.keyed_state.key_count() == keys
 
 
 def test_the_state_of_another_kind_of_operator_is_refused() -> None:
-    with pytest.raises(StateError, match="uid"):
-        restored(reducing, {"offset": 3})
+    harness = restored(reducing, None)
+    harness.process_run([("a", 1)])
+    with pytest.raises(StateError, match=r"has no keys.*uid"):
+        OneInputHarness(MapOperator(str)).restore(harness.snapshot())
     with pytest.raises(StateError, match="max_parallelism"):
-        harness = restored(reducing, None)
-        harness.process_run([("a", 1)])
         restored(reducing, harness.snapshot(), max_parallelism=64)
 
 

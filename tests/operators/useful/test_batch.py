@@ -53,14 +53,17 @@ def test_a_list_goes_out_when_its_first_record_has_waited_long_enough() -> None:
         assert harness.values == [[1, 2]]
 
 
-def test_a_restored_list_waits_anew() -> None:
+def test_a_restored_list_goes_out_when_it_would_have() -> None:
     with OneInputHarness(BatchOperator(9, within=1.0)) as harness:
+        harness.set_processing_time(500)
         harness.process_run([1])
         state = harness.snapshot()
     again = OneInputHarness(BatchOperator(9, within=1.0))
+    again.set_processing_time(900)
     again.restore(state)
     with again as harness:
-        harness.set_processing_time(1001)
+        assert harness.values == []
+        harness.set_processing_time(1501)
         assert harness.values == [[1]]
 
 

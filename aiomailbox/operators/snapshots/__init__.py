@@ -1,0 +1,19 @@
+"""What operators go on from: snapshots, and how they are spread over subtasks."""
+
+from __future__ import annotations
+
+from aiomailbox.operators.snapshots.in_flight import (
+    HeldRecord,
+    held_elements,
+    with_held_elements,
+)
+from aiomailbox.operators.snapshots.redistribution import redistribute
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+
+__all__ = [
+    "HeldRecord",
+    "OperatorSnapshot",
+    "held_elements",
+    "redistribute",
+    "with_held_elements",
+]

@@ -1,0 +1,67 @@
+"""Records that an operator holds back, with the watermarks and statuses among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from aiomailbox.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
+
+__all__ = ["HeldRecord", "held_elements", "with_held_elements"]
+
+# A value and its event time, None or `MIN_TIMESTAMP` for none.
+HeldRecord = tuple[Any, int | None]
+_Element = HeldRecord | Watermark | WatermarkStatus
+
+_RECORDS: Final = "held-records"
+_CONTROLS: Final = "held-controls"
+
+
+def with_held_elements(
+    own: OperatorStateSnapshot, elements: Iterable[_Element]
+) -> OperatorStateSnapshot:
+    """Return what an operator keeps, with what it holds back, in order."""
+    records: list[HeldRecord] = []
+    controls: list[tuple[int, int | str]] = []
+    for element in elements:
+        if isinstance(element, Watermark):
+            controls.append((len(records), element.timestamp_ms))
+        elif isinstance(element, WatermarkStatus):
+            controls.append((len(records), element.value))
+        else:
+            records.append(element)
+    own = own.with_list(_RECORDS, records)
+    if not controls:
+        return own
+    places = (len(records), tuple(controls))
+    return own.with_list(_CONTROLS, [places], RedistributionMode.MERGE)
+
+
+def held_elements(own: OperatorStateSnapshot, watermark_ms: int) -> list[_Element]:
+    """Return what was held back, in order.
+
+    Where the records were spread anew, they come first and then the operator's
+    watermark: none that was held back is later.
+
+    Args:
+        own: What the operator kept.
+        watermark_ms: How far event time had come before the operator.
+    """
+    records: list[HeldRecord] = own.elements(_RECORDS)
+    places = own.elements(_CONTROLS)
+    if not places:
+        return [*records]
+    count, controls = places[0]
+    if len(places) > 1 or count != len(records):
+        last = Watermark(watermark_ms)
+        return [*records] if watermark_ms == MIN_TIMESTAMP else [*records, last]
+    elements: list[_Element] = []
+    taken = 0
+    for place, control in controls:
+        elements += records[taken:place]
+        taken = place
+        elements.append(
+            Watermark(control) if isinstance(control, int) else WatermarkStatus(control)
+        )
+    return [*elements, *records[taken:]]

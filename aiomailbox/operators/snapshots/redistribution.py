@@ -1,0 +1,89 @@
+"""Who goes on from what when the number of subtasks changes: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from aiomailbox.eventtime import TimerSnapshot
+from aiomailbox.keygroups import key_group_range
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state import (
+    OperatorStateEntry,
+    OperatorStateSnapshot,
+    redistribute_operator_state,
+)
+
+__all__ = ["redistribute"]
+
+
+def redistribute(
+    snapshots: Sequence[OperatorSnapshot | None], parallelism: int
+) -> list[OperatorSnapshot]:
+    """Return what each of ``parallelism`` new subtasks of an operator is restored from.
+
+    Keyed state and timers go by key group. Lists are split, union lists and broadcast
+    maps handed round; see `RedistributionMode`. Event time goes on from the subtask
+    that was behind, unless each subtask goes on from its own.
+
+    Args:
+        snapshots: One per former subtask, in order; None for one that had nothing.
+        parallelism: How many new subtasks.
+
+    Raises:
+        InvalidArgumentError: If ``parallelism`` is not positive.
+        StateError: If former subtasks describe a state in two ways.
+
+    Concept:
+        Flink, ``StateAssignmentOperation``.
+
+    Example:
+        >>> own = OperatorStateSnapshot().with_list("splits", ["a", "b", "c"])
+        >>> spread = redistribute([OperatorSnapshot(own=own)], 2)
+        >>> [snapshot.own.elements("splits") for snapshot in spread]
+        [['a', 'b'], ['c']]
+    """
+    known = [one or OperatorSnapshot() for one in snapshots]
+    operator = redistribute_operator_state([one.operator for one in known], parallelism)
+    own = redistribute_operator_state([one.own for one in known], parallelism)
+    unchanged = len(known) == parallelism
+    keyed = tuple(piece for one in known for piece in one.keyed)
+    behind = min((one.watermark for one in known), default=OperatorSnapshot().watermark)
+    return [
+        OperatorSnapshot(
+            known[index].keyed if unchanged else keyed,
+            _joined(operator[index]),
+            known[index].timers if unchanged else _timers(known, index, parallelism),
+            _joined(own[index]),
+            known[index].watermark if unchanged else behind,
+        )
+        for index in range(parallelism)
+    ]
+
+
+def _joined(
+    parts: Iterable[tuple[int, str, OperatorStateEntry]],
+) -> OperatorStateSnapshot:
+    states: dict[str, OperatorStateEntry] = {}
+    for _, name, entry in parts:
+        before = states[name].elements if name in states else []
+        states[name] = replace(entry, elements=[*before, *entry.elements])
+    return OperatorStateSnapshot(states)
+
+
+def _timers(
+    known: list[OperatorSnapshot], index: int, parallelism: int
+) -> dict[str, TimerSnapshot]:
+    """Return the timers of one new subtask's key groups, by their service."""
+    found: dict[str, TimerSnapshot] = {}
+    for one in known:
+        for name, timers in one.timers.items():
+            groups = timers.max_parallelism
+            mine = key_group_range(groups, parallelism, index).key_groups
+            joined = found.setdefault(name, TimerSnapshot(groups, {}, {}))
+            for ours, theirs in (
+                (joined.event, timers.event),
+                (joined.processing, timers.processing),
+            ):
+                ours.update({g: rows for g, rows in theirs.items() if g in mine})
+    return found

@@ -1,0 +1,31 @@
+"""What one task goes on from: the snapshots of its operators, and its inputs' times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aiomailbox.eventtime import ValveSnapshot
+from aiomailbox.ids import OperatorId
+from aiomailbox.operators import OperatorSnapshot
+
+__all__ = ["TaskSnapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSnapshot:
+    """What a subtask's operators go on from, wherever chaining has put them.
+
+    Attributes:
+        operators: By the id of the operator. Those that a task does not have are left
+            alone; an operator without a snapshot begins anew.
+        inputs: For each input of an operator that was the head of its task, how far
+            event time had come on its channels.
+
+    Example:
+        >>> TaskSnapshot().operators
+        {}
+    """
+
+    operators: Mapping[OperatorId, OperatorSnapshot] = field(default_factory=dict)
+    inputs: Mapping[OperatorId, tuple[ValveSnapshot, ...]] = field(default_factory=dict)
