@@ -128,6 +128,7 @@ class WindowOperator(StatefulOperator):
         if self._function is None or not self._is_open:
             return pending
         self._is_open = False
+        self._collector.discard()
         return then(pending, self._failures.guard, self._life.close)
 
     def _advance(self, run: Run, keys: list[Any], start: int) -> tuple[Pending, int]:

@@ -129,6 +129,7 @@ class TransformWithStateOperator(StatefulOperator):
         if not self._is_open:
             return pending
         self._is_open = False
+        self._collector.discard()
         return then(pending, self._failures.guard, self.processor.close)
 
     def _fire(self, timer: Timer, stamp: int) -> None:

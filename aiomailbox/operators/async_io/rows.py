@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from aiomailbox.errors import RejectedMailError, StopTask
+from aiomailbox.errors import RejectedMailError
 from aiomailbox.operators.async_io.caller import Caller
 from aiomailbox.operators.async_io.emitter import Emitter
 from aiomailbox.operators.async_io.entry import Entry
@@ -20,6 +20,7 @@ from aiomailbox.operators.async_io.sharing import SharedResults
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import (
+    FATAL_ERRORS,
     USER_ERRORS,
     DeadLetter,
     ErrorAction,
@@ -161,7 +162,7 @@ class RowFlow:
 
     def _drop(self, entry: Entry, error: BaseException, attempts: int) -> None:
         action = self._on_error.action
-        if isinstance(error, StopTask) or action is ErrorAction.FAIL:
+        if isinstance(error, FATAL_ERRORS) or action is ErrorAction.FAIL:
             # The row keeps its place: a snapshot before the failure must hold it.
             self._fail_task(error)
             return

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
-from aiomailbox.errors import StateError
+from aiomailbox.errors import OverdraftCeilingError, StateError
 from aiomailbox.operators.async_state.event import KeyedEvent
 from aiomailbox.operators.async_state.row_state import RowState, StateHandles, row_state
+from aiomailbox.operators.core.collector import RESULTS_MAX
 from aiomailbox.operators.functions.keyed_context import TimeDomain
 from aiomailbox.records import OutputTag
 from aiomailbox.state import StateDescriptor
@@ -64,13 +65,19 @@ class RowChanges:
         return self._event.result_timestamp
 
     def collect(self, value: Any) -> None:
-        """Take a result."""
+        """Take a result.
+
+        Raises:
+            OverdraftCeilingError: If there are more than may be kept for one record.
+        """
         self.check_open()
+        self._check_room(self.values)
         self.values.append(value)
 
     def collect_side(self, tag: OutputTag, value: Any) -> None:
-        """Take a result for a side output."""
+        """Take a result for a side output; raises as `collect`."""
         self.check_open()
+        self._check_room(self.sides)
         self.sides.append((tag, value))
 
     def change_timer(self, change: TimerChange) -> None:
@@ -111,6 +118,14 @@ class RowChanges:
             raise StateError(
                 f"the context of a row of key {self._event.key!r} was used after the "
                 "row had ended. Await everything that the function starts."
+            )
+
+    def _check_room(self, results: list[Any]) -> None:
+        if len(results) >= RESULTS_MAX:
+            raise OverdraftCeilingError(
+                f"a row of key {self._event.key!r} has emitted {len(results)} results, "
+                "which are kept until it has ended; more may not be. Emit less for each "
+                "record."
             )
 
     def _enter(self) -> None:

@@ -18,7 +18,6 @@ import sys
 from collections import deque
 from typing import Any
 
-from aiomailbox.errors import StopTask
 from aiomailbox.eventtime import InternalTimerService, Timer
 from aiomailbox.operators.async_io.emitter import Emitter
 from aiomailbox.operators.async_io.entry import Entry
@@ -30,7 +29,7 @@ from aiomailbox.operators.async_state.event import KeyedEvent
 from aiomailbox.operators.async_state.gate import TimerGate
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.on_error import ErrorAction
+from aiomailbox.operators.core.on_error import FATAL_ERRORS, ErrorAction
 from aiomailbox.operators.functions.keyed_context import TimeDomain
 from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, Watermark
 from aiomailbox.state import VOID
@@ -159,7 +158,7 @@ class KeyedFlow(RowFlow):
         event: KeyedEvent = entry.value
         action = self._on_error.action
         is_timer = event.domain is not None
-        if is_timer or isinstance(error, StopTask) or action is ErrorAction.FAIL:
+        if is_timer or isinstance(error, FATAL_ERRORS) or action is ErrorAction.FAIL:
             # The row keeps its place: a snapshot before the failure must hold it.
             self._fail_task(error)
             return

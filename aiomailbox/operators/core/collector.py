@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from types import CoroutineType
+from typing import Any, Final
 
+from aiomailbox.errors import OverdraftCeilingError
+from aiomailbox.memory import DEFAULT_OVERDRAFT_CEILING
 from aiomailbox.operators.core.contract import Output, Pending, then
-from aiomailbox.records import MIN_TIMESTAMP, ListRun, OutputTag
+from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, ListRun, OutputTag
+
+# The results that may be held until a function returns, which cannot be paused.
+RESULTS_MAX: Final = DEFAULT_OVERDRAFT_CEILING * RUN_LENGTH_MAX
+
+# A piece of results, and the method of the output that takes it.
+_Held = tuple[Callable[..., Pending], tuple[Any, ...]]
 
 
 class Collector:
     """Takes results one by one and passes them on as runs.
 
-    Results get the event time of the record or timer that is being processed.
+    Results get the event time of the record or timer that is being processed. They go
+    out when the function is done with its run, and in pieces before that if there are
+    many: what one record may emit is for the output to say, and where its overdraft
+    ceiling is reached `collect` raises, in the middle of the function.
 
     Args:
-        output: Where `emit` passes the results on to.
+        output: Where the results are passed on to.
 
     Attributes:
         timestamp: The event time that results get, milliseconds; `MIN_TIMESTAMP` for
             none. Set by the operator before each call of the function.
+
+    Invariants:
+        An output that must be waited for gets nothing before that: pieces are held, as
+        many as segments may be lent beyond a pool.
 
     Concept:
         Flink, ``Collector`` and ``TimestampedCollector``.
@@ -34,39 +51,116 @@ class Collector:
         [StreamRecord(value='a', timestamp=7)]
     """
 
-    __slots__ = ("_output", "_sides", "_timestamps", "_values", "timestamp")
+    __slots__ = (
+        "_failure",
+        "_held",
+        "_output",
+        "_pending",
+        "_sides",
+        "_timestamps",
+        "_values",
+        "timestamp",
+    )
 
     def __init__(self, output: Output) -> None:
         self._output = output
         self._values: list[Any] = []
         self._timestamps: list[int] = []
         self._sides: dict[OutputTag, tuple[list[Any], list[int]]] = {}
+        self._pending: Pending = None
+        self._held: list[_Held] = []
+        self._failure: BaseException | None = None
         self.timestamp = MIN_TIMESTAMP
 
     def collect(self, value: Any) -> None:
-        """Take a result."""
+        """Take a result.
+
+        Raises:
+            OverdraftCeilingError: If one record has emitted more than may be lent. The
+                task fails then, also if the function catches it.
+        """
         self._values.append(value)
-        self._timestamps.append(self.timestamp)
+        timestamps = self._timestamps
+        timestamps.append(self.timestamp)
+        if len(timestamps) == RUN_LENGTH_MAX:
+            self._pass(self._output.emit_run, self._take())
 
     def collect_side(self, tag: OutputTag, value: Any) -> None:
-        """Take a result for a side output."""
+        """Take a result for a side output; raises as `collect`."""
         side = self._sides.get(tag)
         if side is None:
             side = self._sides[tag] = ([], [])
         side[0].append(value)
         side[1].append(self.timestamp)
+        if len(side[0]) == RUN_LENGTH_MAX:
+            del self._sides[tag]
+            self._pass(self._output.emit_side, tag, _run(*side))
 
     def emit(self) -> Pending:
-        """Pass on what was taken since the last time, side outputs first."""
+        """Pass on what was taken since the last time, side outputs first.
+
+        Raises:
+            BaseException: What `collect` raised, if the function caught it.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._pending is not None:
+            return self._emit_held()
         pending: Pending = None
         if self._sides:
             pending = self._emit_sides()
         if not self._values:
             return pending
+        return then(pending, self._output.emit_run, self._take())
+
+    def discard(self) -> None:
+        """Forget what could not be passed on; nothing follows."""
+        pending, self._pending = self._pending, None
+        if isinstance(pending, CoroutineType):
+            pending.close()
+        self._held.clear()
+
+    def _take(self) -> ListRun:
         run = _run(self._values, self._timestamps)
         self._values = []
         self._timestamps = []
-        return then(pending, self._output.emit_run, run)
+        return run
+
+    def _pass(self, emit: Callable[..., Pending], *args: Any) -> None:
+        """Pass a piece on while the function runs, or hold it until it has returned."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            if self._pending is None:
+                self._pending = emit(*args)
+            else:
+                self._hold(emit, args)
+        except BaseException as error:
+            # The function may catch it, and on_error may be for other errors.
+            self._failure = error
+            raise
+
+    def _hold(self, emit: Callable[..., Pending], args: tuple[Any, ...]) -> None:
+        if len(self._held) >= DEFAULT_OVERDRAFT_CEILING:
+            raise OverdraftCeilingError(
+                f"{len(self._held)} pieces of up to {RUN_LENGTH_MAX} results wait for "
+                "the function to return, which is the overdraft ceiling. Emit less for "
+                "each record (a generator flat_map is paused between its items)."
+            )
+        self._held.append((emit, args))
+
+    async def _emit_held(self) -> None:
+        pending, self._pending = self._pending, None
+        held, self._held = self._held, []
+        if pending is not None:
+            await pending
+        for emit, args in held:
+            following = emit(*args)
+            if following is not None:
+                await following
+        rest = self.emit()
+        if rest is not None:
+            await rest
 
     def _emit_sides(self) -> Pending:
         sides, self._sides = self._sides, {}

@@ -13,6 +13,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Output, Pending, then
 from aiomailbox.operators.core.locate import user_location
 from aiomailbox.operators.core.on_error import (
+    FATAL_ERRORS,
     USER_ERRORS,
     DeadLetter,
     ErrorAction,
@@ -78,12 +79,13 @@ class RecordFailures:
             error: What the function raised.
 
         Raises:
-            UserFunctionError: From ``error``, if records may not fail.
+            UserFunctionError: From ``error``, if records may not fail, or this one
+                emitted more than may be lent.
         """
         action = self._on_error.action
         if isinstance(error, StopTask) or is_closing(error):
             raise error
-        if action is ErrorAction.FAIL:
+        if action is ErrorAction.FAIL or isinstance(error, FATAL_ERRORS):
             failure = self.user_error(error)
             failure.add_note(f"the record: {shortened(record)}")
             raise failure from error

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from aiomailbox.errors import WrongTypeError
+from aiomailbox.errors import OverdraftCeilingError, StopTask, WrongTypeError
 from aiomailbox.records import OutputTag
 
 # What a function may raise for a record. A GeneratorExit of its own, from a generator
 # that it uses, is a failure like others.
 USER_ERRORS: Final = (Exception, GeneratorExit)
+# What fails the task whatever on_error says.
+FATAL_ERRORS: Final = (StopTask, OverdraftCeilingError)
 
 
 def is_closing(error: BaseException) -> bool:

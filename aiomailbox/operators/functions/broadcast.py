@@ -199,6 +199,7 @@ class BroadcastProcessOperator(CoInputsOperator):
         if not self._is_open:
             return None
         self._is_open = False
+        self._collector.discard()
         return self._failures.guard(self._life.close)
 
 

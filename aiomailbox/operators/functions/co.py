@@ -235,4 +235,5 @@ class CoProcessOperator(CoInputsOperator):
         if not self._is_open:
             return None
         self._is_open = False
+        self._collector.discard()
         return self._failures.guard(self._life.close)

@@ -152,6 +152,7 @@ class KeyedFunctionOperator(StatefulOperator):
         if not self._is_open:
             return pending
         self._is_open = False
+        self._collector.discard()
         return then(pending, self._failures.guard, self._life.close)
 
     def _element_calls(self, call: ProcessCall) -> ElementCalls:

@@ -251,4 +251,5 @@ class ProcessOperator(Operator):
         if not self._is_open:
             return None
         self._is_open = False
+        self._collector.discard()
         return self._failures.guard(self._life.close)

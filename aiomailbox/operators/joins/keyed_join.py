@@ -124,6 +124,7 @@ class KeyedJoinOperator(StatefulOperator, TwoInputOperator):
         if not self._is_open:
             return pending
         self._is_open = False
+        self._collector.discard()
         return then(pending, self._failures.guard, self._life.close)
 
     def take(self, side: JoinSide, key: Any, value: Any, stamp: int) -> Pending:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from aiomailbox.errors import OverdraftCeilingError
 from aiomailbox.eventtime import (
     OutputGuard,
     RelativeClock,
@@ -12,6 +13,7 @@ from aiomailbox.eventtime import (
     WatermarkOutputMultiplexer,
     WatermarkStrategy,
 )
+from aiomailbox.operators.core.collector import RESULTS_MAX
 from aiomailbox.records import (
     MAX_TIMESTAMP,
     RUN_LENGTH_MAX,
@@ -55,8 +57,18 @@ class SplitProgress:
         self._emitted = emitted
 
     def emit_run(self, run: Run) -> None:
-        """Keep a run until the poll is over."""
+        """Keep a run until the poll is over.
+
+        Raises:
+            OverdraftCeilingError: If one poll has emitted more than may be kept.
+        """
         if len(run):
+            if len(self._emitted) >= RESULTS_MAX:
+                raise OverdraftCeilingError(
+                    f"one poll has emitted {len(self._emitted)} runs, which are kept "
+                    "until it has returned; more may not be. Emit one run of up to "
+                    "records_max records, and return MORE_AVAILABLE."
+                )
             self._emitted.append((self, run))
 
     def mark_idle(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
@@ -22,6 +24,7 @@ from aiomailbox.operators.core.on_error import (
     fail,
 )
 from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.pieces import next_piece_length
 from aiomailbox.records import ListRun, Run
 
 
@@ -74,6 +77,7 @@ class AsyncStatelessOperator(Operator):
                 f"{describe(function)} is not asynchronous",
                 "Give an async def function.",
             )
+        self._piece_length = 1
         self._generates = gives is CallableKind.ASYNC_GENERATOR
         if self._generates and kind is not StageKind.FLAT_MAP:
             raise InvalidArgumentError(
@@ -107,11 +111,38 @@ class AsyncStatelessOperator(Operator):
 
     async def _process_awaited(self, value: Any, timestamp: int | None) -> None:
         try:
-            results = self._results(value, await self.function(value))
+            result = await self.function(value)
+            items = iter(result) if self.kind is StageKind.FLAT_MAP else None
         except USER_ERRORS as error:
             self._failures.take(value, timestamp, error)
-        else:
-            await self._emit(results, timestamp)
+            return
+        if items is not None:
+            await self._emit_items(value, timestamp, items)
+        elif self.kind is StageKind.MAP:
+            await self._emit([result], timestamp)
+        elif result:
+            await self._emit([value], timestamp)
+
+    async def _emit_items(
+        self, value: Any, timestamp: int | None, items: Iterator[Any]
+    ) -> None:
+        """Emit items in pieces, and pause while the output is full: they may not end."""
+        while True:
+            length, piece = self._piece_length, list[Any]()
+            try:
+                # What islice has taken when it raises is in the list nevertheless.
+                piece.extend(islice(items, length))
+            except USER_ERRORS as error:
+                await self._emit(piece, timestamp)
+                self._failures.take(value, timestamp, error)
+                return
+            await self._emit(piece, timestamp)
+            available = self.output.availability.available
+            self._piece_length = next_piece_length(length, len(piece), fitted=available)
+            if len(piece) < length:
+                return
+            await asyncio.sleep(0)
+            await self.output.availability.wait()
 
     async def _process_generated(self, value: Any, timestamp: int | None) -> None:
         async with contextlib.aclosing(self.function(value)) as items:
@@ -125,13 +156,6 @@ class AsyncStatelessOperator(Operator):
                     return
                 await self._emit([item], timestamp)
                 await self.output.availability.wait()
-
-    def _results(self, value: Any, result: Any) -> list[Any]:
-        if self.kind is StageKind.MAP:
-            return [result]
-        if self.kind is StageKind.FILTER:
-            return [value] if result else []
-        return list(result)
 
     async def _emit(self, results: list[Any], timestamp: int | None) -> None:
         if not results:

@@ -19,6 +19,7 @@ from aiomailbox.operators.stateless.fused_source import (
     StageKind,
     compile_loop,
 )
+from aiomailbox.operators.stateless.pieces import next_piece_length
 from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
 
 # About a millisecond of emitting: then the event loop gets its turn.
@@ -78,7 +79,6 @@ class FusedLoop:
         self._fatal: BaseException | None = None
         self._waiting = False
         self._checked = False
-        # Nobody knows yet how large the results of a flat_map are.
         self._piece_length = 1
         self._plain_loop: Callable[..., Any] | None = None
         self._timed_loop: Callable[..., Any] | None = None
@@ -142,15 +142,12 @@ class FusedLoop:
         return self._emit_later(pieces, pending)
 
     def _emit_piece(self, values: list[Any], timestamps: list[int] | None) -> Pending:
-        """Emit a piece, and let the next one be longer only if this one fitted.
-
-        A thousand records of a megabyte each would be far beyond what may be lent.
-        """
         pending = self._emit(values, timestamps)
-        if not self._output.availability.available:
-            self._piece_length = max(1, len(values) // 2)
-        elif len(values) == self._piece_length:
-            self._piece_length = min(2 * self._piece_length, RUN_LENGTH_MAX)
+        self._piece_length = next_piece_length(
+            self._piece_length,
+            len(values),
+            fitted=self._output.availability.available,
+        )
         return pending
 
     async def _emit_later(self, pieces: Generator[_Piece], pending: Pending) -> None:

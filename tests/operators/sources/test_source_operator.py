@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from aiomailbox.errors import IllegalStateError, TimestampError, UserFunctionError
+from aiomailbox.errors import (
+    IllegalStateError,
+    OverdraftCeilingError,
+    TimestampError,
+    UserFunctionError,
+)
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.operators import InputStatus, SourceMode, SourceOperator
 from aiomailbox.records import (
@@ -338,3 +343,16 @@ def test_closing_closes_the_reader_also_before_it_exists():
     harness.close()
     assert harness.operator.reader.closed
     OperatorHarness(SourceOperator(ScriptedSource(["a"]))).close()
+
+
+def test_a_reader_cannot_keep_the_runs_of_one_poll_without_end():
+    harness = started(ScriptedSource([("a", 5)], timed=True))
+
+    def poll_for_ever(output):
+        for _ in range(3_000_000):
+            output.emit_run(run)
+
+    run = ListRun([1])
+    harness.operator.reader.poll_next = poll_for_ever
+    with pytest.raises(OverdraftCeilingError, match="one poll"):
+        poll(harness)
