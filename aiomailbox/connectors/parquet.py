@@ -13,6 +13,7 @@ from aiomailbox.connectors.parquet_commit import ParquetCommitter
 from aiomailbox.connectors.parquet_writer import ParquetWriter
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators import CommitterContext, RuntimeContext
+from aiomailbox.storage import StagedDirectory, staging_directory
 
 __all__ = ["ParquetSink", "record_batches"]
 
@@ -20,12 +21,16 @@ __all__ = ["ParquetSink", "record_batches"]
 class ParquetSink:
     """Writes records into a directory of Parquet files.
 
-    Files are written beside the directory under a hidden name and moved into it when
-    the job commits; a last file ``_SUCCESS`` says that all is there. A job that fails
-    or is cancelled leaves nothing. Times are microseconds, in UTC if they have a zone.
+    Files are written into a hidden directory beside it, which becomes the directory when
+    the job commits: readers see what was there before, or all of the new, with a file
+    ``_SUCCESS``. Where the file system cannot exchange two directories there is none for
+    a moment. A job that fails or is cancelled changes nothing; what a crash leaves, the
+    next job that writes there removes. One job at a time writes to a path. Times are
+    microseconds, in UTC if they have a zone.
 
     Args:
-        path: The directory; must not exist yet, but its parents need not either.
+        path: The directory; must not exist yet, but its parents need not either. A
+            symbolic link stands for where it leads.
         schema: The files' schema; None takes that of the first records of a subtask.
         mode: ``"error"`` refuses a directory that exists, ``"overwrite"`` replaces it
             when the job commits.
@@ -84,7 +89,7 @@ class ParquetSink:
         token = _token(context)
         prefix = f"part-{context.subtask_index:05d}-{token}-{context.attempt}"
         return ParquetWriter(
-            self._staging(token),
+            staging_directory(self._path, token),
             prefix,
             schema=self._schema,
             rows_per_file=self._rows_per_file,
@@ -93,17 +98,13 @@ class ParquetSink:
 
     def create_committer(self, context: CommitterContext) -> ParquetCommitter:
         """Create the committer."""
-        staging = self._staging(_token(context))
-        return ParquetCommitter(
-            self._path.absolute(), staging, overwrite=self._mode == "overwrite"
+        directory = StagedDirectory(
+            self._path, _token(context), overwrite=self._mode == "overwrite"
         )
+        return ParquetCommitter(self._path, directory, context)
 
     def __repr__(self) -> str:
         return f"<ParquetSink {str(self._path)!r}>"
-
-    def _staging(self, token: str) -> Path:
-        path = self._path.absolute()
-        return path.with_name(f".{path.name}-{token}")
 
 
 def _token(context: RuntimeContext | CommitterContext) -> str:

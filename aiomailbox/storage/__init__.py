@@ -8,19 +8,26 @@ from typing import Any
 from aiomailbox.storage.append_log import AppendLog
 from aiomailbox.storage.checked import checked_chunks, checked_frames
 from aiomailbox.storage.contract import Claim, Storage
-from aiomailbox.storage.local import LocalStorage, sync_directory
+from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
+from aiomailbox.storage.local import LocalClaim, LocalStorage, sync_directory
 from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
+from aiomailbox.storage.staged_directory import StagedDirectory, staging_directory
 
 __all__ = [
     "LEASE_MS",
     "AppendLog",
     "Claim",
+    "Disk",
+    "ExchangeNotSupportedError",
+    "LocalClaim",
     "LocalStorage",
     "RemoteStorage",
+    "StagedDirectory",
     "Storage",
     "checked_chunks",
     "checked_frames",
     "open_storage",
+    "staging_directory",
     "sync_directory",
 ]
 

@@ -11,13 +11,20 @@ import contextlib
 import fcntl
 import os
 import secrets
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from aiomailbox.errors import InvalidArgumentError, StorageClaimedError
 
-__all__ = ["LocalStorage", "check_name", "sync_directory"]
+__all__ = [
+    "LocalClaim",
+    "LocalStorage",
+    "check_name",
+    "make_directories",
+    "sync_directory",
+]
 
 _CHUNK_BYTES: Final = 1 << 20
 _TEMPORARY: Final = ".part"
@@ -50,7 +57,7 @@ class LocalStorage:
     def write(self, name: str, chunks: Iterable[bytes]) -> int:
         """Write a file that is complete and durable, or not there at all."""
         path = self._path(name)
-        _make_directories(path.parent)
+        make_directories(path.parent)
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
         size = 0
         try:
@@ -108,7 +115,7 @@ class LocalStorage:
     def claim(self, below: str, owner: str, now_ms: int) -> LocalClaim:
         """Claim the right to write below a name, until released or the process ends."""
         path = self._path(below) if below else self._directory
-        _make_directories(path)
+        make_directories(path)
         return LocalClaim(path / _LOCK, owner)
 
     def _path(self, name: str) -> Path:
@@ -129,35 +136,65 @@ class LocalStorage:
 class LocalClaim:
     """A lock on a file; the system releases it when the process ends, however it does.
 
+    It ends too when it is collected. A process that was forked from its holder, and not
+    started, keeps it longer.
+
     Args:
-        path: The file.
+        path: The file; its directory must be there.
         owner: Who holds it, for the message that others get.
 
     Raises:
         StorageClaimedError: If another process, or this one, holds it.
+        OSError: If the file cannot be written.
     """
 
     def __init__(self, path: Path, owner: str) -> None:
-        # Not inherited: a child that outlives its parent must not hold the lock.
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.pread(self._file, 200, 0).decode("utf-8", "replace")
-            os.close(self._file)
-            self._file = -1
-            raise StorageClaimedError(str(path.parent), holder.strip()) from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{owner} (process {os.getpid()})\n".encode(), 0)
+        self._path = path
+        descriptor = _locked_file(path)
+        self._close = weakref.finalize(self, os.close, descriptor)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{owner} (process {os.getpid()})\n".encode(), 0)
 
     def renew(self, now_ms: int) -> None:
         """Do nothing: the lock lasts as long as the process."""
 
-    def release(self) -> None:
-        """Unlock; the file stays, for who comes next would lock another one."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+    def release(self, *, remove: bool = False) -> None:
+        """Unlock. Idempotent.
+
+        Args:
+            remove: Whether the file goes too; else it stays for who comes next.
+        """
+        if remove and self._close.alive:
+            # While it is locked: who has opened it meanwhile sees that it is gone.
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+        self._close()
+
+
+def _locked_file(path: Path) -> int:
+    """Return a descriptor of the file at a path, locked.
+
+    Raises:
+        StorageClaimedError: If somebody else holds the lock.
+    """
+    while True:
+        # Not inherited: a child that outlives its parent must not hold the lock.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # One that was removed before it was locked is not what others will lock.
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace")
+            os.close(descriptor)
+            raise StorageClaimedError(str(path.parent), holder.strip()) from None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
 
 
 def check_name(name: str) -> None:
@@ -182,7 +219,8 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _make_directories(path: Path) -> None:
+def make_directories(path: Path) -> None:
+    """Make a directory and those above it, durably; they may be there."""
     if path.is_dir():
         return
     missing = [path]

@@ -148,7 +148,7 @@ async def test_a_target_that_exists_is_refused_and_stays(tmp_path: Path) -> None
     target = tmp_path / "out"
     await write(ParquetSink(target), [{"a": 1}])
     with pytest.raises(TargetExistsError, match="overwrite"):
-        ParquetSink(target).create_committer(CONTEXT).begin()
+        await ParquetSink(target).create_committer(CONTEXT).begin()
     assert read(target) == [{"a": 1}]
 
 
@@ -168,7 +168,7 @@ async def test_a_parent_that_is_a_file_is_an_error_before_anything_starts(
     (tmp_path / "file").write_text("x")
     sink = ParquetSink(tmp_path / "file" / "out")
     with pytest.raises(SinkError, match="cannot be written"):
-        sink.create_committer(CONTEXT).begin()
+        await sink.create_committer(CONTEXT).begin()
 
 
 async def test_files_have_at_most_so_many_rows(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     program = """
         import sys, time
         from aiomailbox.storage import LocalStorage
-        LocalStorage(sys.argv[1]).claim("job", "child", 0)
+        claim = LocalStorage(sys.argv[1]).claim("job", "child", 0)
         print("held", flush=True)
         time.sleep(60)
     """
