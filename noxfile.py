@@ -14,6 +14,9 @@ nox.options.sessions = ["lint", "types", "layers", "tests"]
 # modules are kept: hundreds of worker processes are started, and would compile them all.
 ENV = {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONDONTWRITEBYTECODE": None}
 PEERS = ["bytewax", "streamz"]
+# Two workers, whatever the machine: the suite measures time. Each gets whole files, and
+# one of them all that have tests of Spark, so that there is one session.
+PARALLEL = ["-n", "2", "--dist", "loadfile"]
 FUZZED = ["wire", "server", "client", "element", "value", "event", "records"]
 LOOK_FOR_ATHERIS = (
     "import importlib.util as u; print(u.find_spec('atheris') is not None)"
@@ -55,7 +58,7 @@ def layers(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Does it work? (Arguments after -- go to pytest.)"""
     prepare(session, "test")
-    session.run("pytest", *session.posargs, env=ENV)
+    session.run("pytest", *PARALLEL, *session.posargs, env=ENV)
 
 
 @nox.session

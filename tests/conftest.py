@@ -1,10 +1,19 @@
-"""Virtual time for every async test, one Spark session, and no Spark test left out."""
+"""Virtual time for every async test, one Spark session, and no Spark test left out.
+
+Theory of operation: the suite may run in several workers (pytest-xdist). What needs
+Spark stays on one of them, so that there is one session. What is counted is counted
+where it happens, given along when a worker ends, and told by the process that the user
+started.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,10 +51,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give workers whole files, and all files with tests of Spark to the same one."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return "spark" if _tests_spark(config.rootpath / path) else path
+
+    return ByFile(config, log)
+
+
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Leave out what runs for minutes, unless it is said for how many."""
+    for item in items:
+        if _needs_spark(item):
+            # So that its reports say so, in whichever process they are read.
+            item.user_properties.append(("spark_test", True))
     if config.getoption("minutes") is not None:
         return
     long = [item for item in items if item.get_closest_marker("soak") is not None]
@@ -80,9 +108,10 @@ class SparkTests:
 
     def __init__(self) -> None:
         self.selected: set[str] = set()
-        self.run: set[str] = set()
+        self.reported: set[str] = set()
         self.deselected: set[str] = set()
         self.skipped: set[str] = set()
+        self.workers: set[str] = set()
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         self.deselected |= {item.nodeid for item in items if _needs_spark(item)}
@@ -96,29 +125,103 @@ class SparkTests:
         self.selected = {item.nodeid for item in session.items if _needs_spark(item)}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.nodeid in self.selected:
-            (self.skipped if report.skipped else self.run).add(report.nodeid)
+        if "spark_test" in dict(report.user_properties):
+            (self.skipped if report.skipped else self.reported).add(report.nodeid)
+            self.workers.add(getattr(report, "worker_id", "here"))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        # Every worker collects the whole suite; one that died says nothing.
+        found = getattr(node, "workeroutput", {}).get("spark_tests", {})
+        self.selected |= set(found.get("selected", ()))
+        self.deselected |= set(found.get("deselected", ()))
+        self.skipped |= set(found.get("skipped", ()))
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        left_out = self.skipped or self.deselected
-        if left_out and os.environ.get("CI") == "true" and exitstatus == 0:
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["spark_tests"] = {
+                "selected": sorted(self.selected),
+                "deselected": sorted(self.deselected),
+                "skipped": sorted(self.skipped),
+            }
+            return
+        left_out = self.skipped or self.deselected or self.selected - self.reported
+        at_odds = left_out or len(self.workers) > 1
+        if at_odds and os.environ.get("CI") == "true" and exitstatus == 0:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter
     ) -> None:
         if self.selected or self.skipped or self.deselected:
-            run = len(self.run - self.skipped)
+            run = len(self.reported - self.skipped)
             terminalreporter.write_line(
                 f"spark tests: {run} run, {len(self.skipped)} skipped, "
                 f"{len(self.deselected)} deselected"
             )
+        if len(self.workers) > 1:
+            terminalreporter.write_line(
+                f"spark tests ran on {len(self.workers)} workers, each with a session "
+                "of its own; --dist loadfile keeps them together"
+            )
+
+
+class ConformanceTable:
+    """Adds up what the recorded cases of Flink gave, a row per file, and shows it."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, Counter[str]] = {}
+        self.rows: dict[str, dict[str, Any]] = {}
+
+    def add(self, rows: dict[str, dict[str, Any]]) -> None:
+        """Add a worker's rows: each names its counts, and what is equal in all."""
+        for name, row in rows.items():
+            self.counts.setdefault(name, Counter()).update(row["counts"])
+            self.rows[name] = row
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        self.add(getattr(node, "workeroutput", {}).get("conformance", {}))
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter
+    ) -> None:
+        if not self.rows:
+            return
+        terminalreporter.section("conformance with Apache Flink 2.3.0")
+        terminalreporter.write_line(
+            f"{'file':32}{'run':>6}{'failed':>8}{'deliberate':>12}{'pending':>9}"
+        )
+        total: Counter[str] = Counter()
+        for name, row in sorted(self.rows.items()):
+            counts = self.counts[name]
+            counts["pending"] = row["pending"]
+            total.update(counts)
+            terminalreporter.write_line(_row(name, counts, row["note"]))
+            for i, reason in row["deliberate"]:
+                terminalreporter.write_line(f"    case {i} differs: {reason}")
+        terminalreporter.write_line(_row("all files", total, ""))
+
+
+def _row(name: str, counts: Counter[str], note: str) -> str:
+    numbers = (
+        f"{counts['run']:6}{counts['failed']:8}"
+        f"{counts['deliberate']:12}{counts['pending']:9}"
+    )
+    return f"{name:32}{numbers}  {note}".rstrip()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count the tests that need Spark."""
+    """Count the tests that need Spark, and what recorded cases give."""
     config.pluginmanager.register(SparkTests())
+    config.pluginmanager.register(ConformanceTable(), "conformance table")
 
 
 def _needs_spark(item: pytest.Item) -> bool:
     return item.get_closest_marker("spark") is not None
+
+
+@functools.cache
+def _tests_spark(path: Path) -> bool:
+    return path.suffix == ".py" and "pytest.mark.spark" in path.read_text("utf-8")

@@ -199,32 +199,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("vector_case", cases, ids=ids)
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    files = config.stash.get(FILES, [])
-    if not files:
-        return
-    terminalreporter.section("conformance with Apache Flink 2.3.0")
-    terminalreporter.write_line(
-        f"{'file':32}{'run':>6}{'failed':>8}{'deliberate':>12}{'pending':>9}"
-    )
-    total: Counter[str] = Counter()
-    for file in files:
-        counts = config.stash[RESULTS][file.name]
-        if file.adapter is None:
-            counts["pending"] = len(file.cases)
-        total.update(counts)
-        note = "; ".join(file.problems) or file.pending
-        terminalreporter.write_line(_line(file.name, counts, note))
-        for i, reason in sorted(file.deliberate.items()):
-            terminalreporter.write_line(f"    case {i} differs: {reason}")
-    terminalreporter.write_line(_line("all files", total, ""))
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    rows = {file.name: _row(file, config) for file in config.stash.get(FILES, [])}
+    output = getattr(config, "workeroutput", None)
+    if output is None:
+        config.pluginmanager.get_plugin("conformance table").add(rows)
+    else:
+        output["conformance"] = rows
 
 
-def _line(name: str, counts: Counter[str], note: str) -> str:
-    numbers = (
-        f"{counts['run']:6}{counts['failed']:8}"
-        f"{counts['deliberate']:12}{counts['pending']:9}"
-    )
-    return f"{name:32}{numbers}  {note}".rstrip()
+def _row(file: VectorFile, config: pytest.Config) -> dict[str, Any]:
+    """Return what a worker found of one file, in plain values."""
+    return {
+        "counts": dict(config.stash[RESULTS][file.name]),
+        "pending": len(file.cases) if file.adapter is None else 0,
+        "note": "; ".join(file.problems) or file.pending,
+        "deliberate": sorted(file.deliberate.items()),
+    }

@@ -59,9 +59,10 @@ class Project:
         (self.folder / "docs" / "decisions").mkdir(parents=True)
         (self.folder / "docs" / "decisions" / f"{record}.md").write_text("")
 
-    def run(self) -> tuple[int, dict[str, list[int]], str]:
+    def run(self, *arguments: str) -> tuple[int, dict[str, list[int]], str]:
+        folders = ["tests/conformance", "--vectors", str(self.vectors)]
         done = subprocess.run(
-            [*PYTEST, "tests/conformance", "--vectors", str(self.vectors)],
+            [*PYTEST, *folders, *arguments],
             capture_output=True,
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -94,6 +95,19 @@ def test_a_case_that_differs_fails_the_run(project: Any) -> None:
     code, counts, text = project.run()
     assert (code, counts["squares"]) == (1, [3, 1, 0, 0])
     assert "squares-2" in text
+
+
+def test_what_two_workers_ran_is_added_up(project: Any) -> None:
+    project.record("squares", [i * i + (i in {7, 8}) for i in range(100)])
+    project.record("newly_recorded", [0, 1])
+    project.decide("0009-sevens")
+    (project.cases / "squares.py").write_text(squares('DELIBERATE = {7: "0009"}'))
+    code, counts, text = project.run("-n", "2", "--dist", "loadfile")
+    assert code == 1
+    assert counts["squares"] == [100, 1, 1, 0]
+    assert counts["newly_recorded"] == [0, 0, 0, 2]
+    assert counts["all files"] == [100, 1, 1, 2]
+    assert text.count("case 7 differs: 0009") == 1
 
 
 def test_a_coroutine_is_run_in_virtual_time(project: Any) -> None:
