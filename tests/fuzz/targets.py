@@ -215,7 +215,8 @@ def server(data: bytes) -> None:
             Handshake(WorkerIdentity(JOB, "server"), None, connects=False),
             options=ConnectionOptions(receivers_max=8),
             log=log,
-            on_made=lambda _: None,
+            on_open=lambda _: None,
+            on_refused=lambda peer, reason: None,
         )
         await _converse(connection, data, _greeting("client"))
         assert connection.readers == 0

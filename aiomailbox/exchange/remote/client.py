@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
+from aiomailbox.availability import Availability
 from aiomailbox.errors import (
     CorruptStreamError,
     InvalidArgumentError,
@@ -80,6 +81,18 @@ class ClientConnection(Connection):
         self._links = 0
         self._is_leaving = False
         self._arriving: tuple[Channel, NetworkBuffer] | None = None
+        self._settled = Availability()
+
+    @property
+    def failure(self) -> TransportError | None:
+        """What it ended with, None if it has not, or not with an error."""
+        return self._error
+
+    async def settle(self) -> None:
+        """Wait until the greeting has come to an end, whichever."""
+        while self.state is ConnectionState.GREETING:
+            self._settled.reset()
+            await self._settled.wait()
 
     @property
     def channels(self) -> int:
@@ -136,6 +149,19 @@ class ClientConnection(Connection):
             return None
         self._arriving = (channel, buffer)
         return buffer.segment.view[: header.size_bytes]
+
+    _tries_again = True
+
+    def _begin_again(self) -> None:
+        self._life.advance(ConnectionState.CONNECTING)
+        self._transport = self._outgoing = None
+        self._may_write = True
+        self._handshake = self._handshake.again()
+        self._decoder = self._new_decoder()
+        self._settled.set_available()
+
+    def _on_open(self) -> None:
+        self._settled.set_available()
 
     def _address(self) -> str:
         return str(self.address)
@@ -265,6 +291,7 @@ class ClientConnection(Connection):
         if arrived is not None:
             arrived[1].recycle()
         self._on_ending(self)
+        self._settled.set_available()
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             self._fail_channel(channel, error)

@@ -81,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self._life = ConnectionLifecycle()
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
-        self._decoder = WireDecoder(self, segment_bytes_max=options.segment_bytes_max)
+        self._decoder = self._new_decoder()
         # Before it has proved who it is, a peer is given little memory.
         self._scratch = memoryview(bytearray(_GREETING_SCRATCH_BYTES))
         self._is_direct = False
@@ -107,6 +107,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._life.state
 
     @property
+    def is_introduced(self) -> bool:
+        """Whether the peer has named the job, which strangers do not know."""
+        return self._handshake.peer is not None
+
+    @property
     def is_ending(self) -> bool:
         """Whether nothing more is read or said."""
         return self._life.is_ending
@@ -118,6 +123,8 @@ class Connection(asyncio.BufferedProtocol):
         return -1 if socket is None else int(socket.fileno())
 
     # What the ends add.
+
+    _tries_again = False
 
     def open_body(self, header: BufferResponse) -> memoryview | None:
         """Return where a buffer's content goes, or None to skip it."""
@@ -140,6 +147,24 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the peer may just go away now."""
         return False
 
+    def _begin_again(self) -> None:
+        """Prepare for another transport after one was lost in greeting."""
+
+    def _watch_greeting(self) -> None:
+        """See to it that the greeting comes to an end."""
+
+    def _on_open(self) -> None:
+        """Take note that the peer has proved who it is."""
+
+    def _report_end(self, write: Callable[..., None]) -> None:
+        write(
+            "connection closed",
+            local=self.local,
+            peer=self.peer,
+            reason=self._reason,
+            was_open=self._was_open,
+        )
+
     # The transport's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -157,9 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         # So that whatever waits pauses us; asyncio's TLS would pause at 0 for ever.
         is_tls = made.get_extra_info("sslcontext") is not None
         made.set_write_buffer_limits(high=1 if is_tls else 0, low=0)
-        self._deadline = self._loop.call_later(
-            self._options.handshake_timeout, self._on_handshake_timeout
-        )
+        self._watch_greeting()
         self._on_made()
         if not self.is_ending:
             self._say(self._handshake.start())
@@ -210,6 +233,10 @@ class Connection(asyncio.BufferedProtocol):
         """Let go of everything that was pinned, and tell everybody."""
         if self._outgoing is not None:
             self._outgoing.recycle_all()
+        if self._life.state is ConnectionState.GREETING and self._tries_again:
+            self._begin_again()
+            self._cancel_timers()
+            return
         if not self.is_ending:
             if exc is None:
                 self._on_eof()
@@ -282,6 +309,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._handshake.is_complete:
             self._open()
 
+    def _new_decoder(self) -> WireDecoder:
+        return WireDecoder(self, segment_bytes_max=self._options.segment_bytes_max)
+
     def _address(self) -> str:
         """Return where the peer is."""
         return self.peer
@@ -291,6 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         self._cancel_timers()
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._log.debug("connection open", local=self.local, peer=self.peer)
+        self._on_open()
         self.wake()
 
     def _say(self, messages: list[Message]) -> None:
@@ -344,6 +375,9 @@ class Connection(asyncio.BufferedProtocol):
         self.end(error.reason, error)
 
     def _on_eof(self) -> None:
+        if self._life.state is ConnectionState.GREETING and self._tries_again:
+            # Losing the transport comes next.
+            return
         reason = "the peer closed it"
         if self._life.state is ConnectionState.GREETING:
             reason = "the peer closed it during the handshake"
@@ -366,21 +400,9 @@ class Connection(asyncio.BufferedProtocol):
         self._cancel_timers()
         if not self._life.advance(ConnectionState.CLOSED):
             return
-        write = self._log.info if self._error is None else self._log.warning
-        write(
-            "connection closed",
-            local=self.local,
-            peer=self.peer,
-            reason=self._reason,
-            was_open=self._was_open,
-        )
+        self._report_end(self._log.info if self._error is None else self._log.warning)
         if not self.closed.done():
             self.closed.set_result(None)
-
-    def _on_handshake_timeout(self) -> None:
-        self._deadline = None
-        reason = f"no handshake within {self._options.handshake_timeout:g} s"
-        self._fail(self._remote_error(reason))
 
     def _watch_stall(self) -> None:
         assert self._transport is not None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.remote.client import ClientConnection
@@ -23,6 +24,8 @@ from aiomailbox.exchange.remote.security import Security
 from aiomailbox.ids import PartitionId
 
 __all__ = ["Connections"]
+
+_UNSETTLED: Final = frozenset({ConnectionState.CONNECTING, ConnectionState.GREETING})
 
 
 class Connections:
@@ -98,6 +101,24 @@ class Connections:
             ),
         )
 
+    async def open(self, addresses: Iterable[PeerAddress]) -> None:
+        """Connect with peers before anything is requested of them.
+
+        Raises:
+            TransportError: If one cannot be reached, or does not let this worker in.
+        """
+        connections = [
+            self._shared.get(address) or self._connect(address) for address in addresses
+        ]
+        connecting = [
+            self._connecting[each] for each in connections if each in self._connecting
+        ]
+        if connecting:
+            await asyncio.wait(connecting)
+        for connection in connections:
+            if connection.failure is not None:
+                raise connection.failure
+
     async def close(self) -> None:
         """Close every connection; channels that are left fail. Idempotent."""
         self._is_closed = True
@@ -150,7 +171,8 @@ class Connections:
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._open(connection)
-                return
+                    await connection.settle()
+                reason = "the peer closed it during the handshake"
             except ssl.SSLError as error:
                 reason = f"TLS was refused: {error}"
                 break
@@ -159,7 +181,7 @@ class Connections:
             except Exception as error:  # noqa: BLE001 -- the channels are told
                 reason = f"{type(error).__name__}: {error}"
                 break
-            if connection.state is not ConnectionState.CONNECTING:
+            if connection.state not in _UNSETTLED:
                 return
             if loop.time() + pause >= deadline:
                 break

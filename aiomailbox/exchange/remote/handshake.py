@@ -60,7 +60,16 @@ class Handshake:
         ([], True, True)
     """
 
-    __slots__ = ("_connects", "_mine", "_secret", "_theirs", "is_complete", "version")
+    __slots__ = (
+        "_connects",
+        "_identity",
+        "_mine",
+        "_new_nonce",
+        "_secret",
+        "_theirs",
+        "is_complete",
+        "version",
+    )
 
     def __init__(
         self,
@@ -70,8 +79,10 @@ class Handshake:
         connects: bool,
         new_nonce: Callable[[], bytes] = lambda: os.urandom(16),
     ) -> None:
+        self._identity = identity
         self._secret = secret
         self._connects = connects
+        self._new_nonce = new_nonce
         self._mine = Hello(
             PROTOCOL_VERSION,
             PROTOCOL_VERSION,
@@ -88,6 +99,15 @@ class Handshake:
     def peer(self) -> str | None:
         """The other side's name, as it says; None before it has said so."""
         return None if self._theirs is None else self._theirs.worker
+
+    def again(self) -> Handshake:
+        """Return another one for the same side, from the beginning."""
+        return Handshake(
+            self._identity,
+            self._secret,
+            connects=self._connects,
+            new_nonce=self._new_nonce,
+        )
 
     def start(self) -> list[Message]:
         """Return what is to be sent at once."""

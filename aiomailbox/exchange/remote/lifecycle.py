@@ -29,7 +29,9 @@ class ConnectionState(enum.Enum):
 _State = ConnectionState
 _NEXT: Final = {
     _State.CONNECTING: frozenset({_State.GREETING, _State.CLOSED}),
-    _State.GREETING: frozenset({_State.OPEN, _State.CLOSING, _State.CLOSED}),
+    _State.GREETING: frozenset(
+        {_State.OPEN, _State.CONNECTING, _State.CLOSING, _State.CLOSED}
+    ),
     _State.OPEN: frozenset({_State.CLOSING, _State.CLOSED}),
     _State.CLOSING: frozenset({_State.CLOSED}),
     _State.CLOSED: frozenset[_State](),
@@ -38,7 +40,10 @@ _ENDING: Final = frozenset({_State.CLOSING, _State.CLOSED})
 
 
 class ConnectionLifecycle:
-    """The state of one connection, which only moves forward.
+    """The state of one connection; it only moves along the table.
+
+    Whoever connects may begin again if it lost its transport while greeting: nothing was
+    said yet, and the peer may have needed the place for somebody else.
 
     Example:
         >>> life = ConnectionLifecycle()

@@ -39,6 +39,9 @@ __all__ = ["ProducerConnection"]
 # Characters of an error's text, and of the end of its traceback.
 _TEXT_MAX: Final = 2_000
 _TRACEBACK_MAX: Final = 4_000
+# A loop that was held uses up one of them, however long that was: what the peer has sent
+# meanwhile is read before the next one.
+_DEADLINE_PIECES: Final = 5
 
 
 class ProducerConnection(Connection):
@@ -50,7 +53,8 @@ class ProducerConnection(Connection):
         handshake: How it begins.
         options: Limits.
         log: A structlog logger.
-        on_made: Called when there is a transport.
+        on_open: Called when the peer has proved who it is.
+        on_refused: Called at the end of a peer that has not, with who and why.
 
     Concept:
         Flink, ``PartitionRequestQueue`` and ``PartitionRequestServerHandler``.
@@ -64,13 +68,15 @@ class ProducerConnection(Connection):
         *,
         options: ConnectionOptions,
         log: Any,
-        on_made: Callable[[ProducerConnection], None],
+        on_open: Callable[[ProducerConnection], None],
+        on_refused: Callable[[str, str | None], None],
     ) -> None:
         local = f"worker {identity.worker!r}"
         super().__init__(
             handshake, local=local, peer="a peer", options=options, log=log
         )
-        self._when_made = on_made
+        self._when_open = on_open
+        self._when_refused = on_refused
         self._identity = identity
         self._provider = provider
         self._where = "an unknown address"
@@ -87,15 +93,6 @@ class ProducerConnection(Connection):
         """How many of them have something to send."""
         return len(self._line)
 
-    def expect_transport(self) -> None:
-        """Log it if TLS comes to nothing: there will be no other trace of it."""
-        # A little after asyncio's own deadline of the same length.
-        self._deadline = self._loop.call_later(
-            self._options.handshake_timeout + self._options.linger,
-            self.end,
-            "TLS was not agreed on; the peer may have no certificate that is trusted",
-        )
-
     def _address(self) -> str:
         return self._where
 
@@ -104,7 +101,28 @@ class ProducerConnection(Connection):
         name = self._transport.get_extra_info("peername")
         self._where = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix"
         self.peer = f"a peer at {self._where}"
-        self._when_made(self)
+
+    def _on_open(self) -> None:
+        self._when_open(self)
+
+    def _report_end(self, write: Callable[..., None]) -> None:
+        if self._was_open:
+            super()._report_end(write)
+        else:
+            self._when_refused(self.peer, self._reason)
+
+    def _watch_greeting(self, pieces: int = _DEADLINE_PIECES) -> None:
+        """Close after a while, of which time that the loop was held is no part."""
+        if pieces:
+            self._deadline = self._loop.call_later(
+                self._options.handshake_timeout / _DEADLINE_PIECES,
+                self._watch_greeting,
+                pieces - 1,
+            )
+            return
+        self._deadline = None
+        reason = f"no handshake within {self._options.handshake_timeout:g} s"
+        self._fail(self._remote_error(reason))
 
     def _is_expected_end(self) -> bool:
         return not any(

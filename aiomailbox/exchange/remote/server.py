@@ -14,10 +14,11 @@ from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.remote.closing import close_all
 from aiomailbox.exchange.remote.endpoints import PeerAddress, ViewProvider
 from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
-from aiomailbox.exchange.remote.lifecycle import ConnectionState
+from aiomailbox.exchange.remote.listener import Listener
 from aiomailbox.exchange.remote.options import ConnectionOptions, library_log
 from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.exchange.remote.security import Security, check_listener
+from aiomailbox.exchange.remote.strangers import Strangers
 from aiomailbox.forks import keep_from_forks
 
 __all__ = ["DataServer"]
@@ -54,18 +55,18 @@ class DataServer:
         self._security = security or Security()
         self._options = options or ConnectionOptions()
         self._log = library_log() if log is None else log
-        self._server: asyncio.Server | None = None
+        self._listeners: list[Listener] = []
         self._unix_path: tuple[str, int] | None = None
         # In the order of their coming.
         self._connections: dict[ProducerConnection, None] = {}
-        # Those that are still agreeing on TLS.
-        self._expected: set[ProducerConnection] = set()
+        self._strangers = Strangers(self._options.strangers_max, self._log)
+        self._opening: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
     @property
     def connections(self) -> int:
-        """How many connections there are."""
-        return len(self._connections)
+        """How many connections there are, those of strangers included."""
+        return len(self._connections) + len(self._strangers)
 
     async def listen(self, address: PeerAddress) -> PeerAddress:
         """Listen at an address, and return it with its real port.
@@ -78,92 +79,111 @@ class DataServer:
             IllegalStateError: If it listens already, or was closed.
             OSError: If the address is in use, or not this machine's.
         """
-        if self._server is not None or self._is_closed:
+        if self._listeners or self._is_closed:
             raise IllegalStateError("a data server listens once")
         check_listener(address, self._security)
-        loop = asyncio.get_running_loop()
         if address.port is None:
-            bound = _bind_unix(address.host)
+            self._listen(_bind_unix(address.host), None)
             self._unix_path = (address.host, os.stat(address.host).st_ino)
-            self._keep(
-                await loop.create_unix_server(lambda: self._accept(None), sock=bound)
-            )
             return address
-        context = self._security.server_context
-        timeout = self._options.handshake_timeout if context is not None else None
-        server = await loop.create_server(
-            lambda: self._accept(context),
+        loop = asyncio.get_running_loop()
+        infos = await loop.getaddrinfo(
             address.host,
             address.port,
-            ssl=context,
-            ssl_handshake_timeout=timeout,
-            ssl_shutdown_timeout=self._options.linger if context is not None else None,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
         )
-        self._keep(server)
-        return PeerAddress(address.host, server.sockets[0].getsockname()[1])
+        if self._is_closed:
+            raise IllegalStateError("the data server was closed before it listened")
+        family, _, _, _, where = infos[0]
+        bound = socket.create_server(where[:2], family=family)
+        self._listen(bound, self._security.server_context)
+        return PeerAddress(address.host, bound.getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening and close every connection. Idempotent."""
         self._is_closed = True
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-        for connection in [*self._connections, *self._expected]:
-            connection.end("the data server was closed")
-        await close_all(self._connections, self._options.linger)
-        if server is not None:
-            # Since 3.12 it waits for connections too, also for those that never agree
-            # on TLS: they end by themselves, at the handshake's deadline.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._options.linger):
-                    await server.wait_closed()
+        for listener in self._listeners:
+            listener.close()
+        reason = "the data server was closed"
+        strangers = self._strangers.turn_all_away(reason)
+        for connection in self._connections:
+            connection.end(reason)
+        await close_all([*self._connections, *strangers], self._options.linger)
+        if self._opening:
+            await asyncio.wait(self._opening)
+        self._strangers.close()
         self._remove_unix_file()
 
-    def _keep(self, server: asyncio.Server) -> None:
-        if self._is_closed:
-            server.close()
-            raise IllegalStateError("the data server was closed before it listened")
-        self._server = server
+    def _listen(self, bound: socket.socket, context: ssl.SSLContext | None) -> None:
+        self._listeners.append(
+            Listener(
+                bound,
+                lambda accepted: self._accept(accepted, context),
+                self._strangers.turn_away_one,
+                self._log,
+            )
+        )
 
-    def _accept(self, context: ssl.SSLContext | None) -> asyncio.BaseProtocol:
+    def _accept(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
         connection = ProducerConnection(
             self._identity,
             self._provider,
             Handshake(self._identity, self._security.secret, connects=False),
             options=self._options,
             log=self._log,
-            on_made=self._on_made,
+            on_open=self._on_open,
+            on_refused=self._strangers.on_ended,
         )
-        if context is not None:
-            # Of a connection that fails in TLS, asyncio tells nobody.
-            connection.expect_transport()
-            self._expected.add(connection)
-            connection.closed.add_done_callback(
-                lambda _: self._expected.discard(connection)
-            )
-        return connection
+        connection.closed.add_done_callback(lambda _: self._forget(connection))
+        keep_from_forks(accepted)
+        options = self._options
+        loop = asyncio.get_running_loop()
+        opening = loop.create_task(
+            loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=options.handshake_timeout if context else None,
+                ssl_shutdown_timeout=options.linger if context else None,
+            ),
+            name="accept a connection",
+        )
+        self._opening.add(opening)
+        opening.add_done_callback(
+            lambda _: self._on_opened(opening, accepted, connection)
+        )
+        self._strangers.add(connection, opening)
 
-    def _on_made(self, connection: ProducerConnection) -> None:
-        self._expected.discard(connection)
-        if self._is_closed:
-            connection.end("the data server was closed")
+    def _on_opened(
+        self,
+        opening: asyncio.Task[Any],
+        accepted: socket.socket,
+        connection: ProducerConnection,
+    ) -> None:
+        self._opening.discard(opening)
+        error = None if opening.cancelled() else opening.exception()
+        if opening.cancelled() or error is not None:
+            # Of a connection that fails in TLS, asyncio tells nobody.
+            accepted.close()
+            connection.end(
+                "TLS was not agreed on; the peer may have no certificate that is "
+                f"trusted ({type(error).__name__}: {error})"
+            )
+
+    def _on_open(self, connection: ProducerConnection) -> None:
+        self._strangers.remove(connection)
+        if len(self._connections) >= self._options.connections_max:
+            connection.end(
+                f"there are {self._options.connections_max} connections already"
+            )
+            connection.abort()
             return
         self._connections[connection] = None
-        connection.closed.add_done_callback(
-            lambda _: self._connections.pop(connection, None)
-        )
-        if len(self._connections) > self._options.connections_max:
-            self._turn_away(connection)
 
-    def _turn_away(self, newcomer: ProducerConnection) -> None:
-        """Close one too many: whoever has said nothing for longest, if there is one."""
-        for known in self._connections:
-            if known is not newcomer and known.state is ConnectionState.GREETING:
-                known.end("others want to connect, and it has not said who it is")
-                known.abort()
-                return
-        newcomer.end(f"there are {self._options.connections_max} connections already")
-        newcomer.abort()
+    def _forget(self, connection: ProducerConnection) -> None:
+        self._strangers.remove(connection)
+        self._connections.pop(connection, None)
 
     def _remove_unix_file(self) -> None:
         if self._unix_path is None:
@@ -185,9 +205,7 @@ def _bind_unix(path: str) -> socket.socket:
         )
     _remove_stale(path)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    keep_from_forks(bound)
     try:
-        bound.setblocking(False)
         bound.bind(path)
         # Nobody can connect before it listens, so there is no moment to slip in.
         os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)

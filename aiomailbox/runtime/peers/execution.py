@@ -124,7 +124,23 @@ class PeersExecution:
             await worker.start()
             worker.send(self._begin(worker.peer))
         self._payload = b""
-        while self._early is None and not self._desk.are_ready:
+        await self._until(lambda: self._desk.are_ready)
+        network.know(self._desk.addresses_in_order())
+        connecting = asyncio.get_running_loop().create_task(network.connect())
+        connecting.add_done_callback(self._on_connected)
+        try:
+            await self._until(connecting.done)
+        finally:
+            connecting.cancel()
+
+    def _on_connected(self, connecting: asyncio.Task[None]) -> None:
+        if not connecting.cancelled() and self._early is None:
+            self._early = connecting.exception()
+        self._changed.set_available()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something to be so, unless a worker fails before."""
+        while self._early is None and not condition():
             await self._changed.wait()
             self._changed.reset()
         if self._early is not None:
@@ -133,8 +149,6 @@ class PeersExecution:
     def build(self, events: JobEvents) -> None:
         """Make the tasks of this process, and let the workers make theirs."""
         self._events = events
-        if self._network is not None:
-            self._network.know(self._desk.addresses_in_order())
         builder = TaskBuilder(
             self._shipment.graph,
             self._shipment.config,

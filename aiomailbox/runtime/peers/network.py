@@ -21,7 +21,7 @@ from aiomailbox.exchange.remote.handshake import WorkerIdentity
 from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.security import Security
 from aiomailbox.exchange.remote.server import DataServer
-from aiomailbox.graph import Edge
+from aiomailbox.graph import Edge, JobGraph
 from aiomailbox.ids import PartitionId, TaskId
 from aiomailbox.memory import (
     DEFAULT_SEGMENT_SIZE_BYTES,
@@ -36,13 +36,13 @@ from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.builder import ChannelFactory
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
-from aiomailbox.runtime.peers.placement import PARENT
+from aiomailbox.runtime.peers.placement import PARENT, Placement
 from aiomailbox.runtime.peers.record_types import record_classes
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import JobServices
 
 # A function may keep a worker's loop for as long as it likes: whether a peer is dead
-# says the parent, which sees its process end.
+# says the parent, which watches its process. Greetings come before any function runs.
 _DAY_S: Final = 86_400.0
 # What a buffer of objects may hold as well. Each costs the same, whatever is in it, so
 # that those of 32 KiB make records of 1 KiB cost twice as much; fewer float instead.
@@ -50,14 +50,13 @@ _SEGMENT_BYTES: Final = BUFFER_SIZE_BYTES
 _FLOATING_SHARE: Final = _SEGMENT_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
 _OPTIONS: Final = ConnectionOptions(
     segment_bytes_max=_SEGMENT_BYTES,
-    handshake_timeout=_DAY_S,
     stall_timeout=_DAY_S,
     connect_timeout=_DAY_S,
 )
 # A buffer costs Python more than it costs Flink, whose least has 256 bytes.
 _DEBLOATED_BYTES_MIN: Final = 1024
 
-__all__ = ["PeerNetwork", "new_pool", "segments_at"]
+__all__ = ["PeerNetwork", "new_pool", "producers_of", "segments_at"]
 
 
 class PeerNetwork:
@@ -82,6 +81,7 @@ class PeerNetwork:
         import structlog
 
         self._peer = peer
+        self._graph = shipment.graph
         self._placement = shipment.placement
         self._config = shipment.config
         self._services = services
@@ -119,6 +119,15 @@ class PeerNetwork:
     def know(self, addresses: list[tuple[str, int | None]]) -> None:
         """Take note of where all peers listen, in the order of their numbers."""
         self._addresses = [PeerAddress(host, port) for host, port in addresses]
+
+    async def connect(self) -> None:
+        """Connect with all peers that send data here, before any of it is requested.
+
+        Raises:
+            TransportError: If one cannot be reached, or does not let this process in.
+        """
+        peers = producers_of(self._graph, self._placement, self._peer)
+        await self._connections.open([self._addresses[peer] for peer in peers])
 
     async def close(self) -> None:
         """Close everything. Idempotent."""
@@ -207,6 +216,18 @@ def segments_at(shipment: Shipment, peer: int) -> int:
                     )
                     total += readers * (config.buffers_per_channel + _floating(config))
     return total
+
+
+def producers_of(graph: JobGraph, placement: Placement, peer: int) -> list[int]:
+    """Return the other peers whose subtasks send data to subtasks of a peer."""
+    found: set[int] = set()
+    for vertex in graph.vertices:
+        for edge in vertex.out_edges:
+            consumer = graph.vertex_of(edge.target).id
+            for index, targets in enumerate(producer_targets(edge)):
+                if any(placement.is_at(peer, consumer, target) for target in targets):
+                    found.add(placement.peers[vertex.id][index])
+    return sorted(found - {peer})
 
 
 def new_pool(shipment: Shipment, peer: int) -> NetworkBufferPool:

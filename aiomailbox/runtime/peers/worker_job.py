@@ -95,6 +95,7 @@ class WorkerJob:
         self._ended = Availability()
         self._dismissed = Availability()
         self._is_cancelled = False
+        self._connecting: asyncio.Task[None] | None = None
 
     async def run(self, end: socket.socket) -> None:
         """Do what the parent says until it says that everything is over."""
@@ -105,6 +106,7 @@ class WorkerJob:
             digest = self._network.codec_digest
             self._channel.send(Ready(address.host, address.port, digest))
             await self._deployed.wait()
+            await self._connect()
             await self._run_tasks()
             self._limits.close()
             self._channel.send(self._snapshot())
@@ -115,6 +117,16 @@ class WorkerJob:
         await self._network.close()
         self._services.release()
         self._channel.close()
+
+    async def _connect(self) -> None:
+        """Let peers know who this is while no function of the user holds the loop."""
+        if self._tasks is None:
+            return
+        loop = asyncio.get_running_loop()
+        self._connecting = loop.create_task(self._network.connect())
+        await asyncio.wait([self._connecting])
+        if not self._connecting.cancelled():
+            self._connecting.result()
 
     async def _run_tasks(self) -> None:
         tasks = self._tasks
@@ -167,6 +179,8 @@ class WorkerJob:
                 self._alignments.on_limit(message)
             case Cancel():
                 self._is_cancelled = True
+                if self._connecting is not None:
+                    self._connecting.cancel()
                 if self._tasks is not None:
                     self._tasks.cancel()
             case Shutdown():

@@ -134,7 +134,8 @@ class Pair:
             Handshake(WorkerIdentity(JOB, "server"), None, connects=False),
             options=options,
             log=RecordingLog(),
-            on_made=lambda _: None,
+            on_open=lambda _: None,
+            on_refused=lambda peer, reason: None,
         )
         self.client = ClientConnection(
             PeerAddress("nowhere", 1),

@@ -186,7 +186,8 @@ class Server:
             Handshake(identity("server"), None, connects=False),
             options=ConnectionOptions(**options),
             log=self.log,
-            on_made=lambda _: None,
+            on_open=lambda _: None,
+            on_refused=lambda peer, reason: None,
         )
         self.transport = KeepingTransport(self.connection, 2**40)
         self.connection.connection_made(self.transport)

@@ -260,7 +260,7 @@ async def test_a_server_that_is_closed_while_it_begins_to_listen_does_not_listen
     await server.close()
     with pytest.raises(IllegalStateError, match="closed"):
         await listening
-    assert server._server is None
+    assert server._listeners == []
 
 
 async def test_closing_the_connections_fails_what_reads_and_releases_the_views(

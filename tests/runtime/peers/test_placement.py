@@ -8,6 +8,8 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.graph import Origin, Transformation, build_job_graph
 from aiomailbox.operators import Operator
+from aiomailbox.runtime.exchange_plan import producer_targets
+from aiomailbox.runtime.peers.network import producers_of
 from aiomailbox.runtime.peers.placement import PARENT, place, worker_of_slot
 
 
@@ -110,3 +112,23 @@ def test_subtasks_that_there_are_not_are_nowhere() -> None:
         for peer in (0, 1, 2)
         for number, index in ((vertex.id, -1), (vertex.id, 2), (99, 0))
     )
+
+
+@given(graphs(), st.integers(1, 10))
+def test_peers_connect_with_those_that_send_to_them_and_with_nobody_else(
+    graph: Any, processes: int
+) -> None:
+    placement = place(graph, processes)
+    senders: dict[int, set[int]] = {}
+    for vertex in graph.vertices:
+        for edge in vertex.out_edges:
+            consumer = graph.vertex_of(edge.target)
+            for producer, targets in zip(
+                placement.peers[vertex.id], producer_targets(edge), strict=True
+            ):
+                for target in targets:
+                    reader = placement.peers[consumer.id][target]
+                    senders.setdefault(reader, set()).add(producer)
+    for peer in range(placement.workers + 1):
+        expected = senders.get(peer, set()) - {peer}
+        assert producers_of(graph, placement, peer) == sorted(expected)

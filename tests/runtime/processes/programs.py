@@ -51,13 +51,18 @@ am.run(env.execute())
 
 
 def start(
-    directory: Path, text: str, *arguments: str, cwd: Path | None = None
+    directory: Path,
+    text: str,
+    *arguments: str,
+    cwd: Path | None = None,
+    stdin: bool = False,
 ) -> subprocess.Popen[str]:
     """Start a program that is written into a directory."""
     script = directory / "program.py"
     script.write_text(text)
     return subprocess.Popen(
         [sys.executable, *arguments, str(script)],
+        stdin=subprocess.PIPE if stdin else None,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
