@@ -263,6 +263,21 @@ class RetryLater(WorldError):  # noqa: N818 -- an instruction, not only a failur
         super().__init__(message)
 
 
+class CancelTimeoutError(WorldError, TimeoutError):
+    """A task did not end in the time that it had, and was ended by force.
+
+    Attributes:
+        task: The task's name.
+        place: The operator and the user's line where its code stood; "" if unknown.
+    """
+
+    def __init__(self, task: str, what: str, timeout_s: float, place: str) -> None:
+        self.task = task
+        self.place = place
+        tail = f"; it stood {place}" if place else ""
+        super().__init__(f"{what} task {task!r} took longer than {timeout_s} s{tail}")
+
+
 class TaskFailedError(WorldError):
     """A task of a job failed; the ``__cause__`` says why."""
 

@@ -9,8 +9,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-import anyio
-
 from aiomailbox.api.build import (
     check_count,
     check_max_parallelism,
@@ -194,8 +192,7 @@ class StreamExecutionEnvironment:
             yield JobClient(job)
         finally:
             job.cancel()
-            with anyio.CancelScope(shield=True):
-                await job.join()
+            await job.outlast()
         if job.failed:
             await job.wait()
 

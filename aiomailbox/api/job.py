@@ -6,8 +6,6 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import anyio
-
 from aiomailbox.metrics import MetricValue
 from aiomailbox.runtime import (
     BackpressureReport,
@@ -132,10 +130,13 @@ class JobClient:
         return await_tree(self._job)
 
     async def cancel(self) -> None:
-        """Cancel the job and wait until all of it is gone."""
+        """Cancel the job and wait until all of it is gone.
+
+        However often the caller is cancelled meanwhile, it waits to the end. That comes
+        within ``JobConfig.cancel_timeout_s`` and a moment, whatever the job's code does.
+        """
         self._job.cancel()
-        with anyio.CancelScope(shield=True):
-            await self._job.join()
+        await self._job.outlast()
 
     async def result(self) -> JobResult:
         """Wait for the end of the job.

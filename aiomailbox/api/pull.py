@@ -7,8 +7,6 @@ from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
-import anyio
-
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.connectors import PullSink
 from aiomailbox.graph import Origin, Transformation
@@ -37,8 +35,7 @@ async def _pulled_job(
     finally:
         handover.abandon()
         job.cancel()
-        with anyio.CancelScope(shield=True):
-            await job.join()
+        await job.outlast()
 
 
 async def pull_runs(

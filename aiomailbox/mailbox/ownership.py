@@ -72,6 +72,10 @@ class Ownership:
         name = caller.get_name() if caller else threading.current_thread().name
         raise WrongTaskError(operation, holder.get_name(), name)
 
+    def void(self) -> None:
+        """Take the ownership from a task that does not end."""
+        self.holder = None
+
     def lend_to_current(self) -> asyncio.Task[object] | None:
         """Make the running task the holder; return the one to hand back to."""
         previous = self.holder

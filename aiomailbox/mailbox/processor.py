@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from aiomailbox.clock import Clock
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.mailbox.budget import LoopClock, SliceBudget
@@ -216,6 +218,11 @@ class MailboxProcessor:
     def suspended_mails(self) -> tuple[Mail, ...]:
         """The mails that await something now, outermost first: what blocks the rest."""
         return tuple(self._control.suspended_mails)
+
+    @property
+    def children(self) -> list[asyncio.Task[None]]:
+        """The asyncio tasks that run mail of yields now, outermost first."""
+        return list(self._yielder.children)
 
     @property
     def is_cancelled(self) -> bool:

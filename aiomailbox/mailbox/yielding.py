@@ -23,6 +23,7 @@ from aiomailbox.mailbox.default_action import ActionGate
 from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
 from aiomailbox.mailbox.metrics import MailboxMetrics
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
+from aiomailbox.supervision import close_by_force
 
 __all__ = ["YIELD_DEPTH_MAX", "MailYielder"]
 
@@ -36,7 +37,11 @@ _DEPTH_TO_WARN_AT: Final = 32
 
 
 class MailYielder:
-    """Takes and runs mail on behalf of a mail or an action that is suspended."""
+    """Takes and runs mail on behalf of a mail or an action that is suspended.
+
+    Attributes:
+        children: The asyncio tasks that run coroutine mail, outermost first.
+    """
 
     __slots__ = (
         "_budget",
@@ -46,6 +51,7 @@ class MailYielder:
         "_gate",
         "_mailbox",
         "_metrics",
+        "children",
     )
 
     def __init__(
@@ -62,6 +68,7 @@ class MailYielder:
         self._control = control
         self._metrics = metrics
         self._budget = budget
+        self.children: list[asyncio.Task[None]] = []
         self._depth = 0
         self._depth_max = depth_max
 
@@ -220,6 +227,7 @@ class MailYielder:
         child = loop.create_task(self._hold_token(pending), name=f"mail {mail}")
         interrupt: asyncio.CancelledError | None = None
         self._control.suspended_mails.append(mail)
+        self.children.append(child)
         try:
             while not child.done():
                 try:
@@ -232,6 +240,10 @@ class MailYielder:
                     interrupt = error
         finally:
             self._control.suspended_mails.pop()
+            self.children.remove(child)
+            if not child.done():
+                # This one is closed by force: nobody is left to wait for it.
+                close_by_force(child)
         if interrupt is None:
             child.result()
             return

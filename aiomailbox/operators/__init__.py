@@ -59,7 +59,7 @@ from aiomailbox.operators.core.contract import (
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.hooks import is_foreign, naming_hook
 from aiomailbox.operators.core.input_selection import InputSelectable, InputSelection
-from aiomailbox.operators.core.locate import user_location
+from aiomailbox.operators.core.locate import user_location, users_line
 from aiomailbox.operators.core.on_error import (
     USER_ERRORS,
     DeadLetter,
@@ -312,4 +312,5 @@ __all__ = [
     "then",
     "top_n",
     "user_location",
+    "users_line",
 ]

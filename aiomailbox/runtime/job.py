@@ -29,6 +29,7 @@ from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import SourceCoordinator
 from aiomailbox.runtime.views import TaskView
+from aiomailbox.supervision import outlast
 from aiomailbox.task import StreamTask
 
 
@@ -123,6 +124,15 @@ class Job:
         """
         assert self._main is not None, "the job was not started"
         await asyncio.shield(self._main)
+
+    async def outlast(self) -> None:
+        """Wait until the job has ended, however often the caller is cancelled.
+
+        Raises:
+            asyncio.CancelledError: If the caller was cancelled; after the job's end.
+        """
+        assert self._main is not None, "the job was not started"
+        await outlast(self._main)
 
     async def wait(self) -> JobResult:
         """Wait for the end of the job and return how it went.

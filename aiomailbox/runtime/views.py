@@ -5,10 +5,10 @@ A view is a value: it can be taken in one process and looked at in another one.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from aiomailbox.metrics import MetricValue
+from aiomailbox.supervision import frames_of
 from aiomailbox.task import StreamTask
 
 __all__ = ["OperatorView", "TaskView", "view_of"]
@@ -75,19 +75,11 @@ def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
 
 def _stack(task: StreamTask) -> list[str]:
     runner = task.runner
-    frames = [] if runner is None or runner.done() else _frames(runner)
-    return [repr(task.processor), *frames]
-
-
-def _frames(task: asyncio.Task[None]) -> list[str]:
-    """Return where a suspended asyncio task stands, outermost await first."""
-    lines = []
-    work: object = task.get_coro()
-    while work is not None:
-        frame = getattr(work, "cr_frame", None) or getattr(work, "ag_frame", None)
-        if frame is None:
-            break
-        code = frame.f_code
-        lines.append(f"in {code.co_qualname} ({code.co_filename}:{frame.f_lineno})")
-        work = getattr(work, "cr_await", None) or getattr(work, "ag_await", None)
-    return lines
+    frames = [] if runner is None or runner.done() else frames_of(runner)
+    return [
+        repr(task.processor),
+        *(
+            f"in {frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})"
+            for frame in frames
+        ),
+    ]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
-from aiomailbox.errors import MailFailedError
 from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox import MailboxExecutor, MailboxProcessor
 from aiomailbox.operators import (
@@ -21,7 +21,7 @@ from aiomailbox.operators import (
     OperatorSnapshot,
     Pending,
     StatelessOperator,
-    is_foreign,
+    naming_hook,
 )
 from aiomailbox.records import OutputTag, StopMode
 from aiomailbox.task.context import TaskRuntimeContext
@@ -163,36 +163,19 @@ class OperatorChain:
             # What `finish` sent stands behind it.
             await _run_queued_mail(link.mailbox)
 
-    async def close(self, errors: list[BaseException]) -> None:
-        """Close all operators, tail first, whatever happens.
-
-        Args:
-            errors: Where errors are added, in order.
-        """
-        interrupt: asyncio.CancelledError | None = None
+    def closing(self) -> Iterator[Callable[[], Pending]]:
+        """Yield what closes the operators, tail first: each is to be called once."""
         for link in reversed(self.links):
-            try:
-                with self._naming(link, "close"):
-                    await _finish(link.operator.close())
-            except asyncio.CancelledError as error:
-                # Out of time; others may still close without waiting.
-                interrupt = error
-            except Exception as error:  # noqa: BLE001 -- every operator is closed
-                errors.append(error)
-        if interrupt is not None:
-            raise interrupt
+            yield partial(self._close, link)
 
-    def release(self, errors: list[BaseException]) -> None:
-        """Give back what the operators' state holds, after `close`, however it went.
-
-        Args:
-            errors: Where errors are added.
-        """
+    def releasing(self) -> Iterator[Callable[[], Pending]]:
+        """Yield what gives back what the operators' state holds, after `closing`."""
         for context in self._contexts.values():
-            try:
-                context.close()
-            except Exception as error:  # noqa: BLE001 -- every context is closed
-                errors.append(error)
+            yield context.close
+
+    async def _close(self, link: Link) -> None:
+        with self._naming(link, "close"):
+            await _finish(link.operator.close())
 
     def _show_event_time(self, links: dict[int, Link]) -> None:
         """Let all operators but the head show how far event time is before them."""
@@ -217,23 +200,10 @@ class OperatorChain:
         with self._naming(link, "finish"):
             await pending
 
-    @contextmanager
-    def _naming(self, link: Link, phase: str) -> Iterator[None]:
-        """Say in a note of an error which operator raised it, and when.
-
-        Raises:
-            MailFailedError: If something was awaited that others cancelled.
-        """
-        place = f"{phase}() of operator {self._plan.operators[link.members[0]].name!r}"
-        try:
-            yield
-        except asyncio.CancelledError as error:
-            if is_foreign(error):
-                raise MailFailedError(place, error) from error
-            raise
-        except Exception as error:
-            error.add_note(f"in {place}")
-            raise
+    def _naming(self, link: Link, hook: str) -> AbstractContextManager[None]:
+        """Say of an error which operator raised it, where, and in which hook."""
+        plan = self._plan.operators[link.members[0]]
+        return naming_hook(hook, plan.name, plan.uid)
 
     def _operator_id(self, link: Link) -> OperatorId:
         return self._plan.operators[link.members[0]].operator_id

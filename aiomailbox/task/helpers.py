@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
+
+from aiomailbox.supervision import close_by_force
 
 
 class HelperTasks:
@@ -25,10 +28,15 @@ class HelperTasks:
         self, work: Coroutine[Any, Any, None], *, name: str
     ) -> asyncio.Task[None]:
         """Start a coroutine; it is cancelled when the task ends."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        task = asyncio.get_running_loop().create_task(self._keep(work), name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, work))
         return task
+
+    @property
+    def running(self) -> list[asyncio.Task[None]]:
+        """Those that have not ended."""
+        return [task for task in self._tasks if not task.done()]
 
     def cancel(self) -> None:
         """Cancel what still runs, and tell of no failure any more."""
@@ -42,8 +50,24 @@ class HelperTasks:
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def end_by_force(self) -> None:
+        """End what does not heed its cancellation; for when time is up."""
+        self._closing = True
+        for task in self.running:
+            close_by_force(task)
+
+    async def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (KeyboardInterrupt, SystemExit) as error:
+            # It would end the loop and not the task.
+            if not self._closing:
+                self._on_failure(error)
+
+    def _ended(self, work: Coroutine[Any, Any, None], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        # Whoever cancels a task that has not begun leaves its work as it was made.
+        work.close()
         if task.cancelled():
             return
         error = task.exception()

@@ -2,22 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
-
-async def absorb_interrupt(runner: asyncio.Task[None]) -> None:
-    """Take delivery of an interrupt of the running task, and forget it.
-
-    One that was sent from the task's own code has not arrived if nothing was awaited
-    since; it must not hit the clean-up.
-    """
-    try:
-        await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        pass
-    finally:
-        runner.uncancel()
-
 
 def first_of(
     first: BaseException | None, later: BaseException | None, occasion: str

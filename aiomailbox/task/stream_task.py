@@ -1,9 +1,11 @@
 """One attempt of one subtask: a chain of operators on a mailbox, in one asyncio task.
 
-Theory of operation: `run` restores, runs the mailbox loop with `_process_input` as its
-default action, finishes and cleans up. Whatever happens, it cleans up exactly once.
-"Interrupt" means cancelling the asyncio task that runs it; that is done only between
-the start and the begin of clean-up, and only by `cancel`.
+Theory of operation: one asyncio task, the runner, restores, runs the mailbox loop with
+`_process_input` as its default action, finishes and cleans up. `run` only waits for it,
+and cannot be torn away from that. "Interrupt" means cancelling the runner: from the first
+`cancel` until clean-up begins, again and again. If its time is up before it has ended,
+`run` closes what is left without it. Whatever happens, each thing is closed exactly once
+and the task reaches a terminal state.
 
 Concept:
     Flink, ``StreamTask``.
@@ -12,27 +14,28 @@ Concept:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-import anyio
-
 from aiomailbox.availability import Availability
-from aiomailbox.errors import MailFailedError, StopTask
+from aiomailbox.errors import CancelTimeoutError, MailFailedError, StopTask
 from aiomailbox.mailbox import (
     MailboxController,
     MailboxProcessor,
     PeriodMeter,
 )
 from aiomailbox.metrics import MetricValue
-from aiomailbox.operators import InputStatus, SourceOperator, is_foreign
+from aiomailbox.operators import InputStatus, Pending, SourceOperator, is_foreign
 from aiomailbox.records import StopMode
+from aiomailbox.supervision import SupervisedTask, frames_of
 from aiomailbox.task.chain import OperatorChain
+from aiomailbox.task.closing import Closing
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
-from aiomailbox.task.interrupts import absorb_interrupt, first_of
+from aiomailbox.task.interrupts import first_of
 from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
 from aiomailbox.task.outputs import all_of
+from aiomailbox.task.place import name_place, place_of
 from aiomailbox.task.plan import TaskPlan
 from aiomailbox.task.processing_time import SystemProcessingTimeService
 from aiomailbox.task.processors import InputProcessor, create_processor
@@ -76,10 +79,12 @@ class StreamTask:
         self._output = all_of([writer.availability for writer in plan.writers])
         self._helpers = HelperTasks(self.fail)
         self._input: InputProcessor | None = None
-        self._runner: asyncio.Task[None] | None = None
+        self._runner: SupervisedTask | None = None
         self._interruptible = False
         self._interrupted = False
         self._failure: BaseException | None = None
+        self._error: BaseException | None = None
+        self._closing = Closing(self._steps_of_closing())
 
     @property
     def name(self) -> str:
@@ -89,7 +94,7 @@ class StreamTask:
     @property
     def runner(self) -> asyncio.Task[None] | None:
         """The asyncio task that runs this task, once it runs."""
-        return self._runner
+        return None if self._runner is None else self._runner.task
 
     def metrics(self) -> dict[str, MetricValue]:
         """Return the task's own metrics as they are now; docs/concepts/backpressure.md."""
@@ -104,29 +109,35 @@ class StreamTask:
     async def run(self) -> None:
         """Run the task to its end and clean up.
 
+        Once the task is told to end, both take no longer than its ``cancel_timeout_s``
+        and a moment, whatever the user's code does with its cancellation.
+
         Raises whatever made the task fail. Returns normally when it finished, and when
-        it was cancelled by `cancel` or by `StopTask`.
+        it was cancelled by `cancel` or by `StopTask`. Cancelling the caller cancels the
+        task; the CancelledError is raised after the clean-up.
         """
-        runner: asyncio.Task[None] | None = asyncio.current_task()
-        assert runner is not None, "run() needs an asyncio task"
-        self._runner = runner
+        interrupt: BaseException | None = None
+        self._runner = SupervisedTask(
+            self._run(),
+            name=self.name,
+            timeout_s=self.environment.cancel_timeout_s,
+            on_late=self._on_late,
+        )
         self._interruptible = True
-        error: BaseException | None = None
         try:
-            if not self.lifecycle.is_cancelling:
-                await self._restore()
-                await self._invoke()
-        except StopTask as stop:
-            if self._failure is None:
-                self._begin_cancelling()
-            error = stop
-        except BaseException as caught:  # noqa: BLE001 -- it is raised after clean-up
-            error = caught
-        # From here on nobody interrupts: clean-up must not be torn.
-        self._interruptible = False
-        if self._interrupted:
-            await absorb_interrupt(runner)
-        await self._clean_up(self._cause_of_end(error))
+            self._runner.start()
+            await self._runner.outlast(self.cancel)
+        except asyncio.CancelledError as error:
+            interrupt = error
+        except BaseException as error:  # noqa: BLE001 -- raised when all is closed
+            self._closing.errors.append(error)
+        await self._close_rest(self._runner)
+        self._end(interrupt)
+
+    def release(self) -> None:
+        """End a task that never ran."""
+        self._begin_cancelling()
+        self._end(None)
 
     def cancel(self) -> None:
         """Ask the task to end; from its loop, at any time, any number of times."""
@@ -172,11 +183,35 @@ class StreamTask:
         return True
 
     def _interrupt(self) -> None:
-        """End the loop, and whatever the runner awaits; the runner is hit only once."""
+        """End the loop, and whatever the runner awaits."""
         self.processor.cancel()
-        if self._interruptible and self._runner is not None and not self._interrupted:
+        if self._interruptible and self._runner is not None:
             self._interrupted = True
-            self._runner.cancel()
+            self._runner.interrupt()
+
+    async def _run(self) -> None:
+        runner = self._runner
+        assert runner is not None, "the runner is started by run()"
+        error: BaseException | None = None
+        try:
+            if not self.lifecycle.is_cancelling:
+                await self._restore()
+                await self._invoke()
+        except StopTask as stop:
+            if self._failure is None:
+                self._begin_cancelling()
+            error = stop
+        except BaseException as caught:
+            if runner.is_given_up:
+                raise
+            error = caught
+        # Whatever the clean-up raises comes after this.
+        self._error = self._cause_of_end(error)
+        # From here on nobody interrupts: clean-up must not be torn.
+        self._interruptible = False
+        await runner.calm()
+        runner.limit()
+        await self._closing.run(runner)
 
     def _check_cancelled(self) -> None:
         if self._failure is not None:
@@ -314,60 +349,76 @@ class StreamTask:
     def _cause_of_end(self, error: BaseException | None) -> BaseException | None:
         """Say what really ended the task, given what surfaced."""
         ended = isinstance(error, asyncio.CancelledError | StopTask)
-        if ended and (self._interrupted or self.lifecycle.is_cancelling):
-            error = None
-        elif error is not None and is_foreign(error):
+        if error is None or (
+            ended and (self._interrupted or self.lifecycle.is_cancelling)
+        ):
+            return None
+        if is_foreign(error):
             foreign, error = error, MailFailedError(self.name, error)
             error.__cause__ = foreign
-        return first_of(self._failure, error, "later")
+        return name_place(error)
 
-    async def _clean_up(self, error: BaseException | None) -> None:
-        errors: list[BaseException] = []
-        with anyio.CancelScope(shield=True) as scope:
-            scope.deadline = anyio.current_time() + self.environment.cancel_timeout_s
-            try:
-                await self._close_operators(errors)
-            except asyncio.CancelledError as interrupt:
-                if scope.cancel_called:
-                    raise
-                # Somebody insists; what needs no time is still done.
-                errors.append(interrupt)
-        if scope.cancelled_caught:
-            message = (
-                f"cleaning up task {self.name!r} took longer than "
-                f"{self.environment.cancel_timeout_s} s"
-            )
-            errors.append(TimeoutError(message))
-        self._close_rest(errors)
-        for later in [*errors, self._failure]:
+    def _steps_of_closing(self) -> Iterator[Callable[[], Pending]]:
+        yield self._close_timers
+        if self._input is not None:
+            yield self._input.close
+        if self.chain is not None:
+            yield from self.chain.closing()
+        yield self._helpers.close
+        # What follows needs no time.
+        yield self.processor.close
+        if self.chain is not None:
+            yield from self.chain.releasing()
+        for gate in self.plan.gates:
+            yield gate.close
+
+    def _close_timers(self) -> None:
+        self._timers.shutdown()
+
+    def _on_late(self) -> None:
+        what = "ending the cancelled" if self._interruptible else "cleaning up"
+        self._interruptible = False
+        runner = self.runner
+        tasks = [
+            *([] if runner is None else [runner]),
+            *self.processor.children,
+            *self._helpers.running,
+        ]
+        operators = " or ".join(
+            f"{one.name!r} (uid {one.uid!r})" for one in self.plan.operators
+        )
+        places = "; ".join(place_of(frames_of(task), operators) for task in tasks)
+        timeout_s = self.environment.cancel_timeout_s
+        self._closing.errors.append(
+            CancelTimeoutError(self.name, what, timeout_s, places)
+        )
+
+    async def _close_rest(self, runner: SupervisedTask) -> None:
+        """Close what the runner left open: it had no time, or was ended by others."""
+        self._interruptible = False
+        if runner.is_given_up:
+            self.processor.mailbox.ownership.void()
+        if runner.is_late:
+            self._helpers.end_by_force()
+        await self._closing.run_late(self.name)
+
+    def _end(self, interrupt: BaseException | None) -> None:
+        """Reach a terminal state, and raise what there is to raise."""
+        error = first_of(self._failure, self._error, "later")
+        for later in [*self._closing.errors, self._failure]:
             error = first_of(error, later, "cleaning up failed too")
-        self._end_outputs(error)
+        try:
+            self._end_outputs(error)
+        except BaseException as caught:  # noqa: BLE001 -- raised below
+            error = first_of(error, caught, "cleaning up failed too")
         if error is not None:
             self.lifecycle.advance(TaskState.FAILED)
             raise error
         self.lifecycle.advance(
             TaskState.CANCELED if self.lifecycle.is_cancelling else TaskState.FINISHED
         )
-
-    async def _close_operators(self, errors: list[BaseException]) -> None:
-        self._timers.shutdown()
-        if self._input is not None:
-            await _attempt(self._input.close(), errors)
-        if self.chain is not None:
-            await self.chain.close(errors)
-        await self._helpers.close()
-
-    def _close_rest(self, errors: list[BaseException]) -> None:
-        """Close what needs no time, also when time has run out."""
-        self._helpers.cancel()
-        try:
-            self.processor.close()
-        except Exception as caught:  # noqa: BLE001 -- reported after all is closed
-            errors.append(caught)
-        if self.chain is not None:
-            self.chain.release(errors)
-        for gate in self.plan.gates:
-            gate.close()
+        if interrupt is not None:
+            raise interrupt
 
     def _end_outputs(self, error: BaseException | None) -> None:
         finished = error is None and not self.lifecycle.is_cancelling
@@ -377,11 +428,3 @@ class StreamTask:
                 writer.finish()
             else:
                 writer.partition.release(error)
-
-
-async def _attempt(work: Awaitable[None] | None, errors: list[BaseException]) -> None:
-    try:
-        if work is not None:
-            await work
-    except Exception as caught:  # noqa: BLE001 -- reported after all is closed
-        errors.append(caught)

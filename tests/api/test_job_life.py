@@ -247,3 +247,54 @@ async def test_what_was_handed_over_before_a_failure_is_there(env: Env) -> None:
         async for value in env.from_async_iterable(numbers).map(lambda n: 1 / n):
             seen.append(value)
     assert seen == [1.0]
+
+
+@pytest.mark.parametrize("cancels", [2, 3])
+async def test_who_cancels_again_waits_until_the_job_is_gone(
+    env: Env, assert_nothing_left: NothingLeft, cancels: int
+) -> None:
+    closed: list[str] = []
+
+    class Slow(am.ProcessFunction):
+        def process_element(self, value: int, context: Any, out: Any) -> None:
+            out.collect(value)
+
+        async def close(self) -> None:
+            await asyncio.sleep(2)
+            closed.append("slow")
+
+    source = Source()
+    env.from_async_iterable(source.__call__).process(Slow()).sink_to(lambda n: None)
+    for verb in (env.execute(), env.from_async_iterable(Source()).collect()):
+        task = asyncio.ensure_future(verb)
+        await asyncio.sleep(1)
+        for _ in range(cancels):
+            task.cancel()
+            await asyncio.sleep(0.1)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert_nothing_left()
+    assert closed == ["slow"]
+
+
+async def test_a_job_whose_function_swallows_its_cancellation_ends_all_the_same(
+    env: Env, assert_nothing_left: NothingLeft
+) -> None:
+    async def swallow(number: int) -> int:
+        while True:
+            try:
+                await asyncio.sleep(10**6)
+            except asyncio.CancelledError:
+                continue
+
+    line = swallow.__code__.co_firstlineno + 3
+    stream = env.from_collection([1]).map(swallow).name("stubborn").uid("s-1")
+    stream.sink_to(lambda n: None)
+    with pytest.raises(am.JobFailedError) as caught:
+        async with env.start() as job:
+            await asyncio.sleep(1)
+            start = asyncio.get_running_loop().time()
+            await job.cancel()
+            assert asyncio.get_running_loop().time() - start < 32
+    assert f"'stubborn' (uid 's-1') at {__file__}:{line}" in str(caught.value)
+    assert_nothing_left()

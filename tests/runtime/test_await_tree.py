@@ -23,7 +23,9 @@ async def test_the_text_names_tasks_states_and_the_users_line(bench: Any) -> Non
     assert "in look_up (" in text
     assert f"{__file__}:" in text
     # Outermost first.
-    assert text.index("in StreamTask.run", text.index("enrich")) < text.index("look_up")
+    assert text.index("in StreamTask._run", text.index("enrich")) < text.index(
+        "look_up"
+    )
 
 
 async def test_a_job_that_ended_waits_for_nothing(bench: Any) -> None:

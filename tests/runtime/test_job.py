@@ -14,6 +14,7 @@ from aiomailbox.errors import (
     JobFailedError,
     MailFailedError,
     StopTask,
+    UserFunctionError,
 )
 from aiomailbox.exchange import (
     BroadcastPartitioner,
@@ -177,7 +178,8 @@ async def test_the_first_error_wins_and_names_its_task(bench: Any) -> None:
     assert repr(cause) == "ValueError('first')"
     notes = "\n".join(cause.__notes__)
     assert "in task 'failing (1/1)' of job 'job'" in notes
-    assert "KeyError('second')" in notes
+    assert "operator 'other' (uid None) failed at " in notes
+    assert "KeyError: 'second'" in notes
     assert closed == ["third"]
     assert (job.state, job.failed) == (JobState.FAILED, True)
     bench.check_nothing_stays()
@@ -231,7 +233,9 @@ async def test_a_foreign_cancellation_in_a_function_fails_the_job(bench: Any) ->
         job = bench.deploy(sink)
         with pytest.raises(JobFailedError) as caught:
             await job.wait()
-        assert isinstance(caught.value.__cause__, MailFailedError)
+        cause = caught.value.__cause__
+        assert isinstance(cause, MailFailedError | UserFunctionError)
+        assert isinstance(cause.__cause__, asyncio.CancelledError)
 
 
 async def test_a_function_may_stop_the_job(bench: Any) -> None:

@@ -212,7 +212,8 @@ async def test_two_busy_tasks_on_one_loop_take_turns(bench: Any) -> None:
         )
         for name in "ab"
     }
-    assert all(turn_s < 0.003 for turn_s in longest.values()), longest
+    # Of these the first turn is the longest: runs begin with one record.
+    assert all(turn_s < 0.004 for turn_s in longest.values()), longest
 
 
 async def test_mail_that_sends_itself_again_does_not_starve_the_input(

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.errors import MailFailedError, StopTask
+from aiomailbox.errors import (
+    CancelTimeoutError,
+    MailFailedError,
+    StopTask,
+    UserFunctionError,
+)
 from aiomailbox.task import TaskState
 
 
@@ -153,7 +158,7 @@ async def test_closing_is_not_interrupted(bench: Any) -> None:
     assert bench.log[-1] == "a closed"
 
 
-async def test_cancelling_twice_interrupts_once(bench: Any) -> None:
+async def test_cancelling_again_does_not_interrupt_again_at_once(bench: Any) -> None:
     (producer,) = bench.input()
     interrupts: list[int] = []
 
@@ -176,6 +181,138 @@ async def test_cancelling_twice_interrupts_once(bench: Any) -> None:
     assert interrupts == [1]
     task.cancel()
     assert task.lifecycle.state is TaskState.CANCELED
+
+
+@pytest.mark.parametrize("swallowed", [1, 2, 4])
+async def test_a_swallowed_interrupt_is_repeated(bench: Any, swallowed: int) -> None:
+    """Flink's TaskInterrupter: every sixth of the time that a task has to end."""
+    (producer,) = bench.input()
+    loop = asyncio.get_running_loop()
+    bench.cancel_timeout_s = 6.0
+    interrupted: list[float] = []
+
+    async def call(self: Any, run: Any) -> None:
+        while len(interrupted) < swallowed:
+            try:
+                await forever()
+            except asyncio.CancelledError:
+                interrupted.append(loop.time() - start)
+        await forever()
+
+    bench.logged("a", run=call)
+    task = bench.start()
+    producer.send(1)
+    await bench.settle()
+    start = loop.time()
+    task.cancel()
+    assert await cancelled(bench)
+    assert interrupted == [float(number) for number in range(swallowed)]
+    assert loop.time() - start == swallowed
+    assert bench.log == ["a.open", "a.close"]
+
+
+async def swallow_everything(*_: Any) -> None:
+    while True:
+        try:
+            await asyncio.sleep(10**6)
+        except asyncio.CancelledError:
+            continue
+
+
+@pytest.mark.parametrize("phase", ["open", "run", "end_input", "finish"])
+async def test_who_never_gives_way_is_left_behind_and_named(
+    bench: Any, phase: str
+) -> None:
+    (producer,) = bench.input()
+    bench.cancel_timeout_s = 5.0
+    bench.logged("a", **{phase: swallow_everything})
+    bench.logged("b")
+    bench.output()
+    task = bench.start()
+    producer.send(1)
+    producer.end()
+    await bench.settle()
+    start = asyncio.get_running_loop().time()
+    task.cancel()
+    error = await bench.end()
+    assert asyncio.get_running_loop().time() - start < 7
+    assert isinstance(error, CancelTimeoutError)
+    line = swallow_everything.__code__.co_firstlineno + 3
+    assert f"{__file__}:{line}" in str(error)
+    assert "took longer than 5.0 s" in str(error)
+    assert "in operator 'a' (uid None) " in str(error)
+    assert task.lifecycle.state is TaskState.FAILED
+    assert bench.log[-2:] == ["b.close", "a.close"]
+    assert bench.gates[0].is_closed
+    await bench.settle()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_helper_that_never_gives_way_is_ended_by_force(bench: Any) -> None:
+    bench.input()
+    bench.cancel_timeout_s = 5.0
+
+    def on_open(self: Any) -> None:
+        self.context.spawn(swallow_everything(), name="x")
+
+    bench.logged("a", open=on_open)
+    task = bench.start()
+    await bench.settle()
+    task.cancel()
+    error = await bench.end()
+    assert isinstance(error, CancelTimeoutError)
+    line = swallow_everything.__code__.co_firstlineno + 3
+    assert f"{__file__}:{line}" in str(error)
+    assert task.lifecycle.state is TaskState.FAILED
+    await bench.settle()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+EXITS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("kind", EXITS)
+async def test_whatever_a_close_hook_raises_all_is_closed_and_the_task_ends(
+    bench: Any, kind: type[BaseException], is_async: bool
+) -> None:
+    (producer,) = bench.input()
+
+    def leave(self: Any) -> Any:
+        if not is_async:
+            raise kind
+
+        async def later() -> None:
+            await asyncio.sleep(1)
+            raise kind
+
+        return later()
+
+    bench.logged("a")
+    bench.logged("b", close=leave)
+    bench.logged("c", close=leave)
+    bench.output()
+    raised: list[BaseException] = []
+
+    async def run() -> None:
+        try:
+            await task.run()
+        except BaseException as error:
+            raised.append(error)
+
+    task = bench.build()
+    bench.runner = asyncio.get_running_loop().create_task(run())
+    producer.send(1)
+    producer.end()
+    assert await bench.end() is None
+    (error,) = raised
+    cause = error if isinstance(error, kind) else error.__cause__
+    assert isinstance(cause, kind)
+    assert any("in close() of operator 'c'" in note for note in error.__notes__)
+    assert bench.log[-3:] == ["c.close", "b.close", "a.close"]
+    assert task.lifecycle.state is TaskState.FAILED
+    assert bench.gates[0].is_closed
+    assert not task.processor.mailbox.is_open
 
 
 async def test_cancelled_by_a_function_of_its_own(bench: Any) -> None:
@@ -234,7 +371,8 @@ async def test_a_foreign_cancellation_is_a_failure(bench: Any, phase: str) -> No
     producer.send(1)
     producer.end()
     error = await bench.end()
-    assert isinstance(error, MailFailedError)
+    assert isinstance(error, MailFailedError | UserFunctionError)
+    assert isinstance(error.__cause__, asyncio.CancelledError)
     assert task.lifecycle.state is TaskState.FAILED
     assert bench.log[-2:] == ["b.close", "a.close"]
 
@@ -439,24 +577,50 @@ async def test_the_asyncio_task_is_cancelled_by_others_and_cleans_up(
     assert bench.log[-1] == "a closed"
 
 
-async def test_whoever_insists_tears_the_clean_up_but_permits_return(
+async def test_whoever_insists_waits_until_clean_up_is_over_or_out_of_time(
     bench: Any,
 ) -> None:
     (producer,) = bench.input()
+    bench.cancel_timeout_s = 5.0
     bench.logged("a")
     bench.logged("b", close=forever)
     bench.output()
     bench.start()
     producer.send(1)
     await bench.settle()
-    bench.runner.cancel()
-    await bench.settle()
-    bench.runner.cancel()
-    assert isinstance(await bench.end(), asyncio.CancelledError)
+    start = asyncio.get_running_loop().time()
+    for _ in range(3):
+        bench.runner.cancel()
+        await bench.settle()
+    assert isinstance(await bench.end(), CancelTimeoutError)
+    assert asyncio.get_running_loop().time() - start == 5.0
     assert bench.log[-2:] == ["b.close", "a.close"]
     assert bench.gates[0].is_closed
     assert not bench.task.processor.mailbox.is_open
     assert bench.task.lifecycle.state is TaskState.FAILED
+
+
+async def test_all_is_closed_once_where_every_asyncio_task_is_cancelled_again(
+    bench: Any,
+) -> None:
+    """As an event loop does that goes down, and somebody who cannot wait."""
+    (producer,) = bench.input()
+
+    async def slowly(self: Any) -> None:
+        await asyncio.sleep(1)
+
+    for name in "abc":
+        bench.logged(name, close=slowly)
+    task = bench.start()
+    producer.send(1)
+    await bench.settle()
+    for _ in range(4):
+        for each in asyncio.all_tasks() - {asyncio.current_task()}:
+            each.cancel()
+        await bench.settle()
+    assert isinstance(await bench.end(), asyncio.CancelledError)
+    assert bench.log[-3:] == ["c.close", "b.close", "a.close"]
+    assert task.lifecycle.is_terminal
 
 
 async def test_a_helper_that_fails_while_operators_close_is_not_lost(

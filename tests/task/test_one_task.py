@@ -29,13 +29,14 @@ async def test_an_operator_is_called_in_the_asyncio_task_of_its_task_only(
 
     hooks = {what: note(what) for what in ("run", "end_input", "finish", "close")}
     bench.logged("a", open=on_open, **hooks)
-    bench.start()
+    task = bench.start()
     producer.send(1)
     await asyncio.sleep(1)
+    runner = task.runner
     producer.end()
     assert await bench.end() is None
     assert seen == dict.fromkeys(
-        ["open", "mail", "run", "timer", "end_input", "finish", "close"], bench.runner
+        ["open", "mail", "run", "timer", "end_input", "finish", "close"], runner
     )
 
 

@@ -30,16 +30,17 @@ def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
         uid: The operator's uid, or None.
 
     Raises:
-        UserFunctionError: From an exception of the user's code, also from a
-            cancellation that is not the running task's own.
+        UserFunctionError: From whatever the user's code raises, also from a
+            cancellation that is not the running task's own; but what ends the process
+            is raised as it is.
     """
     place = f"in {hook}() of operator {operator!r} (uid {uid!r})"
     try:
         yield
-    except AioMailboxError as error:
+    except (AioMailboxError, KeyboardInterrupt, SystemExit) as error:
         error.add_note(place)
         raise
-    except (Exception, asyncio.CancelledError) as error:
+    except BaseException as error:
         if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
             raise
         location = user_location(error)

@@ -1,0 +1,232 @@
+"""Asyncio tasks that come to an end, whatever the code in them does.
+
+Theory of operation: cancelling an asyncio task asks, and code may refuse. A supervised
+task is interrupted, interrupted again after a while, and when its time is up its
+coroutine is closed from outside: that raises GeneratorExit where it stands. Whoever waits
+for it is never torn away from waiting: interrupts of the waiter are raised afterwards.
+
+Concept:
+    Flink, ``Task.TaskInterrupter`` and ``Task.TaskCancelerWatchDog``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Any, Final
+
+import anyio
+
+__all__ = [
+    "SupervisedTask",
+    "close_by_force",
+    "forget_cancellation",
+    "frames_of",
+    "outlast",
+]
+
+# Flink interrupts every 30 s of the 180 s that a task has.
+_INTERRUPTS: Final = 6
+_GRACE_S: Final = 1.0
+
+
+async def outlast(
+    future: asyncio.Future[Any], on_interrupt: Callable[[], None] | None = None
+) -> None:
+    """Wait until a future is done, however often the caller is cancelled meanwhile.
+
+    What the future holds is left to the caller.
+
+    Args:
+        future: A future or an asyncio task; it is not cancelled.
+        on_interrupt: Called each time that the caller is cancelled.
+
+    Raises:
+        asyncio.CancelledError: If the caller was cancelled; after the future is done.
+    """
+    interrupt: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not future.done():
+            try:
+                await asyncio.wait((future,))
+            except asyncio.CancelledError as error:
+                interrupt = error
+                if on_interrupt is not None:
+                    on_interrupt()
+    if interrupt is not None:
+        raise interrupt
+
+
+class SupervisedTask:
+    """A coroutine in an asyncio task of its own, whose end can be forced.
+
+    Args:
+        work: What runs. What it raises is kept, also what would end the loop.
+        name: Of the asyncio task.
+        timeout_s: How long it may go on after the first `interrupt` or `limit`.
+        grace_s: How long it may take to unwind after that.
+        on_late: Called when its time is up, before it is interrupted a last time.
+
+    Attributes:
+        task: The asyncio task, once it has started.
+        error: What the work raised.
+        is_late: Whether its time is up; it should do nothing more that takes time.
+        is_given_up: Whether it was closed by force.
+    """
+
+    def __init__(
+        self,
+        work: Coroutine[Any, Any, None],
+        *,
+        name: str,
+        timeout_s: float,
+        grace_s: float = _GRACE_S,
+        on_late: Callable[[], None] | None = None,
+    ) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.error: BaseException | None = None
+        self.is_late = False
+        self.is_given_up = False
+        self._work = work
+        self._name = name
+        self._timeout_s = timeout_s
+        self._grace_s = grace_s
+        self._on_late = on_late
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._repetition: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start the work; call it once."""
+        loop = asyncio.get_running_loop()
+        self.task = loop.create_task(self._keep(), name=self._name)
+        self.task.add_done_callback(self._on_done)
+
+    def interrupt(self) -> None:
+        """Interrupt the work, again and again until it ends, is calm or out of time."""
+        if self._repetition is None:
+            self.limit()
+            self._interrupt()
+
+    def limit(self) -> None:
+        """Let the time run in which the work has to end; again is a no-op."""
+        if self._deadline is None and not self._over.done():
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(self._timeout_s, self._expire)
+
+    async def calm(self) -> None:
+        """Interrupt the work no more until its time is up; called by itself.
+
+        Takes delivery of an interrupt that is under way: it must not hit what follows.
+        """
+        task = self.task
+        assert task is not None, "the work is calm while it runs"
+        self._end_repetition()
+        if not task.cancelling():
+            return
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            forget_cancellation(task)
+
+    async def outlast(self, on_interrupt: Callable[[], None] | None = None) -> None:
+        """Wait until the work has ended or was given up; see `outlast`."""
+        await outlast(self._over, on_interrupt)
+
+    async def _keep(self) -> None:
+        # An eager task begins before whoever starts it has it.
+        self.task = asyncio.current_task()
+        try:
+            await self._work
+        except BaseException as error:  # noqa: BLE001 -- kept for whoever waits
+            self.error = error
+
+    def _interrupt(self) -> None:
+        self._cancel()
+        loop = asyncio.get_running_loop()
+        self._repetition = loop.call_later(
+            self._timeout_s / _INTERRUPTS, self._interrupt
+        )
+
+    def _expire(self) -> None:
+        self._end_repetition()
+        self.is_late = True
+        if self._on_late is not None:
+            self._on_late()
+        self._cancel()
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(self._grace_s, self._give_up)
+
+    def _give_up(self) -> None:
+        self.is_given_up = True
+        if self.task is not None:
+            close_by_force(self.task)
+        self._finish()
+
+    def _cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            # Before it began: otherwise what came has been kept.
+            self.error = asyncio.CancelledError()
+            self._work.close()
+        self._finish()
+
+    def _finish(self) -> None:
+        self._end_repetition()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def _end_repetition(self) -> None:
+        repetition, self._repetition = self._repetition, None
+        if repetition is not None:
+            repetition.cancel()
+
+
+def close_by_force(task: asyncio.Task[Any]) -> None:
+    """End a suspended asyncio task that does not heed its cancellation.
+
+    Its code gets GeneratorExit where it stands and cannot await anything any more. Code
+    that catches even that is left to itself, and nobody waits for it: not the end of
+    the loop either.
+    """
+    try:
+        work: Any = task.get_coro()
+        work.close()
+    except BaseException:  # noqa: BLE001 -- what unwinding raises has no reader
+        pass
+    task.cancel()
+    task.add_done_callback(_retrieve)
+    # Asyncio's end of the loop waits for all tasks it knows.
+    asyncio._unregister_task(task)
+
+
+def frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
+    """Return the frames in which a suspended asyncio task stands, outermost first."""
+    frames: list[FrameType] = []
+    work: object = task.get_coro()
+    while work is not None:
+        frame = getattr(work, "cr_frame", None) or getattr(work, "ag_frame", None)
+        if frame is None:
+            break
+        frames.append(frame)
+        work = getattr(work, "cr_await", None) or getattr(work, "ag_await", None)
+    return frames
+
+
+def forget_cancellation(task: asyncio.Task[Any] | None) -> None:
+    """Make a task look as if nobody had cancelled it; it has dealt with that."""
+    while task is not None and task.cancelling():
+        task.uncancel()
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
