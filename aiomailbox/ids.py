@@ -21,6 +21,16 @@ class TaskId(NamedTuple):
         return f"{self.vertex}.{self.subtask_index}#{self.attempt}"
 
 
+class SubtaskId(NamedTuple):
+    """One subtask of one vertex of the job graph, whichever attempt it is in."""
+
+    vertex: VertexId
+    subtask_index: int
+
+    def __str__(self) -> str:
+        return f"{self.vertex}.{self.subtask_index}"
+
+
 class PartitionId(NamedTuple):
     """One attempt's output towards one edge of the job graph."""
 

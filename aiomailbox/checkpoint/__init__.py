@@ -9,7 +9,6 @@ from __future__ import annotations
 from aiomailbox.checkpoint.failures import FailureCounter, FailureReason
 from aiomailbox.checkpoint.plan import (
     CheckpointPlan,
-    Subtask,
     SubtaskState,
     plan_checkpoint,
 )
@@ -54,7 +53,6 @@ __all__ = [
     "SetExpiry",
     "SetPeriodicTimer",
     "StartCheckpoint",
-    "Subtask",
     "SubtaskState",
     "plan_checkpoint",
 ]

@@ -9,19 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 from aiomailbox.checkpoint.failures import FailureReason
-from aiomailbox.ids import VertexId
+from aiomailbox.ids import SubtaskId, VertexId
 
-__all__ = ["CheckpointPlan", "Subtask", "SubtaskState", "plan_checkpoint"]
-
-
-class Subtask(NamedTuple):
-    """A subtask of a vertex, whichever attempt it is in."""
-
-    vertex: VertexId
-    subtask_index: int
+__all__ = ["CheckpointPlan", "SubtaskState", "plan_checkpoint"]
 
 
 class SubtaskState(Enum):
@@ -42,14 +34,14 @@ class CheckpointPlan:
         finished: Have no state any more.
     """
 
-    to_trigger: tuple[Subtask, ...]
-    to_wait_for: tuple[Subtask, ...]
-    finished: tuple[Subtask, ...]
+    to_trigger: tuple[SubtaskId, ...]
+    to_wait_for: tuple[SubtaskId, ...]
+    finished: tuple[SubtaskId, ...]
 
 
 def plan_checkpoint(
-    states: Mapping[Subtask, SubtaskState],
-    producers: Mapping[Subtask, Collection[Subtask]],
+    states: Mapping[SubtaskId, SubtaskState],
+    producers: Mapping[SubtaskId, Collection[SubtaskId]],
     *,
     after_tasks_finish: bool = True,
     with_union_state: Collection[VertexId] = (),
@@ -64,11 +56,11 @@ def plan_checkpoint(
             of their subtasks had finished.
 
     Example:
-        >>> source, sink = Subtask(VertexId(0), 0), Subtask(VertexId(1), 0)
+        >>> source, sink = SubtaskId(VertexId(0), 0), SubtaskId(VertexId(1), 0)
         >>> states = {source: SubtaskState.RUNNING, sink: SubtaskState.RUNNING}
         >>> plan = plan_checkpoint(states, {sink: [source]})
         >>> plan.to_trigger
-        (Subtask(vertex=0, subtask_index=0),)
+        (SubtaskId(vertex=0, subtask_index=0),)
     """
     if any(state is SubtaskState.STARTING for state in states.values()):
         return FailureReason.NOT_RUNNING

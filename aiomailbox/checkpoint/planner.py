@@ -20,7 +20,7 @@ from random import Random
 from typing import TypeAlias
 
 from aiomailbox.checkpoint.failures import FailureCounter, FailureReason
-from aiomailbox.checkpoint.plan import CheckpointPlan, Subtask
+from aiomailbox.checkpoint.plan import CheckpointPlan
 from aiomailbox.checkpoint.request import (
     CheckpointRequest,
     Choice,
@@ -28,6 +28,7 @@ from aiomailbox.checkpoint.request import (
     RequestQueue,
 )
 from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.ids import SubtaskId
 from aiomailbox.records import CheckpointBarrier, SnapshotType
 
 __all__ = [
@@ -78,7 +79,7 @@ class NotifyComplete:
     """Tell tasks, enumerators and committers that a checkpoint is complete."""
 
     checkpoint_id: int
-    tasks: tuple[Subtask, ...]
+    tasks: tuple[SubtaskId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class NotifyAborted:
 
     checkpoint_id: int
     latest_completed_id: int
-    tasks: tuple[Subtask, ...]
+    tasks: tuple[SubtaskId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class _Pending:
     barrier: CheckpointBarrier
     plan: CheckpointPlan
     request: CheckpointRequest
-    missing: set[Subtask]
+    missing: set[SubtaskId]
     is_finalizing: bool = False
 
     @property
@@ -276,7 +277,7 @@ class CheckpointPlanner:
         return self._next(now_ms)
 
     def acknowledge(
-        self, checkpoint_id: int, task: Subtask
+        self, checkpoint_id: int, task: SubtaskId
     ) -> tuple[Acknowledgement, list[CheckpointAction]]:
         """Take a task's acknowledgement; what is unknown or late is harmless."""
         pending = self._pending.get(checkpoint_id)
@@ -330,7 +331,10 @@ class CheckpointPlanner:
         return self._fail(checkpoint_id, FailureReason.STORAGE, now_ms, error)
 
     def on_tasks_failed(
-        self, tasks: Iterable[Subtask], now_ms: int, error: BaseException | None = None
+        self,
+        tasks: Iterable[SubtaskId],
+        now_ms: int,
+        error: BaseException | None = None,
     ) -> list[CheckpointAction]:
         """Hear that tasks have failed: what they have not acknowledged will not be."""
         failed = set(tasks)

@@ -4,6 +4,7 @@ from aiomailbox.graph.chaining import build_job_graph, is_chainable
 from aiomailbox.graph.describe import describe_mermaid, describe_text
 from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
 from aiomailbox.graph.operator_ids import operator_ids
+from aiomailbox.graph.regions import FailoverRegions
 from aiomailbox.graph.transformation import (
     ChainingStrategy,
     FunctionInfo,
@@ -17,6 +18,7 @@ from aiomailbox.graph.wiring import consumers_of
 __all__ = [
     "ChainingStrategy",
     "Edge",
+    "FailoverRegions",
     "FunctionInfo",
     "JobGraph",
     "JobVertex",

@@ -12,16 +12,15 @@ from aiomailbox.checkpoint import (
     CheckpointPlan,
     CheckpointSettings,
     FailureReason,
-    Subtask,
     SubtaskState,
     plan_checkpoint,
 )
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.ids import VertexId
+from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.records import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
 
 RUNNING, FINISHED = SubtaskState.RUNNING, SubtaskState.FINISHED
-A, B, JOIN = (Subtask(VertexId(number), 0) for number in range(3))
+A, B, JOIN = (SubtaskId(VertexId(number), 0) for number in range(3))
 PRODUCERS = {JOIN: [A, B]}
 
 
@@ -65,7 +64,7 @@ def test_checkpoints_can_end_with_the_first_task() -> None:
 
 def test_union_state_is_not_kept_of_some_subtasks_only() -> None:
     """SEM-226."""
-    first, second = (Subtask(VertexId(0), index) for index in range(2))
+    first, second = (SubtaskId(VertexId(0), index) for index in range(2))
     union = [VertexId(0)]
     partly = {first: FINISHED, second: RUNNING, JOIN: RUNNING}
     found = plan_checkpoint(partly, {}, with_union_state=union)

@@ -32,12 +32,11 @@ from aiomailbox.checkpoint import (
     RequestQueue,
     SetPeriodicTimer,
     StartCheckpoint,
-    Subtask,
 )
-from aiomailbox.ids import VertexId
+from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.records import SnapshotType
 
-TASKS = tuple(Subtask(VertexId(0), index) for index in range(3))
+TASKS = tuple(SubtaskId(VertexId(0), index) for index in range(3))
 PLAN = CheckpointPlan(TASKS[:1], TASKS, ())
 SAVEPOINT = SnapshotType.SAVEPOINT_CANONICAL
 STOP = SnapshotType.SUSPEND_CANONICAL
@@ -149,7 +148,7 @@ def test_acknowledgements_that_nobody_waits_for_are_harmless() -> None:
     """SEM-206."""
     job = coordinator()
     job.request()
-    stranger = Subtask(VertexId(9), 0)
+    stranger = SubtaskId(VertexId(9), 0)
     planner = job.planner
     assert planner.acknowledge(1, stranger)[0] is Acknowledgement.UNKNOWN
     assert planner.acknowledge(7, TASKS[0])[0] is Acknowledgement.UNKNOWN
@@ -476,7 +475,7 @@ class Coordinating(RuleBasedStateMachine):
         self.do(actions)
 
     @rule(checkpoint_id=st.integers(1, 12), task=st.sampled_from(TASKS))
-    def acknowledge(self, checkpoint_id: int, task: Subtask) -> None:
+    def acknowledge(self, checkpoint_id: int, task: SubtaskId) -> None:
         _, actions = self.planner.acknowledge(checkpoint_id, task)
         self.do(actions)
 
@@ -501,7 +500,7 @@ class Coordinating(RuleBasedStateMachine):
         self.do(self.planner.on_periodic_timer(self.now_ms))
 
     @rule(task=st.sampled_from(TASKS))
-    def lose(self, task: Subtask) -> None:
+    def lose(self, task: SubtaskId) -> None:
         self.do(self.planner.on_tasks_failed([task], self.now_ms))
 
     @invariant()

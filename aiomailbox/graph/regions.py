@@ -1,0 +1,118 @@
+"""Which tasks start again together when one of them fails (pure).
+
+Tasks that hand records to each other while both run are of one region: what one of them
+has sent and the other has not yet processed is lost with either. An exchange that keeps
+its records, a blocking one, is where a region ends.
+
+Concept:
+    Flink, ``PipelinedRegionComputeUtil`` and ``RestartPipelinedRegionFailoverStrategy``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiomailbox.graph.job_graph import Edge, JobGraph
+from aiomailbox.graph.wiring import consumers_of
+from aiomailbox.ids import SubtaskId
+
+__all__ = ["FailoverRegions"]
+
+
+class FailoverRegions:
+    """The regions of a job.
+
+    Args:
+        graph: The job.
+        is_blocking: Says which exchanges keep their records; by default none does.
+
+    Attributes:
+        regions: Disjoint sets that hold every task, in the order of the graph.
+    """
+
+    def __init__(
+        self, graph: JobGraph, is_blocking: Callable[[Edge], bool] | None = None
+    ) -> None:
+        self._parents: dict[SubtaskId, SubtaskId] = {}
+        for vertex in graph.vertices:
+            for index in range(vertex.parallelism):
+                subtask = SubtaskId(vertex.id, index)
+                self._parents[subtask] = subtask
+        # Of blocking exchanges: who reads, and who is read.
+        self._kept: list[tuple[SubtaskId, SubtaskId]] = []
+        for edge, producer, consumer in _connections(graph):
+            if is_blocking is not None and is_blocking(edge):
+                self._kept.append((producer, consumer))
+            else:
+                self._unite(producer, consumer)
+        found: dict[SubtaskId, set[SubtaskId]] = {}
+        for subtask in self._parents:
+            found.setdefault(self._root(subtask), set()).add(subtask)
+        self.regions = [frozenset(region) for region in found.values()]
+        self._region_of = {
+            subtask: region for region in self.regions for subtask in region
+        }
+
+    def region_of(self, subtask: SubtaskId) -> frozenset[SubtaskId]:
+        """Return the region of a task."""
+        return self._region_of[subtask]
+
+    def to_restart(
+        self,
+        failed: SubtaskId,
+        has_result: Callable[[SubtaskId], bool] = lambda producer: True,
+    ) -> frozenset[SubtaskId]:
+        """Return the tasks that start again when one has failed.
+
+        They are its region, the regions of the producers whose kept records it reads
+        and that are lost, and every region that reads what one of these produced, for
+        it may come out differently the next time.
+
+        Args:
+            failed: The task.
+            has_result: Says whether the kept records of a producer are still there.
+        """
+        waiting = [self._region_of[failed]]
+        chosen: set[frozenset[SubtaskId]] = set()
+        while waiting:
+            region = waiting.pop()
+            if region in chosen:
+                continue
+            chosen.add(region)
+            for producer, consumer in self._kept:
+                if consumer in region and not has_result(producer):
+                    waiting.append(self._region_of[producer])
+                if producer in region:
+                    waiting.append(self._region_of[consumer])
+        return frozenset().union(*chosen)
+
+    def _root(self, subtask: SubtaskId) -> SubtaskId:
+        parents = self._parents
+        while parents[subtask] != subtask:
+            # Halving the way keeps it short for whoever comes next.
+            parents[subtask] = parents[parents[subtask]]
+            subtask = parents[subtask]
+        return subtask
+
+    def _unite(self, one: SubtaskId, other: SubtaskId) -> None:
+        first, second = sorted((self._root(one), self._root(other)))
+        self._parents[second] = first
+
+
+def _connections(graph: JobGraph) -> list[tuple[Edge, SubtaskId, SubtaskId]]:
+    """Return every pair of tasks that an exchange connects."""
+    vertex_of = {
+        node.index: vertex for vertex in graph.vertices for node in vertex.nodes
+    }
+    found = []
+    for vertex in graph.vertices:
+        for edge in vertex.out_edges:
+            target = vertex_of[edge.target.index]
+            for index in range(vertex.parallelism):
+                found += [
+                    (edge, SubtaskId(vertex.id, index), SubtaskId(target.id, consumer))
+                    for consumer in consumers_of(
+                        edge.partitioner, index, vertex.parallelism, target.parallelism
+                    )
+                ]
+    return found
