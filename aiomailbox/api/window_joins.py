@@ -113,7 +113,11 @@ class JoinedWindows(Generic[StreamT]):
         return self
 
     def on_error(self, on_error: OnError) -> JoinedWindows[StreamT]:
-        """Say what to do with a record for which a gap function or trigger raises."""
+        """Say what to do with what a function raises for.
+
+        That is a pair of records of a join, a window of a co-group, or the record for
+        which a gap function or trigger raises; see `WindowedStream.on_error`.
+        """
         self._windowed.on_error(on_error)
         return self
 

@@ -92,7 +92,13 @@ class WindowedStream(Generic[K, T, StreamT]):
         return self
 
     def on_error(self, on_error: OnError) -> WindowedStream[K, T, StreamT]:
-        """Say what to do with a record for which a function raises."""
+        """Say what to do with a record, or a firing, for which a function raises.
+
+        A record is added to all its windows or, if that or the trigger fails, to none.
+        A firing that fails is over all the same: its window is purged and cleaned up as
+        if it had not. What the window function did to its own state stays. A dead
+        letter of it has a `FailedWindow` as its record.
+        """
         self._settings["on_error"] = check_on_error(on_error)
         return self
 

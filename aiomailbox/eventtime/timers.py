@@ -172,32 +172,40 @@ class InternalTimerService:
 
     def register_event_time_timer(
         self, key: Any, namespace: Any, timestamp_ms: int
-    ) -> None:
-        """Call the target when the watermark reaches ``timestamp_ms``."""
-        self._event.add(timestamp_ms, key, namespace)
+    ) -> bool:
+        """Call the target when the watermark reaches ``timestamp_ms``.
+
+        Returns:
+            Whether the timer is new.
+        """
+        return self._event.add(timestamp_ms, key, namespace)
 
     def delete_event_time_timer(
         self, key: Any, namespace: Any, timestamp_ms: int
-    ) -> None:
-        """Forget that timer; a no-op if there is none."""
-        self._event.discard(timestamp_ms, key, namespace)
+    ) -> bool:
+        """Forget that timer; say whether there was one."""
+        return self._event.discard(timestamp_ms, key, namespace)
 
     def register_processing_time_timer(
         self, key: Any, namespace: Any, timestamp_ms: int
-    ) -> None:
-        """Call the target when wall-clock time has passed ``timestamp_ms``."""
+    ) -> bool:
+        """Call the target when wall-clock time has passed ``timestamp_ms``.
+
+        Returns:
+            Whether the timer is new.
+        """
         head = self._processing.head
-        if self._processing.add(timestamp_ms, key, namespace) and (
-            head is None or timestamp_ms < head
-        ):
+        is_new = self._processing.add(timestamp_ms, key, namespace)
+        if is_new and (head is None or timestamp_ms < head):
             self._arm(timestamp_ms)
+        return is_new
 
     def delete_processing_time_timer(
         self, key: Any, namespace: Any, timestamp_ms: int
-    ) -> None:
-        """Forget that timer; a no-op if there is none."""
+    ) -> bool:
+        """Forget that timer; say whether there was one."""
         # What is armed stays armed: a wake-up for nothing is cheaper than re-arming.
-        self._processing.discard(timestamp_ms, key, namespace)
+        return self._processing.discard(timestamp_ms, key, namespace)
 
     def event_time_timers(self) -> Iterable[Timer]:
         """Return all event-time timers, live: change nothing meanwhile."""

@@ -21,6 +21,8 @@ from aiomailbox.operators.aggregates.functions import (
 from aiomailbox.operators.aggregates.quantile import quantile
 from aiomailbox.operators.aggregates.result_record import result_type
 from aiomailbox.operators.aggregates.top_n import TopN, top_n
+from aiomailbox.operators.aggregates.undoable import Undoable
+from aiomailbox.operators.aggregates.undoing import undoable
 from aiomailbox.operators.async_io import AsyncMapOperator
 from aiomailbox.operators.async_state import (
     KeyedAsyncContext,
@@ -41,7 +43,7 @@ from aiomailbox.operators.core.checkpointed import (
     CheckpointedFunction,
     FunctionStateContext,
 )
-from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.collector import Collector, Mark
 from aiomailbox.operators.core.context import (
     Committables,
     Handover,
@@ -229,6 +231,7 @@ __all__ = [
     "Limiter",
     "LookupJoinOperator",
     "MapOperator",
+    "Mark",
     "Match",
     "MatchOperator",
     "OnError",
@@ -267,6 +270,7 @@ __all__ = [
     "TimestampsAndWatermarksOperator",
     "TopN",
     "TwoInputOperator",
+    "Undoable",
     "WithLatestOperator",
     "aggregates",
     "callable_kind",
@@ -311,6 +315,7 @@ __all__ = [
     "sum_",
     "then",
     "top_n",
+    "undoable",
     "user_location",
     "users_line",
 ]

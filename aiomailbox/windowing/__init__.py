@@ -27,6 +27,7 @@ from aiomailbox.windowing.evictors import (
     TimeEvictor,
 )
 from aiomailbox.windowing.explain import WindowExplanation, explain_window
+from aiomailbox.windowing.failures import FailedWindow
 from aiomailbox.windowing.functions import (
     ProcessWindowContext,
     ProcessWindowFunction,
@@ -78,6 +79,7 @@ __all__ = [
     "EventTimeSessionWindows",
     "EventTimeTrigger",
     "Evictor",
+    "FailedWindow",
     "GlobalWindow",
     "GlobalWindows",
     "JoinFunction",

@@ -121,13 +121,14 @@ def window_operator(
         if isinstance(assigner, EventTimeSessionWindows):
             return SessionAggregateOperator(spec, folding)
         return TumblingAggregateOperator(spec, folding)
-    folds = is_async or evictor is not None
     contents: WindowContents
-    if folding is None or folds:
+    if folding is None or evictor is not None:
         contents = ListedContents(with_timestamps=evictor is not None)
     else:
-        contents = AccumulatedContents(folding, merging=spec.assigner.is_merging)
-    emitter = WindowEmitter(folding, function, folds=folds, keyed=key is not None)
+        contents = AccumulatedContents(folding)
+    emitter = WindowEmitter(
+        folding, function, folds=evictor is not None, keyed=key is not None
+    )
     return WindowOperator(spec, contents, emitter, function)
 
 
@@ -156,15 +157,10 @@ def _folding(reduce: Any, aggregate: Any, *, merging: bool) -> Any:
     return check_aggregate(aggregate)
 
 
-class AsyncReduce:
+class AsyncReduce(ReduceAggregate):
     """An ``async def`` reduce function in the form of an aggregate function."""
 
-    def __init__(self, reduce_function: Callable[[Any, Any], Any]) -> None:
-        self.reduce_function = reduce_function
-
-    def create_accumulator(self) -> Any:
-        """Return None: nothing has been added."""
-        return None
+    __slots__ = ()
 
     async def add(self, value: Any, accumulator: Any) -> Any:
         """Return ``value``, folded into what is there."""
@@ -173,7 +169,3 @@ class AsyncReduce:
             if accumulator is None
             else await self.reduce_function(accumulator, value)
         )
-
-    def get_result(self, accumulator: Any) -> Any:
-        """Return the accumulator, which is the result."""
-        return accumulator

@@ -15,9 +15,11 @@ from typing import Any
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators import (
+    USER_ERRORS,
     CallableKind,
     KeySelector,
     Pending,
+    RecordFailures,
     callable_kind,
     check_function,
     describe,
@@ -116,6 +118,9 @@ class JoinFunction(ProcessWindowFunction):
     Args:
         function: ``(first, second)`` → the result; may be ``async def``.
 
+    Attributes:
+        failures: Gets the pairs for which the function raises; set by the operator.
+
     Raises:
         WrongTypeError: If it cannot be called with two arguments, or is a generator.
 
@@ -137,6 +142,8 @@ class JoinFunction(ProcessWindowFunction):
         [('a', 'A')]
     """
 
+    failures: RecordFailures
+
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self.function = check_function(function, "function", arity=2)
         kind = callable_kind(function)
@@ -154,21 +161,31 @@ class JoinFunction(ProcessWindowFunction):
     ) -> Pending:
         """Emit what the function returns for each pair."""
         pairs = itertools.product(*sides_of(elements))
+        stamp = context.window.max_timestamp
         if self._is_async:
-            return self._await_each(pairs, out)
-        for first, second in pairs:
-            result = self.function(first, second)
-            if type(result) is CoroutineType:
-                refuse_coroutine(result, self.function)
-            out.collect(result)
+            return self._await_each(pairs, stamp, out)
+        for pair in pairs:
+            try:
+                result = self.function(*pair)
+                if type(result) is CoroutineType:
+                    refuse_coroutine(result, self.function)
+            except USER_ERRORS as error:
+                self.failures.take(pair, stamp, error)
+            else:
+                out.collect(result)
         return None
 
     async def _await_each(
-        self, pairs: itertools.product[tuple[Any, ...]], out: Any
+        self, pairs: itertools.product[tuple[Any, ...]], stamp: int, out: Any
     ) -> None:
-        for first, second in pairs:
-            result: Awaitable[Any] = self.function(first, second)
-            out.collect(await result)
+        for pair in pairs:
+            try:
+                call: Awaitable[Any] = self.function(*pair)
+                result = await call
+            except USER_ERRORS as error:
+                self.failures.take(pair, stamp, error)
+            else:
+                out.collect(result)
 
 
 def sides_of(elements: list[Sided]) -> tuple[list[Any], list[Any]]:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
-from aiomailbox.operators import Collector, Pending, is_async_aggregate, then
+from aiomailbox.operators import (
+    USER_ERRORS,
+    Collector,
+    Pending,
+    is_async_aggregate,
+    is_closing,
+    undoable,
+)
+from aiomailbox.records import StreamRecord
+from aiomailbox.windowing.contents import awaited
 from aiomailbox.windowing.functions import ProcessWindowContext
 from aiomailbox.windowing.incremental import window_result
 from aiomailbox.windowing.time_window import Window
 
-Guard = Callable[..., Pending]
+# Records that cannot be added, each with what adding it raised.
+Failing = list[tuple[StreamRecord, BaseException]]
 
 
 class WindowEmitter:
-    """Emits the result of a window that fires.
+    """Puts the result of a window that fires into the collector.
 
     Args:
         aggregate: How records become one result; None if the function gets them all.
@@ -23,7 +32,9 @@ class WindowEmitter:
         folds: Whether the window holds records, to be aggregated only now.
         keyed: Whether results name their key.
 
-    An ``async def`` aggregate is awaited only here, so its windows hold records.
+    Attributes:
+        folds: As given.
+        is_async: Whether the aggregate has ``async def`` methods.
     """
 
     def __init__(
@@ -31,14 +42,13 @@ class WindowEmitter:
     ) -> None:
         self._aggregate = aggregate
         self._function = function
-        self._folds = folds
-        self._is_async = aggregate is not None and is_async_aggregate(aggregate)
+        self.folds = folds and aggregate is not None
+        self.is_async = aggregate is not None and is_async_aggregate(aggregate)
         self._result = (
             None if aggregate is None else window_result(aggregate, keyed=keyed)
         )
         self._collector: Collector
         self._context: ProcessWindowContext
-        self._guard: Guard
 
     @property
     def user_function(self) -> Callable[..., Any]:
@@ -50,34 +60,21 @@ class WindowEmitter:
         reduce = getattr(aggregate, "reduce_function", None)
         return reduce or aggregate.add  # type: ignore[no-any-return]
 
-    def bind(
-        self, collector: Collector, context: ProcessWindowContext, guard: Guard
-    ) -> None:
-        """Use these; ``guard`` calls the user's code and explains its errors."""
+    def bind(self, collector: Collector, context: ProcessWindowContext) -> None:
+        """Use these."""
         self._collector = collector
         self._context = context
-        self._guard = guard
 
     def emit(self, key: Any, window: Window, content: Any) -> Pending:
-        """Emit the result of what a window holds."""
+        """Collect the result of what a window holds."""
         self._collector.timestamp = window.max_timestamp
         self._context.window = window
-        return self._guard(
-            self._emit_awaited if self._is_async else self._emit, key, window, content
-        )
-
-    def clear(self, window: Window) -> Pending:
-        """Tell the window function that a window is over."""
-        if self._function is None:
-            return None
-        self._context.window = window
-        return self._guard(self._function.clear, self._context)
-
-    def _emit(self, key: Any, window: Window, content: Any) -> Pending:
+        if self.is_async:
+            return self._emit_awaited(key, window, content)
         aggregate = self._aggregate
         if aggregate is None:
             return self._call(key, list(content))
-        if self._folds:
+        if self.folds:
             accumulator = aggregate.create_accumulator()
             for value in content:
                 accumulator = aggregate.add(value, accumulator)
@@ -90,28 +87,57 @@ class WindowEmitter:
             return None
         return self._call(key, [aggregate.get_result(content)])
 
+    def clear(self, window: Window) -> Pending:
+        """Tell the window function that a window is over."""
+        if self._function is None:
+            return None
+        self._context.window = window
+        pending: Pending = self._function.clear(self._context)
+        return pending
+
+    def failing(self, records: list[StreamRecord]) -> Failing:
+        """Return the records that the aggregate, which is not async, cannot add."""
+        aggregate, failing = undoable(self._aggregate), Failing()
+        accumulator = aggregate.create_accumulator()
+        for record in records:
+            try:
+                accumulator = aggregate.add(record.value, accumulator)
+            except USER_ERRORS as error:
+                failing.append((record, error))
+        return failing
+
+    async def failing_awaited(self, records: list[StreamRecord]) -> Failing:
+        """Return the records that the aggregate cannot add."""
+        aggregate, failing = undoable(self._aggregate), Failing()
+        accumulator = await awaited(aggregate.create_accumulator())
+        for record in records:
+            try:
+                accumulator = await awaited(aggregate.add(record.value, accumulator))
+            except USER_ERRORS as error:
+                if is_closing(error):
+                    raise
+                failing.append((record, error))
+        return failing
+
     async def _emit_awaited(self, key: Any, window: Window, content: Any) -> None:
         aggregate = self._aggregate
-        accumulator = await _awaited(aggregate.create_accumulator())
-        for value in content:
-            accumulator = await _awaited(aggregate.add(value, accumulator))
+        accumulator = content
+        if self.folds:
+            accumulator = await awaited(aggregate.create_accumulator())
+            for value in content:
+                accumulator = await awaited(aggregate.add(value, accumulator))
         if accumulator is None:
             return
-        result = await _awaited(aggregate.get_result(accumulator))
+        result = await awaited(aggregate.get_result(accumulator))
         if self._function is None:
             self._collector.collect(result)
-            emitted = self._collector.emit()
-        else:
-            emitted = self._call(key, [result])
-        if emitted is not None:
-            await emitted
+            return
+        pending = self._call(key, [result])
+        if pending is not None:
+            await pending
 
     def _call(self, key: Any, elements: list[Any]) -> Pending:
-        pending = self._function.process(key, self._context, elements, self._collector)
-        # What was awaited goes out at once.
-        return None if pending is None else then(pending, self._collector.emit)
-
-
-async def _awaited(result: Any) -> Any:
-    awaited: Awaitable[Any] | Any = result
-    return await awaited if inspect.isawaitable(awaited) else awaited
+        pending: Pending = self._function.process(
+            key, self._context, elements, self._collector
+        )
+        return pending

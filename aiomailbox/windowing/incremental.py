@@ -6,7 +6,12 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
-from aiomailbox.operators import Aggregate, is_commutative, refuse_coroutine
+from aiomailbox.operators import (
+    Aggregate,
+    Undoable,
+    is_commutative,
+    refuse_coroutine,
+)
 from aiomailbox.state import ReduceFunction
 from aiomailbox.windowing.time_window import Window, window_datetime
 
@@ -26,8 +31,10 @@ class WindowResult(Protocol):
         ...
 
 
-class ReduceAggregate:
+class ReduceAggregate(Undoable):
     """A reduce function in the form of an aggregate function.
+
+    A reduce function changes neither of its arguments: they are records.
 
     Args:
         reduce_function: ``(reduced, value) -> reduced``.
@@ -37,6 +44,8 @@ class ReduceAggregate:
     """
 
     __slots__ = ("is_commutative", "reduce_function")
+
+    merges_in_place = False
 
     def __init__(self, reduce_function: ReduceFunction) -> None:
         self.reduce_function = reduce_function

@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiomailbox.errors import IllegalStateError, TimestampError
-from aiomailbox.eventtime import Timer
+from aiomailbox.eventtime import InternalTimerService, Timer
 from aiomailbox.operators import (
     USER_ERRORS,
     Collector,
     FunctionLife,
     KeyReader,
+    Mark,
     Pending,
-    RecordFailures,
     StatefulOperator,
     then,
 )
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Run
 from aiomailbox.state import ValueStateDescriptor
-from aiomailbox.windowing.contents import WindowContents
-from aiomailbox.windowing.emitter import WindowEmitter
+from aiomailbox.windowing.co_group import JoinFunction
+from aiomailbox.windowing.contents import WindowContents, awaited
+from aiomailbox.windowing.emitter import Failing, WindowEmitter
+from aiomailbox.windowing.failures import WindowFailures
 from aiomailbox.windowing.functions import ProcessWindowContext
 from aiomailbox.windowing.merging import MergingWindowSet, mapping_of
 from aiomailbox.windowing.time_window import TimeWindow, Window
 from aiomailbox.windowing.trigger import TriggerResult, check_result
 from aiomailbox.windowing.trigger_context import OperatorTriggerContext
+from aiomailbox.windowing.undo_log import UndoableTimers, UndoLog
 from aiomailbox.windowing.window_spec import WindowSpec, key_function
+
+# A window, the window whose state it has, and the merges ``(state window, others)``.
+_Merged = tuple[Any, Any, list[tuple[Any, list[Any]]]]
+# A window that is to fire, the window whose state it has, and what the trigger said.
+_Due = tuple[Any, Any, TriggerResult]
 
 
 class WindowOperator(StatefulOperator):
     """Groups the records of each key by windows.
 
     Made by `window_operator`.
+
+    Theory of operation: a record is first added to all its windows, which may merge,
+    and their triggers are asked; if any of it fails, all of it is undone. Only then the
+    windows fire that are to: that is finished in any case, also if a window's function
+    fails, so that a window is purged and cleaned up as if it had not.
 
     Args:
         spec: Key, windows, trigger, evictor, lateness and errors.
@@ -59,6 +72,7 @@ class WindowOperator(StatefulOperator):
         self._trigger = spec.actual_trigger
         self._is_event_time: bool = spec.assigner.is_event_time
         self._is_merging: bool = spec.assigner.is_merging
+        self._due: list[_Due] = []
         self._is_open = False
 
     def open(self) -> Pending:
@@ -66,19 +80,25 @@ class WindowOperator(StatefulOperator):
         context, store = self.context, self.context.keyed_state
         self._keys = KeyReader(key_function(self._spec.key), self)
         self._assigner = self._spec.assigner.for_subtask(context.random)
-        self._contents.bind(store)
         self._merging_table = store.table(ValueStateDescriptor("merging-windows"))
         self._collector = Collector(self.output)
-        self._timers = self.timer_service("window-timers", self)
-        self._ask = OperatorTriggerContext(store, self._timers)
-        self._failures = RecordFailures(
+        self._failures = WindowFailures(
             self._spec.on_error, self._emitter.user_function, context, self.output
         )
+        timers = self._timers = self.timer_service("window-timers", self)
+        self._log = UndoLog() if self._failures.may_fail else None
+        self._own_timers: InternalTimerService | UndoableTimers = (
+            timers if self._log is None else UndoableTimers(timers, self._log)
+        )
+        self._contents.bind(store, self._log)
+        self._ask = OperatorTriggerContext(store, self._own_timers, self._log)
         self._process_context = ProcessWindowContext(
             context, self._collector, merging=self._is_merging
         )
         self._process_context.current_watermark = self.watermark_ms
-        self._emitter.bind(self._collector, self._process_context, self._failures.guard)
+        self._emitter.bind(self._collector, self._process_context)
+        if isinstance(self._function, JoinFunction):
+            self._function.failures = self._failures
         self._dropped = context.metrics.counter("late_records_dropped")
         self._is_open = True
         if self._function is None:
@@ -138,14 +158,14 @@ class WindowOperator(StatefulOperator):
             stamp = None if stamps is None else stamps[index]
             if stamp == MIN_TIMESTAMP:
                 stamp = None
+            key, value = keys[index], values[index]
             try:
-                pending = self._process(keys[index], values[index], stamp)
-            except (TimestampError, IllegalStateError) as error:
-                error.add_note(f"in operator {self.context.operator_name!r}")
-                raise
+                pending = self._add_record(key, value, stamp)
             except USER_ERRORS as error:
-                self._failures.take(values[index], stamp, error)
+                self._give_up(key, value, stamp, error)
                 continue
+            if pending is None and (self._due or self._log is not None):
+                pending = self._finish_record(key)
             if pending is not None:
                 return pending, index
         return None, len(values)
@@ -160,78 +180,148 @@ class WindowOperator(StatefulOperator):
         if emitted is not None:
             await emitted
 
-    def _process(self, key: Any, value: Any, stamp: int | None) -> Pending:
+    def _add_record(self, key: Any, value: Any, stamp: int | None) -> Pending:
+        """Add a record to its windows and ask their triggers; fire nothing yet.
+
+        Until all of that has been done it can be undone.
+        """
         self._enter(key)
         assigner = self._assigner
         now = self._timers.current_processing_time() if assigner.needs_now else 0
         windows = assigner.assign(value, stamp, now)
-        return self._add_to(key, windows, value, stamp, skipped=True)
-
-    def _add_to(
-        self,
-        key: Any,
-        windows: list[Any],
-        value: Any,
-        stamp: int | None,
-        *,
-        skipped: bool,
-    ) -> Pending:
-        add = self._add_merging if self._is_merging else self._add_plain
-        for index, window in enumerate(windows):
-            taken, pending = add(key, window, value, stamp)
-            if pending is not None:
-                rest = windows[index + 1 :]
-                return then(pending, self._add_others, key, rest, value, stamp)
-            skipped = skipped and not taken
+        if self._contents.is_async:
+            return self._add_awaited(key, windows, value, stamp)
+        contents, skipped = self._contents, True
+        for window in windows:
+            state_window = window
+            if self._is_merging:
+                place = self._merge(key, window)
+                if place is None:
+                    continue
+                window, state_window, merges = place
+                for merge in merges:
+                    contents.merge(key, *merge)
+            elif self._is_over(window):
+                continue
+            skipped = False
+            contents.add(key, state_window, value, stamp)
+            self._ask_trigger(key, window, state_window, value, stamp)
         if skipped:
             self._skip(value, stamp)
         return None
 
-    def _add_others(
+    async def _add_awaited(
         self, key: Any, windows: list[Any], value: Any, stamp: int | None
-    ) -> Pending:
-        self._enter(key)
-        return self._add_to(key, windows, value, stamp, skipped=False)
+    ) -> None:
+        """Do what `_add_record` does, with an ``async def`` aggregate, and fire."""
+        contents, skipped = self._contents, True
+        try:
+            for window in windows:
+                state_window = window
+                if self._is_merging:
+                    place = self._merge(key, window)
+                    if place is None:
+                        continue
+                    window, state_window, merges = place
+                    for merge in merges:
+                        await awaited(contents.merge(key, *merge))
+                elif self._is_over(window):
+                    continue
+                skipped = False
+                await awaited(contents.add(key, state_window, value, stamp))
+                self._ask_trigger(key, window, state_window, value, stamp)
+        except USER_ERRORS as error:
+            self._give_up(key, value, stamp, error)
+            return
+        if skipped:
+            self._skip(value, stamp)
+        fired = self._finish_record(key)
+        if fired is not None:
+            await fired
 
-    def _add_plain(
-        self, key: Any, window: Window, value: Any, stamp: int | None
-    ) -> tuple[bool, Pending]:
-        if self._is_over(window):
-            return False, None
-        return True, self._add(key, window, window, value, stamp)
+    def _merge(self, key: Any, window: TimeWindow) -> _Merged | None:
+        """Merge a window with those of its key; return None if it is over.
 
-    def _add_merging(
-        self, key: Any, window: TimeWindow, value: Any, stamp: int | None
-    ) -> tuple[bool, Pending]:
-        windows = MergingWindowSet(self._assigner, mapping_of(self._merging_table, key))
-        actual = windows.add(window, self._on_merge)
-        if self._is_over(actual):
+        Returns:
+            The window that it has become part of, the one whose state that has, and
+            whose contents have to be merged into which.
+        """
+        mapping = mapping_of(self._merging_table, key)
+        if self._log is not None:
+            self._log.note(self._keep, key, mapping.copy())
+        windows = MergingWindowSet(self._assigner, mapping)
+        merges: list[tuple[Any, list[Any]]] = []
+
+        def on_merge(
+            result: TimeWindow, merged: list[TimeWindow], state: Any, states: list[Any]
+        ) -> None:
+            self._merge_triggers(result, merged)
+            merges.append((state, states))
+
+        actual = windows.add(window, on_merge)
+        is_over = self._is_over(actual)
+        if is_over:
             windows.retire(actual)
-            self._keep(key, windows)
-            return False, None
-        self._keep(key, windows)
-        return True, self._add(key, actual, windows.mapping[actual], value, stamp)
+        self._keep(key, mapping)
+        return None if is_over else (actual, mapping[actual], merges)
 
-    def _add(
+    def _ask_trigger(
         self, key: Any, window: Any, state_window: Any, value: Any, stamp: int | None
-    ) -> Pending:
-        self._contents.add(key, state_window, value, stamp)
+    ) -> None:
+        """Ask the trigger about a record, and note if the window is to fire."""
         self._ask.window = window
         result = self._trigger.on_element(value, stamp, window, self._ask)
-        if result is TriggerResult.CONTINUE:
-            self._register_cleanup(key, window)
-            return None
-        check_result(result, self._trigger, "on_element", value)
-        pending = self._fire(key, window, state_window) if result.is_fire else None
-        return then(pending, self._after_element, key, window, state_window, result)
+        self._register_cleanup(key, window)
+        if result is not TriggerResult.CONTINUE:
+            check_result(result, self._trigger, "on_element", value)
+            self._due.append((window, state_window, result))
 
-    def _after_element(
+    def _give_up(
+        self, key: Any, value: Any, stamp: int | None, error: BaseException
+    ) -> None:
+        """Undo what a record has changed, and do with it what ``on_error`` says."""
+        if isinstance(error, (TimestampError, IllegalStateError)):
+            error.add_note(f"in operator {self.context.operator_name!r}")
+            raise error
+        self._due.clear()
+        if self._log is not None:
+            self._enter(key)
+            self._log.undo()
+        self._failures.take(value, stamp, error)
+
+    def _finish_record(self, key: Any) -> Pending:
+        """Let what a record has changed stand, and fire what is to fire."""
+        if self._log is not None:
+            self._log.clear()
+        if not self._due:
+            return None
+        due, self._due = self._due, []
+        for index, one in enumerate(due):
+            pending = self._fire_due(key, *one)
+            if pending is not None:
+                return self._fire_others(pending, key, due[index + 1 :])
+        return None
+
+    async def _fire_others(
+        self, pending: Awaitable[None], key: Any, due: list[_Due]
+    ) -> None:
+        await pending
+        for one in due:
+            self._enter(key)
+            following = self._fire_due(key, *one)
+            if following is not None:
+                await following
+
+    def _fire_due(
         self, key: Any, window: Any, state_window: Any, result: TriggerResult
     ) -> Pending:
+        pending = self._fire(key, window, state_window) if result.is_fire else None
         if result.is_purge:
-            self._contents.clear(key, state_window)
-        self._register_cleanup(key, window)
-        return None
+            return then(pending, self._purge, key, state_window)
+        return pending
+
+    def _purge(self, key: Any, state_window: Any) -> None:
+        self._contents.clear(key, state_window)
 
     def _skip(self, value: Any, stamp: int | None) -> None:
         """Drop a record that no window took; it may have come too late."""
@@ -245,13 +335,8 @@ class WindowOperator(StatefulOperator):
         self._collector.timestamp = stamp
         self._collector.collect_side(self._spec.late_tag, value)
 
-    def _on_merge(
-        self,
-        result: TimeWindow,
-        merged: list[TimeWindow],
-        state_window: TimeWindow,
-        merged_states: list[TimeWindow],
-    ) -> None:
+    def _merge_triggers(self, result: TimeWindow, merged: list[TimeWindow]) -> None:
+        """Let triggers and timers follow when windows have become one."""
         self._check_not_shrunk(result)
         ask = self._ask
         ask.window, ask.merged = result, merged
@@ -260,7 +345,6 @@ class WindowOperator(StatefulOperator):
             ask.window = window
             self._trigger.clear(window, ask)
             self._delete_cleanup(ask.key, window)
-        self._contents.merge(state_window, merged_states)
 
     def _check_not_shrunk(self, result: TimeWindow) -> None:
         timers = self._timers
@@ -289,71 +373,171 @@ class WindowOperator(StatefulOperator):
             state_window = mapping_of(self._merging_table, key).get(window)
             if state_window is None:
                 return None
+        result = self._ask_timer(timer, ask)
+        pending = self._fire_due(key, window, state_window, result)
+        if may_clean_up and timestamp == self._cleanup_time(window):
+            return then(pending, self._clear, key, window, state_window)
+        return pending
+
+    def _ask_timer(
+        self, timer: Timer, ask: Callable[[int, Any, Any], TriggerResult]
+    ) -> TriggerResult:
+        """Ask the trigger about a timer; if that fails the window does not fire."""
+        timestamp, key, window = timer
         self._ask.window = window
         try:
             result = ask(timestamp, window, self._ask)
             check_result(result, self._trigger, ask.__name__, window)
         except USER_ERRORS as error:
-            raise self.user_error(error) from error
-        pending = self._fire(key, window, state_window) if result.is_fire else None
-        ends = may_clean_up and timestamp == self._cleanup_time(window)
-        return then(pending, self._after_timer, key, window, state_window, result, ends)
-
-    def _after_timer(
-        self,
-        key: Any,
-        window: Any,
-        state_window: Any,
-        result: TriggerResult,
-        ends: bool,
-    ) -> Pending:
-        if result.is_purge:
-            self._contents.clear(key, state_window)
-        return self._clear(key, window, state_window) if ends else None
+            self._window_failed(key, window, error)
+            return TriggerResult.CONTINUE
+        if self._log is not None:
+            self._log.clear()
+        return result
 
     def _clear(self, key: Any, window: Any, state_window: Any) -> Pending:
         """Forget everything about a window."""
         self._enter(key)
         self._contents.clear(key, state_window)
-        self._ask.window = window
-        self._trigger.clear(window, self._ask)
         if self._is_merging:
             mapping = mapping_of(self._merging_table, key)
             windows = MergingWindowSet(self._assigner, mapping)
             windows.retire(window)
-            self._keep(key, windows)
-        return self._emitter.clear(window)
+            self._keep(key, mapping)
+        self._ask.window = window
+        try:
+            self._trigger.clear(window, self._ask)
+            pending = self._emitter.clear(window)
+        except USER_ERRORS as error:
+            self._window_failed(key, window, error)
+            return None
+        if self._log is not None:
+            self._log.clear()
+        if pending is None:
+            return None
+        return self._finish_firing(pending, None, key, window, [])
+
+    def _window_failed(self, key: Any, window: Any, error: BaseException) -> None:
+        """Do what ``on_error`` says with a window whose trigger failed."""
+        if self._log is not None:
+            self._log.undo()
+        self._failures.take_window(key, window, [], error)
 
     def _fire(self, key: Any, window: Any, state_window: Any) -> Pending:
+        """Emit what a window holds; if that fails, the firing is over all the same."""
         content = self._contents.get(key, state_window)
         if content is None:
             return None
-        evictor = self._spec.evictor
-        if evictor is None:
+        mark = None if self._log is None else self._collector.hold()
+        try:
+            pending = self._emit(key, window, state_window, content)
+        except USER_ERRORS as error:
+            self._firing_failed(
+                mark, key, window, self._contents.elements(content), error
+            )
+            return None
+        if pending is None:
+            if mark is not None:
+                self._collector.release()
+            return None
+        elements = self._contents.elements(content)
+        return self._finish_firing(pending, mark, key, window, elements)
+
+    async def _finish_firing(
+        self,
+        pending: Awaitable[None],
+        mark: Mark | None,
+        key: Any,
+        window: Any,
+        elements: list[Any],
+    ) -> None:
+        try:
+            await pending
+        except USER_ERRORS as error:
+            self._firing_failed(mark, key, window, elements, error)
+        else:
+            if mark is not None:
+                self._collector.release()
+        # What was awaited goes out at once.
+        emitted = self.emit_collected()
+        if emitted is not None:
+            await emitted
+
+    def _firing_failed(
+        self,
+        mark: Mark | None,
+        key: Any,
+        window: Any,
+        elements: list[Any],
+        error: BaseException,
+    ) -> None:
+        """Take back what a firing has emitted, and do what ``on_error`` says."""
+        if mark is not None:
+            self._collector.take_back(mark)
+        self._failures.take_window(key, window, elements, error)
+
+    def _emit(self, key: Any, window: Any, state_window: Any, content: Any) -> Pending:
+        if self._spec.evictor is None:
             return self._emitter.emit(key, window, content)
-        kept = evictor.evict_before(content, window)
+        if self._log is None or not self._emitter.folds:
+            return self._emit_evicted(key, window, state_window, content)
+        if self._emitter.is_async:
+            return self._emit_checked(key, window, state_window, content)
+        failing = self._emitter.failing(content)
+        content = self._without(key, state_window, content, failing)
+        return self._emit_evicted(key, window, state_window, content)
+
+    async def _emit_checked(
+        self, key: Any, window: Any, state_window: Any, content: Any
+    ) -> None:
+        failing = await self._emitter.failing_awaited(content)
+        content = self._without(key, state_window, content, failing)
+        pending = self._emit_evicted(key, window, state_window, content)
+        if pending is not None:
+            await pending
+
+    def _without(
+        self, key: Any, state_window: Any, content: list[Any], failing: Failing
+    ) -> list[Any]:
+        """Take records that cannot be added out of a window, before it is evicted."""
+        if not failing:
+            return content
+        for record, error in failing:
+            self._failures.take(record.value, record.timestamp, error)
+        gone = {id(record) for record, _ in failing}
+        kept = [record for record in content if id(record) not in gone]
+        self._keep_records(key, state_window, kept)
+        return kept
+
+    def _emit_evicted(
+        self, key: Any, window: Any, state_window: Any, content: Any
+    ) -> Pending:
+        assert self._spec.evictor is not None, "called only with an evictor"
+        kept = self._spec.evictor.evict_before(content, window)
         values = [record.value for record in kept]
         pending = self._emitter.emit(key, window, values)
         return then(pending, self._evict_after, key, window, state_window, kept)
 
     def _evict_after(
         self, key: Any, window: Any, state_window: Any, records: list[Any]
-    ) -> Pending:
+    ) -> None:
         assert self._spec.evictor is not None, "called only with an evictor"
         kept = self._spec.evictor.evict_after(records, window)
-        if kept:
-            self._contents.put(key, state_window, kept)
+        self._keep_records(key, state_window, kept)
+
+    def _keep_records(self, key: Any, state_window: Any, records: list[Any]) -> None:
+        if records:
+            self._contents.put(key, state_window, records)
         else:
             self._contents.clear(key, state_window)
-        return None
 
     def _enter(self, key: Any) -> None:
         self.context.keyed_state.set_current_key(key)
         self._ask.key = key
 
-    def _keep(self, key: Any, windows: MergingWindowSet) -> None:
-        if windows:
-            self._merging_table.put(key, windows.mapping)
+    def _keep(self, key: Any, mapping: dict[TimeWindow, TimeWindow]) -> None:
+        if mapping:
+            self._merging_table.put(key, mapping)
         else:
             self._merging_table.remove(key)
 
@@ -373,13 +557,13 @@ class WindowOperator(StatefulOperator):
         if time == MAX_TIMESTAMP:
             return
         if self._is_event_time:
-            self._timers.register_event_time_timer(key, window, time)
+            self._own_timers.register_event_time_timer(key, window, time)
         else:
-            self._timers.register_processing_time_timer(key, window, time)
+            self._own_timers.register_processing_time_timer(key, window, time)
 
     def _delete_cleanup(self, key: Any, window: Window) -> None:
         time = self._cleanup_time(window)
         if self._is_event_time:
-            self._timers.delete_event_time_timer(key, window, time)
+            self._own_timers.delete_event_time_timer(key, window, time)
         else:
-            self._timers.delete_processing_time_timer(key, window, time)
+            self._own_timers.delete_processing_time_timer(key, window, time)

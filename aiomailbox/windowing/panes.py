@@ -13,11 +13,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from aiomailbox.operators import Pending, can_merge, is_commutative
+from aiomailbox.operators import USER_ERRORS, Pending, can_merge, is_commutative
 from aiomailbox.records import MAX_TIMESTAMP
 from aiomailbox.windowing.assigners import SlidingEventTimeWindows, required_timestamp
 from aiomailbox.windowing.open_windows import Contents, ContentsByStart
-from aiomailbox.windowing.running_merge import RunningMerge
+from aiomailbox.windowing.running_merge import FailedMerge, ForgivingMerge, RunningMerge
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.tumbling import TumblingAggregateOperator
 from aiomailbox.windowing.window_spec import WindowSpec
@@ -72,21 +72,33 @@ class PanedAggregateOperator(TumblingAggregateOperator):
 
     def open(self) -> Pending:
         """Bind the state."""
+        pending = super().open()
         self._panes = ContentsByStart()
+        # What is merged while a window fires concerns no record any more.
+        self._merging = (
+            ForgivingMerge(self._given) if self._failures.may_fail else self._given
+        )
         self._merge = self._merge_of(self._panes.contents)
-        return super().open()
+        return pending
 
     def fill_state(self) -> None:
         """Put the contents of all windows where a snapshot finds them."""
         self._fill_tables(*self._unshared())
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Emit the windows that end, forget those that are over, pass it on."""
-        pending = super().process_watermark(timestamp_ms)
-        over = timestamp_ms - self._lateness - self._size + 1
+    def _fire(self, watermark: int) -> Pending:
+        pending = super()._fire(watermark)
+        over = watermark - self._lateness - self._size + 1
         for _ in self._panes.pop_until(self._next_start(over) - 1):
             pass
         return pending
+
+    def _results(self, window: TimeWindow, contents: Contents) -> list[Any]:
+        failed = _failed_in(contents) if self._failures.may_fail else {}
+        for key, merge in failed.items():
+            self._failures.take_window(key, window, merge.parts, merge.error)
+        if failed:
+            contents = {k: v for k, v in contents.items() if k not in failed}
+        return super()._results(window, contents)
 
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
@@ -142,8 +154,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         self._merge.add(start, key, one)
         ended = [window for window in windows if window.start <= self._ended]
         for window, content in zip(ended, self._contents_of(key, ended), strict=True):
-            self._collector.timestamp = window.max_timestamp
-            self._collector.collect(self._result(key, window, content))
+            self._collect(key, window, content)
         return True
 
     def _windows_of(self, pane: int) -> range:
@@ -176,8 +187,11 @@ class PanedAggregateOperator(TumblingAggregateOperator):
 
     def _at_end(self, start: int, contents: Contents) -> Contents:
         """Return what a window emits, given what was restored of it."""
-        found = self._merge.take(start)
-        return self._joined(contents | self._revived(start, found), found)
+        try:
+            found = self._merge.take(start)
+            return self._joined(contents | self._revived(start, found), found)
+        except USER_ERRORS as error:
+            raise self.user_error(error) from error
 
     def _revived(self, start: int, found: Contents) -> Contents:
         """Return what fired before a restore, of keys that got records after it."""
@@ -206,6 +220,11 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             revived = self._revived(start, found)
             both[0][start] = self._joined(waiting[start] | revived, found)
             both[1][start] = {k: v for k, v in before.items() if k not in revived}
+        for windows in both if self._failures.may_fail else ():
+            for contents in windows.values():
+                for key in _failed_in(contents):
+                    # What cannot be merged cannot be emitted either.
+                    del contents[key]
         return both
 
     def _merge_of(
@@ -213,9 +232,18 @@ class PanedAggregateOperator(TumblingAggregateOperator):
     ) -> RunningMerge:
         return RunningMerge(
             panes,
-            self._aggregate,
+            self._merging,
             size=self._size,
             slide=self._slide,
             pane=self._pane,
             last=last,
         )
+
+
+def _failed_in(contents: Contents) -> dict[Any, FailedMerge]:
+    """Return the keys whose panes could not be merged."""
+    return {
+        key: content
+        for key, content in contents.items()
+        if type(content) is FailedMerge
+    }

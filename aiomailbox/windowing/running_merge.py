@@ -13,8 +13,57 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from aiomailbox.operators import USER_ERRORS
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.windowing.open_windows import Contents
+
+
+class FailedMerge:
+    """What stands for a content that could not be merged, and stays so.
+
+    Attributes:
+        error: What merging raised.
+        parts: What was to be merged; the first part may have been changed.
+    """
+
+    __slots__ = ("error", "parts")
+
+    def __init__(self, error: BaseException, parts: list[Any]) -> None:
+        self.error = error
+        self.parts = parts
+
+
+class ForgivingMerge:
+    """Merges like an aggregate, but a failure concerns only what was to be merged.
+
+    Args:
+        aggregate: An aggregate function.
+    """
+
+    __slots__ = ("_aggregate",)
+
+    def __init__(self, aggregate: Any) -> None:
+        self._aggregate = aggregate
+
+    def create_accumulator(self) -> None:
+        """Return None: the first merge makes the accumulator."""
+        return
+
+    def merge(self, first: Any, second: Any) -> Any:
+        """Return what both hold, or a `FailedMerge`."""
+        if type(second) is FailedMerge:
+            if first is None:
+                return second
+            return FailedMerge(second.error, [first, *second.parts])
+        if type(first) is FailedMerge:
+            return FailedMerge(first.error, [*first.parts, second])
+        aggregate = self._aggregate
+        try:
+            if first is None:
+                first = aggregate.create_accumulator()
+            return aggregate.merge(first, second)
+        except USER_ERRORS as error:
+            return FailedMerge(error, [first, second])
 
 
 class RunningMerge:

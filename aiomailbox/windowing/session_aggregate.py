@@ -12,7 +12,7 @@ from bisect import insort
 from collections.abc import Iterator
 from typing import Any
 
-from aiomailbox.operators import USER_ERRORS, Pending, then
+from aiomailbox.operators import USER_ERRORS, Pending
 from aiomailbox.records import MAX_TIMESTAMP, ListRun
 from aiomailbox.state import ValueStateDescriptor
 from aiomailbox.windowing.assigners import required_timestamp
@@ -63,20 +63,19 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         """Take them out again."""
         self._sessions.clear_table()
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Emit the sessions that end, forget those that are over, pass it on."""
-        self.watermark_ms = timestamp_ms
+    def _fire(self, watermark: int) -> Pending:
+        """Emit the sessions that end."""
         results: list[Any] = []
         stamps: list[int] = []
-        for key, session in self._sessions.pop_ended(timestamp_ms):
+        for key, session in self._sessions.pop_ended(watermark):
             window = TimeWindow(session[0], session[1])
             try:
                 results.append(self._result(key, window, session[2]))
             except USER_ERRORS as error:
-                raise self.user_error(error) from error
-            stamps.append(window.max_timestamp)
-        pending = self.output.emit_run(ListRun(results, stamps)) if results else None
-        return then(pending, self.output.emit_watermark, timestamp_ms)
+                self._failures.take_window(key, window, [session[2]], error)
+            else:
+                stamps.append(window.max_timestamp)
+        return self.output.emit_run(ListRun(results, stamps)) if results else None
 
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
@@ -135,5 +134,4 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         ended = window.max_timestamp <= self.watermark_ms
         self._sessions.schedule(key, session, FIRED if ended else OPEN)
         if ended:
-            self._collector.timestamp = window.max_timestamp
-            self._collector.collect(self._result(key, window, session[2]))
+            self._collect(key, window, session[2])

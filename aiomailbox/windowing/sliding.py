@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from aiomailbox.operators import USER_ERRORS
+from aiomailbox.windowing.assigners import required_timestamp
+from aiomailbox.windowing.open_windows import Contents
+from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.tumbling import TumblingAggregateOperator
+from aiomailbox.windowing.undo_log import UndoLog
 from aiomailbox.windowing.window_spec import WindowSpec
 
 
@@ -34,6 +39,9 @@ class SlidingAggregateOperator(TumblingAggregateOperator):
         contents, add = self._open.contents, self._aggregate.add
         size, slide = self._size, self._slide
         offset, ended = self._offset, self._ended
+        if self._log is not None:
+            self._add_undoably(self._log, keys, values, stamps)
+            return
         for key, value, stamp in zip(keys, values, stamps, strict=True):
             last = stamp - (stamp - offset) % slide
             skipped = True
@@ -53,3 +61,61 @@ class SlidingAggregateOperator(TumblingAggregateOperator):
                     window[key] = add(value, accumulator)
             if skipped:
                 self._skip(value, stamp)
+
+    def _add_undoably(
+        self,
+        log: UndoLog,
+        keys: Iterator[Any],
+        values: Iterator[Any],
+        stamps: Iterator[int],
+    ) -> None:
+        """Add records each to all of its windows or, if that raises, to none."""
+        size, slide = self._size, self._slide
+        offset, ended = self._offset, self._ended
+        for key, value, stamp in zip(keys, values, stamps, strict=True):
+            last = stamp - (stamp - offset) % slide
+            late: list[tuple[TimeWindow, Any]] = []
+            skipped = True
+            try:
+                for start in range(last, stamp - size, -slide):
+                    if start > ended:
+                        self._revive(log, key, start)
+                        self._add_noted(log, self._open.of(start), key, value)
+                    else:
+                        required_timestamp(stamp)
+                        window = TimeWindow(start, start + size)
+                        if self._is_over(window):
+                            continue
+                        fired = self._fired.of(start)
+                        late.append((window, self._add_noted(log, fired, key, value)))
+                    skipped = False
+            except USER_ERRORS:
+                log.undo()
+                raise
+            log.clear()
+            for window, accumulator in late:
+                self._collect(key, window, accumulator)
+            if skipped:
+                self._skip(value, stamp)
+
+    def _revive(self, log: UndoLog, key: Any, start: int) -> None:
+        """Take over what a window that has not ended had fired before a restore."""
+        fired, window = self._fired.contents.get(start, {}), self._open.of(start)
+        if key in fired and key not in window:
+            log.note(fired.__setitem__, key, fired[key])
+            log.note(window.pop, key)
+            window[key] = fired.pop(key)
+
+    def _add_noted(self, log: UndoLog, window: Contents, key: Any, value: Any) -> Any:
+        """Add a record to what a window holds of its key; return all of that."""
+        aggregate, held = self._aggregate, window.get(key)
+        if held is None:
+            held = aggregate.create_accumulator()
+            log.note(window.pop, key, None)
+        else:
+            log.note(self._reset, window, key, held, aggregate.mark(value, held))
+        added = window[key] = aggregate.add(value, held)
+        return added
+
+    def _reset(self, window: Contents, key: Any, held: Any, mark: Any) -> None:
+        window[key] = self._aggregate.reset(held, mark)

@@ -13,10 +13,21 @@ from aiomailbox.state import (
     ValueStateDescriptor,
 )
 from aiomailbox.windowing.time_window import Window
+from aiomailbox.windowing.undo_log import (
+    UndoableReducing,
+    UndoableTimers,
+    UndoableValue,
+    UndoLog,
+)
 
 
 class OperatorTriggerContext:
     """A `TriggerContext` for the key and window that the operator works for.
+
+    Args:
+        store: The operator's keyed state.
+        timers: Its timers.
+        log: Where changes of state are noted, so that they can be undone; or None.
 
     Attributes:
         key: The current key.
@@ -24,11 +35,17 @@ class OperatorTriggerContext:
         merged: In ``on_merge``, the windows that the current one replaces.
     """
 
-    __slots__ = ("_store", "_timers", "key", "merged", "window")
+    __slots__ = ("_log", "_store", "_timers", "key", "merged", "window")
 
-    def __init__(self, store: KeyedStateStore, timers: InternalTimerService) -> None:
+    def __init__(
+        self,
+        store: KeyedStateStore,
+        timers: InternalTimerService | UndoableTimers,
+        log: UndoLog | None = None,
+    ) -> None:
         self._store = store
         self._timers = timers
+        self._log = log
         self.key: Any = None
         self.window: Window
         self.merged: list[Any] = []
@@ -60,12 +77,20 @@ class OperatorTriggerContext:
 
     def get_value(self, descriptor: ValueStateDescriptor) -> ValueState:
         """Return a value of the window."""
-        return self._store.get_value(descriptor, self.window)
+        state = self._store.get_value(descriptor, self.window)
+        if self._log is None:
+            return state
+        return UndoableValue(state, descriptor.default, self._log)
 
     def get_reducing(self, descriptor: ReducingStateDescriptor) -> ReducingState:
         """Return a reduced value of the window."""
-        return self._store.get_reducing(descriptor, self.window)
+        state = self._store.get_reducing(descriptor, self.window)
+        return state if self._log is None else UndoableReducing(state, self._log)
 
     def merge_state(self, descriptor: ReducingStateDescriptor) -> None:
         """Move the state of the merged windows to the window."""
+        if self._log is not None:
+            for window in (self.window, *self.merged):
+                state = self._store.get_reducing(descriptor, window)
+                UndoableReducing(state, self._log).note()
         self._store.merge_namespaces(descriptor, self.window, self.merged)

@@ -19,16 +19,18 @@ from aiomailbox.operators import (
     Collector,
     KeyReader,
     Pending,
-    RecordFailures,
     StatefulOperator,
     then,
+    undoable,
 )
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, ListRun, Run
 from aiomailbox.state import ValueStateDescriptor
 from aiomailbox.windowing.assigners import required_timestamp
+from aiomailbox.windowing.failures import WindowFailures
 from aiomailbox.windowing.incremental import window_result
 from aiomailbox.windowing.open_windows import Contents, OpenWindows
 from aiomailbox.windowing.time_window import TimeWindow
+from aiomailbox.windowing.undo_log import UndoLog
 from aiomailbox.windowing.window_spec import WindowSpec, key_function
 
 
@@ -43,7 +45,7 @@ class AggregateWindowsOperator(StatefulOperator):
     def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
         super().__init__()
         self._spec = spec
-        self._aggregate = aggregate
+        self._given = aggregate
         self._lateness = spec.allowed_lateness_ms
         self._result = window_result(aggregate, keyed=spec.key is not None)
 
@@ -52,9 +54,13 @@ class AggregateWindowsOperator(StatefulOperator):
         context = self.context
         self._keys = KeyReader(key_function(self._spec.key), self)
         self._collector = Collector(self.output)
-        self._failures = RecordFailures(
-            self._spec.on_error, self._aggregate.add, context, self.output
+        self._failures = WindowFailures(
+            self._spec.on_error, self._given.add, context, self.output
         )
+        self._aggregate: Any = self._given
+        self._log: UndoLog | None = None
+        if self._failures.may_fail:
+            self._aggregate, self._log = undoable(self._given), UndoLog()
         self._dropped = context.metrics.counter("late_records_dropped")
         return None
 
@@ -81,11 +87,44 @@ class AggregateWindowsOperator(StatefulOperator):
         pending = self._failures.report() if self._failures.waiting else None
         return then(pending, self._collector.emit)
 
+    def process_watermark(self, timestamp_ms: int) -> Pending:
+        """Emit what ends, and pass the watermark on."""
+        self.watermark_ms = timestamp_ms
+        pending = self._fire(timestamp_ms)
+        if self._failures.waiting:
+            pending = then(pending, self._failures.report)
+        return then(pending, self.output.emit_watermark, timestamp_ms)
+
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
     ) -> None:
-        """Add record by record until something raises."""
+        """Add record by record until something raises, which leaves no trace."""
         raise TypeError(f"{type(self).__name__} defines no _add_all")
+
+    def _fire(self, watermark: int) -> Pending:
+        """Emit what ends with a watermark."""
+        raise TypeError(f"{type(self).__name__} defines no _fire")
+
+    def _collect(self, key: Any, window: TimeWindow, accumulator: Any) -> None:
+        """Emit what a window has that ended before the record came."""
+        self._collector.timestamp = window.max_timestamp
+        for result in self._results(window, {key: accumulator}):
+            self._collector.collect(result)
+
+    def _results(self, window: TimeWindow, contents: Contents) -> list[Any]:
+        """Return what a window emits for its keys, but for those that fail."""
+        if not self._failures.may_fail:
+            try:
+                return self._result.of_all(window, contents)
+            except USER_ERRORS as error:
+                raise self.user_error(error) from error
+        results: list[Any] = []
+        for key, accumulator in contents.items():
+            try:
+                results.append(self._result(key, window, accumulator))
+            except USER_ERRORS as error:
+                self._failures.take_window(key, window, [accumulator], error)
+        return results
 
     def _skip(self, value: Any, stamp: int) -> None:
         """Drop a record that no window took; it may have come too late."""
@@ -141,16 +180,6 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         self._open.fill_table(unfired)
         self._fired.fill_table(fired)
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Emit the windows that end, forget those that are over, pass it on."""
-        self.watermark_ms = timestamp_ms
-        pending = self._fire(timestamp_ms)
-        if self._lateness:
-            over = timestamp_ms - self._lateness - self._size + 1
-            for _ in self._fired.pop_until(over):
-                pass
-        return then(pending, self.output.emit_watermark, timestamp_ms)
-
     @property
     def _ended(self) -> int:
         """Windows that start here or before have ended.
@@ -202,8 +231,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         if accumulator is None:
             accumulator = self._aggregate.create_accumulator()
         fired[key] = accumulator = self._aggregate.add(value, accumulator)
-        self._collector.timestamp = window.max_timestamp
-        self._collector.collect(self._result(key, window, accumulator))
+        self._collect(key, window, accumulator)
         return True
 
     def _is_over(self, window: TimeWindow) -> bool:
@@ -216,14 +244,14 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         stamps: list[int] = []
         for start, contents in self._open.pop_until(watermark - size + 1):
             window = TimeWindow(start, start + size)
-            try:
-                ended = self._at_end(start, contents)
-                results += self._result.of_all(window, ended)
-            except USER_ERRORS as error:
-                raise self.user_error(error) from error
-            stamps += [window.max_timestamp] * len(ended)
+            found = self._results(window, self._at_end(start, contents))
+            results += found
+            stamps += [window.max_timestamp] * len(found)
             if not self._is_over(window):
                 self._fired.of(start).update(contents)
+        if self._lateness:
+            for _ in self._fired.pop_until(watermark - self._lateness - size + 1):
+                pass
         return self.output.emit_run(ListRun(results, stamps)) if results else None
 
     def _at_end(self, start: int, contents: Contents) -> Contents:

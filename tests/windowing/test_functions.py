@@ -184,7 +184,7 @@ class AsyncSum:
         return one + other
 
 
-async def test_an_async_aggregate_or_reduce_is_awaited_when_the_window_fires() -> None:
+async def test_an_async_aggregate_or_reduce_is_awaited_for_each_record() -> None:
     async def reduce(one: Any, other: Any) -> Any:
         await asyncio.sleep(1)
         return (one[0], one[1] + other[1])
@@ -196,7 +196,8 @@ async def test_an_async_aggregate_or_reduce_is_awaited_when_the_window_fires() -
         ):
             operator = window_operator(first, assigner, **how)  # type: ignore[arg-type]
             async with OneInputHarness(operator, keyed=True) as harness:
-                harness.process_run([("a", 1), ("a", 2)], [1, 2])
+                run = [("a", 1), ("a", 2)]
+                await harness.run(harness.process_run, run, [1, 2])
                 await harness.run(harness.process_watermark, 100)
                 assert harness.values == [expected]
 

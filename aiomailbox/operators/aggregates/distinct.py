@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.errors import RecordTypeError
+from aiomailbox.operators.aggregates.undoable import Undoable
 from aiomailbox.operators.core.callables import shortened
 from aiomailbox.operators.core.selectors import Selector, selector_where
 
 __all__ = ["CountDistinct", "count_distinct"]
 
 
-class CountDistinct:
+class CountDistinct(Undoable):
     """Counts different values; see `count_distinct`.
 
     The accumulator is the set of them.
@@ -51,6 +52,20 @@ class CountDistinct:
                 "compared by a hash",
                 "Use a str, a number or a tuple of these.",
             ) from error
+        return accumulator
+
+    def mark(self, value: Any, accumulator: set[Any]) -> Any:
+        """Return the record's value if it is not there yet, in a tuple."""
+        found = self.field(value)
+        try:
+            return () if found is None or found in accumulator else (found,)
+        except TypeError:
+            # It cannot be added either.
+            return ()
+
+    def reset(self, accumulator: set[Any], mark: tuple[Any, ...]) -> set[Any]:
+        """Take the record's value out again."""
+        accumulator.difference_update(mark)
         return accumulator
 
     def get_result(self, accumulator: set[Any]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aiomailbox.operators.aggregates.undoable import UndoableList
 from aiomailbox.operators.core.selectors import (
     Selector,
     field_or_function,
@@ -16,7 +17,7 @@ __all__ = ["FirstLast", "first", "last"]
 Accumulator = list[Any]
 
 
-class FirstLast:
+class FirstLast(UndoableList):
     """Keeps a value of the record with the smallest or largest rank; see `first`.
 
     Args:

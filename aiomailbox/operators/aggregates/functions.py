@@ -155,6 +155,19 @@ class Aggregate:
         text = [f"{name}{'=' if name else ''}{_text(piece)}" for name, piece in pieces]
         return text[0] if self.names is None else f"aggregates({', '.join(text)})"
 
+    def slots(self) -> list[Any]:
+        """Return for each slot of the accumulator its piece's kind, or its function."""
+        return [
+            selector if kind == "custom" else kind
+            for kind, selector in self._pieces
+            for _ in _TEMPLATES[kind].initial
+        ]
+
+    @property
+    def always_has_result(self) -> bool:
+        """Whether `get_result` cannot fail."""
+        return all(kind not in {"custom", "mean"} for kind, _ in self._pieces)
+
     def result_maker(self, before: tuple[str, ...]) -> Callable[..., Any]:
         """Return a function ``(*before, accumulator)`` that makes the result.
 

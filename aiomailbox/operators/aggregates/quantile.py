@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError
+from aiomailbox.operators.aggregates.undoable import Undoable
 from aiomailbox.operators.core.selectors import Selector, selector_where
 from aiomailbox.policies import check_number
 
@@ -12,9 +13,11 @@ __all__ = ["Quantile", "quantile"]
 
 # How many values above, below and at zero there are; the first two by the sketch's bin.
 Accumulator = list[Any]
+# Which of the three, and which bin.
+_Place = tuple[int, int]
 
 
-class Quantile:
+class Quantile(Undoable):
     """Estimates a quantile; see `quantile`.
 
     The accumulator holds the counts of a DDSketch as plain values, so that it can be
@@ -58,18 +61,16 @@ class Quantile:
 
     def add(self, value: Any, accumulator: Accumulator) -> Accumulator:
         """Count a record; one without a value is ignored."""
-        number = self.field(value)
-        if number is None:
-            return accumulator
-        smallest = self._mapping.min_possible
-        if number > smallest:
-            counts, index = accumulator[0], self._mapping.key(number)
-        elif number < -smallest:
-            counts, index = accumulator[1], self._mapping.key(-number)
-        else:
-            accumulator[2] += 1
-            return accumulator
-        counts[index] = counts.get(index, 0) + 1
+        self._count(accumulator, self._place(value), 1)
+        return accumulator
+
+    def mark(self, value: Any, accumulator: Accumulator) -> _Place | None:
+        """Return where the record is counted."""
+        return self._place(value)
+
+    def reset(self, accumulator: Accumulator, mark: _Place | None) -> Accumulator:
+        """Count the record no more."""
+        self._count(accumulator, mark, -1)
         return accumulator
 
     def get_result(self, accumulator: Accumulator) -> float | None:
@@ -88,6 +89,31 @@ class Quantile:
                 counts[index] = counts.get(index, 0) + count
         first[2] += second[2]
         return first
+
+    def _place(self, value: Any) -> _Place | None:
+        number = self.field(value)
+        if number is None:
+            return None
+        smallest = self._mapping.min_possible
+        if number > smallest:
+            return 0, self._mapping.key(number)
+        if number < -smallest:
+            return 1, self._mapping.key(-number)
+        return 2, 0
+
+    def _count(self, accumulator: Accumulator, place: _Place | None, by: int) -> None:
+        if place is None:
+            return
+        slot, index = place
+        if slot == 2:
+            accumulator[2] += by
+            return
+        counts = accumulator[slot]
+        count = counts.get(index, 0) + by
+        if count:
+            counts[index] = count
+        else:
+            del counts[index]
 
 
 def quantile(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any
 
+from aiomailbox.operators.aggregates.undoable import UndoableList
 from aiomailbox.operators.core.selectors import Selector, selector_where
 from aiomailbox.policies import check_count
 
 __all__ = ["TopN", "top_n"]
 
 
-class TopN:
+class TopN(UndoableList):
     """Keeps the ``n`` records that are largest by something; see `top_n`.
 
     The accumulator is a list of records, the smallest first.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CoroutineType
 from typing import Any, Final
 
@@ -16,6 +16,10 @@ RESULTS_MAX: Final = DEFAULT_OVERDRAFT_CEILING * RUN_LENGTH_MAX
 
 # A piece of results, and the method of the output that takes it.
 _Held = tuple[Callable[..., Pending], tuple[Any, ...]]
+
+# How many pieces are held, how many results there are, and how many for side outputs.
+Mark = tuple[int, int, Mapping[OutputTag, int]]
+_NO_SIDES: Final[Mapping[OutputTag, int]] = {}
 
 
 class Collector:
@@ -54,6 +58,7 @@ class Collector:
     __slots__ = (
         "_failure",
         "_held",
+        "_holds",
         "_output",
         "_pending",
         "_sides",
@@ -69,6 +74,7 @@ class Collector:
         self._sides: dict[OutputTag, tuple[list[Any], list[int]]] = {}
         self._pending: Pending = None
         self._held: list[_Held] = []
+        self._holds = False
         self._failure: BaseException | None = None
         self.timestamp = MIN_TIMESTAMP
 
@@ -95,6 +101,42 @@ class Collector:
         if len(side[0]) == RUN_LENGTH_MAX:
             del self._sides[tag]
             self._pass(self._output.emit_side, tag, _run(*side))
+
+    def hold(self) -> Mark:
+        """Pass nothing on until `release`, so that it can be taken back."""
+        self._holds = True
+        sides = _NO_SIDES
+        if self._sides:
+            sides = {tag: len(side[0]) for tag, side in self._sides.items()}
+        return len(self._held), len(self._values), sides
+
+    def release(self) -> None:
+        """Let what was taken since `hold` stand."""
+        self._holds = False
+        if self._held and self._pending is None:
+            held, self._held = self._held, []
+            for emit, args in held:
+                self._pass(emit, *args)
+
+    def take_back(self, mark: Mark) -> None:
+        """Forget what was taken since `hold` returned ``mark``."""
+        self._holds = False
+        pieces, count, sides = mark
+        gone = self._held[pieces:]
+        del self._held[pieces:]
+        for emit, args in reversed(gone):
+            # The first piece begins with what was there before.
+            values, stamps = args[-1].values, args[-1].timestamps
+            stamps = [MIN_TIMESTAMP] * len(values) if stamps is None else stamps
+            if emit == self._output.emit_run:
+                self._values, self._timestamps = values, stamps
+            else:
+                self._sides[args[0]] = (values, stamps)
+        del self._values[count:], self._timestamps[count:]
+        for tag, side in list(self._sides.items()):
+            del side[0][sides.get(tag, 0) :], side[1][sides.get(tag, 0) :]
+            if not side[0]:
+                del self._sides[tag]
 
     def emit(self) -> Pending:
         """Pass on what was taken since the last time, side outputs first.
@@ -131,7 +173,7 @@ class Collector:
         if self._failure is not None:
             raise self._failure
         try:
-            if self._pending is None:
+            if self._pending is None and not self._holds:
                 self._pending = emit(*args)
             else:
                 self._hold(emit, args)

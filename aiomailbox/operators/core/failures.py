@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from aiomailbox.errors import StopTask, UserFunctionError
 from aiomailbox.operators.core.callables import describe, shortened
@@ -83,12 +83,8 @@ class RecordFailures:
                 emitted more than may be lent.
         """
         action = self._on_error.action
-        if isinstance(error, StopTask) or is_closing(error):
-            raise error
-        if action is ErrorAction.FAIL or isinstance(error, FATAL_ERRORS):
-            failure = self.user_error(error)
-            failure.add_note(f"the record: {shortened(record)}")
-            raise failure from error
+        if not self.forgives(error):
+            self.fail(error, f"the record: {shortened(record)}")
         self.waiting = True
         if action is ErrorAction.SKIP:
             self._skipped += 1
@@ -96,6 +92,29 @@ class RecordFailures:
             return
         self._timestamps.append(MIN_TIMESTAMP if timestamp is None else timestamp)
         self._letters.append(self._dead_letter(record, timestamp, error))
+
+    def forgives(self, error: BaseException) -> bool:
+        """Say whether the job goes on after what a function raised.
+
+        Raises:
+            BaseException: ``error`` itself, if it ends the task and is no failure.
+        """
+        if isinstance(error, StopTask) or is_closing(error):
+            raise error
+        fails = self._on_error.action is ErrorAction.FAIL
+        return not (fails or isinstance(error, FATAL_ERRORS))
+
+    def fail(self, error: BaseException, note: str) -> NoReturn:
+        """Raise what names the operator and the user's line, with a note.
+
+        Raises:
+            UserFunctionError: From ``error``, unless that is one.
+        """
+        failure = self.user_error(error)
+        failure.add_note(note)
+        if failure is error:
+            raise failure
+        raise failure from error
 
     def user_error(self, error: BaseException) -> UserFunctionError | StopTask:
         """Return the error that names the operator and the user's line."""
