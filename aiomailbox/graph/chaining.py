@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from aiomailbox.exchange import ForwardPartitioner
-from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node, resolve_nodes
+from aiomailbox.graph.job_graph import (
+    CHAIN_DEPTH_MAX,
+    Edge,
+    JobGraph,
+    JobVertex,
+    Node,
+    resolve_nodes,
+)
 from aiomailbox.graph.transformation import ChainingStrategy, Transformation
 from aiomailbox.ids import VertexId
 
@@ -58,7 +65,13 @@ def build_job_graph(
         is_apart = parent_apart and any(
             edge.source.stays_in_parent != node.stays_in_parent for edge in edges
         )
-        if chaining and not is_apart and len(edges) == 1 and is_chainable(edges[0]):
+        if (
+            chaining
+            and not is_apart
+            and len(edges) == 1
+            and is_chainable(edges[0])
+            and edges[0].source.chain_depth < CHAIN_DEPTH_MAX
+        ):
             edges[0].chained = True
             head = heads[edges[0].source.index]
         else:

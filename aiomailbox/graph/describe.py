@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aiomailbox.graph.job_graph import (
+    CHAIN_DEPTH_MAX,
     DEFAULT_SLOT_SHARING_GROUP,
     Edge,
     JobGraph,
@@ -52,6 +53,8 @@ def describe_text(
             buffers = channels * buffers_per_channel + partitions * floating_buffers
             total_buffers += buffers
             side = f" side output {edge.tag.id!r}" if edge.tag else ""
+            if edge.source.chain_depth == CHAIN_DEPTH_MAX:
+                lines.append(f"    (a chain ends after {CHAIN_DEPTH_MAX} operators)")
             lines.append(
                 f"    ={edge.partitioner.name}=>{side} "
                 f"[{graph.vertex_of(edge.target).id}] {edge.target.name}: "

@@ -20,6 +20,10 @@ from aiomailbox.records import OutputTag
 
 DEFAULT_SLOT_SHARING_GROUP: Final = "default"
 
+# Each operator of a chain is called by the one before it, through a dozen frames where
+# timers fire: so deep a chain leaves the user's functions half of Python's 1,000.
+CHAIN_DEPTH_MAX: Final = 32
+
 
 @dataclass(slots=True, eq=False)
 class Node:
@@ -43,6 +47,20 @@ class Node:
     def name(self) -> str:
         """The operator's name."""
         return self.transformation.name
+
+    @property
+    def chain_depth(self) -> int:
+        """How many operators of its chain lie on the way to it, itself included."""
+        depth, node = 1, self
+        while (edge := node.chained_edge) is not None:
+            depth, node = depth + 1, edge.source
+        return depth
+
+    @property
+    def chained_edge(self) -> Edge | None:
+        """The edge from the operator of its chain that calls it; None at a head."""
+        edges = (edge for united in self.in_edges for edge in united)
+        return next((edge for edge in edges if edge.chained), None)
 
     @property
     def stays_in_parent(self) -> bool:

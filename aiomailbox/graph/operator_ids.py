@@ -12,6 +12,7 @@ Concept:
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -38,12 +39,14 @@ def operator_ids(transformations: Iterable[Transformation]) -> list[OperatorId]:
     listed = list(transformations)
     taken = {item.uid for item in listed}
     known: dict[int, OperatorId] = {}
+    # How many twins there are so far: of thousands, each would be compared with all.
+    twins: Counter[str] = Counter()
     for item in listed:
-        number = 0
-        found = OperatorId(item.uid or _derived(item, known, number))
+        first = _derived(item, known, 0)
+        found = OperatorId(item.uid or first)
         while item.uid is None and found in taken:
-            number += 1
-            found = OperatorId(_derived(item, known, number))
+            twins[first] += 1
+            found = OperatorId(_derived(item, known, twins[first]))
         taken.add(found)
         known[id(item)] = found
     return [known[id(item)] for item in listed]

@@ -151,7 +151,7 @@ from aiomailbox.operators.sources.source import (
 )
 from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
 from aiomailbox.operators.stateless.fused_source import StageKind
-from aiomailbox.operators.stateless.fusion import FusedOperator, fuse
+from aiomailbox.operators.stateless.fusion import FusedOperator, fused
 from aiomailbox.operators.stateless.operators import (
     FilterOperator,
     FlatMapOperator,
@@ -292,7 +292,7 @@ __all__ = [
     "fail",
     "field_or_function",
     "first",
-    "fuse",
+    "fused",
     "is_async_aggregate",
     "is_async_callable",
     "is_closing",

@@ -15,12 +15,11 @@ from functools import partial
 from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox import MailboxExecutor, MailboxProcessor
 from aiomailbox.operators import (
-    FusedOperator,
     Input,
     Operator,
     OperatorSnapshot,
     Pending,
-    StatelessOperator,
+    fused,
     naming_hook,
 )
 from aiomailbox.records import OutputTag, StopMode
@@ -258,29 +257,22 @@ def _way(
 
 def _fused(link: Link, links: dict[int, Link], outgoing: list[OutgoingEdge]) -> Link:
     """Fuse a stateless operator with what follows, if nothing else hears it."""
-    if len(outgoing) != 1 or not isinstance(link.operator, StatelessOperator):
+    if len(outgoing) != 1:
         return link
     edge = outgoing[0]
     if edge.tag is not None or edge.target is None:
         return link
     following = links[edge.target]
-    parts = _parts(following.operator)
-    if not parts:
+    operator = fused(link.operator, following.operator)
+    if operator is None:
         return link
-    fused = FusedOperator([link.operator, *parts])
-    fused.setup(link.operator.context, following.operator.output)
+    operator.setup(link.operator.context, following.operator.output)
     return Link(
-        fused,
+        operator,
         link.members + following.members,
         link.mailbox,
         link.timers + following.timers,
     )
-
-
-def _parts(operator: Operator) -> list[StatelessOperator]:
-    if isinstance(operator, FusedOperator):
-        return operator.parts
-    return [operator] if isinstance(operator, StatelessOperator) else []
 
 
 async def _run_queued_mail(mailbox: MailboxExecutor) -> None:

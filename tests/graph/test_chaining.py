@@ -19,7 +19,7 @@ from aiomailbox.graph import (
     build_job_graph,
     is_chainable,
 )
-from aiomailbox.graph.job_graph import resolve_nodes
+from aiomailbox.graph.job_graph import CHAIN_DEPTH_MAX, resolve_nodes
 from aiomailbox.operators import Operator
 from aiomailbox.records import OutputTag
 
@@ -154,3 +154,29 @@ def test_inputs_of_several_groups_lead_back_to_the_default_one(item: Any) -> Non
         node.name: node.slot_sharing_group for node in resolve_nodes([both], 1, None)
     }
     assert groups == {"a": "default", "slow": "gpu", "both": "default"}
+
+
+def line(item: Any, length: int) -> Any:
+    """Return the last of so many operators in a row."""
+    last = item("0")
+    for number in range(1, length):
+        last = item(str(number), last)
+    return last
+
+
+def test_a_chain_ends_where_its_operators_would_call_each_other_too_deep(
+    item: Any,
+) -> None:
+    """Each is called by the one before it, and Python's stack has an end."""
+    graph = build_job_graph("job", [line(item, 2 * CHAIN_DEPTH_MAX + 3)])
+    lengths = [len(vertex.nodes) for vertex in graph.vertices]
+    assert lengths == [CHAIN_DEPTH_MAX, CHAIN_DEPTH_MAX, 3]
+    exchanges = [edge for vertex in graph.vertices for edge in vertex.out_edges]
+    assert [type(edge.partitioner) for edge in exchanges] == [ForwardPartitioner] * 2
+
+
+def test_a_chain_may_have_any_number_of_branches(item: Any) -> None:
+    source = item("source")
+    sinks = [item(f"sink {n}", source) for n in range(3 * CHAIN_DEPTH_MAX)]
+    (vertex,) = build_job_graph("job", sinks).vertices
+    assert {node.chain_depth for node in vertex.nodes} == {1, 2}

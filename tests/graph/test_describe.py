@@ -95,3 +95,12 @@ def test_mermaid_draws_vertices_and_edges(item: Any, via: Any) -> None:
 def test_mermaid_is_not_broken_by_names(item: Any) -> None:
     graph = build_job_graph("job", [item('say "hi"')])
     assert "v0[\"say 'hi' x 1\"]" in describe_mermaid(graph)
+
+
+def test_the_end_of_a_long_chain_is_explained(item: Any) -> None:
+    last = item("0")
+    for number in range(1, 40):
+        last = item(str(number), last)
+    text = text_of(build_job_graph("job", [last]))
+    assert text.count("(a chain ends after 32 operators)") == 1
+    assert "=FORWARD=> [1] 32:" in text

@@ -16,12 +16,15 @@ from __future__ import annotations
 import functools
 import linecache
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 _INDENT: Final = "    "
+# CPython nests 20 blocks; each flat_map is a loop inside a try.
+_NESTED_MAX: Final = 4
+_STAGES_MAX: Final = 64
 
 
 class StageKind(Enum):
@@ -30,6 +33,16 @@ class StageKind(Enum):
     MAP = "map"
     FILTER = "filter"
     FLAT_MAP = "flat_map"
+
+
+def is_compilable(kinds: Sequence[StageKind]) -> bool:
+    """Say whether one loop may have these stages; longer chains take several loops.
+
+    Example:
+        >>> is_compilable([StageKind.MAP] * 20), is_compilable([StageKind.FLAT_MAP] * 9)
+        (True, False)
+    """
+    return len(kinds) <= _STAGES_MAX and kinds.count(StageKind.FLAT_MAP) <= _NESTED_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Operator, Output, Pending
 from aiomailbox.operators.stateless.fused_loop import FusedLoop
+from aiomailbox.operators.stateless.fused_source import is_compilable
 from aiomailbox.operators.stateless.operators import StatelessOperator
 from aiomailbox.records import Run
 
@@ -20,7 +20,7 @@ class FusedOperator(Operator):
     its own side outputs.
 
     Args:
-        parts: The operators, in order.
+        parts: The operators, in order; no more than `is_compilable` allows.
 
     Example:
         >>> from aiomailbox.operators.stateless.operators import (
@@ -57,32 +57,31 @@ class FusedOperator(Operator):
         return self._loop.process(run)
 
 
-def fuse(operators: Sequence[Operator]) -> list[Operator]:
-    """Replace adjacent synchronous stateless operators by a `FusedOperator` each.
+def fused(first: Operator, following: Operator) -> FusedOperator | None:
+    """Return both as one operator; None if they cannot be.
 
     Args:
-        operators: A chain in which the results of each operator go to the next one and
-            nowhere else (side outputs apart).
-
-    Returns:
-        The chain to run; an operator that has no fusable neighbour is unchanged.
+        first: An operator whose results go to ``following`` and nowhere else (side
+            outputs apart).
+        following: The next one, which may be fused itself.
 
     Example:
-        >>> from aiomailbox.operators.stateless.operators import (
-        ...     FilterOperator,
-        ...     MapOperator,
-        ... )
-        >>> [type(o).__name__ for o in fuse([MapOperator(abs), FilterOperator(bool)])]
-        ['FusedOperator']
+        >>> from aiomailbox.operators.stateless.operators import MapOperator
+        >>> [
+        ...     type(part).__name__
+        ...     for part in fused(MapOperator(abs), MapOperator(str)).parts
+        ... ]
+        ['MapOperator', 'MapOperator']
+        >>> fused(MapOperator(abs), Operator())
     """
-    fused: list[Operator] = []
-    for is_stateless, group in itertools.groupby(
-        operators, key=lambda operator: isinstance(operator, StatelessOperator)
-    ):
-        parts = list(group)
-        stateless = [part for part in parts if isinstance(part, StatelessOperator)]
-        if is_stateless and len(stateless) > 1:
-            fused.append(FusedOperator(stateless))
-        else:
-            fused += parts
-    return fused
+    if not isinstance(first, StatelessOperator):
+        return None
+    if isinstance(following, FusedOperator):
+        parts = [first, *following.parts]
+    elif isinstance(following, StatelessOperator):
+        parts = [first, following]
+    else:
+        return None
+    return (
+        FusedOperator(parts) if is_compilable([part.kind for part in parts]) else None
+    )

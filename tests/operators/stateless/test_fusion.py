@@ -20,7 +20,7 @@ from aiomailbox.operators import (
     Operator,
     StageKind,
     dead_letter,
-    fuse,
+    fused,
     skip,
     stateless,
 )
@@ -450,21 +450,31 @@ def test_a_cut_anywhere_changes_nothing(values, cut, chance: random.Random):
     assert before.output + after.output == whole.output
 
 
-def test_fuse_joins_neighbours_and_leaves_the_others_alone():
-    stateful = Operator()
-    lonely = MapOperator(abs)
-    chain = fuse([MapOperator(abs), FilterOperator(bool), stateful, lonely])
-    assert [type(operator) for operator in chain] == [
-        FusedOperator,
-        Operator,
-        MapOperator,
-    ]
-    assert chain[1:] == [stateful, lonely]
+def test_stateless_neighbours_are_fused_and_others_are_left_alone():
+    both = fused(MapOperator(abs), FilterOperator(bool))
+    assert [part.kind.value for part in both.parts] == ["map", "filter"]
+    more = fused(FilterOperator(bool), both)
+    assert [part.kind.value for part in more.parts] == ["filter", "map", "filter"]
+    assert fused(Operator(), MapOperator(abs)) is None
+    assert fused(MapOperator(abs), Operator()) is None
 
 
 def test_async_operators_are_not_fused():
     asking = stateless(StageKind.MAP, later)
-    assert fuse([asking, asking]) == [asking, asking]
+    assert fused(asking, asking) is None
+
+
+def test_no_loop_has_more_stages_than_python_can_nest():
+    """Each flat_map is a loop in a try: of these CPython nests twenty."""
+    loop = FlatMapOperator(lambda n: [n])
+    count = 1
+    while (longer := fused(FlatMapOperator(lambda n: [n]), loop)) is not None:
+        loop, count = longer, count + 1
+    assert 2 <= count <= 8
+    with OneInputHarness(loop) as harness:
+        harness.process_run([1, 2])
+        harness.process_run([3], [5])
+        assert harness.values == [1, 2, 3]
 
 
 def test_a_partial_is_a_function_as_any_other():
