@@ -20,7 +20,6 @@ from aiomailbox.eventtime.generators import (
     check_before_end_of_time,
 )
 from aiomailbox.eventtime.idleness import RelativeClock, WithIdleness
-from aiomailbox.eventtime.interruptible import InterruptibleWatermarks
 from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
 from aiomailbox.eventtime.multiplexer import WatermarkOutputMultiplexer
 from aiomailbox.eventtime.output import OutputGuard, WatermarkOutput
@@ -35,6 +34,8 @@ from aiomailbox.eventtime.timer_queue import Timer, TimerQueue
 from aiomailbox.eventtime.timers import (
     InternalTimerService,
     KeyContext,
+    Piece,
+    Results,
     TimerSnapshot,
     Triggerable,
 )
@@ -54,16 +55,17 @@ __all__ = [
     "CombinedWatermark",
     "InputWatermarks",
     "InternalTimerService",
-    "InterruptibleWatermarks",
     "KeyContext",
     "ManualProcessingTimeService",
     "NoWatermarks",
     "OutputGuard",
     "PartialWatermark",
     "Pending",
+    "Piece",
     "ProcessingTimeCallback",
     "ProcessingTimeService",
     "RelativeClock",
+    "Results",
     "StatusWatermarkValve",
     "Timer",
     "TimerHandle",

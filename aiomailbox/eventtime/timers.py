@@ -2,15 +2,19 @@
 
 Theory of operation: a firing sets the key, removes the timer and calls the operator,
 and the earliest timer is looked up afresh each time, so that what a callback registers
-or deletes counts at once. A callback that must be awaited turns the rest of the
-firings into an awaitable. Of all processing-time timers only the earliest is armed
-with the processing-time service.
+or deletes counts at once. Timers fire in pieces: whoever made the service says when the
+next one comes, and between two pieces the timers that are left are all there is to go
+on from. Of all processing-time timers only the earliest is armed with the
+processing-time service; when it fires, so do all that are due by then.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat
 from typing import Any, Final, Protocol
 
 from aiomailbox.errors import StateError
@@ -23,9 +27,19 @@ from aiomailbox.eventtime.timer_queue import Timer, TimerQueue
 from aiomailbox.keygroups import KeyGroupAssigner, KeyGroupRange
 from aiomailbox.records import MIN_TIMESTAMP
 
-__all__ = ["InternalTimerService", "KeyContext", "TimerSnapshot", "Triggerable"]
+__all__ = [
+    "InternalTimerService",
+    "KeyContext",
+    "Piece",
+    "Results",
+    "TimerSnapshot",
+    "Triggerable",
+]
 
 _Rows = list[tuple[int, Any, Any]]
+
+# Does at most so many steps of something, and says whether there is nothing left.
+Piece = Callable[[int], bool | Awaitable[bool]]
 
 
 class KeyContext(Protocol):
@@ -78,8 +92,39 @@ class Cancellation(Protocol):
         ...
 
 
+class Results(Protocol):
+    """Where results of callbacks are collected.
+
+    Attributes:
+        has_passed: Whether so many were collected since the last time that some have
+            gone out already: then it is time to look whether there is room for more.
+    """
+
+    has_passed: bool
+
+
 class _Never:
     cancelled: Final = False
+
+
+class _Nowhere:
+    has_passed = False
+
+
+def all_at_once(piece: Piece) -> Pending:
+    """Do one piece after the other, without a pause."""
+    done = piece(sys.maxsize)
+    while done is False:
+        done = piece(sys.maxsize)
+    return None if done is True else _rest_at_once(piece, done)
+
+
+async def _rest_at_once(piece: Piece, done: bool | Awaitable[bool]) -> None:
+    while done is not True:
+        if done is not False:
+            done = await done
+        if not done:
+            done = piece(sys.maxsize)
 
 
 class InternalTimerService:
@@ -99,6 +144,8 @@ class InternalTimerService:
 
     Attributes:
         current_watermark: The last watermark, `MIN_TIMESTAMP` before the first.
+        in_pieces: Lets timers fire piece by piece; by default without a pause.
+        results: Where callbacks collect results; a piece ends when there are many.
 
     Concept:
         Flink, ``InternalTimerServiceImpl``.
@@ -133,6 +180,8 @@ class InternalTimerService:
         "_processing_time",
         "_target",
         "current_watermark",
+        "in_pieces",
+        "results",
     )
 
     def __init__(
@@ -146,6 +195,8 @@ class InternalTimerService:
         cancellation: Cancellation | None = None,
     ) -> None:
         self.current_watermark = MIN_TIMESTAMP
+        self.in_pieces: Callable[[Piece], Pending] = all_at_once
+        self.results: Results = _Nowhere()
         self._target = target
         self._keys = keys
         self._processing_time = processing_time
@@ -218,40 +269,17 @@ class InternalTimerService:
     def advance_watermark(self, timestamp_ms: int) -> Pending:
         """Set the watermark and fire all event-time timers that it has reached.
 
-        Pass the watermark on only after that, so that what timers emit goes first.
+        Pass the watermark on only after that, so that what timers emit goes first. If
+        there are many it is done in pieces; see ``in_pieces``.
 
         Returns:
             None when everything has fired, else an awaitable that fires the rest.
         """
         self.current_watermark = timestamp_ms
-        return self._fire(self._event, timestamp_ms, self._target.on_event_time)
-
-    def try_advance(
-        self, timestamp_ms: int, should_stop: Callable[[], bool]
-    ) -> bool | Awaitable[bool]:
-        """Set the watermark and fire timers until ``should_stop`` says so.
-
-        At least one timer fires, so that repeating the call comes to an end.
-
-        Args:
-            timestamp_ms: The watermark.
-            should_stop: Asked after each firing.
-
-        Returns:
-            False if ``should_stop`` said so, be it after the last timer: then call again.
-            True if all timers that the watermark has reached have fired; an awaitable
-            of either if a callback must be awaited.
-        """
-        self.current_watermark = timestamp_ms
-        pop_due, fire = self._event.pop_due, self._target.on_event_time
-        while (timer := pop_due(timestamp_ms)) is not None:
-            self._keys.set_current_key(timer.key)
-            pending = fire(timer)
-            if pending is not None:
-                return self._try_advance_after(pending, timestamp_ms, should_stop)
-            if should_stop():
-                return False
-        return True
+        head = self._event.head
+        if head is None or head > timestamp_ms:
+            return None
+        return self.in_pieces(partial(self._fire_event_time, timestamp_ms))
 
     def snapshot(self) -> TimerSnapshot:
         """Return all timers as they are now."""
@@ -295,53 +323,42 @@ class InternalTimerService:
                 for timestamp, key, namespace in rows:
                     queue.add(timestamp, key, namespace)
 
-    def _fire(
-        self, queue: TimerQueue, limit: int, fire: Callable[[Timer], Pending]
-    ) -> Pending:
-        pop_due, set_current_key = queue.pop_due, self._keys.set_current_key
-        cancellation = self._cancellation
-        while not cancellation.cancelled and (timer := pop_due(limit)) is not None:
-            set_current_key(timer.key)
-            pending = fire(timer)
-            if pending is not None:
-                return self._fire_after(pending, queue, limit, fire)
-        return None
+    def _fire_event_time(self, limit: int, count: int) -> bool | Awaitable[bool]:
+        return self._fire(self._event, limit, self._target.on_event_time, count)
 
-    async def _fire_after(
+    def _fire_processing_time(
+        self, timestamp_ms: int, count: int
+    ) -> bool | Awaitable[bool]:
+        # All that is due by now, or a source that registers more than one timer per
+        # turn of the event loop would leave them ever further behind.
+        passed = self._processing_time.current_processing_time() - 1
+        return self._fire(
+            self._processing,
+            max(timestamp_ms, passed),
+            self._target.on_processing_time,
+            count,
+        )
+
+    def _fire(
         self,
-        pending: Awaitable[None],
         queue: TimerQueue,
         limit: int,
         fire: Callable[[Timer], Pending],
-    ) -> None:
-        following: Pending = pending
-        while True:
-            if following is not None:
-                await following
-            if self._cancellation.cancelled:
-                return
-            if (timer := queue.pop_due(limit)) is None:
-                return
-            self._keys.set_current_key(timer.key)
-            following = fire(timer)
-
-    async def _try_advance_after(
-        self,
-        pending: Awaitable[None],
-        timestamp_ms: int,
-        should_stop: Callable[[], bool],
-    ) -> bool:
-        pop_due, fire = self._event.pop_due, self._target.on_event_time
-        following: Pending = pending
-        while True:
-            if following is not None:
-                await following
-            if should_stop():
-                return False
-            if (timer := pop_due(timestamp_ms)) is None:
+        count: int,
+    ) -> bool | Awaitable[bool]:
+        """Fire at most ``count`` timers, and end early with the first that must wait."""
+        pop_due, set_current_key = queue.pop_due, self._keys.set_current_key
+        cancellation, results = self._cancellation, self.results
+        for _ in repeat(None, count):
+            if cancellation.cancelled or (timer := pop_due(limit)) is None:
                 return True
-            self._keys.set_current_key(timer.key)
-            following = fire(timer)
+            set_current_key(timer.key)
+            pending = fire(timer)
+            if pending is not None:
+                return _not_done_after(pending)
+            if results.has_passed:
+                return False
+        return False
 
     def _arm(self, timestamp_ms: int) -> None:
         if self._armed is not None:
@@ -357,8 +374,7 @@ class InternalTimerService:
 
     def _on_processing_time(self, timestamp_ms: int) -> Pending:
         self._armed = None
-        fire = self._target.on_processing_time
-        pending = self._fire(self._processing, timestamp_ms, fire)
+        pending = self.in_pieces(partial(self._fire_processing_time, timestamp_ms))
         if pending is not None:
             return self._arm_head_after(pending)
         self._arm_head()
@@ -367,6 +383,11 @@ class InternalTimerService:
     async def _arm_head_after(self, pending: Awaitable[None]) -> None:
         await pending
         self._arm_head()
+
+
+async def _not_done_after(pending: Awaitable[None]) -> bool:
+    await pending
+    return False
 
 
 def _by_key_group(queue: TimerQueue, groups: KeyGroupAssigner) -> dict[int, _Rows]:

@@ -113,6 +113,12 @@ class OperatorChain:
             with self._naming(link, "open"):
                 await _finish(link.operator.open())
 
+    async def resume(self) -> None:
+        """Go on with what a snapshot interrupted, tail first."""
+        for link in reversed(self.links):
+            with self._naming(link, "resume"):
+                await _finish(link.operator.resume())
+
     def restore(self, snapshots: Mapping[OperatorId, OperatorSnapshot]) -> None:
         """Give each operator the snapshot that was kept under its id."""
         for link in self.links:

@@ -245,6 +245,7 @@ class StreamTask:
         await self.chain.open()
         self._check_cancelled()
         self.lifecycle.advance(TaskState.RUNNING)
+        await self.chain.resume()
         self._input.start()
 
     async def _invoke(self) -> None:

@@ -85,7 +85,8 @@ class WindowOperator(StatefulOperator):
         self._failures = WindowFailures(
             self._spec.on_error, self._emitter.user_function, context, self.output
         )
-        timers = self._timers = self.timer_service("window-timers", self)
+        timers = self.timer_service("window-timers", self, self._collector)
+        self._timers = timers
         self._log = UndoLog() if self._failures.may_fail else None
         self._own_timers: InternalTimerService | UndoableTimers = (
             timers if self._log is None else UndoableTimers(timers, self._log)

@@ -13,13 +13,11 @@ from hypothesis import given, strategies as st
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime import (
     InternalTimerService,
-    InterruptibleWatermarks,
     ManualProcessingTimeService,
     Timer,
     TimerQueue,
 )
 from aiomailbox.keygroups import KeyGroupRange, key_group
-from aiomailbox.mailbox import MailboxProcessor, MailOptions
 from aiomailbox.records import MIN_TIMESTAMP
 
 Reaction = Callable[["Operator", Timer], Any]
@@ -319,104 +317,29 @@ async def test_callbacks_that_must_be_awaited_fire_one_after_the_other() -> None
     assert (log[-1], operator.armed) == (("end", 50), [70])
 
 
-def test_an_interrupted_advance_fires_at_least_one_timer() -> None:
-    operator = Operator()
-    operator.event(10, 20, 30)
-    steps = [operator.timers.try_advance(25, lambda: True) for _ in range(3)]
-    # After the last timer, too: what stopped it goes before what comes next.
-    assert (steps, operator.times) == ([False, False, True], [10, 20])
-
-
 async def test_many_timers_whose_callbacks_are_awaited_do_not_nest() -> None:
     operator = Operator(lambda op, timer: asyncio.sleep(0))
     operator.event(*range(3000))
-    done = operator.timers.try_advance(3000, lambda: False)
-    assert not isinstance(done, bool)
-    assert await done
+    pending = operator.timers.advance_watermark(3000)
+    assert pending is not None
+    await pending
     assert operator.times == list(range(3000))
 
 
-async def test_an_interrupted_advance_can_be_awaited() -> None:
-    operator = Operator(lambda op, timer: asyncio.sleep(1))
-    operator.event(10, 20, 30)
-    for stop, expected in ((True, False), (False, True)):
-        done = operator.timers.try_advance(25, lambda stop=stop: stop)  # type: ignore[misc]
-        assert not isinstance(done, bool)
-        assert await done is expected
-    assert operator.times == [10, 20]
-
-
-async def test_urgent_mail_goes_between_timers_and_the_watermark_comes_last() -> None:
-    """SEM-50."""
-    log: list[Any] = []
-
-    def default_action(controller: Any) -> None:
-        if 100 in log:
-            controller.all_actions_completed()
-
-    processor = MailboxProcessor(default_action)
-    mailbox = processor.executor(0)
-
-    def react(operator: Operator, timer: Timer) -> None:
-        log.append(timer.timestamp)
-        if timer.timestamp == 10:
-            mailbox.execute(log.append, "urgent", options=MailOptions.URGENT)
-
-    operator = Operator(react)
-    operator.event(10, 20, 30)
-    watermarks = InterruptibleWatermarks(mailbox, [operator.timers], log.append)  # type: ignore[arg-type]
-
-    def input_mail() -> None:
-        watermarks.advance(50)
-        assert log == [10]
-        watermarks.advance(100)
-
-    mailbox.execute(input_mail)
-    mailbox.execute(log.append, "record")
-    await processor.run_mailbox_loop()
-    assert log == [10, "urgent", "record", 20, 30, 100]
-
-
-@pytest.mark.parametrize("has_timers", [True, False])
-async def test_the_mail_of_each_timer_comes_before_the_next_and_the_watermark(
-    has_timers: bool,
-) -> None:
-    """MB-124, MB-125."""
-    log: list[Any] = []
-    processor = MailboxProcessor(
-        lambda controller: controller.all_actions_completed() if 200 in log else None
-    )
-    mailbox = processor.executor(0)
-
-    def react(operator: Operator, timer: Timer) -> None:
-        log.append(f"timer {timer.timestamp}")
-        mailbox.execute(
-            log.append, f"mail {timer.timestamp}", options=MailOptions.URGENT
+def test_all_timers_that_are_due_by_now_fire_at_once() -> None:
+    """Else a source could register them faster than one per turn of the event loop."""
+    operator = Operator()
+    armed: list[int] = []
+    register = operator.time.register_timer
+    operator.time.register_timer = (  # type: ignore[method-assign]
+        lambda timestamp, callback: (
+            armed.append(timestamp) or register(timestamp, callback)  # type: ignore[func-returns-value]
         )
-
-    operator = Operator(react)
-    if has_timers:
-        operator.event(10, 20, 110, 120)
-    watermarks = InterruptibleWatermarks(mailbox, [operator.timers], log.append)  # type: ignore[arg-type]
-    mailbox.execute(watermarks.advance, 100)
-    await processor.run_mailbox_step()
-    while log[-1] != 100:
-        assert await processor.run_mailbox_step()
-    mailbox.execute(watermarks.advance, 200)
-    await processor.run_mailbox_loop()
-    assert log == [
-        entry
-        for watermark in (100, 200)
-        for entry in [
-            *[
-                f"{kind} {watermark - 100 + offset}"
-                for offset in (10, 20)
-                for kind in ("timer", "mail")
-                if has_timers
-            ],
-            watermark,
-        ]
-    ]
+    )
+    operator.processing(*range(10, 60))
+    operator.time.set_current_time(40)
+    assert operator.times == list(range(10, 41))
+    assert armed == [10, 40, 41]
 
 
 @given(

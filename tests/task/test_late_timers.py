@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.eventtime import (
-    InternalTimerService,
-    InterruptibleWatermarks,
-    ManualProcessingTimeService,
-)
-from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.mailbox import MailOptions
-from aiomailbox.operators import Operator, StatefulOperator
+from aiomailbox.operators import StatefulOperator
 from aiomailbox.records import (
     EndOfData,
     EndOfPartition,
@@ -25,23 +19,17 @@ from aiomailbox.records import (
 from aiomailbox.task import TaskState
 
 
-class Timed(Operator):
+class Timed(StatefulOperator):
     """Has event-time timers; after each of them urgent mail waits."""
 
     def __init__(self, timestamps: list[int]) -> None:
+        super().__init__()
         self.timestamps = timestamps
 
     def open(self) -> None:
-        timers = InternalTimerService(
-            self, self, ManualProcessingTimeService(), 128, KeyGroupRange(0, 127)
-        )
+        timers = self.timer_service("timers", self)
         for timestamp in self.timestamps:
             timers.register_event_time_timer("k", None, timestamp)
-        self.watermarks = InterruptibleWatermarks(
-            self.context.mailbox, [timers], self.output.emit_watermark
-        )
-
-    def set_current_key(self, key: Any) -> None: ...
 
     def on_event_time(self, timer: Any) -> Any:
         run = ListRun([f"mail {timer.timestamp}"])
@@ -50,11 +38,10 @@ class Timed(Operator):
         )
         return self.output.emit_run(ListRun([f"timer {timer.timestamp}"]))
 
-    def process_watermark(self, timestamp_ms: int) -> Any:
-        return self.watermarks.advance(timestamp_ms)
+    def on_processing_time(self, timer: Any) -> Any: ...
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 20])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 20, 5_000])
 async def test_a_watermark_that_waits_comes_before_the_end_of_data(
     bench: Any, count: int
 ) -> None:
@@ -62,17 +49,22 @@ async def test_a_watermark_that_waits_comes_before_the_end_of_data(
     (producer,) = bench.input()
     timestamps = list(range(1, count + 1))
     bench.add(lambda: Timed(timestamps))
+    bench.plans[0].is_keyed = True
     consumer = bench.output(permits=64)
     bench.start()
-    producer.watermark(50)
+    producer.watermark(50_000)
     producer.end()
+    while not bench.runner.done():
+        await asyncio.sleep(0.01)
+        consumer.read()
     assert await bench.end() is None
-    assert consumer.read() == [
-        *[each for t in timestamps for each in (f"timer {t}", f"mail {t}")],
-        Watermark(50),
-        EndOfData(),
-        EndOfPartition(),
-    ]
+    consumer.read()
+    elements = consumer.elements
+    timers = [each for each in elements if str(each).startswith("timer")]
+    assert timers == [f"timer {t}" for t in timestamps]
+    assert elements.index(Watermark(50_000)) > elements.index(timers[-1])
+    assert elements[-2:] == [EndOfData(), EndOfPartition()]
+    assert len(elements) == 2 * count + 3
 
 
 @pytest.mark.parametrize("mode", list(StopMode))

@@ -82,8 +82,8 @@ class TransformWithStateOperator(StatefulOperator):
         """Bind state and timers, and let the processor make its own."""
         context = self.context
         self._keys = KeyReader(self._key, self)
-        self._timers = self.timer_service("timers", self)
         self._collector = Collector(self.output)
+        self._timers = self.timer_service("timers", self, self._collector)
         self._failures = RecordFailures(
             fail, self.processor.handleInputRows, context, self.output
         )

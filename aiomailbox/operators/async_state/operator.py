@@ -168,11 +168,14 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         taken = self._take_rows(run, keys, 0)
         return None if taken == len(run) else self._take_the_rest(run, keys, taken)
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Let due timers follow the rows before them, and the watermark follow all."""
-        self.watermark_ms = timestamp_ms
+    def fire(self, timestamp_ms: int) -> Pending:
+        """Let due timers follow the rows before them, as far as there is room."""
         # Calls on_event_time, which only puts the timers behind the rows of their keys.
-        self._timers.advance_watermark(timestamp_ms)
+        return self._timers.advance_watermark(timestamp_ms)
+
+    def _pass_watermark(self, timestamp_ms: int) -> Pending:
+        """Let the watermark follow all rows and timers before it."""
+        self._is_firing = False
         return self._take_control(Watermark(timestamp_ms))
 
     def process_status(self, status: WatermarkStatus) -> Pending:
@@ -181,15 +184,20 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 
     def on_event_time(self, timer: Timer) -> Pending:
         """Take a timer that the watermark has reached."""
-        assert self._flow is not None, "a watermark before open"
-        self._flow.take_timer(timer, TimeDomain.EVENT_TIME, self.watermark_ms)
-        return None
+        return self._take_timer(timer, TimeDomain.EVENT_TIME)
 
     def on_processing_time(self, timer: Timer) -> Pending:
         """Take a timer that wall-clock time has passed."""
-        if self._flow is not None:
-            self._flow.take_timer(timer, TimeDomain.PROCESSING_TIME, self.watermark_ms)
-        return None
+        return self._take_timer(timer, TimeDomain.PROCESSING_TIME)
+
+    def _take_timer(self, timer: Timer, domain: TimeDomain) -> Pending:
+        assert self._flow is not None, "timers fire after open"
+        self._flow.take_timer(timer, domain, self.watermark_ms)
+        return None if self._queue.held < self._places else self._some_room()
+
+    async def _some_room(self) -> None:
+        while self._queue.held >= self._places:
+            await self._emitter.wait_for_change()
 
     def end_input(self) -> Pending:
         """Wait until all rows and due timers have taken effect."""

@@ -36,6 +36,7 @@ class Collector:
     Attributes:
         timestamp: The event time that results get, milliseconds; `MIN_TIMESTAMP` for
             none. Set by the operator before each call of the function.
+        has_passed: Whether a piece has gone out, or is held, since `emit`.
 
     Invariants:
         An output that must be waited for gets nothing before that: pieces are held, as
@@ -64,6 +65,7 @@ class Collector:
         "_sides",
         "_timestamps",
         "_values",
+        "has_passed",
         "timestamp",
     )
 
@@ -76,6 +78,7 @@ class Collector:
         self._held: list[_Held] = []
         self._holds = False
         self._failure: BaseException | None = None
+        self.has_passed = False
         self.timestamp = MIN_TIMESTAMP
 
     def collect(self, value: Any) -> None:
@@ -146,6 +149,7 @@ class Collector:
         """
         if self._failure is not None:
             raise self._failure
+        self.has_passed = False
         if self._pending is not None:
             return self._emit_held()
         pending: Pending = None
@@ -172,6 +176,7 @@ class Collector:
         """Pass a piece on while the function runs, or hold it until it has returned."""
         if self._failure is not None:
             raise self._failure
+        self.has_passed = True
         try:
             if self._pending is None and not self._holds:
                 self._pending = emit(*args)

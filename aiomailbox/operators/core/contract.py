@@ -207,6 +207,10 @@ class Operator:
         """Acquire resources; downstream operators are open already."""
         return None
 
+    def resume(self) -> Pending:
+        """Go on with what a snapshot interrupted; called once all operators are open."""
+        return None
+
     def process_run(self, run: Run) -> Pending:
         """Process records; by default one by one through `process_element`."""
         return _each(self.process_element, run, 0)

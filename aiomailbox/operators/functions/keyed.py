@@ -98,8 +98,8 @@ class KeyedFunctionOperator(StatefulOperator):
 
     def open(self) -> Pending:
         """Bind state and timers, and open the function."""
-        self._timers = self.timer_service("timers", self)
         self._collector = Collector(self.output)
+        self._timers = self.timer_service("timers", self, self._collector)
         self._context = KeyedProcessContext(self.context, self._collector, self._timers)
         self._context.current_watermark = self.watermark_ms
         if not has_on_timer(self.function):

@@ -85,7 +85,7 @@ class KeyedJoinOperator(StatefulOperator, TwoInputOperator):
         self._calls = PairCalls(
             self.function, self._pair_context, self._collector, self._failures
         )
-        self._timers = self.timer_service("join-timers", self)
+        self._timers = self.timer_service("join-timers", self, self._collector)
         self._dropped = context.metrics.counter("late_records_dropped")
         self._is_open = True
         self._life = FunctionLife(self.function)

@@ -99,8 +99,8 @@ class MatchOperator(StatefulOperator):
         self._keys = KeyReader(self._key, self)
         self._records = store.get_map(MapStateDescriptor("records"))
         self._partials = store.get_value(ValueStateDescriptor("partials", default=()))
-        self._timers = self.timer_service("timers", self)
         self._collector = Collector(self.output)
+        self._timers = self.timer_service("timers", self, self._collector)
         wheres = (step.where for step in self._pattern.steps if step.where is not None)
         self._failures = RecordFailures(
             self.on_error, next(wheres, advance), self.context, self.output

@@ -1,0 +1,96 @@
+"""Work of an operator that loops over its state, done in pieces.
+
+Theory of operation: a watermark may fire a million timers. They fire in pieces, and
+between two pieces the operator looks around: what was emitted goes out; where the
+output has no room left, or the slice is over, it waits for that, and the task takes
+mail but no records meanwhile. A piece is as long as a quarter of a slice, so that the
+clock is not read per timer; what has to be awaited is a piece of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiomailbox.eventtime import Piece
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Output, Pending
+from aiomailbox.records import RUN_LENGTH_MAX
+
+__all__ = ["Pieces"]
+
+_PIECE_S: Final = 0.000_25
+
+
+class Pieces:
+    """Does work of an operator piece by piece.
+
+    Args:
+        context: The operator's: its clock, and its mailbox to pause for.
+        output: Looked at between two pieces.
+        flush: Passes on what the pieces have emitted so far; called before a pause, in
+            which the operator may be snapshotted.
+
+    Concept:
+        Flink, ``MailboxWatermarkProcessor``; there, records are processed between two
+        timers of one watermark.
+    """
+
+    __slots__ = ("_availability", "_count", "_flush", "_mailbox", "_monotonic")
+
+    def __init__(
+        self, context: RuntimeContext, output: Output, flush: Callable[[], Pending]
+    ) -> None:
+        self._mailbox = context.mailbox
+        self._monotonic = context.clock.monotonic
+        self._availability = output.availability
+        self._flush = flush
+        self._count = 1
+
+    def run(self, piece: Piece) -> Pending:
+        """Do all pieces, with a pause between two of them where it is time for one.
+
+        Args:
+            piece: Does at most as many steps as it is told, and says whether there is
+                nothing left; or returns an awaitable of that.
+        """
+        monotonic, mailbox = self._monotonic, self._mailbox
+        availability = self._availability
+        while True:
+            started = monotonic()
+            done = piece(self._count)
+            if done is True:
+                return None
+            if done is not False:
+                return self._run_rest(piece, done)
+            self._adapt(monotonic() - started)
+            if mailbox.should_interrupt(any_mail=True) or not availability.available:
+                return self._run_rest(piece, None)
+
+    async def _run_rest(self, piece: Piece, done: Awaitable[bool] | None) -> None:
+        mailbox, availability = self._mailbox, self._availability
+        while done is None or not await done:
+            flushed = self._flush()
+            if flushed is not None:
+                await flushed
+            if not availability.available:
+                await mailbox.pause_until(availability)
+            if mailbox.should_interrupt(any_mail=True):
+                await mailbox.pause()
+            started = self._monotonic()
+            following = piece(self._count)
+            if following is True:
+                return
+            done = None
+            if following is False:
+                self._adapt(self._monotonic() - started)
+            else:
+                done = following
+
+    def _adapt(self, elapsed_s: float) -> None:
+        """Let a piece take a quarter of a slice: it grows slowly and falls at once."""
+        longest = min(2 * self._count, RUN_LENGTH_MAX)
+        if elapsed_s * longest <= _PIECE_S * self._count:
+            self._count = longest
+        else:
+            self._count = max(1, int(_PIECE_S * self._count / elapsed_s))
