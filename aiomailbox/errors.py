@@ -6,6 +6,7 @@ outside went wrong (a task, a peer, a disk) and the restart strategy decides.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 
@@ -370,6 +371,36 @@ class UnsupportedColumnError(UsageError):
 
 class SinkError(WorldError):
     """A sink's target cannot be written."""
+
+
+class RecordsRefusedError(WorldError):
+    """A sink's writer did not take some records; the sink's ``on_error`` says what then.
+
+    Raised by ``write_run`` of a writer that can tell which ones. It gets the rest of the
+    run then, from ``seen`` on, if ``on_error`` lets the job go on.
+
+    Args:
+        errors: Why, by the record's index in the run; at least one.
+        seen: The records before this index are dealt with: those not in ``errors``
+            are taken.
+
+    Raises:
+        InvalidArgumentError: If there are no errors, or one is not before ``seen``.
+
+    Example:
+        >>> RecordsRefusedError({1: ValueError("no price")}, seen=2)
+        RecordsRefusedError("1 of 2 records refused, first ValueError('no price')")
+    """
+
+    def __init__(self, errors: Mapping[int, BaseException], seen: int) -> None:
+        if not errors or max(errors) >= seen:
+            raise InvalidArgumentError(
+                "errors", f"{dict(errors)!r} are not errors of {seen} records"
+            )
+        self.errors = errors
+        self.seen = seen
+        first = errors[min(errors)]
+        super().__init__(f"{len(errors)} of {seen} records refused, first {first!r}")
 
 
 class TargetExistsError(UsageError, FileExistsError):

@@ -22,6 +22,7 @@ from aiomailbox.operators import (
     SinkOperator,
     StageKind,
     check_function,
+    check_on_error,
     describe,
     field_or_function,
     is_async_callable,
@@ -177,6 +178,7 @@ def sink_transformation(
     sink: Sink | Callable[[Any], Any],
     origins: list[Origin],
     others: list[Transformation],
+    on_error: OnError,
 ) -> Transformation:
     """Return the end of a stream, with a name that no other sink has.
 
@@ -184,6 +186,7 @@ def sink_transformation(
         sink: A sink, or a function that is called with each record.
         origins: What goes into it.
         others: The job's other sinks.
+        on_error: What to do with a record that it refuses.
     """
     functions: tuple[FunctionInfo, ...] = ()
     if hasattr(sink, "create_writer"):
@@ -198,5 +201,5 @@ def sink_transformation(
     while name in taken:
         name = f"{base}-{number}"
         number += 1
-    factory = partial(SinkOperator, found)
+    factory = partial(SinkOperator, found, on_error=check_on_error(on_error))
     return Transformation(name, factory, [origins], functions=functions, sink=found)

@@ -283,13 +283,38 @@ class DataStream(
         check_kind(tag, OutputTag, "tag", "Write am.OutputTag('late').")
         return DataStream(self._definition, [Origin(self._operator, None, tag)])
 
-    def sink_to(self, sink: Sink | Callable[[T], Any]) -> DataStream[T]:
+    def sink_to(
+        self, sink: Sink | Callable[[T], Any], *, on_error: OnError = fail
+    ) -> DataStream[T]:
         """End the stream in a sink, or in a function that is called with each record.
 
+        Args:
+            sink: The sink, or the function.
+            on_error: What to do with a record for which the function raises, or that
+                the sink refuses because of what it is. A sink that cannot be written
+                fails the job in any case.
+
         Returns:
-            The sink, to give it a name, a uid or a parallelism.
+            The sink, to give it a name, a uid or a parallelism, and to take its dead
+            letters from.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> sums, refused = [0], am.OutputTag("refused")
+            >>> def add(number):
+            ...     sums.append(sums[-1] + number)
+            >>> numbers = env.from_collection([1, 2, "three", 4])
+            >>> sink = numbers.sink_to(add, on_error=am.dead_letter(refused))
+            >>> letters = sink.get_side_output(refused)
+            >>> am.run(letters.map(lambda letter: letter.record).collect())
+            ['three']
+            >>> sums
+            [0, 1, 3, 7]
         """
-        item = sink_transformation(sink, self._origins, self._definition.sinks)
+        item = sink_transformation(
+            sink, self._origins, self._definition.sinks, on_error
+        )
         self._definition.sinks.append(item)
         return DataStream(self._definition, [Origin(item)])
 

@@ -85,27 +85,14 @@ class BatchMaker:
         """
         schema = self.schema
         if schema is None:
-            schema = self.schema = _in_micros(batch.schema)
-        if batch.schema.equals(schema):
-            return batch
-        names = batch.schema.names
-        extra = sorted(set(names) - set(schema.names))
-        if extra:
-            raise RecordTypeError(
-                "record", f"columns {extra} are not in the schema", "Give schema=."
-            )
-        columns = [
-            _cast(batch.column(names.index(field.name)), field)
-            if names.count(field.name) == 1
-            else _no_column(field, names)
-            for field in schema
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+            schema = _in_micros(batch.schema)
+        if not batch.schema.equals(schema):
+            batch = _fitted(batch, schema)
+        self.schema = schema
+        return batch
 
     def _from_records(self, records: list[Any]) -> pa.RecordBatch:
-        shape = self._shape
-        if shape is None:
-            shape = self._shape = record_shape(records[0])
+        shape = self._shape or record_shape(records[0])
         self._check(records, shape)
         try:
             columns = shape.columns(records)
@@ -116,7 +103,7 @@ class BatchMaker:
                 f"{error!r}",
                 "All records must be of one form.",
             ) from error
-        schema = self.schema = self._schema_for(shape, columns)
+        schema = self._schema_for(shape, columns)
         by_name = dict(zip(shape.names, columns, strict=True))
         extra = sorted(set(shape.names) - set(schema.names))
         if extra:
@@ -129,7 +116,10 @@ class BatchMaker:
             else _no_column(field, list(shape.names))
             for field in schema
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        # Only now: what is refused decides nothing about what follows.
+        self._shape, self.schema = shape, schema
+        return batch
 
     def _schema_for(self, shape: RecordShape, columns: list[list[Any]]) -> pa.Schema:
         """Return the schema; a column that was None so far gets its type when not."""
@@ -153,6 +143,22 @@ class BatchMaker:
                     f"{record!r} has other fields than the first, {list(shape.names)}",
                     "All records must be of one form.",
                 )
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    names = batch.schema.names
+    extra = sorted(set(names) - set(schema.names))
+    if extra:
+        raise RecordTypeError(
+            "record", f"columns {extra} are not in the schema", "Give schema=."
+        )
+    columns = [
+        _cast(batch.column(names.index(field.name)), field)
+        if names.count(field.name) == 1
+        else _no_column(field, names)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def record_batches(schema: pa.Schema | None = None) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from types import CoroutineType
 from typing import Any
 
-from aiomailbox.errors import UserFunctionError
+from aiomailbox.errors import RecordsRefusedError
 from aiomailbox.operators import (
     USER_ERRORS,
     CommitterContext,
@@ -16,7 +16,6 @@ from aiomailbox.operators import (
     is_async_callable,
     is_closing,
     refuse_coroutine,
-    user_location,
 )
 from aiomailbox.records import Run
 
@@ -46,12 +45,11 @@ class FunctionSink:
     stays_in_parent = True
 
     def __init__(self, function: Callable[[Any], object]) -> None:
-        check_function(function, "function", arity=1)
-        self._function = function
+        self.function = check_function(function, "function", arity=1)
 
     def create_writer(self, context: RuntimeContext) -> _FunctionWriter:
         """Create the writer of one subtask."""
-        return _FunctionWriter(self._function, context)
+        return _FunctionWriter(self.function)
 
     def create_committer(self, context: CommitterContext) -> None:
         """Return None: nothing is committed."""
@@ -59,11 +57,8 @@ class FunctionSink:
 
 
 class _FunctionWriter:
-    def __init__(
-        self, function: Callable[[Any], object], context: RuntimeContext
-    ) -> None:
+    def __init__(self, function: Callable[[Any], object]) -> None:
         self._function = function
-        self._context = context
         self._is_async = is_async_callable(function)
 
     def write_run(self, run: Run) -> Pending:
@@ -71,14 +66,16 @@ class _FunctionWriter:
         if self._is_async:
             return self._await_each(run)
         function = self._function
+        done = 0
         try:
             for value in run.values:
                 result = function(value)
                 # One test per record; a call that is never awaited would be lost.
                 if type(result) is CoroutineType:
                     refuse_coroutine(result, function)
+                done += 1
         except USER_ERRORS as error:
-            raise self._user_error(error) from error
+            raise RecordsRefusedError({done: error}, done + 1) from error
         return None
 
     def flush(self, *, end_of_input: bool) -> Pending:
@@ -102,17 +99,13 @@ class _FunctionWriter:
 
     async def _await_each(self, run: Run) -> None:
         function: Any = self._function
+        done = 0
         try:
             for value in run.values:
                 result: Awaitable[object] = function(value)
                 await result
+                done += 1
         except USER_ERRORS as error:
             if is_closing(error):
                 raise
-            raise self._user_error(error) from error
-
-    def _user_error(self, error: BaseException) -> UserFunctionError:
-        context = self._context
-        return UserFunctionError(
-            context.operator_name, context.uid, user_location(error), error
-        )
+            raise RecordsRefusedError({done: error}, done + 1) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aiomailbox.columnar import BatchMaker
-from aiomailbox.errors import RecordTypeError, SinkError
+from aiomailbox.errors import RecordsRefusedError, RecordTypeError, SinkError
 from aiomailbox.operators import Pending
 from aiomailbox.records import Run
 from aiomailbox.threads import run_in_thread
@@ -54,13 +54,18 @@ class ParquetWriter:
         self._finished: list[str] = []
 
     def write_run(self, run: Run) -> Pending:
-        """Collect records; write when there are enough."""
-        for batch in self._maker.batches(run):
-            self._batches.append(batch)
-            self._rows += batch.num_rows
-        if self._rows < self._group_rows:
-            return None
-        return self._in_thread(self._write_groups)
+        """Collect records; write when there are enough.
+
+        Raises:
+            RecordsRefusedError: If some do not fit the schema; the others are taken.
+        """
+        refused = self._collect(run)
+        pending = None
+        if self._rows >= self._group_rows:
+            pending = self._in_thread(self._write_groups)
+        if refused:
+            return _refuse(refused, len(run), pending)
+        return pending
 
     def flush(self, *, end_of_input: bool) -> Pending:
         """Write what is collected and finish the file."""
@@ -90,6 +95,27 @@ class ParquetWriter:
         file, self._file = self._file, None
         self._batches.clear()
         return None if file is None else run_in_thread(_abandon, file)
+
+    def _collect(self, run: Run) -> dict[int, BaseException]:
+        """Make batches of records; return why some do not fit, by their index."""
+        refused: dict[int, BaseException] = {}
+        parts = [(0, len(run))]
+        while parts:
+            start, stop = parts.pop()
+            part = run if stop - start == len(run) else run.slice(start, stop)
+            try:
+                batches = self._maker.batches(part)
+            except RecordTypeError as error:
+                if stop - start == 1:
+                    refused[start] = error
+                else:
+                    # What fits is found by halves, the first ones first.
+                    middle = (start + stop) // 2
+                    parts += [(middle, stop), (start, middle)]
+                continue
+            self._batches += batches
+            self._rows += sum(batch.num_rows for batch in batches)
+        return refused
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         try:
@@ -161,6 +187,23 @@ class ParquetWriter:
 
     def _file_name(self) -> str:
         return f"{self._prefix}-{self._file_count:05d}.parquet"
+
+
+def _refuse(refused: dict[int, BaseException], seen: int, pending: Pending) -> Pending:
+    """Say which records are refused, after what is pending.
+
+    Raises:
+        RecordsRefusedError: If nothing is.
+    """
+    error = RecordsRefusedError(refused, seen)
+    if pending is None:
+        raise error
+    return _raise_after(pending, error)
+
+
+async def _raise_after(pending: Awaitable[None], error: Exception) -> None:
+    await pending
+    raise error
 
 
 def _abandon(file: pq.ParquetWriter) -> None:

@@ -74,6 +74,7 @@ from aiomailbox.operators.core.on_error import (
     skip,
 )
 from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.core.selectors import FieldSelector, field_or_function
 from aiomailbox.operators.core.two_input import TwoInputOperator
@@ -249,6 +250,7 @@ __all__ = [
     "ReaderOutput",
     "RecordFailures",
     "RecordFields",
+    "RepeatedWarnings",
     "RuntimeContext",
     "SampleOperator",
     "Sink",

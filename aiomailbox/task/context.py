@@ -16,7 +16,7 @@ from aiomailbox.eventtime import (
 )
 from aiomailbox.keygroups import key_group_range
 from aiomailbox.mailbox import MailboxExecutor
-from aiomailbox.operators import Committables, Handover, Limiter
+from aiomailbox.operators import Committables, Handover, Limiter, RepeatedWarnings
 from aiomailbox.policies import RateLimit
 from aiomailbox.state import KeyedStateStore, NoKeysStateStore, OperatorStateStore
 from aiomailbox.task.committables import OperatorCommittables
@@ -65,6 +65,7 @@ class TaskRuntimeContext:
             f"{environment.seed}/{plan.name}/{plan.uid}/{environment.subtask_index}"
         )
         self.log = environment.log.bind(operator=plan.name)
+        self.repeated = RepeatedWarnings(self.log, self.clock)
         self.metrics = environment.metrics.child(plan.metrics_name or plan.name)
         self.mailbox = mailbox
         self.processing_time: ProcessingTimeService = processing_time
@@ -76,7 +77,11 @@ class TaskRuntimeContext:
         self.operator_state = OperatorStateStore()
 
     def close(self) -> None:
-        """Give back what state holds outside of memory; again is a no-op."""
+        """Say what is not yet said, and give back what state holds outside of memory.
+
+        Again is a no-op.
+        """
+        self.repeated.flush()
         self.keyed_state.close()
 
     def _keyed_state(self, plan: OperatorPlan) -> KeyedStateStore:

@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import aiomailbox as am
 from aiomailbox.columnar import ArrowRun, NamedTupleForm, RowMaker
 from aiomailbox.connectors.parquet import ParquetSink
 from aiomailbox.errors import (
     InvalidArgumentError,
+    RecordsRefusedError,
     RecordTypeError,
     SinkError,
     TargetExistsError,
@@ -227,8 +229,9 @@ async def test_a_column_of_nothing_gets_its_type_from_later_records(
 async def test_a_record_that_does_not_fit_is_named(
     tmp_path: Path, first: Any, second: Any
 ) -> None:
-    with pytest.raises(RecordTypeError):
+    with pytest.raises(RecordsRefusedError) as caught:
         await write(ParquetSink(tmp_path / "out"), [first], [second])
+    assert [type(error) for error in caught.value.errors.values()] == [RecordTypeError]
     assert leftovers(tmp_path / "out") == []
 
 
@@ -257,3 +260,79 @@ def test_wrong_arguments_are_named(arguments: dict[str, Any]) -> None:
 def test_a_path_that_is_none_is_named() -> None:
     with pytest.raises(WrongTypeError, match="path"):
         ParquetSink(5)  # type: ignore[arg-type]
+
+
+def misfits(number: int) -> dict[str, Any]:
+    return {"n": "three" if number % 3 == 0 else number}
+
+
+@pytest.mark.parametrize("rows", [1, 64, 1024])
+async def test_records_that_do_not_fit_are_refused_and_all_others_written(
+    tmp_path: Path, rows: int
+) -> None:
+    letters: list[am.DeadLetter] = []
+    refused = am.OutputTag("refused")
+    env = am.StreamExecutionEnvironment()
+    sink = env.from_collection(range(1, 1000)).map(misfits)
+    written = sink.sink_to(
+        ParquetSink(tmp_path / "out", row_group_rows=rows),
+        on_error=am.dead_letter(refused),
+    ).name("numbers")
+    written.get_side_output(refused).sink_to(letters.append)
+    await env.execute()
+    fits = [number for number in range(1, 1000) if number % 3]
+    assert [row["n"] for row in read(tmp_path / "out")] == fits
+    assert [letter.record for letter in letters] == [{"n": "three"}] * 333
+    assert {letter.operator for letter in letters} == {"numbers"}
+    assert {letter.error_type for letter in letters} == {"RecordTypeError"}
+    assert "column 'n'" in letters[0].error
+
+
+async def test_a_refused_record_fails_the_job_unless_it_may_be_refused(
+    tmp_path: Path,
+) -> None:
+    def job(**options: Any) -> am.StreamExecutionEnvironment:
+        env = am.StreamExecutionEnvironment()
+        records = env.from_collection([{"n": 1}, {"n": "two"}, {"n": 3}])
+        records.sink_to(ParquetSink(tmp_path / "out"), **options).uid("n-1")
+        return env
+
+    with pytest.raises(am.JobFailedError, match=r"uid 'n-1'.*column 'n'") as caught:
+        await job().execute()
+    cause = caught.value.__cause__
+    assert isinstance(cause, am.UserFunctionError)
+    assert isinstance(cause.__cause__, RecordTypeError)
+    assert "the record: {'n': 'two'}" in cause.__notes__
+    assert leftovers(tmp_path / "out") == []
+    await job(on_error=am.skip).execute()
+    assert read(tmp_path / "out") == [{"n": 1}, {"n": 3}]
+
+
+async def test_a_refused_record_decides_nothing_about_the_schema(
+    tmp_path: Path,
+) -> None:
+    """A naive time among aware ones would have made the column one of naive times."""
+    aware, naive = datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 1)
+    env = am.StreamExecutionEnvironment()
+    records = env.from_collection([{"at": aware}, {"at": naive}, {"at": aware}])
+    records.sink_to(ParquetSink(tmp_path / "out"), on_error=am.skip)
+    await env.execute()
+    assert read(tmp_path / "out") == [{"at": aware}] * 2
+
+
+async def test_rows_of_an_arrow_run_are_refused_one_by_one(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int8())])
+    batch = pa.record_batch({"n": pa.array([1, 1000, 3], pa.int64())})
+    run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
+    sink = ParquetSink(tmp_path / "out", schema=schema)
+    committer = sink.create_committer(CONTEXT)
+    await finish(committer.begin())
+    writer = sink.create_writer(TestRuntimeContext("sink"))
+    with pytest.raises(RecordsRefusedError) as caught:
+        await finish(writer.write_run(run))
+    assert (list(caught.value.errors), caught.value.seen) == ([1], 3)
+    await finish(writer.flush(end_of_input=True))
+    await finish(committer.commit(writer.prepare_commit(), is_final=True))
+    await finish(writer.close())
+    await finish(committer.end(succeeded=True))
+    assert read(tmp_path / "out") == [{"n": 1}, {"n": 3}]

@@ -189,7 +189,7 @@ class RowFlow:
                 self._raise, error, description="fail because of a call"
             )
         except RejectedMailError:
-            self._context.log.warning("call failed while closing", error=repr(error))
+            self._context.repeated.add("call failed while closing", 1, error)
 
     def _raise(self, error: BaseException) -> None:
         failure = self._failures.user_error(error)

@@ -18,6 +18,7 @@ from aiomailbox.eventtime import (
 from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.metrics import MetricGroup
+from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.policies import RateLimit
 from aiomailbox.records import Run
 from aiomailbox.state import KeyedStateStore, OperatorStateStore
@@ -89,6 +90,7 @@ class RuntimeContext(Protocol):
         clock: The job's clock.
         random: A random source seeded per operator and subtask.
         log: A structlog logger with job, task and operator bound.
+        repeated: Logs there what may happen for every record.
         metrics: The operator's metrics.
         mailbox: The mailbox, at the operator's priority.
         processing_time: Processing-time timers as mail of this operator.
@@ -110,6 +112,7 @@ class RuntimeContext(Protocol):
     clock: Clock
     random: random.Random
     log: Any
+    repeated: RepeatedWarnings
     metrics: MetricGroup
     mailbox: MailboxExecutor
     processing_time: ProcessingTimeService

@@ -150,23 +150,17 @@ class RecordFailures:
     def report(self) -> Pending:
         """Count, log and emit what was taken since the last time."""
         self.waiting = False
-        if self._skipped:
-            self._report_skipped()
+        if self._first_skipped is not None:
+            self._report_skipped(self._first_skipped)
         tag = self._on_error.tag
         if tag is None or not self._letters:
             return None
         return self._emit_letters(tag)
 
-    def _report_skipped(self) -> None:
-        context = self._context
-        context.metrics.counter("skipped").add(self._skipped)
-        context.log.warning(
-            "records skipped",
-            count=self._skipped,
-            first_error=repr(self._first_skipped),
-        )
-        self._skipped = 0
-        self._first_skipped = None
+    def _report_skipped(self, first: BaseException) -> None:
+        count, self._skipped, self._first_skipped = self._skipped, 0, None
+        self._context.metrics.counter("skipped").add(count)
+        self._context.repeated.add("records skipped", count, first)
 
     def _emit_letters(self, tag: OutputTag) -> Pending:
         self._context.metrics.counter("dead_letters").add(len(self._letters))

@@ -7,8 +7,11 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from aiomailbox.errors import RecordsRefusedError
 from aiomailbox.operators.core.contract import Operator, Pending, then
+from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.hooks import naming_hook
+from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
 from aiomailbox.operators.sinks.sink import Sink, SinkWriter
 from aiomailbox.records import Run
 from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
@@ -23,6 +26,10 @@ class SinkOperator(Operator):
     Args:
         sink: The sink; this operator makes its writer.
         name: What the job calls the sink; the operator's name if left out.
+        on_error: What to do with a record that the writer refuses.
+
+    Raises:
+        WrongTypeError: If ``on_error`` is not an `OnError`.
 
     Concept:
         Flink, ``SinkWriterOperator``.
@@ -42,9 +49,12 @@ class SinkOperator(Operator):
         [1, 2]
     """
 
-    def __init__(self, sink: Sink, name: str | None = None) -> None:
+    def __init__(
+        self, sink: Sink, name: str | None = None, *, on_error: OnError = fail
+    ) -> None:
         self.sink = sink
         self.name = name
+        self.on_error = check_on_error(on_error)
         self._writer: SinkWriter | None = None
         self._restored: list[Any] = []
         self._ended = False
@@ -63,6 +73,10 @@ class SinkOperator(Operator):
 
     def open(self) -> Pending:
         """Make the writer."""
+        function = getattr(self.sink, "function", type(self.sink))
+        self._failures = RecordFailures(
+            self.on_error, function, self.context, self.output
+        )
         self._writer = self._call(
             "create_writer", self.sink.create_writer, self.context
         )
@@ -72,8 +86,11 @@ class SinkOperator(Operator):
         return None
 
     def process_run(self, run: Run) -> Pending:
-        """Write records."""
-        return self._guard("write_run", self.writer.write_run, run)
+        """Write records; those that the writer refuses go where ``on_error`` says."""
+        rest, pending = self._write(run)
+        if pending is not None:
+            return self._write_on(rest, pending)
+        return self._failures.report() if self._failures.waiting else None
 
     def prepare_snapshot_pre_barrier(self) -> Pending:
         """Flush the writer and hand over what it prepared."""
@@ -98,6 +115,46 @@ class SinkOperator(Operator):
         """Close the writer."""
         writer = self._writer
         return None if writer is None else self._guard("close", writer.close)
+
+    def _write(self, run: Run) -> tuple[Run, Pending]:
+        """Write records until there is something to await; return what it is about."""
+        while True:
+            try:
+                return run, self.writer.write_run(run)
+            except RecordsRefusedError as refused:
+                run = self._without_refused(run, refused)
+                if not len(run):
+                    return run, None
+            except BaseException:
+                # Only here: one context manager a run would be felt.
+                with self._naming("write_run"):
+                    raise
+
+    async def _write_on(self, rest: Run, pending: Pending) -> None:
+        while pending is not None:
+            try:
+                await self._guarded("write_run", pending)
+                pending = None
+            except RecordsRefusedError as refused:
+                rest = self._without_refused(rest, refused)
+                rest, pending = self._write(rest) if len(rest) else (rest, None)
+        if self._failures.waiting:
+            reported = self._failures.report()
+            if reported is not None:
+                await reported
+
+    def _without_refused(self, run: Run, refused: RecordsRefusedError) -> Run:
+        """Do with refused records what ``on_error`` says; return what is to be written.
+
+        Raises:
+            UserFunctionError: If no record may be refused.
+        """
+        values, timestamps = run.values, run.timestamps
+        with self._naming("write_run"):
+            for index, error in sorted(refused.errors.items()):
+                timestamp = None if timestamps is None else timestamps[index]
+                self._failures.take(values[index], timestamp, error)
+        return run.slice(refused.seen, len(run))
 
     def _flush(self, *, end_of_input: bool) -> Pending:
         flush = partial(self.writer.flush, end_of_input=end_of_input)

@@ -19,7 +19,12 @@ class SinkWriter(Protocol):
     """Writes records; one per subtask, called from its mailbox only."""
 
     def write_run(self, run: Run) -> Pending:
-        """Write records."""
+        """Write records.
+
+        Raises:
+            RecordsRefusedError: If it cannot take some of them and knows which, at once
+                or while it is awaited; any other error fails the job.
+        """
         ...
 
     def flush(self, *, end_of_input: bool) -> Pending:

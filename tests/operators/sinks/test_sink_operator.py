@@ -1,9 +1,18 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from aiomailbox.errors import SinkError, UserFunctionError
-from aiomailbox.operators import SinkOperator
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    RecordsRefusedError,
+    SinkError,
+    UserFunctionError,
+    WrongTypeError,
+)
+from aiomailbox.operators import SinkOperator, dead_letter, skip
+from aiomailbox.records import OutputTag
 from aiomailbox.testing import OneInputHarness
 
 
@@ -188,3 +197,93 @@ def test_a_sink_that_makes_no_writer_is_named():
     with pytest.raises(UserFunctionError, match="uid 'p-1'") as caught:
         harness.open()
     assert "in create_writer()" in caught.value.__notes__[0]
+
+
+REFUSED = OutputTag("refused")
+
+
+class Picky(ListSink):
+    """Takes no odd numbers, and says of each run at once which ones."""
+
+    def create_writer(self, context):
+        writer = ListWriter(self)
+
+        def write_run(run):
+            errors = {k: ValueError(v) for k, v in enumerate(run.values) if v % 2}
+            writer.buffer += [value for value in run.values if not value % 2]
+            if errors:
+                raise RecordsRefusedError(errors, len(run.values))
+
+        writer.write_run = write_run
+        return writer
+
+
+class PickyLater(ListSink):
+    """Stops at each odd number, after a while."""
+
+    def create_writer(self, context):
+        writer = ListWriter(self)
+
+        async def write_run(run):
+            await asyncio.sleep(1)
+            for index, value in enumerate(run.values):
+                if value % 2:
+                    raise RecordsRefusedError({index: ValueError(value)}, index + 1)
+                writer.buffer.append(value)
+
+        writer.write_run = write_run
+        return writer
+
+
+@pytest.mark.parametrize("sink_type", [Picky, PickyLater])
+async def test_refused_records_go_where_on_error_says_and_the_others_are_written(
+    sink_type,
+):
+    numbers = [1, 2, 3, 4, 6, 7]
+    operator = SinkOperator(sink_type(), on_error=dead_letter(REFUSED))
+    async with OneInputHarness(operator, uid="p-1") as harness:
+        await harness.run(harness.process_run, numbers, [10 * n for n in numbers])
+        await harness.run(harness.prepare_snapshot)
+        assert committed(harness) == [2, 4, 6]
+        letters = harness.side_output(REFUSED)
+        assert [letter.value.record for letter in letters] == [1, 3, 7]
+        assert [letter.timestamp for letter in letters] == [10, 30, 70]
+        assert {letter.value.uid for letter in letters} == {"p-1"}
+
+
+@pytest.mark.parametrize("sink_type", [Picky, PickyLater])
+async def test_refused_records_can_be_skipped(sink_type):
+    operator = SinkOperator(sink_type(), on_error=skip)
+    async with OneInputHarness(operator) as harness:
+        await harness.run(harness.process_run, list(range(3000)))
+        await harness.run(harness.prepare_snapshot)
+        assert committed(harness) == list(range(0, 3000, 2))
+        assert harness.context.metrics.counter("skipped").value == 1500
+
+
+@pytest.mark.parametrize("sink_type", [Picky, PickyLater])
+async def test_a_refused_record_fails_the_job_by_default(sink_type):
+    async with OneInputHarness(SinkOperator(sink_type())) as harness:
+        with pytest.raises(UserFunctionError, match="ValueError: 3") as caught:
+            await harness.run(harness.process_run, [2, 3, 5])
+    assert "the record: 3" in caught.value.__notes__
+
+
+def test_an_error_that_is_of_no_record_fails_whatever_on_error_says():
+    sink = ListSink(fail_with=OSError("gone"))
+    with (
+        OneInputHarness(SinkOperator(sink, on_error=skip)) as harness,
+        pytest.raises(UserFunctionError, match="gone"),
+    ):
+        harness.process_run([1])
+
+
+@pytest.mark.parametrize(("errors", "seen"), [({}, 1), ({1: ValueError()}, 1)])
+def test_a_refusal_names_records_that_were_seen(errors, seen):
+    with pytest.raises(InvalidArgumentError, match="errors"):
+        RecordsRefusedError(errors, seen)
+
+
+def test_an_on_error_that_is_none_is_refused():
+    with pytest.raises(WrongTypeError, match="on_error"):
+        SinkOperator(ListSink(), on_error="skip")

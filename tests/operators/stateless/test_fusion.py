@@ -196,7 +196,11 @@ def test_a_skipped_record_is_counted_and_logged_and_the_others_go_on():
             (
                 "warning",
                 "records skipped",
-                {"count": 1, "first_error": "ValueError('cannot do 2')"},
+                {
+                    "count": 1,
+                    "total": 1,
+                    "first_error": "ValueError('cannot do 2')",
+                },
             )
         ]
 
