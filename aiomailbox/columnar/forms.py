@@ -11,7 +11,7 @@ import inspect
 import keyword
 import typing
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
@@ -228,7 +228,7 @@ class _ClassField(NamedTuple):
     keyword_only: bool
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _class_fields(record_type: type) -> tuple[_ClassField, ...]:
     parameters = inspect.signature(record_type).parameters.values()
     return tuple(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 __all__ = ["record_class", "record_of"]
 
 
-@cache
+@lru_cache(maxsize=1024)
 def record_class(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
     """Return the NamedTuple class with these fields: the same one for the same names.
 

@@ -7,13 +7,11 @@ record for which something raises leaves the accumulator as it was.
 
 from __future__ import annotations
 
-import itertools
-import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-_NUMBER: Final = itertools.count(1)
+from aiomailbox.operators.core.generated import compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +207,6 @@ def compile_function(
     name: str, source: str, names: dict[str, Any]
 ) -> Callable[..., Any]:
     """Return the function that ``source`` defines; tracebacks show its lines."""
-    filename = f"<aiomailbox aggregate {next(_NUMBER)}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    exec(compile(source, filename, "exec"), names)
+    exec(compiled("aggregate", source), names)
     made: Callable[..., Any] = names[name]
     return made

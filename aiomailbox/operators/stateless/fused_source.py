@@ -14,12 +14,13 @@ the last value of a run speaks for all.
 from __future__ import annotations
 
 import functools
-import linecache
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
+
+from aiomailbox.operators.core.generated import compiled
 
 _INDENT: Final = "    "
 # CPython nests 20 blocks; each flat_map is a loop inside a try.
@@ -97,16 +98,12 @@ def loop_source(shape: LoopShape) -> str:
     return _Writer(shape).source()
 
 
-@functools.lru_cache(maxsize=256)
 def compile_loop(shape: LoopShape) -> LoopFactory:
     """Return ``make`` of `loop_source`, compiled; its lines appear in tracebacks."""
-    source = loop_source(shape)
     flags = f"{'t' if shape.timed else ''}{'c' if shape.checked else ''}"
-    filename = f"<aiomailbox fused {' '.join(k.value for k in shape.kinds)} {flags}>"
-    # Entries without a time stamp are never thrown out by linecache.checkcache.
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    kinds = " ".join(kind.value for kind in shape.kinds)
     namespace: dict[str, Any] = {}
-    exec(compile(source, filename, "exec"), namespace)
+    exec(compiled(f"fused {kinds} {flags}", loop_source(shape)), namespace)
     make: LoopFactory = namespace["make"]
     return functools.partial(_make, make)
 
