@@ -15,7 +15,6 @@ from aiomailbox.exchange.core.contract import (
 from aiomailbox.exchange.core.output import OutputPartition
 from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
 from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
-from aiomailbox.exchange.input.awaitable_gate import Gate
 from aiomailbox.exchange.input.channel import (
     ChannelListener,
     InputChannel,
@@ -24,7 +23,6 @@ from aiomailbox.exchange.input.channel import (
 )
 from aiomailbox.exchange.input.gate import InputGate
 from aiomailbox.exchange.input.registry import PartitionRegistry
-from aiomailbox.exchange.input.union_gate import UnionInputGate
 from aiomailbox.exchange.objects.partition import ResultPartition
 from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
 from aiomailbox.exchange.objects.view import SubpartitionView
@@ -55,7 +53,6 @@ __all__ = [
     "CustomPartitioner",
     "DataListener",
     "ForwardPartitioner",
-    "Gate",
     "GlobalPartitioner",
     "InputChannel",
     "InputGate",
@@ -76,6 +73,5 @@ __all__ = [
     "SelectableRun",
     "ShufflePartitioner",
     "SubpartitionView",
-    "UnionInputGate",
     "retry_delays_ms",
 ]

@@ -13,7 +13,7 @@ from typing import Protocol
 from aiomailbox.availability import Availability
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.eventtime import StatusWatermarkValve, ValveSnapshot
-from aiomailbox.exchange import Gate, ObjectBuffer
+from aiomailbox.exchange import InputGate, ObjectBuffer
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Input, InputStatus, Pending, then
 from aiomailbox.records import (
@@ -106,7 +106,7 @@ class NetworkInput:
     """
 
     def __init__(
-        self, gate: Gate, target: Input, size: SliceSize, metrics: MetricGroup
+        self, gate: InputGate, target: Input, size: SliceSize, metrics: MetricGroup
     ) -> None:
         self._rest = InputAvailability(gate.availability)
         self.availability: Availability = self._rest

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from aiomailbox.exchange import Gate, RecordWriter
+from aiomailbox.exchange import InputGate, RecordWriter
 from aiomailbox.ids import OperatorId
 from aiomailbox.memory import LocalBufferPool
 from aiomailbox.operators import Operator
@@ -71,6 +71,6 @@ class TaskPlan:
     """
 
     operators: list[OperatorPlan]
-    gates: list[Gate] = field(default_factory=list)
+    gates: list[InputGate] = field(default_factory=list)
     writers: list[RecordWriter] = field(default_factory=list)
     pools: list[LocalBufferPool] = field(default_factory=list)

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.eventtime import ValveSnapshot
-from aiomailbox.exchange import Gate
+from aiomailbox.exchange import InputGate
 from aiomailbox.operators import (
     InputSelection,
     InputStatus,
@@ -287,7 +287,7 @@ class MultiInputProcessor:
 
 def create_processor(
     head: Operator,
-    gates: list[Gate],
+    gates: list[InputGate],
     environment: TaskEnvironment,
     room: Callable[[], int] | None = None,
 ) -> InputProcessor:

@@ -8,6 +8,7 @@ while a channel is queued, and for ever once it is finished or closed.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -21,7 +22,6 @@ from aiomailbox.exchange.core.contract import (
     PolledBuffer,
 )
 from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
-from aiomailbox.exchange.input.awaitable_gate import Gate
 from aiomailbox.exchange.input.channel import InputChannel
 from aiomailbox.memory import PoolStatistics
 from aiomailbox.records import (
@@ -46,10 +46,10 @@ class GateActivity(Protocol):
         ...
 
 
-class InputGate(Gate):
-    """The channels of one input of a task.
+class InputGate:
+    """The channels of one input of a task: polled without waiting, awaited, iterated.
 
-    Loop-local and synchronous; see `Gate` for what can be awaited.
+    Loop-local and, but for `available` and iteration, synchronous.
 
     Args:
         channels: At least one; each is told its index, from 0.
@@ -57,10 +57,18 @@ class InputGate(Gate):
 
     Attributes:
         activity: Is told when there is something to read, and when there is nothing.
+        availability: True while `poll_next` is worth calling, and for ever once the
+            gate is finished or closed.
+        priority_availability: True while a priority event is the next buffer.
+        debloated_buffer_size_bytes: The size of buffers that producers were asked for,
+            None if they were asked for none.
 
     Concept:
         Flink, ``SingleInputGate``.
     """
+
+    # Only a gate whose buffers are bytes has them made smaller.
+    debloated_buffer_size_bytes: int | None = None
 
     def __init__(self, channels: Sequence[InputChannel], *, name: str = "gate") -> None:
         if not channels:
@@ -103,7 +111,10 @@ class InputGate(Gate):
 
     @property
     def end_of_data(self) -> StopMode | None:
-        """How data ended, or None while some channel still has data to come."""
+        """How data ended, or None while some channel still has data to come.
+
+        It ended with `StopMode.DRAIN` only if it did so on every channel.
+        """
         if len(self._data_ends) < len(self.channels):
             return None
         drained = all(mode is StopMode.DRAIN for mode in self._data_ends.values())
@@ -146,6 +157,27 @@ class InputGate(Gate):
             raise GateClosedError(f"{self!r} was closed; stop polling it")
         self._settle()
         return None
+
+    def available(self) -> asyncio.Future[None]:
+        """Return a fresh future that completes when polling is worth it.
+
+        Cancelling it affects no other waiter. Whoever was woken looks again.
+        """
+        return self.availability.waiter()
+
+    def __aiter__(self) -> InputGate:
+        return self
+
+    async def __anext__(self) -> tuple[int, ObjectBuffer]:
+        """Wait for the next buffer; whoever iterates recycles it.
+
+        Ends when the gate is finished.
+        """
+        while (item := self.poll_next()) is None:
+            if self.is_finished:
+                raise StopAsyncIteration
+            await self.availability.wait()
+        return item
 
     def resume_consumption(self, channel_index: int) -> None:
         """Go on reading a channel after an event that blocked upstream.
