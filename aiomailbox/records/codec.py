@@ -38,11 +38,11 @@ class CodecTable:
         forms: Forms of runs beside lists, such as Arrow's; for all edges.
 
     Example:
-        >>> from aiomailbox.records.values import MsgpackSerializer
+        >>> from aiomailbox.records.values import PythonSerializer
         >>> table = CodecTable(operators=["source"])
-        >>> table.enter("0>1", MsgpackSerializer(int))
+        >>> table.enter("0>1", PythonSerializer())
         >>> table["0>1"].serializer_id
-        'msgpack:builtins.int'
+        'python'
     """
 
     __slots__ = ("_edges", "_forms", "_operators")

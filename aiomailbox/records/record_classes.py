@@ -227,7 +227,7 @@ def _fields_of(kind: type) -> tuple[str, ...]:
         raise WrongTypeError(
             "kinds",
             f"{kind!r} is no NamedTuple, dataclass, msgspec.Struct or enum",
-            "Declare the edge's type, so that a MsgpackSerializer is used.",
+            "Make it one of these, or send its contents as a tuple or a dict.",
         )
     described: Any = kind
     if issubclass(kind, Enum):

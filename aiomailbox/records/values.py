@@ -1,13 +1,12 @@
 """Serializers for the values of records: which one, and in which version.
 
 Theory of operation: both ends of an edge have to agree, so a serializer has an id and a
-schema version besides its bytes. None of them runs code that a peer chooses; the one
-that would, pickle, is in a module of its own and has to be asked for.
+schema version besides its bytes. None of them runs code that a peer chooses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -28,8 +27,6 @@ from aiomailbox.records.strings import read_varint, write_varint
 from aiomailbox.records.type_serializer import TypeSerializer
 
 __all__ = [
-    "BasicValueSerializer",
-    "MsgpackSerializer",
     "PythonSerializer",
     "ValueSerializer",
 ]
@@ -80,98 +77,6 @@ class ValueSerializer(TypeSerializer[Any], Protocol):
             CorruptStreamError: If the bytes are not what `write_many` makes.
         """
         ...
-
-
-class BasicValueSerializer:
-    """Names one of Flink's serializers, so that an edge can carry its values.
-
-    Args:
-        serializer: The serializer.
-        serializer_id: Its name, such as ``flink.long``.
-        schema_version: Its version.
-
-    Example:
-        >>> from aiomailbox.records.basic_serializers import LONG_SERIALIZER
-        >>> serializer = BasicValueSerializer(LONG_SERIALIZER, "flink.long")
-        >>> output = bytearray()
-        >>> serializer.write_many([1, 2], output)
-        >>> serializer.read_many(ByteReader(output), 2)
-        [1, 2]
-    """
-
-    __slots__ = ("read", "schema_version", "serializer_id", "write")
-
-    def __init__(
-        self,
-        serializer: TypeSerializer[Any],
-        serializer_id: str,
-        schema_version: int = 1,
-    ) -> None:
-        self.serializer_id = serializer_id
-        self.schema_version = schema_version
-        self.write: Callable[[Any, bytearray], None] = serializer.write
-        self.read: Callable[[ByteReader], Any] = serializer.read
-
-    def write_many(self, values: list[Any], output: bytearray) -> None:
-        """Append many values."""
-        write = self.write
-        for value in values:
-            write(value, output)
-
-    def read_many(self, source: ByteReader, count: int) -> list[Any]:
-        """Read so many values."""
-        read = self.read
-        return [read(source) for _ in range(count)]
-
-
-class MsgpackSerializer:
-    """MessagePack for values of one declared type.
-
-    A value is its length, as a varint, and its encoding; many values are one array.
-
-    Args:
-        kind: What msgspec can decode into: a builtin or a container of them, a
-            dataclass, a ``msgspec.Struct``, a NamedTuple, datetime, Decimal, UUID, an
-            enum, bytes. A tuple comes back as a tuple if it is declared as one.
-        schema_version: Raise it when the type's meaning changes.
-
-    Example:
-        >>> serializer = MsgpackSerializer(tuple[str, int])
-        >>> output = bytearray()
-        >>> serializer.write(("a", 1), output)
-        >>> serializer.read(ByteReader(output))
-        ('a', 1)
-    """
-
-    __slots__ = ("_decoder", "_encoder", "_many", "schema_version", "serializer_id")
-
-    def __init__(self, kind: Any, *, schema_version: int = 1) -> None:
-        try:
-            self._decoder = msgspec.msgpack.Decoder(kind)
-            self._many: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-                list[kind]
-            )
-        except TypeError as error:
-            raise WrongTypeError("kind", f"{kind!r} cannot be read: {error}") from error
-        self._encoder = msgspec.msgpack.Encoder()
-        self.serializer_id = f"msgpack:{_name_of(kind)}"
-        self.schema_version = schema_version
-
-    def write(self, value: Any, output: bytearray) -> None:
-        """Append a value."""
-        _append(_encode(self._encoder, value), output)
-
-    def read(self, source: ByteReader) -> Any:
-        """Read a value."""
-        return _decode(self._decoder, source)
-
-    def write_many(self, values: list[Any], output: bytearray) -> None:
-        """Append many values."""
-        _append(_encode(self._encoder, values), output)
-
-    def read_many(self, source: ByteReader, count: int) -> list[Any]:
-        """Read so many values."""
-        return _decode_many(self._many, source, count)
 
 
 class PythonSerializer:
@@ -265,12 +170,6 @@ class PythonSerializer:
                 pass
         prepare = self._types.prepare
         return _encode(self._encoder, [prepare(value) for value in values])
-
-
-def _name_of(kind: Any) -> str:
-    if isinstance(kind, type) and not hasattr(kind, "__args__"):
-        return f"{kind.__module__}.{kind.__qualname__}"
-    return str(kind)
 
 
 def _encode(encoder: msgspec.msgpack.Encoder, value: Any) -> bytes:

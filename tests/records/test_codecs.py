@@ -9,7 +9,6 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
@@ -51,7 +50,7 @@ from aiomailbox.records import (
 )
 from aiomailbox.records.python_types import prepare
 from aiomailbox.records.strings import read_java_utf, write_java_utf
-from aiomailbox.records.values import MsgpackSerializer, PythonSerializer
+from aiomailbox.records.values import PythonSerializer
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 INTS = st.integers(-(2**31), 2**31 - 1)
@@ -67,7 +66,6 @@ READERS: list[Callable[[bytes], Any]] = [
     lambda data: NESTED.read(ByteReader(data)),
     lambda data: STRING_SERIALIZER.read(ByteReader(data)),
     lambda data: BOOLEAN_SERIALIZER.read(ByteReader(data)),
-    lambda data: MsgpackSerializer(tuple[str, int]).read(ByteReader(data)),
     lambda data: PythonSerializer().read(ByteReader(data)),
     lambda data: read_java_utf(ByteReader(data)),
     CODEC.decode,
@@ -189,29 +187,6 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     endless.append(endless)
     with pytest.raises(WrongTypeError):
         PythonSerializer().write(endless, bytearray())
-
-
-def test_a_type_that_cannot_be_read_is_refused_when_it_is_declared() -> None:
-    with pytest.raises(WrongTypeError, match="kind"):
-        MsgpackSerializer(int | str | list[int] | list[str])
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"), [(memoryview, b"kept"), (msgspec.Raw, b"\xa4kept")]
-)
-def test_a_value_keeps_its_bytes_when_the_buffer_is_used_again(
-    kind: Any, value: bytes
-) -> None:
-    serializer = MsgpackSerializer(kind)
-    many, one = bytearray(), bytearray()
-    serializer.write_many([kind(value)], many)
-    serializer.write(kind(value), one)
-    found = [
-        *serializer.read_many(ByteReader(many), 1),
-        serializer.read(ByteReader(one)),
-    ]
-    many[:], one[:] = bytes(len(many)), bytes(len(one))
-    assert [bytes(each) for each in found] == [value, value]
 
 
 @pytest.mark.parametrize("timestamp", [2**63, -(2**63) - 1, None, 1.5])
