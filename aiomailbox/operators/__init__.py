@@ -47,7 +47,6 @@ from aiomailbox.operators.core.collector import Collector, Mark
 from aiomailbox.operators.core.context import (
     Committables,
     Handover,
-    Journal,
     Limiter,
     RuntimeContext,
 )
@@ -213,7 +212,6 @@ __all__ = [
     "InputSelection",
     "InputStatus",
     "IntervalJoinOperator",
-    "Journal",
     "KeyCheck",
     "KeyReader",
     "KeySelector",

@@ -129,7 +129,6 @@ class TaskBuilder:
             log=services.log.bind(task=name),
             metrics=services.metrics.child(name),
             committables=services.committables,
-            journal=services.journal,
             limiter=services.limiters.get,
             handover=services.handover,
             alignment=services.alignments.get,

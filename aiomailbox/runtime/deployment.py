@@ -18,7 +18,6 @@ from aiomailbox.runtime.exchange_plan import total_segments
 from aiomailbox.runtime.execution import EmbeddedExecution
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.job import Job
-from aiomailbox.runtime.journal import MemoryJournal
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.services import JobServices
 
@@ -77,7 +76,6 @@ class Embedded:
             pool=NetworkBufferPool(total_segments(graph, config)),
             registry=PartitionRegistry(),
             limiters=LimiterService(used_clock),
-            journal=MemoryJournal(),
             handovers=dict(handovers),
         )
         execution = EmbeddedExecution(graph, config, services)

@@ -14,7 +14,6 @@ from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Handover, Limiter
 from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.handover import PullHandover
-from aiomailbox.runtime.journal import MemoryJournal
 
 
 class Limiters(Protocol):
@@ -58,7 +57,6 @@ class JobServices:
         pool: Permits for buffers.
         registry: Where consumers find partitions.
         limiters: The named limiters.
-        journal: The job's memory of calls.
         committables: What sinks prepared.
         handovers: Where results are pulled, by name.
         alignments: The groups of sources that wait for each other.
@@ -72,7 +70,6 @@ class JobServices:
     pool: NetworkBufferPool
     registry: PartitionRegistry
     limiters: Limiters
-    journal: MemoryJournal
     committables: CommittableCollector = field(default_factory=CommittableCollector)
     handovers: dict[str, PullHandover] = field(default_factory=dict)
     alignments: AlignmentGroups = field(default_factory=AlignmentGroups)

@@ -72,7 +72,6 @@ class TaskRuntimeContext:
         self.committables: Committables = OperatorCommittables(
             environment.committables, plan.operator_id
         )
-        self.journal = environment.journal
         self.keyed_state = self._keyed_state(plan)
         self.operator_state = OperatorStateStore()
 

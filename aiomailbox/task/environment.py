@@ -10,7 +10,7 @@ from aiomailbox.clock import Clock
 from aiomailbox.eventtime import AlignmentConfig, AlignmentGroup, AlignmentGroups
 from aiomailbox.ids import TaskId
 from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators import Committables, Handover, Journal, Limiter
+from aiomailbox.operators import Committables, Handover, Limiter
 from aiomailbox.policies import RateLimit
 from aiomailbox.state import HeapStateBackend, StateBackend
 
@@ -31,7 +31,6 @@ class TaskEnvironment:
         log: A structlog logger with the job and the task bound.
         metrics: The task's metrics; operators get children of it.
         committables: Collects what sinks prepared.
-        journal: The job's memory of calls.
         limiter: Finds the job-wide limiter of a rate limit.
         handover: Finds the job's hand-over of a name.
         request_split: Asks the enumerator of this task's source for a split.
@@ -51,7 +50,6 @@ class TaskEnvironment:
     log: Any
     metrics: MetricGroup
     committables: Committables
-    journal: Journal
     limiter: Callable[[RateLimit], Limiter]
     handover: Callable[[str], Handover]
     request_split: Callable[[], None]

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         FreeLimiter,
         MemoryCommittables,
         MemoryHandover,
-        MemoryJournal,
         RecordingLog,
     )
 
@@ -54,7 +53,6 @@ __all__ = [
     "ManualClock",
     "MemoryCommittables",
     "MemoryHandover",
-    "MemoryJournal",
     "OneInputHarness",
     "OperatorHarness",
     "RecordingLog",
@@ -84,7 +82,6 @@ _MODULE_OF = {
     "FreeLimiter": "services",
     "MemoryCommittables": "services",
     "MemoryHandover": "services",
-    "MemoryJournal": "services",
     "RecordingLog": "services",
 }
 

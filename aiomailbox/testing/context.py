@@ -34,7 +34,6 @@ from aiomailbox.testing.services import (
     FreeLimiter,
     MemoryCommittables,
     MemoryHandover,
-    MemoryJournal,
     RecordingLog,
 )
 
@@ -114,7 +113,6 @@ class TestRuntimeContext:
         )
         self.operator_state = OperatorStateStore()
         self.committables = MemoryCommittables()
-        self.journal = MemoryJournal()
         self.tasks: list[asyncio.Task[None]] = []
         self._limiters: dict[RateLimit, FreeLimiter] = {}
         self._handovers: dict[str, MemoryHandover] = {}

@@ -47,22 +47,6 @@ class RecordingLog:
         self.entries.append(("exception", event, fields))
 
 
-class MemoryJournal:
-    """A `Journal` in a dict."""
-
-    def __init__(self) -> None:
-        self.results: dict[tuple[str, str], Any] = {}
-
-    def lookup(self, operator: str, key: str) -> tuple[bool, Any]:
-        """Return whether a result is recorded, and the result."""
-        found = (operator, key) in self.results
-        return found, self.results.get((operator, key))
-
-    def record(self, operator: str, key: str, result: Any) -> None:
-        """Record the result of a call."""
-        self.results[operator, key] = result
-
-
 class MemoryCommittables:
     """A `Committables` in a dict of lists, by sink."""
 

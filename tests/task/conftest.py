@@ -35,7 +35,6 @@ from aiomailbox.testing import (
     FreeLimiter,
     MemoryCommittables,
     MemoryHandover,
-    MemoryJournal,
     RecordingLog,
 )
 
@@ -258,7 +257,6 @@ class Bench:
             log=RecordingLog(),
             metrics=self.metrics,
             committables=MemoryCommittables(),
-            journal=MemoryJournal(),
             limiter=lambda _: FreeLimiter(),
             handover=lambda _: MemoryHandover(),
             request_split=lambda: None,

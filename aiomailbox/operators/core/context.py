@@ -40,18 +40,6 @@ class Limiter(Protocol):
         ...
 
 
-class Journal(Protocol):
-    """A job-wide memory of calls that were paid for, by operator and call key."""
-
-    def lookup(self, operator: str, key: str) -> tuple[bool, Any]:
-        """Return whether a result is recorded, and the result."""
-        ...
-
-    def record(self, operator: str, key: str, result: Any) -> None:
-        """Record the result of a call."""
-        ...
-
-
 class Committables(Protocol):
     """Collects what sink writers prepared, until the job commits it."""
 
@@ -119,7 +107,6 @@ class RuntimeContext(Protocol):
     keyed_state: KeyedStateStore
     operator_state: OperatorStateStore
     committables: Committables
-    journal: Journal
 
     @property
     def state(self) -> KeyedStateStore:

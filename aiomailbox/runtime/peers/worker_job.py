@@ -17,7 +17,6 @@ from aiomailbox.metrics import MetricGroup
 from aiomailbox.policies import RateLimit
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.builder import TaskBuilder
-from aiomailbox.runtime.journal import MemoryJournal
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.peers.alignment import RemoteAlignmentGroups
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, ControlChannel
@@ -236,7 +235,6 @@ class WorkerJob:
             pool=new_pool(shipment, self._peer),
             registry=PartitionRegistry(),
             limiters=self._limits,
-            journal=MemoryJournal(),
             committables=_SentCommittables(self._channel),
             alignments=self._alignments,
         )

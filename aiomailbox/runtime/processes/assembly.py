@@ -10,7 +10,6 @@ from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.job import Job
-from aiomailbox.runtime.journal import MemoryJournal
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups
 from aiomailbox.runtime.peers.execution import PeersExecution
@@ -48,7 +47,6 @@ def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> Job:
         pool=new_pool(shipment, PARENT),
         registry=PartitionRegistry(),
         limiters=LimiterService(clock),
-        journal=MemoryJournal(),
         handovers=dict(handovers),
         alignments=ParentAlignmentGroups(broadcast),
     )
