@@ -11,7 +11,7 @@ processing-time service; when it fires, so do all that are due by then.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -74,13 +74,14 @@ class TimerSnapshot:
 
     Attributes:
         max_parallelism: The number of key groups that the keys were placed in.
-        event: Per key group the event-time timers, ``(timestamp, key, namespace)``.
+        event: Per key group the event-time timers, ``(timestamp, key, namespace)``. Of
+            a snapshot that is read from bytes, a key group is read when it is asked for.
         processing: Per key group the processing-time timers.
     """
 
     max_parallelism: int
-    event: dict[int, _Rows] = field(default_factory=dict)
-    processing: dict[int, _Rows] = field(default_factory=dict)
+    event: Mapping[int, _Rows] = field(default_factory=dict)
+    processing: Mapping[int, _Rows] = field(default_factory=dict)
 
 
 class Cancellation(Protocol):
@@ -316,11 +317,11 @@ class InternalTimerService:
             self._armed.cancel()
             self._armed = None
 
-    def _load(self, queue: TimerQueue, groups: dict[int, _Rows]) -> None:
+    def _load(self, queue: TimerQueue, groups: Mapping[int, _Rows]) -> None:
         owned = self._key_group_range.key_groups
-        for group, rows in groups.items():
+        for group in groups:
             if group in owned:
-                for timestamp, key, namespace in rows:
+                for timestamp, key, namespace in groups[group]:
                     queue.add(timestamp, key, namespace)
 
     def _fire_event_time(self, limit: int, count: int) -> bool | Awaitable[bool]:

@@ -134,7 +134,13 @@ from aiomailbox.operators.sinks.sink import (
     Sink,
     SinkWriter,
 )
-from aiomailbox.operators.snapshots import OperatorSnapshot, redistribute
+from aiomailbox.operators.snapshots import (
+    OperatorSnapshot,
+    decode_snapshot,
+    encode_snapshot,
+    redistribute,
+    snapshot_chunks,
+)
 from aiomailbox.operators.sources.operator import SourceMode, SourceOperator
 from aiomailbox.operators.sources.source import (
     Boundedness,
@@ -288,7 +294,9 @@ __all__ = [
     "count",
     "count_distinct",
     "dead_letter",
+    "decode_snapshot",
     "describe",
+    "encode_snapshot",
     "fail",
     "field_or_function",
     "first",
@@ -311,6 +319,7 @@ __all__ = [
     "result_type",
     "shortened",
     "skip",
+    "snapshot_chunks",
     "stateless",
     "sum_",
     "then",

@@ -57,11 +57,9 @@ from aiomailbox.records.events import (
 )
 from aiomailbox.records.mapping import map_all
 from aiomailbox.records.python_types import (
-    PREPARED_TYPES,
-    decode_extension,
-    prepare,
+    PythonTypes,
 )
-from aiomailbox.records.record_classes import RecordClasses
+from aiomailbox.records.record_classes import RecordClass, RecordClasses
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.records.run_form import RunForm
 from aiomailbox.records.type_serializer import TypeSerializer
@@ -81,7 +79,6 @@ __all__ = [
     "MAX_WATERMARK",
     "MIN_TIMESTAMP",
     "NO_ALIGNED_TIMEOUT",
-    "PREPARED_TYPES",
     "RUN_LENGTH_MAX",
     "SHORT_SERIALIZER",
     "STRING_SERIALIZER",
@@ -106,7 +103,9 @@ __all__ = [
     "MapSerializer",
     "NullableSerializer",
     "OutputTag",
+    "PythonTypes",
     "RecordAttributes",
+    "RecordClass",
     "RecordClasses",
     "RecoveryMetadata",
     "Run",
@@ -127,8 +126,6 @@ __all__ = [
     "WatermarkEvent",
     "WatermarkStatus",
     "decode_event",
-    "decode_extension",
     "encode_event",
     "map_all",
-    "prepare",
 ]

@@ -12,14 +12,14 @@ import decimal
 import uuid
 import zoneinfo
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
-from aiomailbox.records.record_classes import NO_RECORD_CLASSES, RecordClasses
+from aiomailbox.records.record_classes import NO_RECORD_CLASSES, RecordClass
 
-__all__ = ["PREPARED_TYPES", "PythonTypes", "decode_extension", "prepare"]
+__all__ = ["ClassTable", "PythonTypes"]
 
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**64 - 1
@@ -32,6 +32,18 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _PLAIN: Final = frozenset({type(None), bool, float, str, bytes})
 
 
+class ClassTable(Protocol):
+    """Finds how objects of the user's classes are taken apart and put together."""
+
+    def of(self, kind: type) -> RecordClass | None:
+        """Return how a class is taken apart, or None if it may not be."""
+        ...
+
+    def named(self, name: object) -> RecordClass | None:
+        """Return the class of a name that was read, or None if there is none."""
+        ...
+
+
 class PythonTypes:
     """Turns values into what MessagePack knows, and back.
 
@@ -41,7 +53,7 @@ class PythonTypes:
 
     __slots__ = ("_classes", "_convert_items", "_decoder", "_read")
 
-    def __init__(self, classes: RecordClasses = NO_RECORD_CLASSES) -> None:
+    def __init__(self, classes: ClassTable = NO_RECORD_CLASSES) -> None:
         self._classes = classes
         self._convert_items: dict[type, Callable[[Any, int], Any]] = {
             list: self._prepare_list,
@@ -250,7 +262,6 @@ _PREPARE: Final[dict[type, Callable[[Any], Any]]] = {
         _COMPLEX, _encode([value.real, value.imag])
     ),
 }
-PREPARED_TYPES: Final = frozenset({*_PREPARE, list, dict, tuple, set, frozenset})
 _READ: Final[dict[int, Callable[[memoryview], Any]]] = {
     _INT: _read_int,
     _DATETIME: _read_moment(dt.datetime),
@@ -262,6 +273,3 @@ _READ: Final[dict[int, Callable[[memoryview], Any]]] = {
     _BYTEARRAY: bytearray,
     _COMPLEX: lambda content: complex(*_read_plain_items(content)),
 }
-_BUILTINS: Final = PythonTypes()
-prepare: Final = _BUILTINS.prepare
-decode_extension: Final = _BUILTINS.decode_extension

@@ -146,6 +146,10 @@ class RecordClasses:
     def __len__(self) -> int:
         return len(self._declared) + len(self._families)
 
+    def kinds(self) -> list[type]:
+        """Return the classes that were entered, in order, without families."""
+        return [entry.kind for entry in self._declared]
+
     def of(self, kind: type) -> RecordClass | None:
         """Return how a class is taken apart, or None if it was not entered."""
         entry = self._by_kind.get(kind)

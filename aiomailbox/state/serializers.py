@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from aiomailbox.errors import StateError
 from aiomailbox.state.object_codec import ObjectCodec
+from aiomailbox.state.state_classes import StateClasses
 
 __all__ = [
     "ObjectSerializer",
@@ -38,6 +39,9 @@ class StateSerializer(Protocol):
 class ObjectSerializer:
     """Keeps builtins, dataclasses, structs, NamedTuples, enums and their like.
 
+    Args:
+        classes: The classes that objects may have; None for all that are written.
+
     Attributes:
         codec: Knows the classes met so far.
 
@@ -47,12 +51,12 @@ class ObjectSerializer:
         ('a', 1)
     """
 
-    id: ClassVar[str] = "msgpack/1"
+    id: ClassVar[str] = "msgpack/2"
 
     __slots__ = ("codec", "decode", "encode")
 
-    def __init__(self) -> None:
-        self.codec = ObjectCodec()
+    def __init__(self, classes: StateClasses | None = None) -> None:
+        self.codec = ObjectCodec(classes)
         self.encode = self.codec.encode
         self.decode = self.codec.decode
 

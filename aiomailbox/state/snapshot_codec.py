@@ -1,44 +1,91 @@
-"""Cuts of keyed state as bytes, with what is needed to read them years later.
+"""Snapshots of keyed state as bytes, with what is needed to read them years later.
 
-Layout: ``magic | version | length of metadata | metadata | one block per key group |
-CRC-32 of all that``. The metadata is JSON: per state its serializer, its schema and the
-fields of every class in it, and where each key group's block is. So a reader takes the
-key groups that are its own, and says by name what it cannot read before it tries.
+Theory of operation: a snapshot is written as a stream of blocks, none of which takes
+long to make, and its description comes last: per state its serializer, its schema and
+the fields of every class that was met, and which blocks each key group has. So a
+snapshot that is larger than memory can be written, a reader takes the key groups that
+are its own when it needs them, and says by name what it cannot read before it tries.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
-from collections.abc import Container
-from typing import Any, Final
+from collections.abc import (
+    Callable,
+    Container,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from aiomailbox.errors import CorruptStreamError, StateError
-from aiomailbox.state.schema import (
-    ClassSchema,
-    Options,
-    StateSchema,
-    check_fields,
-    class_schema,
-)
+from aiomailbox.keygroups import UPPER_BOUND_MAX_PARALLELISM
+from aiomailbox.state.blocks import BLOCK_BYTES, BlockReader, BlockWriter
+from aiomailbox.state.schema import ClassSchema, Options, StateSchema, class_schema
 from aiomailbox.state.serializers import (
     ObjectSerializer,
     PickleSerializer,
     serializer_of,
 )
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
+from aiomailbox.state.state_classes import StateClasses, declared_classes
 
-__all__ = ["decode_keyed_snapshot", "encode_keyed_snapshot"]
+__all__ = [
+    "Contents",
+    "KeyGroupBlocks",
+    "KeyedPart",
+    "Place",
+    "contents_of",
+    "decode_block",
+    "decode_keyed_snapshot",
+    "decode_metadata",
+    "encode_keyed_snapshot",
+    "key_groups_in",
+    "read_keyed",
+    "reader_of",
+    "write_keyed",
+]
 
-_HEAD: Final = struct.Struct(">4sHI")
-_CHECKSUM: Final = struct.Struct(">I")
 _MAGIC: Final = b"AMKS"
-_VERSION: Final = 1
+_VERSION: Final = 2
+_WHAT: Final = "snapshot of keyed state"
 
-# Per state: its position, and per entry the address and the content.
-_Block = list[tuple[int, list[tuple[bytes, bytes]]]]
+# As a block's place is written: its first byte, its length, its checksum.
+Place = tuple[int, int, int]
+# A key group, and its blocks.
+KeyGroupBlocks = tuple[
+    Annotated[int, msgspec.Meta(ge=0, lt=UPPER_BOUND_MAX_PARALLELISM)], list[Place]
+]
+# Entries of one state: its position, and per entry the address and the content.
+_Rows = tuple[int, list[tuple[bytes, bytes]]]
+_KINDS: Final[dict[str, type]] = {"list": list, "map": dict}
+
+
+class Contents(msgspec.Struct):
+    """How the contents of one state were written.
+
+    Attributes:
+        serializer: The serializer's id.
+        fingerprint: Of the schema; see `StateSchema.fingerprint`.
+        parts: The types of the parts.
+        classes: The fields of classes.
+        met: Which of the classes occur.
+    """
+
+    serializer: str
+    fingerprint: str
+    parts: dict[str, Options]
+    classes: dict[str, ClassSchema]
+    met: list[str]
+
+    @property
+    def schema(self) -> StateSchema:
+        """The types of the contents."""
+        return StateSchema(self.parts, self.classes)
 
 
 class _State(msgspec.Struct):
@@ -46,146 +93,297 @@ class _State(msgspec.Struct):
     kind: str
     namespaced: bool
     ttl: bool
-    serializer: str
-    fingerprint: str
-    parts: dict[str, Options]
-    classes: dict[str, ClassSchema]
+    contents: Contents
 
 
-class _Metadata(msgspec.Struct):
+class KeyedPart(msgspec.Struct):
+    """The description of keyed state.
+
+    Attributes:
+        max_parallelism: The number of key groups.
+        states: The states.
+        key_groups: Per key group that has state its blocks.
+    """
+
     max_parallelism: int
     states: list[_State]
-    # Key group, where its block begins, how long it is.
-    key_groups: list[tuple[int, int, int]]
+    key_groups: list[KeyGroupBlocks]
 
 
-def encode_keyed_snapshot(snapshot: KeyedStateSnapshot) -> bytes:
-    """Return a cut as bytes; a key group of it at a time is in memory as objects.
+def encode_keyed_snapshot(
+    snapshot: KeyedStateSnapshot, classes: Iterable[Any] | None = None
+) -> bytes:
+    """Return a snapshot as bytes; a block of it at a time is in memory as objects.
+
+    Args:
+        snapshot: The snapshot.
+        classes: The classes that contents may have; None for all that occur.
 
     Raises:
-        StateError: If a content is of a type that its serializer does not know.
+        StateError: If a content is of a type that its serializer does not know, or of a
+            class that was not declared.
 
     Example:
         >>> cut = KeyedStateSnapshot(128, [], {})
         >>> decode_keyed_snapshot(encode_keyed_snapshot(cut)) == cut
         True
     """
-    objects = [ObjectSerializer() for _ in snapshot.states]
-    blocks = bytearray()
-    places = []
-    for group in snapshot.key_groups:
-        block: _Block = []
-        for position, entries in snapshot.key_groups[group].items():
-            meta, own = snapshot.states[position], objects[position]
-            encode = serializer_of(meta.serializer, own).encode
-            rows = [(own.encode(entry[:-1]), encode(entry[-1])) for entry in entries]
-            block.append((position, rows))
-        encoded = msgspec.msgpack.encode(block)
-        places.append((group, len(blocks), len(encoded)))
-        blocks += encoded
-    states = [
-        _described(meta, own)
-        for meta, own in zip(snapshot.states, objects, strict=True)
-    ]
-    described = _Metadata(snapshot.max_parallelism, states, places)
-    metadata = msgspec.json.encode(described)
-    data = _HEAD.pack(_MAGIC, _VERSION, len(metadata)) + metadata + blocks
-    return data + _CHECKSUM.pack(zlib.crc32(data))
+    declared = None if classes is None else declared_classes(classes)
+    return b"".join(_chunks(snapshot, declared))
 
 
 def decode_keyed_snapshot(
-    data: bytes,
+    data: bytes | memoryview,
     key_groups: Container[int] | None = None,
     *,
+    classes: Iterable[Any] = (),
     allow_pickle: bool = False,
 ) -> KeyedStateSnapshot:
-    """Return the cut that was encoded, or some key groups of it.
+    """Return the snapshot that was encoded, or some key groups of it.
+
+    A key group is read when it is asked for; that raises as this does.
 
     Args:
-        data: The bytes.
+        data: The bytes; a mapped file will do.
         key_groups: The key groups that are wanted; None for all.
+        classes: The classes of records that contents may have, or type hints that
+            name them; those of their fields are among them.
         allow_pickle: Whether state that was pickled may be read: reading it runs code
             that the bytes name.
 
     Raises:
         CorruptStreamError: If the bytes are damaged, or of another format.
-        StateError: If a class in it no longer fits, or pickle is needed and not allowed.
+        StateError: If a class in it was not declared or no longer fits, or pickle is
+            needed and not allowed.
     """
-    metadata, begin = _metadata(data)
-    objects = [_reader(state, allow_pickle=allow_pickle) for state in metadata.states]
-    decoders = [
-        serializer_of(state.serializer, own).decode
-        for state, own in zip(metadata.states, objects, strict=True)
+    reader = BlockReader(data, _MAGIC, _VERSION, _WHAT)
+    part = decode_metadata(reader, KeyedPart)
+    if key_groups is not None:
+        part.key_groups = [one for one in part.key_groups if one[0] in key_groups]
+    declared = declared_classes(classes)
+    return read_keyed(part, reader, declared, allow_pickle=allow_pickle)
+
+
+def _chunks(
+    snapshot: KeyedStateSnapshot, declared: Mapping[str, type] | None
+) -> Iterator[bytes]:
+    writer = BlockWriter(_MAGIC, _VERSION)
+    yield writer.head()
+    part = yield from write_keyed(snapshot, writer, declared)
+    yield writer.tail(msgspec.json.encode(part))
+
+
+def write_keyed(
+    snapshot: KeyedStateSnapshot,
+    writer: BlockWriter,
+    declared: Mapping[str, type] | None,
+) -> Generator[bytes, None, KeyedPart]:
+    """Yield the blocks of a snapshot, and return its description; raises StateError."""
+    objects = [ObjectSerializer(StateClasses(declared)) for _ in snapshot.states]
+    encoders = [
+        (own.encode, serializer_of(meta.serializer, own).encode)
+        for meta, own in zip(snapshot.states, objects, strict=True)
     ]
-    found: dict[int, dict[int, list[tuple[Any, ...]]]] = {}
-    for group, offset, length in metadata.key_groups:
-        if key_groups is not None and group not in key_groups:
-            continue
-        start = begin + offset
-        block = msgspec.msgpack.decode(data[start : start + length], type=_Block)
-        found[group] = {
-            position: [
-                (*objects[position].decode(address), decoders[position](content))
-                for address, content in rows
-            ]
-            for position, rows in block
-        }
+    key_groups: list[KeyGroupBlocks] = []
+    for group in snapshot.key_groups:
+        places: list[Place] = []
+        for block in _blocks_of(snapshot.key_groups[group], encoders):
+            yield writer.add(block)
+            places.append(writer.blocks[-1])
+        key_groups.append((group, places))
+    states = [
+        _State(
+            meta.name,
+            meta.kind,
+            meta.namespaced,
+            meta.ttl,
+            contents_of(meta.serializer, meta.schema, own),
+        )
+        for meta, own in zip(snapshot.states, objects, strict=True)
+    ]
+    return KeyedPart(snapshot.max_parallelism, states, key_groups)
+
+
+def _blocks_of(
+    states: dict[int, list[tuple[Any, ...]]],
+    encoders: Sequence[tuple[Callable[[Any], bytes], Callable[[Any], bytes]]],
+) -> Iterator[bytes]:
+    encode = msgspec.msgpack.encode
+    for position, entries in states.items():
+        encode_address, encode_content = encoders[position]
+        rows: list[tuple[bytes, bytes]] = []
+        size = 0
+        for entry in entries:
+            row = encode_address([*entry[:-1]]), encode_content(entry[-1])
+            rows.append(row)
+            size += len(row[0]) + len(row[1])
+            if size >= BLOCK_BYTES:
+                yield encode((position, rows))
+                rows, size = [], 0
+        if rows:
+            yield encode((position, rows))
+
+
+def contents_of(
+    serializer: str, known: StateSchema, objects: ObjectSerializer
+) -> Contents:
+    """Return how contents were written, once they have been."""
+    met = objects.codec.classes.met
+    fields = {name: class_schema(kind) for name, kind in met.items()}
+    schema = StateSchema(known.parts, {**known.classes, **fields})
+    return Contents(
+        serializer, schema.fingerprint, schema.parts, schema.classes, list(met)
+    )
+
+
+def read_keyed(
+    part: KeyedPart,
+    reader: BlockReader,
+    declared: Mapping[str, type],
+    *,
+    allow_pickle: bool,
+) -> KeyedStateSnapshot:
+    """Return the snapshot of a description; raises as `decode_keyed_snapshot`."""
+    readers = [
+        reader_of(state.name, state.contents, declared, allow_pickle=allow_pickle)
+        for state in part.states
+    ]
     metas = [
         StateMeta(
             state.name,
             state.kind,
             state.namespaced,
             state.ttl,
-            state.serializer,
-            StateSchema(state.parts, state.classes),
+            state.contents.serializer,
+            state.contents.schema,
         )
-        for state in metadata.states
+        for state in part.states
     ]
-    return KeyedStateSnapshot(metadata.max_parallelism, metas, found)
-
-
-def _described(meta: StateMeta, objects: ObjectSerializer) -> _State:
-    met = {name: class_schema(kind) for name, kind in objects.codec.classes.items()}
-    schema = StateSchema(meta.schema.parts, {**meta.schema.classes, **met})
-    return _State(
-        meta.name,
-        meta.kind,
-        meta.namespaced,
-        meta.ttl,
-        meta.serializer,
-        schema.fingerprint,
-        schema.parts,
-        schema.classes,
+    groups = dict(key_groups_in(part.key_groups, part.max_parallelism))
+    return KeyedStateSnapshot(
+        part.max_parallelism, metas, _KeyGroups(groups, reader, metas, readers)
     )
 
 
-def _metadata(data: bytes) -> tuple[_Metadata, int]:
-    """Return the metadata, and where the blocks begin."""
-    if len(data) < _HEAD.size + _CHECKSUM.size or data[:4] != _MAGIC:
-        raise CorruptStreamError("these bytes are no cut of keyed state")
-    _, version, length = _HEAD.unpack_from(data)
-    if version != _VERSION:
+def key_groups_in(
+    found: list[KeyGroupBlocks], max_parallelism: int
+) -> list[KeyGroupBlocks]:
+    """Return key groups with their blocks, checked."""
+    groups = [group for group, _ in found]
+    if len(set(groups)) < len(groups) or max(groups, default=0) >= max_parallelism:
         raise CorruptStreamError(
-            f"the cut of keyed state is of version {version}; known is {_VERSION}"
+            f"a snapshot names key groups twice, or beyond the {max_parallelism} it has"
         )
-    body = memoryview(data)[: -_CHECKSUM.size]
-    if _CHECKSUM.unpack(data[-_CHECKSUM.size :])[0] != zlib.crc32(body):
-        raise CorruptStreamError(
-            "the cut of keyed state is damaged: its checksum fails"
-        )
-    begin = _HEAD.size + length
-    return msgspec.json.decode(body[_HEAD.size : begin], type=_Metadata), begin
+    return found
 
 
-def _reader(state: _State, *, allow_pickle: bool) -> ObjectSerializer:
-    """Return what reads a state, if everything in it can be read."""
-    if state.serializer == PickleSerializer.id and not allow_pickle:
+def reader_of(
+    state: str, contents: Contents, declared: Mapping[str, type], *, allow_pickle: bool
+) -> ObjectSerializer:
+    """Return what reads the contents of a state, if everything in them can be read.
+
+    Raises:
+        StateError: If a class was not declared or does not fit, or pickle is needed and
+            not allowed.
+    """
+    if contents.serializer == PickleSerializer.id and not allow_pickle:
         raise StateError(
-            f"state {state.name!r} was pickled, and reading it would run what its bytes "
+            f"state {state!r} was pickled, and reading it would run what its bytes "
             "say. Allow it if you trust whoever could write them."
         )
-    objects = ObjectSerializer()
-    for reference, written in state.classes.items():
-        now = class_schema(objects.codec.resolve(reference))
-        check_fields(state.name, reference, written, now)
-    return objects
+    classes = StateClasses(declared)
+    met = {name: contents.classes.get(name, {}) for name in contents.met}
+    classes.expect(state, met)
+    return ObjectSerializer(classes)
+
+
+def decode_metadata(reader: BlockReader, kind: type[Any]) -> Any:
+    """Return the description of a snapshot.
+
+    Raises:
+        CorruptStreamError: If it is none.
+    """
+    try:
+        return msgspec.json.decode(reader.metadata, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CorruptStreamError(f"a snapshot is not described: {error}") from error
+
+
+def decode_block(data: memoryview, kind: Any) -> Any:
+    """Return what a block holds.
+
+    Raises:
+        CorruptStreamError: If it holds something else.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CorruptStreamError(f"a block holds something else: {error}") from error
+
+
+class _KeyGroups(Mapping[int, dict[int, list[tuple[Any, ...]]]]):
+    """The entries of a snapshot by key group, read when they are asked for."""
+
+    __slots__ = ("_contents", "_groups", "_metas", "_objects", "_reader")
+
+    def __init__(
+        self,
+        groups: dict[int, list[Place]],
+        reader: BlockReader,
+        metas: list[StateMeta],
+        objects: list[ObjectSerializer],
+    ) -> None:
+        self._groups = groups
+        self._reader = reader
+        self._metas = metas
+        self._objects = objects
+        self._contents = [
+            serializer_of(meta.serializer, own)
+            for meta, own in zip(metas, objects, strict=True)
+        ]
+
+    def __getitem__(self, group: int) -> dict[int, list[tuple[Any, ...]]]:
+        found: dict[int, list[tuple[Any, ...]]] = {}
+        for place in self._groups[group]:
+            position, rows = decode_block(self._reader.block(place), _Rows)
+            if not 0 <= position < len(self._metas):
+                raise CorruptStreamError(
+                    f"a block is of state {position}: there is none"
+                )
+            found.setdefault(position, []).extend(self._entries(position, rows))
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def _entries(
+        self, position: int, rows: list[tuple[bytes, bytes]]
+    ) -> Iterator[tuple[Any, ...]]:
+        meta = self._metas[position]
+        width = 2 if meta.namespaced else 1
+        decode, decode_content = self._objects[position].decode, self._decoder(position)
+        for written, data in rows:
+            address, content = decode(written), decode_content(data)
+            if type(address) is not list or len(address) != width:
+                raise CorruptStreamError(f"state {meta.name!r}: this is no key")
+            if not isinstance(content, _KINDS.get(meta.kind, object)):
+                raise CorruptStreamError(
+                    f"state {meta.name!r} is {meta.kind} state, and a "
+                    f"{type(content).__qualname__} is none"
+                )
+            entry = (*address, content)
+            _check_hashable(entry[:-1])
+            yield entry
+
+    def _decoder(self, position: int) -> Callable[[bytes], Any]:
+        return self._contents[position].decode
+
+
+def _check_hashable(address: tuple[Any, ...]) -> None:
+    try:
+        hash(address)
+    except TypeError as error:
+        raise CorruptStreamError(f"this is no key: {error}") from error

@@ -48,7 +48,7 @@ from aiomailbox.records import (
     decode_event,
     encode_event,
 )
-from aiomailbox.records.python_types import prepare
+from aiomailbox.records.python_types import PythonTypes
 from aiomailbox.records.strings import read_java_utf, write_java_utf
 from aiomailbox.records.values import PythonSerializer
 
@@ -179,7 +179,7 @@ def test_undeclared_values_keep_their_types(value: Any) -> None:
 
 def test_a_class_of_the_users_own_has_to_be_declared() -> None:
     with pytest.raises(WrongTypeError, match="Declare the record type"):
-        prepare(InternalWatermark(0, 0))
+        PythonTypes().prepare(InternalWatermark(0, 0))
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from aiomailbox.operators.snapshots.codec import (
+    decode_snapshot,
+    encode_snapshot,
+    snapshot_chunks,
+)
 from aiomailbox.operators.snapshots.in_flight import (
     HeldRecord,
     held_elements,
@@ -13,7 +18,10 @@ from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 __all__ = [
     "HeldRecord",
     "OperatorSnapshot",
+    "decode_snapshot",
+    "encode_snapshot",
     "held_elements",
     "redistribute",
+    "snapshot_chunks",
     "with_held_elements",
 ]

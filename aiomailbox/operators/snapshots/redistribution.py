@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from aiomailbox.eventtime import TimerSnapshot
 from aiomailbox.keygroups import key_group_range
@@ -15,6 +16,8 @@ from aiomailbox.state import (
 )
 
 __all__ = ["redistribute"]
+
+_Row = tuple[int, Any, Any]
 
 
 def redistribute(
@@ -80,10 +83,15 @@ def _timers(
         for name, timers in one.timers.items():
             groups = timers.max_parallelism
             mine = key_group_range(groups, parallelism, index).key_groups
-            joined = found.setdefault(name, TimerSnapshot(groups, {}, {}))
-            for ours, theirs in (
-                (joined.event, timers.event),
-                (joined.processing, timers.processing),
-            ):
-                ours.update({g: rows for g, rows in theirs.items() if g in mine})
+            joined = found.get(name, TimerSnapshot(groups))
+            found[name] = TimerSnapshot(
+                groups,
+                {**joined.event, **_of_groups(timers.event, mine)},
+                {**joined.processing, **_of_groups(timers.processing, mine)},
+            )
     return found
+
+
+def _of_groups(rows: Mapping[int, list[_Row]], mine: range) -> dict[int, list[_Row]]:
+    """Return the rows of some key groups; the others are not even read."""
+    return {group: rows[group] for group in rows if group in mine}

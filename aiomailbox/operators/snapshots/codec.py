@@ -1,0 +1,302 @@
+"""Snapshots of operators as bytes: a stream of blocks, described at its end.
+
+Theory of operation: blocks are small, and are made one at a time as the caller asks for
+them, so that writing a large snapshot can take turns with other work, or be done in a
+thread. Reading checks the description at once, and keyed state and timers when their
+key groups are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from aiomailbox.errors import CorruptStreamError
+from aiomailbox.eventtime import TimerSnapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state import (
+    OperatorStateEntry,
+    OperatorStateSnapshot,
+    RedistributionMode,
+    StateSchema,
+)
+from aiomailbox.state.blocks import BLOCK_BYTES, BlockReader, BlockWriter
+from aiomailbox.state.serializers import ObjectSerializer, serializer_of
+from aiomailbox.state.snapshot_codec import (
+    Contents,
+    KeyedPart,
+    KeyGroupBlocks,
+    Place,
+    contents_of,
+    decode_block,
+    decode_metadata,
+    key_groups_in,
+    read_keyed,
+    reader_of,
+    write_keyed,
+)
+from aiomailbox.state.state_classes import StateClasses, declared_classes
+
+__all__ = ["decode_snapshot", "encode_snapshot", "snapshot_chunks"]
+
+_MAGIC: Final = b"AMOS"
+_VERSION: Final = 1
+_WHAT: Final = "snapshot of an operator"
+# Timers in a block; each is three objects.
+_TIMERS_MAX: Final = 1024
+_TIMER_FIELDS: Final = 3
+
+Declared = Mapping[str, type] | None
+_Rows = list[tuple[int, Any, Any]]
+
+
+class _List(msgspec.Struct):
+    name: str
+    mode: str
+    contents: Contents
+    blocks: list[Place]
+
+
+class _Timers(msgspec.Struct):
+    name: str
+    max_parallelism: int
+    contents: Contents
+    event: list[KeyGroupBlocks]
+    processing: list[KeyGroupBlocks]
+
+
+class _Description(msgspec.Struct):
+    watermark: int
+    keyed: list[KeyedPart]
+    operator: list[_List]
+    own: list[_List]
+    timers: list[_Timers]
+
+
+def snapshot_chunks(
+    snapshot: OperatorSnapshot, classes: Iterable[Any] | None = None
+) -> Iterator[bytes]:
+    """Yield a snapshot as bytes, a piece at a time; each takes about a millisecond.
+
+    It may be asked for in a thread. A single content of any size is one piece.
+
+    Args:
+        snapshot: The snapshot.
+        classes: The classes of records that it may hold, or type hints that name them;
+            None for all that occur.
+
+    Raises:
+        StateError: If it holds something that cannot be made bytes, or of a class that
+            was not declared.
+    """
+    declared = None if classes is None else declared_classes(classes)
+    writer = BlockWriter(_MAGIC, _VERSION)
+    yield writer.head()
+    keyed = []
+    for piece in snapshot.keyed:
+        part = yield from write_keyed(piece, writer, declared)
+        keyed.append(part)
+    operator = yield from _write_lists(snapshot.operator, writer, declared)
+    own = yield from _write_lists(snapshot.own, writer, declared)
+    timers = []
+    for name, service in snapshot.timers.items():
+        described = yield from _write_timers(name, service, writer, declared)
+        timers.append(described)
+    whole = _Description(snapshot.watermark, keyed, operator, own, timers)
+    yield writer.tail(msgspec.json.encode(whole))
+
+
+def encode_snapshot(
+    snapshot: OperatorSnapshot, classes: Iterable[Any] | None = None
+) -> bytes:
+    """Return a snapshot as bytes in one piece; see `snapshot_chunks`.
+
+    Example:
+        >>> own = OperatorStateSnapshot().with_list("splits", [("a", 7)])
+        >>> data = encode_snapshot(OperatorSnapshot(own=own, watermark=5))
+        >>> decode_snapshot(data) == OperatorSnapshot(own=own, watermark=5)
+        True
+    """
+    return b"".join(snapshot_chunks(snapshot, classes))
+
+
+def decode_snapshot(
+    data: bytes | memoryview,
+    classes: Iterable[Any] = (),
+    *,
+    allow_pickle: bool = False,
+) -> OperatorSnapshot:
+    """Return the snapshot that was encoded.
+
+    Keyed state and timers are read when their key groups are asked for; that raises as
+    this does.
+
+    Args:
+        data: The bytes; a mapped file will do.
+        classes: The classes of records that it may hold, or type hints that name them;
+            those of their fields are among them.
+        allow_pickle: Whether state that was pickled may be read: reading it runs code
+            that the bytes name.
+
+    Raises:
+        CorruptStreamError: If the bytes are damaged, or of another format.
+        StateError: If a class in it was not declared or no longer fits, or pickle is
+            needed and not allowed.
+    """
+    reader = BlockReader(data, _MAGIC, _VERSION, _WHAT)
+    described: _Description = decode_metadata(reader, _Description)
+    declared = declared_classes(classes)
+    options: Any = {"declared": declared, "allow_pickle": allow_pickle}
+    return OperatorSnapshot(
+        tuple(
+            read_keyed(part, reader, declared, allow_pickle=allow_pickle)
+            for part in described.keyed
+        ),
+        _read_lists(described.operator, reader, **options),
+        {one.name: _read_timers(one, reader, declared) for one in described.timers},
+        _read_lists(described.own, reader, **options),
+        described.watermark,
+    )
+
+
+def _write_lists(
+    lists: OperatorStateSnapshot, writer: BlockWriter, declared: Declared
+) -> Generator[bytes, None, list[_List]]:
+    described = []
+    for name, entry in lists.states.items():
+        objects = ObjectSerializer(StateClasses(declared))
+        encode = serializer_of(entry.serializer, objects).encode
+        places: list[Place] = []
+        for block in _packed(entry.elements, encode):
+            yield writer.add(block)
+            places.append(writer.blocks[-1])
+        contents = contents_of(entry.serializer, entry.schema, objects)
+        described.append(_List(name, entry.mode.value, contents, places))
+    return described
+
+
+def _packed(elements: Iterable[Any], encode: Callable[[Any], bytes]) -> Iterator[bytes]:
+    waiting: list[bytes] = []
+    size = 0
+    for element in elements:
+        waiting.append(encode(element))
+        size += len(waiting[-1])
+        if size >= BLOCK_BYTES:
+            yield msgspec.msgpack.encode(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield msgspec.msgpack.encode(waiting)
+
+
+def _read_lists(
+    lists: list[_List],
+    reader: BlockReader,
+    *,
+    declared: Mapping[str, type],
+    allow_pickle: bool,
+) -> OperatorStateSnapshot:
+    states: dict[str, OperatorStateEntry] = {}
+    for one in lists:
+        contents = one.contents
+        objects = reader_of(one.name, contents, declared, allow_pickle=allow_pickle)
+        decode = serializer_of(contents.serializer, objects).decode
+        elements: list[Any] = []
+        for place in one.blocks:
+            written: list[bytes] = decode_block(reader.block(place), list[bytes])
+            elements += [decode(one) for one in written]
+        try:
+            mode = RedistributionMode(one.mode)
+        except ValueError as error:
+            raise CorruptStreamError(f"state {one.name!r}: {error}") from error
+        if mode is RedistributionMode.BROADCAST:
+            _check_pairs(one.name, elements)
+        states[one.name] = OperatorStateEntry(
+            mode, elements, contents.serializer, contents.schema
+        )
+    return OperatorStateSnapshot(states)
+
+
+def _check_pairs(name: str, elements: list[Any]) -> None:
+    try:
+        dict(elements)
+    except (TypeError, ValueError) as error:
+        raise CorruptStreamError(f"state {name!r} is no map: {error}") from error
+
+
+def _write_timers(
+    name: str, timers: TimerSnapshot, writer: BlockWriter, declared: Declared
+) -> Generator[bytes, None, _Timers]:
+    objects = ObjectSerializer(StateClasses(declared))
+    written: list[list[KeyGroupBlocks]] = [[], []]
+    for groups, described in zip(
+        (timers.event, timers.processing), written, strict=True
+    ):
+        for group in groups:
+            places: list[Place] = []
+            rows = groups[group]
+            for start in range(0, len(rows), _TIMERS_MAX):
+                flat = [
+                    part for row in rows[start : start + _TIMERS_MAX] for part in row
+                ]
+                yield writer.add(objects.encode(flat))
+                places.append(writer.blocks[-1])
+            described.append((group, places))
+    contents = contents_of(ObjectSerializer.id, StateSchema(), objects)
+    return _Timers(name, timers.max_parallelism, contents, *written)
+
+
+def _read_timers(
+    timers: _Timers, reader: BlockReader, declared: Mapping[str, type]
+) -> TimerSnapshot:
+    objects = reader_of(timers.name, timers.contents, declared, allow_pickle=False)
+    event, processing = (
+        _TimerGroups(
+            dict(key_groups_in(found, timers.max_parallelism)), reader, objects
+        )
+        for found in (timers.event, timers.processing)
+    )
+    return TimerSnapshot(timers.max_parallelism, event, processing)
+
+
+class _TimerGroups(Mapping[int, _Rows]):
+    """Timers by key group, read when they are asked for."""
+
+    __slots__ = ("_groups", "_objects", "_reader")
+
+    def __init__(
+        self,
+        groups: dict[int, list[Place]],
+        reader: BlockReader,
+        objects: ObjectSerializer,
+    ) -> None:
+        self._groups = groups
+        self._reader = reader
+        self._objects = objects
+
+    def __getitem__(self, group: int) -> _Rows:
+        rows: _Rows = []
+        for place in self._groups[group]:
+            flat = self._objects.decode(self._reader.block(place))
+            if type(flat) is not list or len(flat) % _TIMER_FIELDS:
+                raise CorruptStreamError("a block holds no timers")
+            parts = iter(flat)
+            rows += map(_timer, parts, parts, parts)
+        return rows
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+
+def _timer(timestamp: Any, key: Any, namespace: Any) -> tuple[int, Any, Any]:
+    try:
+        hash((key, namespace))
+    except TypeError as error:
+        raise CorruptStreamError(f"a timer has no such key: {error}") from error
+    if type(timestamp) is not int:
+        raise CorruptStreamError(f"a timer is due at no {timestamp!r}")
+    return timestamp, key, namespace
