@@ -14,6 +14,7 @@ from aiomailbox.operators.aggregates.functions import (
     check_aggregate,
     is_async_aggregate,
 )
+from aiomailbox.operators.aggregates.undoing import UndoableAggregate, undoable
 from aiomailbox.operators.core.callables import (
     check_function,
     is_async_callable,
@@ -23,6 +24,7 @@ from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import (
     USER_ERRORS,
+    ErrorAction,
     OnError,
     check_on_error,
     fail,
@@ -253,14 +255,25 @@ class KeyedAggregateOperator(RollingOperator):
             on_error=on_error,
         )
         self._may_give_coroutines = not isinstance(aggregate, Aggregate)
+        self._undoable: UndoableAggregate | None = None
+        self._rolls = isinstance(aggregate, Aggregate)
+        if self.on_error.action is not ErrorAction.FAIL:
+            self._undoable = undoable(aggregate)
+            # Its pieces compute before any of them is changed.
+            self._rolls = isinstance(aggregate, Aggregate) and (
+                aggregate.always_has_result
+            )
 
     def _update(
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
     ) -> None:
         aggregate, append = self._aggregate, results.append
         get, put = self._get, self._set
-        if isinstance(aggregate, Aggregate) and aggregate.roll is not None:
+        if self._rolls and aggregate.roll is not None:
             aggregate.roll(keys, values, get, put, append)
+            return
+        if self._undoable is not None:
+            self._update_undoably(self._undoable, keys, values, results)
             return
         create, add = aggregate.create_accumulator, aggregate.add
         get_result = aggregate.get_result
@@ -272,14 +285,37 @@ class KeyedAggregateOperator(RollingOperator):
             put(key, accumulator)
             append(get_result(accumulator))
 
+    def _update_undoably(
+        self,
+        aggregate: UndoableAggregate,
+        keys: Iterator[Any],
+        values: Iterator[Any],
+        results: list[Any],
+    ) -> None:
+        """Update key by key; a record for which there is no result changes nothing."""
+        get, put = self._get, self._set
+        for key, value in zip(keys, values, strict=True):
+            held = get(key)
+            if held is None:
+                held = aggregate.create_accumulator()
+            mark = aggregate.mark(value, held)
+            added = aggregate.add(value, held)
+            try:
+                results.append(aggregate.get_result(added))
+            except USER_ERRORS:
+                aggregate.reset(held, mark)
+                raise
+            put(key, added)
+
     async def _update_one(self, key: Any, value: Any) -> Any:
-        aggregate = self._aggregate
+        aggregate = self._undoable or self._aggregate
         accumulator = self._table.get(key)
         if accumulator is None:
             accumulator = await _awaited(aggregate.create_accumulator())
         accumulator = await _awaited(aggregate.add(value, accumulator))
+        result = await _awaited(aggregate.get_result(accumulator))
         self._table.put(key, accumulator)
-        return await _awaited(aggregate.get_result(accumulator))
+        return result
 
 
 async def _awaited(result: Any) -> Any:

@@ -210,6 +210,8 @@ def advance(
 ) -> tuple[tuple[Partial, ...], list[Partial]]:
     """Return the partial matches after a record, and the matches that it completes.
 
+    A step's condition is asked only if there is a beginning that waits for the step.
+
     Args:
         pattern: The pattern.
         partials: Beginnings of matches, the earliest first.
@@ -217,11 +219,14 @@ def advance(
         stamp: Its event time, milliseconds.
     """
     steps = pattern.steps
-    fits = [step.where is None or bool(step.where(value)) for step in steps]
+    fits: dict[int, bool] = {}
     alive: list[Partial] = []
     done: list[Partial] = []
     for partial in (*unexpired(pattern, partials, stamp), Partial(stamp, ())):
         index = len(partial.events)
+        if index not in fits:
+            where = steps[index].where
+            fits[index] = where is None or bool(where(value))
         if fits[index]:
             grown = Partial(partial.start, (*partial.events, value))
             (done if index + 1 == len(steps) else alive).append(grown)

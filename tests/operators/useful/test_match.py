@@ -289,3 +289,41 @@ def test_a_step_is_repeated_once_and_more_than_once() -> None:
         pattern("a").times(2).times(2)
     with pytest.raises(WrongTypeError, match="n:"):
         pattern("a").times("2")  # type: ignore[arg-type]
+
+
+def test_a_condition_is_asked_only_where_a_match_has_come_to_its_step() -> None:
+    asked: list[str] = []
+
+    def is_second(record: Any) -> bool:
+        asked.append(record)
+        return bool(record == "b")
+
+    looked_for = pattern("a", where=lambda record: record == "a").next(
+        "b", where=is_second
+    )
+    with OneInputHarness(MatchOperator(same_key, looked_for), keyed=True) as harness:
+        harness.process_run(["x", "a", "b", "y"], [1, 2, 3, 4])
+        harness.process_watermark(9)
+        assert asked == ["b"]
+        assert len(harness.values) == 1
+
+
+def test_a_condition_that_raises_for_a_record_leaves_what_has_begun() -> None:
+    failed = OutputTag("failed")
+
+    def is_large(record: Any) -> bool:
+        return int(record[1:]) > 5
+
+    looked_for = pattern("small", where=lambda record: record[0] == "s").next(
+        "large", where=is_large
+    )
+    operator = MatchOperator(same_key, looked_for, on_error=dead_letter(failed))
+    with OneInputHarness(operator, keyed=True) as harness:
+        # The condition of the second step would fail for the first record.
+        harness.process_run(["small", "?", "l9"], [1, 2, 3])
+        harness.process_watermark(9)
+        assert [match.events for match in harness.values] == [
+            {"small": "small", "large": "l9"}
+        ]
+        letters = [letter.value.record for letter in harness.side_output(failed)]
+        assert letters == ["?"]
