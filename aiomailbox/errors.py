@@ -279,14 +279,6 @@ class CancelTimeoutError(WorldError, TimeoutError):
         super().__init__(f"{what} task {task!r} took longer than {timeout_s} s{tail}")
 
 
-class TaskFailedError(WorldError):
-    """A task of a job failed; the ``__cause__`` says why."""
-
-    def __init__(self, task: str, cause: BaseException) -> None:
-        self.task = task
-        super().__init__(f"task {task!r} failed: {cause}")
-
-
 class RemoteTaskError(WorldError):
     """A task failed in another process; its exception came as text.
 

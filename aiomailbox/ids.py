@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, NewType
 
-JobName = NewType("JobName", str)
 OperatorId = NewType("OperatorId", str)
 VertexId = NewType("VertexId", int)
-SplitId = NewType("SplitId", str)
 
 
 class TaskId(NamedTuple):
@@ -39,14 +37,3 @@ class PartitionId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.producer}>{self.edge_index}"
-
-
-class ChannelId(NamedTuple):
-    """One subpartition of a partition, as one attempt of a consumer reads it."""
-
-    partition: PartitionId
-    subpartition_index: int
-    consumer: TaskId
-
-    def __str__(self) -> str:
-        return f"{self.partition}[{self.subpartition_index}]>{self.consumer}"
