@@ -236,6 +236,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             size=self._size,
             slide=self._slide,
             pane=self._pane,
+            offset=self._offset,
             last=last,
         )
 

@@ -1,6 +1,8 @@
 """The contents of windows that overlap, merged from the panes that they share.
 
-Theory of operation: the panes are looked at in blocks of one window's size. A window
+Theory of operation: the panes are looked at in blocks of one window's size, which lie
+at the same places of the time axis whatever is asked for first: so panes are added up in
+the same order always, and sums of floats do not depend on when a window was made. A window
 that begins in a block ends in the next one, so its content is that of the rest of the
 block, from its start on, and that of the next block up to its end. The first are made
 for all windows of a block at once, from the last pane to the first; the second is one
@@ -75,10 +77,11 @@ class RunningMerge:
         size: Of a window, a multiple of ``pane``; milliseconds like all that follows.
         slide: Between the starts of two windows, a multiple of ``pane``.
         pane: Length of a pane.
+        offset: The start of some window.
         last: The start of the last window that is asked for; others cost nothing.
 
     Invariants:
-        ``_block`` is a window's start, and ``_rests`` has all windows that begin in the
+        ``_block`` is ``offset`` and a multiple of ``size``, and ``_rests`` has all windows that begin in the
         block, from the one that is taken next up to the last.
         ``_grown`` holds the panes from ``_block + size`` up to ``_grown_to``.
 
@@ -103,6 +106,7 @@ class RunningMerge:
         "_grown",
         "_grown_to",
         "_last",
+        "_offset",
         "_pane",
         "_panes",
         "_rests",
@@ -118,9 +122,11 @@ class RunningMerge:
         size: int,
         slide: int,
         pane: int,
+        offset: int = 0,
         last: int = MAX_TIMESTAMP,
     ) -> None:
         self._last = last
+        self._offset = offset
         self._panes = panes
         self._aggregate = aggregate
         self._size = size
@@ -139,7 +145,7 @@ class RunningMerge:
             start: Of the window; after that of the one before.
         """
         if start >= self._block + self._size:
-            self._begin_block(start)
+            self._begin_block(start - (start - self._offset) % self._size)
         self._grow(start + self._size)
         contents = self._rests.pop(start, {})
         self.merge_into(contents, self._grown)
@@ -178,7 +184,7 @@ class RunningMerge:
             found = self._panes.get(pane)
             if found:
                 self.merge_into(rest, found)
-            if pane <= self._last and (pane - block) % self._slide == 0:
+            if pane <= self._last and (pane - self._offset) % self._slide == 0:
                 # Also where nothing is yet: a record may still come late.
                 self._rests[pane] = {}
                 self.merge_into(self._rests[pane], rest)
