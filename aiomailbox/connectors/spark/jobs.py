@@ -6,7 +6,8 @@ import contextlib
 import uuid
 from typing import Any
 
-from aiomailbox.errors import SparkJobError
+from aiomailbox.connectors.spark.lost import lost_session_error
+from aiomailbox.errors import AioMailboxError, SparkJobError
 
 __all__ = ["JobTag", "is_connect", "spark_job_error"]
 
@@ -57,6 +58,13 @@ class JobTag:
             ours = set(tracker.getJobIdsForGroup(self.name))
             return ours.isdisjoint(tracker.getActiveJobsIds())
         return True
+
+    def explain(self, error: BaseException) -> Exception:
+        """Return an error that says what went wrong; in the thread that got it."""
+        if isinstance(error, AioMailboxError):
+            return error
+        lost = lost_session_error(error, self._session, "a DataFrame was read")
+        return lost or spark_job_error(error)
 
 
 def spark_job_error(error: BaseException) -> SparkJobError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.pump import Pump
-from aiomailbox.connectors.spark.jobs import JobTag, spark_job_error
+from aiomailbox.connectors.spark.jobs import JobTag
 from aiomailbox.connectors.spark.reading import (
     Chunk,
     PartCount,
@@ -16,7 +16,6 @@ from aiomailbox.connectors.spark.reading import (
     ReadPlan,
     read,
 )
-from aiomailbox.errors import AioMailboxError
 from aiomailbox.operators import InputStatus, Pending, ReaderContext, ReaderOutput
 
 __all__ = ["SparkReader", "SparkSplit"]
@@ -130,7 +129,7 @@ class SparkReader:
         self._pump = Pump(
             produce,
             tag.cancel_jobs,
-            _explain,
+            tag.explain,
             self.availability.set_available,
             depth=self._depth,
             name=f"spark-source-{self._context.subtask_index}",
@@ -210,7 +209,3 @@ class SparkReader:
 
 def _part_id(part: int) -> str:
     return f"partition-{part}"
-
-
-def _explain(error: BaseException) -> Exception:
-    return error if isinstance(error, AioMailboxError) else spark_job_error(error)

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from aiomailbox.columnar import BatchMaker
+from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
 from aiomailbox.records import ListRun
 from aiomailbox.threads import run_in_thread
@@ -32,13 +33,15 @@ async def dataframe_from_records(
         InvalidArgumentError: If there is neither a schema nor a record.
         RecordTypeError: If the records are not of one form.
         UnsupportedColumnError: If Spark has no type for a column; names it.
+        SparkJobError: If Spark's Java process has ended.
     """
     values = list(records)
     if not values and schema is None:
         raise InvalidArgumentError(
             "schema", "there are no records to take it from", "Give schema=."
         )
-    return await run_in_thread(_create, spark, values, schema)
+    with explaining_loss(spark, "a DataFrame was made"):
+        return await run_in_thread(_create, spark, values, schema)
 
 
 def _create(spark: Any, values: list[Any], schema: Any) -> Any:

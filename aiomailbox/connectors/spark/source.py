@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NoReturn
 
 from aiomailbox.columnar import ClassForm, NamedTupleForm, RecordForm, record_form
+from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.connectors.spark.reader import SparkReader, SparkSplit
 from aiomailbox.connectors.spark.reading import ReadPlan
 from aiomailbox.connectors.spark.row_form import RowForm
@@ -58,6 +59,7 @@ class SparkSource:
         WrongTypeError: If ``df`` is no DataFrame.
         UnsupportedColumnError: If a column cannot be carried, or does not fit
             ``records``; names it.
+        SparkJobError: If Spark's Java process has ended.
 
     Concept:
         Flink, FLIP-27 ``Source``, bounded.
@@ -84,6 +86,12 @@ class SparkSource:
         handover_batches: int = 2,
     ) -> None:
         _check_df(df)
+        with explaining_loss(df.sparkSession, "a DataFrame was looked at"):
+            is_streaming, schema = df.isStreaming, df.schema
+        if is_streaming:
+            raise InvalidArgumentError(
+                "df", "it is a streaming DataFrame", "Pass a bounded one."
+            )
         if splits not in {"ordered", "independent"}:
             raise InvalidArgumentError(
                 "splits", f"{splits!r} is unknown", 'Use "ordered" or "independent".'
@@ -91,12 +99,12 @@ class SparkSource:
         _check_positive("batch_rows", batch_rows)
         _check_positive("handover_batches", handover_batches)
         form = _form(records)
-        chosen = check_path(df.schema, path)
+        chosen = check_path(schema, path)
         if form is None and chosen == "rows":
             raise InvalidArgumentError(
                 "records", '"batch" needs the Arrow path', 'Use path="arrow".'
             )
-        _check_names(df.schema, form or RowForm())
+        _check_names(schema, form or RowForm())
         self._independent = splits == "independent"
         self._depth = handover_batches
         self._plan = ReadPlan(df, chosen, form, self._independent, prefetch, batch_rows)
@@ -142,10 +150,6 @@ def _check_df(df: Any) -> None:
             "df",
             f"{type(df).__name__} is not a Spark DataFrame",
             "Pass a pyspark.sql.DataFrame.",
-        )
-    if df.isStreaming:
-        raise InvalidArgumentError(
-            "df", "it is a streaming DataFrame", "Pass a bounded one."
         )
 
 

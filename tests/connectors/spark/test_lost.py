@@ -1,0 +1,86 @@
+"""Spark's Java process is killed, and the error says so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from aiomailbox.connectors.spark.lost import lost_session_error
+
+pytestmark = pytest.mark.spark
+
+PROGRAM = """
+import asyncio, os, signal, sys
+import aiomailbox as am
+from aiomailbox.connectors import dataframe_from_records
+from aiomailbox.connectors.spark.session import local_session
+
+spark = local_session(cores=1)
+frame, other = spark.range(100_000, numPartitions=10), spark.range(3)
+java = spark.sparkContext._gateway.proc.pid
+
+def show(error):
+    print("|".join([type(error).__name__, str(error), *getattr(error, "__notes__", [])]))
+
+def read():
+    def kill_later(row):
+        if row.id == 5:
+            os.kill(java, signal.SIGKILL)
+
+    env = am.StreamExecutionEnvironment()
+    source = am.SparkSource(frame)
+    env.from_source(source).name("rows").uid("r-1").sink_to(kill_later)
+    am.run(env.execute())
+
+print(java)
+try:
+    read()
+except am.JobFailedError as error:
+    show(error.__cause__)
+try:
+    am.SparkSource(other)
+except Exception as error:
+    show(error)
+try:
+    asyncio.run(dataframe_from_records(spark, [{"a": 1}]))
+except Exception as error:
+    show(error)
+os._exit(0)
+"""
+
+
+def test_a_killed_java_process_is_named_with_the_signal() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    java, *errors = ended.stdout.splitlines()
+    how = f"Spark's Java process (process {java}) was ended by signal SIGKILL"
+    assert len(errors) == 3, ended.stderr
+    assert errors[0].startswith(f"SparkJobError|while a DataFrame was read, {how}")
+    assert "operator 'rows' (uid 'r-1')" in errors[0]
+    assert errors[1].startswith(f"SparkJobError|while a DataFrame was looked at, {how}")
+    assert errors[2].startswith(f"SparkJobError|while a DataFrame was made, {how}")
+
+
+class Session:
+    """Has no process of its own."""
+
+
+@pytest.mark.parametrize("error", [EOFError(), ConnectionResetError(104, "reset")])
+def test_a_lost_connection_to_a_process_that_others_started_is_told(
+    error: Exception,
+) -> None:
+    lost: Any = lost_session_error(error, Session(), "reading")
+    assert "while reading, Spark closed the connection" in str(lost)
+    assert type(error).__name__ in str(lost)
+
+
+def test_other_errors_are_no_loss() -> None:
+    assert lost_session_error(ValueError("no"), Session(), "reading") is None
