@@ -23,12 +23,15 @@ class OutputPartition(Protocol):
     Attributes:
         partition_id: Whose output, and towards which edge.
         availability: True while another buffer fits.
-        is_released: Whether nothing is kept for anybody any more.
     """
 
     partition_id: PartitionId
     availability: Availability
-    is_released: bool
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nothing is kept for anybody any more."""
+        ...
 
     @property
     def all_data_processed(self) -> Availability:

@@ -17,6 +17,7 @@ class PartitionUsers:
     Args:
         partition_id: Used in messages.
         consumers: How many there are.
+        producers: How many parts the partition is written in.
 
     Attributes:
         all_data_processed: Turns true when each consumer has acknowledged the end of
@@ -29,9 +30,11 @@ class PartitionUsers:
         >>> from aiomailbox.ids import PartitionId, TaskId, VertexId
         >>> users = PartitionUsers(PartitionId(TaskId(VertexId(0), 0, 0), 0), 1)
         >>> users.on_consumed(lambda: print("all have let go"))
-        >>> users.drop(), users.drop()
+        >>> users.drop()
+        >>> users.have_left
+        False
+        >>> users.drop()
         all have let go
-        (False, True)
     """
 
     __slots__ = (
@@ -43,14 +46,21 @@ class PartitionUsers:
         "all_data_processed",
     )
 
-    def __init__(self, partition_id: PartitionId, consumers: int) -> None:
+    def __init__(
+        self, partition_id: PartitionId, consumers: int, *, producers: int = 1
+    ) -> None:
         self.all_data_processed = Availability()
         self._partition_id = partition_id
         self._consumers = consumers
-        # The producer and each consumer; the last one to leave drops the partition.
-        self._users = consumers + 1
+        # The last one to leave drops the partition.
+        self._users = consumers + producers
         self._acknowledged: set[int] = set()
         self._on_consumed: Callable[[], None] | None = None
+
+    @property
+    def have_left(self) -> bool:
+        """Whether nobody uses the partition any more."""
+        return not self._users
 
     def acknowledge(self, consumer: int) -> None:
         """Take note that a consumer has processed all records; repeats are ignored."""
@@ -58,11 +68,8 @@ class PartitionUsers:
         if len(self._acknowledged) == self._consumers:
             self.all_data_processed.set_available()
 
-    def drop(self) -> bool:
-        """Take note that one consumer, or the producer, has let go.
-
-        Returns:
-            Whether it was the last one.
+    def drop(self) -> None:
+        """Take note that one consumer, or producer, has released the partition.
 
         Raises:
             IllegalStateError: If that happens more often than there are users.
@@ -74,7 +81,6 @@ class PartitionUsers:
             )
         if not self._users:
             self.leave()
-        return not self._users
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
         """Call back once: all have let go, or everything was released."""

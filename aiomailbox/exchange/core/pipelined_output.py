@@ -1,7 +1,9 @@
 """What partitions have in common, whatever their buffers hold.
 
 Theory of operation: a partition is its subpartitions, the pool that bounds them together,
-and a count of who uses it. It is there until its producer and all readers have let go.
+and a count of who uses it. It is there until its producer and all readers have released
+it. Where a partition has two parts, each with some of its channels, they share the pool
+and the count.
 """
 
 from __future__ import annotations
@@ -18,46 +20,95 @@ from aiomailbox.ids import PartitionId
 from aiomailbox.memory import LocalBufferPool
 from aiomailbox.records import EndOfData, RuntimeEvent, StopMode
 
-__all__ = ["PipelinedOutput", "check_count"]
+__all__ = ["Output", "PipelinedOutput", "check_count"]
 
 S = TypeVar("S", bound=ResultSubpartition[Any])
 
 
-class PipelinedOutput(abc.ABC, Generic[S]):
-    """Base of partitions that are read while they are written.
+class Output(abc.ABC):
+    """What a whole partition and one of its parts have in common.
+
+    Args:
+        partition_id: Whose output, and towards which edge.
+        pool: Says whether another buffer fits.
+        users: Who has released it, and who has processed all of it.
+
+    Attributes:
+        partition_id: As given.
+        availability: True while another buffer fits: the pool's own latch.
+    """
+
+    __slots__ = ("_is_released", "_users", "availability", "partition_id")
+
+    def __init__(
+        self, partition_id: PartitionId, pool: LocalBufferPool, users: PartitionUsers
+    ) -> None:
+        self.partition_id = partition_id
+        self.availability: Availability = pool.availability
+        self._is_released = False
+        self._users = users
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nothing is kept for anybody any more."""
+        return self._is_released or self._users.have_left
+
+    @property
+    def all_data_processed(self) -> Availability:
+        """Turns true when each consumer has acknowledged the end of data."""
+        return self._users.all_data_processed
+
+    @abc.abstractmethod
+    def flush_all(self) -> None:
+        """Let every consumer take what is queued."""
+
+    async def writable(self) -> None:
+        """Suspend until another buffer fits; returns at once if one does.
+
+        Flushes before it suspends: a permit that an unfinished buffer holds would
+        never come back.
+        """
+        while not self.availability.available:
+            self.flush_all()
+            await self.availability.waiter()
+
+    def on_consumed(self, callback: Callable[[], None]) -> None:
+        """Call back once: all have released it, or everything was released."""
+        self._users.on_consumed(callback)
+
+
+class PipelinedOutput(Output, Generic[S]):
+    """Base of partitions that are read while they are written, and of their parts.
 
     Args:
         partition_id: Whose output, and towards which edge.
         pool: Owned, and destroyed in the end.
         subpartitions: Shape ``(subpartition_count,)``.
+        channels: Which of the output's channels these are; None for all, in order.
+        users: Who uses the partition that this is a part of; None if it is the whole.
 
     Concept:
         Flink, ``PipelinedResultPartition``.
     """
 
-    __slots__ = (
-        "_end_of_data",
-        "_is_closed",
-        "_pool",
-        "_users",
-        "availability",
-        "is_released",
-        "partition_id",
-        "subpartitions",
-    )
+    __slots__ = ("_channels", "_end_of_data", "_is_closed", "_pool", "subpartitions")
 
     def __init__(
         self,
         partition_id: PartitionId,
         pool: LocalBufferPool,
         subpartitions: Sequence[S],
+        *,
+        channels: Sequence[int] | None = None,
+        users: PartitionUsers | None = None,
     ) -> None:
-        self.partition_id = partition_id
-        self.availability: Availability = pool.availability
+        count = len(subpartitions)
+        super().__init__(
+            partition_id, pool, users or PartitionUsers(partition_id, count)
+        )
         self.subpartitions = list(subpartitions)
-        self.is_released = False
+        self._channels = range(count) if channels is None else channels
         self._pool = pool
-        self._users = PartitionUsers(partition_id, len(subpartitions))
         self._is_closed = False
         self._end_of_data = False
 
@@ -70,9 +121,9 @@ class PipelinedOutput(abc.ABC, Generic[S]):
         return len(self.subpartitions)
 
     @property
-    def all_data_processed(self) -> Availability:
-        """Turns true when each consumer has acknowledged the end of data."""
-        return self._users.all_data_processed
+    def queued_buffers(self) -> int:
+        """Buffers queued in all subpartitions, events included."""
+        return sum(each.queued_buffers for each in self.subpartitions)
 
     @property
     def has_unflushed_data(self) -> bool:
@@ -104,11 +155,7 @@ class PipelinedOutput(abc.ABC, Generic[S]):
 
     def acknowledge_all_data_processed(self, channel: int) -> None:
         """Take note that a consumer has processed all records; repeats are ignored."""
-        self._users.acknowledge(channel)
-
-    def on_consumed(self, callback: Callable[[], None]) -> None:
-        """Call back once: all have let go, or everything was released."""
-        self._users.on_consumed(callback)
+        self._users.acknowledge(self._channels[channel])
 
     def drop_user(self) -> None:
         """Take note that one consumer, or the producer, has let go.
@@ -116,8 +163,7 @@ class PipelinedOutput(abc.ABC, Generic[S]):
         Raises:
             IllegalStateError: If that happens more often than there are users.
         """
-        if self._users.drop():
-            self.is_released = True
+        self._users.drop()
 
     def close(self) -> None:
         """End the producer's part; what is queued stays for the consumers. Idempotent.
@@ -132,18 +178,22 @@ class PipelinedOutput(abc.ABC, Generic[S]):
         self.drop_user()
 
     def release(self, failure: BaseException | None = None) -> None:
-        """Let go of everything that is queued, and end what reads it. Idempotent.
+        """Release everything that is queued, and end what reads it. Idempotent.
 
         Args:
             failure: Why, when the producer failed: consumers chain it to their error.
         """
+        self.release_part(failure)
+        self._users.leave()
+
+    def release_part(self, failure: BaseException | None = None) -> None:
+        """Do as `release`, but call nobody back: other parts are still to follow."""
         if self.is_released:
             return
-        self.is_released = True
+        self._is_released = True
         for subpartition in self.subpartitions:
             subpartition.release(failure)
         self.close()
-        self._users.leave()
 
     def _subpartition(self, index: int) -> S:
         if not 0 <= index < len(self.subpartitions):

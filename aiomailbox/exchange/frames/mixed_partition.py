@@ -2,20 +2,22 @@
 
 Theory of operation: a partition of objects serves the consumers on this loop, one of
 bytes all others, and both take from one pool, whose latch says for both whether another
-buffer fits. What goes elsewhere is encoded, a run at a time; the rest is handed over as
-it is. A channel's number is its place in the whole output.
+buffer fits; both count who uses the whole. What goes elsewhere is encoded, a run at a
+time; the rest is handed over as it is. A channel's number is its place in the whole
+output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import NoReturn
 
-from aiomailbox.availability import Availability
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
 from aiomailbox.exchange.core.channel_state import NO_CHANNEL_STATE, ChannelStateWriter
 from aiomailbox.exchange.core.contract import ChannelStatistics, DataListener
+from aiomailbox.exchange.core.partition_users import PartitionUsers
+from aiomailbox.exchange.core.pipelined_output import Output
 from aiomailbox.exchange.frames.encoder import FRAME_BYTES_WISHED, FrameEncoder
 from aiomailbox.exchange.frames.partition import BytesResultPartition
 from aiomailbox.exchange.frames.view import BytesSubpartitionView
@@ -31,7 +33,7 @@ __all__ = ["MixedResultPartition"]
 _SMALL_BUFFERS_MAX = 64
 
 
-class MixedResultPartition:
+class MixedResultPartition(Output):
     """The channels of one output, some of them to other loops.
 
     Args:
@@ -77,15 +79,9 @@ class MixedResultPartition:
         "_frame_bytes_max",
         "_local",
         "_local_index",
-        "_on_consumed",
-        "_parts_consumed",
         "_records_emitted",
         "_remote",
         "_remote_index",
-        "all_data_processed",
-        "availability",
-        "is_released",
-        "partition_id",
     )
 
     def __init__(
@@ -108,10 +104,10 @@ class MixedResultPartition:
                 "Without any, create a ResultPartition.",
             )
         local = [each for each in range(subpartition_count) if each not in set(remote)]
-        self.partition_id = partition_id
-        self.availability: Availability = pool.availability
-        self.all_data_processed = Availability()
-        self.is_released = False
+        users = PartitionUsers(
+            partition_id, subpartition_count, producers=2 if local else 1
+        )
+        super().__init__(partition_id, pool, users)
         self._frame_bytes_max = frame_bytes_wished
         self._encoder = FrameEncoder(codec, frame_bytes_wished=frame_bytes_wished)
         self._local_index = {channel: index for index, channel in enumerate(local)}
@@ -124,6 +120,7 @@ class MixedResultPartition:
             channel_state=channel_state,
             channels=remote,
             small_buffers_max=_SMALL_BUFFERS_MAX,
+            users=users,
         )
         self._local: ResultPartition | None = None
         if local:
@@ -133,12 +130,8 @@ class MixedResultPartition:
                 len(local),
                 buffer_size_bytes=buffer_size_bytes,
                 channels=local,
+                users=users,
             )
-        self._on_consumed: Callable[[], None] | None = None
-        self._parts_consumed = 0
-        for part in self._parts():
-            part.on_consumed(self._on_part_consumed)
-            part.all_data_processed.on_available(self._on_part_processed)
 
     def __repr__(self) -> str:
         return (
@@ -261,12 +254,6 @@ class MixedResultPartition:
         for part in self._parts():
             part.broadcast_event(event)
 
-    async def writable(self) -> None:
-        """Suspend until another buffer fits; flushes before it does."""
-        while not self.availability.available:
-            self.flush_all()
-            await self.availability.waiter()
-
     def flush(self, channel: int) -> None:
         """Let one consumer take what is queued, the unfinished buffer included."""
         index = self._remote_index.get(channel)
@@ -346,10 +333,6 @@ class MixedResultPartition:
         subpartition.receiver_exclusive_buffers = receiver_exclusive_buffers
         return view
 
-    def on_consumed(self, callback: Callable[[], None]) -> None:
-        """Call back once: all have let go, or everything was released."""
-        self._on_consumed = callback
-
     def close(self) -> None:
         """End the producer's part; what is queued stays for the consumers. Idempotent.
 
@@ -364,9 +347,10 @@ class MixedResultPartition:
         Args:
             failure: Why, when the producer failed: consumers chain it to their error.
         """
-        self.is_released = True
+        self._is_released = True
         for part in self._parts():
-            part.release(failure)
+            part.release_part(failure)
+        self._users.leave()
 
     def _parts(self) -> list[ResultPartition | BytesResultPartition]:
         return [self._remote] if self._local is None else [self._local, self._remote]
@@ -383,16 +367,3 @@ class MixedResultPartition:
             f"{channel} is not among the channels {known} of partition "
             f"{self.partition_id} that {what}",
         )
-
-    def _on_part_processed(self) -> None:
-        if all(part.all_data_processed.available for part in self._parts()):
-            self.all_data_processed.set_available()
-
-    def _on_part_consumed(self) -> None:
-        self._parts_consumed += 1
-        if self._parts_consumed < len(self._parts()):
-            return
-        self.is_released = True
-        callback, self._on_consumed = self._on_consumed, None
-        if callback is not None:
-            callback()

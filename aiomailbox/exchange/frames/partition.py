@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.core.channel_state import NO_CHANNEL_STATE, ChannelStateWriter
 from aiomailbox.exchange.core.contract import DataListener
+from aiomailbox.exchange.core.partition_users import PartitionUsers
 from aiomailbox.exchange.core.pipelined_output import PipelinedOutput, check_count
 from aiomailbox.exchange.frames.event_buffer import event_consumer
 from aiomailbox.exchange.frames.subpartition import BytesSubpartition
@@ -42,6 +43,7 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
             another part of it that shares the pool; shape ``(subpartition_count,)``.
         small_buffers_max: How many segments beyond the pool may be taken rather than
             make buffers larger than wished.
+        users: Who uses the output, where this is a part of it.
 
     Attributes:
         subpartitions: Shape ``(subpartition_count,)``.
@@ -69,7 +71,6 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
     __slots__ = (
         "_broadcast_builder",
         "_builders",
-        "_channels",
         "_is_finished",
         "_small_buffers_max",
         "bytes_written",
@@ -85,6 +86,7 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
         receiver_exclusive_buffers: int = 2,
         channels: Sequence[int] | None = None,
         small_buffers_max: int = 0,
+        users: PartitionUsers | None = None,
     ) -> None:
         check_count(subpartition_count)
         if pool.options.required_segments <= subpartition_count:
@@ -96,7 +98,6 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
                 f"for {subpartition_count} subpartitions",
                 f"Create it with required_segments={subpartition_count + 1} or more.",
             )
-        self._channels = range(subpartition_count) if channels is None else channels
         super().__init__(
             partition_id,
             pool,
@@ -106,8 +107,10 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
                     channel_state,
                     receiver_exclusive_buffers=receiver_exclusive_buffers,
                 )
-                for index in self._channels
+                for index in channels or range(subpartition_count)
             ],
+            channels=channels,
+            users=users,
         )
         self.bytes_written = 0
         self._builders: list[BufferBuilder | None] = [None] * subpartition_count
@@ -230,7 +233,9 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
         return BytesSubpartitionView(
             self._subpartition(subpartition_index),
             listener,
-            on_acknowledged=lambda: self._users.acknowledge(subpartition_index),
+            on_acknowledged=lambda: self.acknowledge_all_data_processed(
+                subpartition_index
+            ),
             on_released=self.drop_user,
         )
 

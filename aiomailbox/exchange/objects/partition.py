@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
 from aiomailbox.exchange.core.contract import ChannelStatistics, DataListener
+from aiomailbox.exchange.core.partition_users import PartitionUsers
 from aiomailbox.exchange.core.pipelined_output import PipelinedOutput, check_count
 from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
 from aiomailbox.exchange.objects.view import SubpartitionView
@@ -42,6 +43,7 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
         buffer_size_bytes: Estimated size at which a buffer is sealed.
         channels: Which of the output's channels these are, where others are in
             another part of it that shares the pool; shape ``(subpartition_count,)``.
+        users: Who uses the output, where this is a part of it.
 
     Attributes:
         subpartitions: Shape ``(subpartition_count,)``.
@@ -63,7 +65,7 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
         3
     """
 
-    __slots__ = ("_buffer_size_bytes", "_builders", "_channels")
+    __slots__ = ("_buffer_size_bytes", "_builders")
 
     def __init__(
         self,
@@ -73,13 +75,14 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
         *,
         buffer_size_bytes: int = BUFFER_SIZE_BYTES,
         channels: Sequence[int] | None = None,
+        users: PartitionUsers | None = None,
     ) -> None:
         check_count(subpartition_count)
         if buffer_size_bytes < 1:
             raise InvalidArgumentError(
                 "buffer_size_bytes", f"{buffer_size_bytes} is less than 1"
             )
-        self._channels = range(subpartition_count) if channels is None else channels
+        indices = range(subpartition_count) if channels is None else channels
         counted = pool.options.subpartitions
         fits = counted == subpartition_count or (
             channels is not None and counted > max(channels)
@@ -94,18 +97,12 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
         super().__init__(
             partition_id,
             pool,
-            [
-                PipelinedSubpartition(index, pool.availability, self.flush_all)
-                for index in self._channels
-            ],
+            [PipelinedSubpartition(index) for index in indices],
+            channels=channels,
+            users=users,
         )
         self._buffer_size_bytes = buffer_size_bytes
         self._builders: list[ObjectBuffer | None] = [None] * subpartition_count
-
-    @property
-    def queued_buffers(self) -> int:
-        """Buffers queued in all subpartitions, events included."""
-        return sum(each.queued_buffers for each in self.subpartitions)
 
     def statistics(self) -> list[ChannelStatistics]:
         """Return a snapshot per subpartition, in order."""
@@ -179,10 +176,6 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
         for channel, subpartition in enumerate(self.subpartitions):
             self._seal(channel)
             subpartition.add(ObjectBuffer.for_event(event))
-
-    async def writable(self) -> None:
-        """Suspend until another buffer fits; flushes before it does."""
-        await self.subpartitions[0].writable()
 
     def finish(self) -> None:
         """Tell every consumer that nothing at all follows, and close. Idempotent."""

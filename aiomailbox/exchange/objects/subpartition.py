@@ -9,9 +9,6 @@ resumed; the flush request survives that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.core.contract import (
@@ -33,9 +30,6 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
 
     Args:
         index: Its place in the partition, from 0.
-        writable: True while another buffer fits; usually the pool's availability.
-        before_waiting: What `writable` calls before it suspends, so that no permit is
-            held by a buffer that nobody can take; by default `flush`.
 
     Attributes:
         buffers_total: Buffers taken so far, events included.
@@ -49,28 +43,11 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
         Flink, ``PipelinedSubpartition``.
     """
 
-    __slots__ = ("_before_waiting", "_writable", "records_total")
+    __slots__ = ("records_total",)
 
-    def __init__(
-        self,
-        index: int,
-        writable: Availability,
-        before_waiting: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, index: int) -> None:
         super().__init__(index, BufferQueue())
         self.records_total = 0
-        self._writable = writable
-        self._before_waiting = before_waiting or self.flush
-
-    async def writable(self) -> None:
-        """Suspend until another buffer fits; returns at once if one does.
-
-        Flushes before it suspends: a permit that an unfinished buffer holds would
-        never come back.
-        """
-        while not self._writable.available:
-            self._before_waiting()
-            await self._writable.waiter()
 
     @property
     def queued_records(self) -> int:

@@ -289,3 +289,16 @@ def test_frames_are_not_much_larger_than_wished(size: int) -> None:
     sizes = [(len(frame), count) for frame, count in encoder.frames(run)]
     assert sum(count for _, count in sizes) == 300
     assert all(bytes_ <= 8_000 or count == 1 for bytes_, count in sizes)
+
+
+async def test_who_waits_for_its_end_is_called_once_when_both_parts_are_released(
+    output: Output,
+) -> None:
+    seen: list[list[bool]] = []
+    views = output.views.values()
+    output.partition.on_consumed(
+        lambda: seen.append([view.is_released for view in views])
+    )
+    output.partition.release()
+    output.partition.release()
+    assert seen == [[True, True]]

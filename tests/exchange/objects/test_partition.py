@@ -232,17 +232,22 @@ def test_a_priority_event_seals_and_overtakes(wire: Wire) -> None:
     assert (barrier.is_priority, data.record_count) == (True, 1)
 
 
-async def test_writable_of_one_channel_flushes_all_others_that_hold_permits(
+async def test_writable_flushes_all_channels_that_hold_permits_and_wakes_each_waiter(
     wire: Wire, drain: Any
 ) -> None:
     wiring = wire(permits=2, subpartitions=2).connect()
     partition = wiring.partition
     partition.emit_run(ListRun([1]), 0)
     partition.emit_run(ListRun([2]), 1)
-    waiting = asyncio.create_task(partition.subpartitions[0].writable())
+    waiting = asyncio.create_task(partition.writable())
+    cancelled = asyncio.create_task(partition.writable())
     await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.sleep(0)
+    assert not waiting.done()
     assert [drain(gate) for gate in wiring.gates] == [[1], [2]]
     await waiting
+    await partition.writable()
 
 
 def test_wrong_arguments_are_refused(wire: Wire, listener: Any) -> None:

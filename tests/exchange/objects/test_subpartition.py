@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange import ObjectBuffer, PipelinedSubpartition, SubpartitionView
 from aiomailbox.memory import LocalBufferPool
@@ -36,7 +34,7 @@ def barrier(
 
 @pytest.fixture
 def subpartition(listener: Any) -> PipelinedSubpartition:
-    subpartition = PipelinedSubpartition(0, Availability(available=True))
+    subpartition = PipelinedSubpartition(0)
     subpartition.attach(listener)
     return subpartition
 
@@ -275,7 +273,7 @@ def test_resuming_what_is_not_blocked_is_refused(
 def test_net_104_a_release_recycles_what_is_queued_and_ends_the_view(
     listener: Any, data: Data, pool: LocalBufferPool
 ) -> None:
-    subpartition = PipelinedSubpartition(0, Availability())
+    subpartition = PipelinedSubpartition(0)
     view = SubpartitionView(subpartition, listener)
     subpartition.add(data(1))
     subpartition.add(data(1, sealed=False))
@@ -447,32 +445,11 @@ def test_sequence_numbers_count_every_polled_buffer_and_wrap(
     assert [polled and polled.sequence_number for polled in numbers] == [2**32 - 1, 0]
 
 
-async def test_writable_waits_for_the_bound_and_flushes_before_it_does(
-    listener: Any, data: Data
-) -> None:
-    bound = Availability(available=True)
-    subpartition = PipelinedSubpartition(0, bound)
-    subpartition.attach(listener)
-    subpartition.add(data(1, sealed=False))
-    await subpartition.writable()
-    assert listener.data == 0
-    bound.reset()
-    waiter = asyncio.create_task(subpartition.writable())
-    other = asyncio.create_task(subpartition.writable())
-    await asyncio.sleep(0)
-    assert listener.data == 1
-    other.cancel()
-    await asyncio.sleep(0)
-    assert not waiter.done()
-    bound.set_available()
-    await waiter
-
-
 def test_a_view_lets_go_once_and_is_told_nothing_more(
     data: Data, pool: LocalBufferPool, listener: Any
 ) -> None:
     let_go: list[None] = []
-    subpartition = PipelinedSubpartition(0, Availability())
+    subpartition = PipelinedSubpartition(0)
     view = SubpartitionView(subpartition, listener, lambda: let_go.append(None))
     subpartition.add(data(1))
     told = listener.data
