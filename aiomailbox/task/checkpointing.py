@@ -1,0 +1,199 @@
+"""What a task does with a checkpoint: barrier on, state captured, result said.
+
+Theory of operation: `SubtaskCheckpoints.perform` runs on the mailbox, so that no record,
+timer or mail comes between its steps: operators emit what belongs before the barrier,
+the barrier leaves, and only then is the state captured, on the loop. It is written off
+the loop, by a coroutine of its own that says at the end how it went. Numbers only grow;
+one that is late, or was aborted before it came, is not performed.
+
+Concept:
+    Flink, ``SubtaskCheckpointCoordinatorImpl``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
+
+from aiomailbox.exchange import RecordWriter
+from aiomailbox.operators import Pending
+from aiomailbox.records import CancelCheckpoint, CheckpointBarrier
+from aiomailbox.task.snapshot import TaskSnapshot
+
+__all__ = ["CheckpointResponder", "CheckpointedChain", "SubtaskCheckpoints"]
+
+# Flink's number. Aborts of checkpoints that never come here must not pile up.
+_ABORTED_MAX: Final = 128
+
+
+class CheckpointedChain(Protocol):
+    """What a checkpoint needs of a task's operators."""
+
+    async def prepare_snapshot_pre_barrier(self) -> None:
+        """Let the operators emit what must precede a barrier, head first."""
+        ...
+
+    async def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell the operators, tail first; all are told, the first error is raised."""
+        ...
+
+    async def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Tell the operators, tail first; all are told, the first error is raised."""
+        ...
+
+
+class CheckpointResponder(Protocol):
+    """Keeps a task's snapshots, and tells the coordinator."""
+
+    async def write(self, checkpoint_id: int, snapshot: TaskSnapshot) -> Any:
+        """Write a snapshot off the loop; return what finds it again."""
+        ...
+
+    def acknowledge(self, checkpoint_id: int, written: Any) -> None:
+        """Say that the task's part is complete."""
+        ...
+
+    def decline(self, checkpoint_id: int, error: BaseException) -> None:
+        """Say that the task has no part in a checkpoint, and why."""
+        ...
+
+
+class SubtaskCheckpoints:
+    """The checkpoints of one task; every method runs on its mailbox.
+
+    Args:
+        chain: The task's operators.
+        capture: Returns their state as it is now.
+        writers: The task's outputs.
+        responder: Keeps the snapshots.
+        spawn: Starts a coroutine that the task owns, and returns how to cancel it.
+        aborted_max: How many aborted checkpoints that have not come are remembered.
+
+    Attributes:
+        last_id: The newest checkpoint that came here, -1 before the first.
+        completed_id: The newest one that is known to be complete, -1 before the first.
+    """
+
+    def __init__(
+        self,
+        chain: CheckpointedChain,
+        capture: Callable[[], TaskSnapshot],
+        writers: Sequence[RecordWriter],
+        responder: CheckpointResponder,
+        spawn: Callable[[Coroutine[Any, Any, None]], Callable[[], object]],
+        *,
+        restored_id: int = -1,
+        aborted_max: int = _ABORTED_MAX,
+    ) -> None:
+        self.last_id = restored_id
+        self.completed_id = restored_id
+        self._chain = chain
+        self._capture = capture
+        self._writers = writers
+        self._responder = responder
+        self._spawn = spawn
+        self._aborted_max = aborted_max
+        # In the order they were aborted; none is at or before `last_id`.
+        self._aborted: dict[int, None] = {}
+        self._writing: dict[int, Callable[[], object]] = {}
+
+    @property
+    def aborted_ids(self) -> list[int]:
+        """The checkpoints that were aborted and have not come."""
+        return list(self._aborted)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether snapshots are on their way to where they are kept."""
+        return bool(self._writing)
+
+    async def perform(self, barrier: CheckpointBarrier) -> bool:
+        """Take a checkpoint now.
+
+        Returns:
+            Whether a snapshot was taken; False for one that is late or was aborted.
+
+        Raises whatever an operator raises before the barrier has left; the task cannot
+        go on then. A snapshot that fails is declined.
+        """
+        checkpoint_id = barrier.checkpoint_id
+        if checkpoint_id <= self.last_id:
+            return False
+        self.last_id = checkpoint_id
+        was_aborted = checkpoint_id in self._aborted
+        self._forget_aborted()
+        if was_aborted:
+            self._broadcast(CancelCheckpoint(checkpoint_id))
+            return False
+        await self._chain.prepare_snapshot_pre_barrier()
+        self._broadcast(barrier)
+        try:
+            snapshot = self._capture()
+        except Exception as error:  # noqa: BLE001 -- the coordinator decides
+            self._responder.decline(checkpoint_id, error)
+            return False
+        self._writing[checkpoint_id] = self._spawn(self._write(checkpoint_id, snapshot))
+        return True
+
+    def decline(self, checkpoint_id: int, error: BaseException) -> None:
+        """Refuse a checkpoint, so that nobody downstream waits for its barrier."""
+        if checkpoint_id > self.last_id:
+            self.last_id = checkpoint_id
+            self._forget_aborted()
+            self._broadcast(CancelCheckpoint(checkpoint_id))
+        self._responder.decline(checkpoint_id, error)
+
+    def notify_complete(self, checkpoint_id: int) -> Pending:
+        """Hear that a checkpoint is complete; one that is older than known is ignored."""
+        if checkpoint_id <= self.completed_id:
+            return None
+        self.completed_id = checkpoint_id
+        return self._chain.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_aborted(self, checkpoint_id: int, latest_completed_id: int) -> Pending:
+        """Hear that a checkpoint will not complete, and which one did before."""
+        if checkpoint_id <= self.completed_id:
+            return None
+        cancel = self._writing.pop(checkpoint_id, None)
+        if cancel is not None:
+            cancel()
+        elif checkpoint_id > self.last_id:
+            self._aborted[checkpoint_id] = None
+            while len(self._aborted) > self._aborted_max:
+                del self._aborted[next(iter(self._aborted))]
+        return self._aborted_after(checkpoint_id, latest_completed_id)
+
+    def close(self) -> None:
+        """Cancel what is being written."""
+        for cancel in self._writing.values():
+            cancel()
+        self._writing.clear()
+
+    async def _aborted_after(self, checkpoint_id: int, latest_id: int) -> None:
+        completed = self.notify_complete(latest_id) if latest_id > 0 else None
+        if completed is not None:
+            await completed
+        if checkpoint_id > self.completed_id:
+            await self._chain.notify_checkpoint_aborted(checkpoint_id)
+
+    async def _write(self, checkpoint_id: int, snapshot: TaskSnapshot) -> None:
+        try:
+            written = await self._responder.write(checkpoint_id, snapshot)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the coordinator decides
+            if self._writing.pop(checkpoint_id, None) is not None:
+                self._responder.decline(checkpoint_id, error)
+            return
+        # One that was aborted meanwhile is nobody's any more.
+        if self._writing.pop(checkpoint_id, None) is not None:
+            self._responder.acknowledge(checkpoint_id, written)
+
+    def _broadcast(self, event: CheckpointBarrier | CancelCheckpoint) -> None:
+        for writer in self._writers:
+            writer.broadcast_event(event)
+
+    def _forget_aborted(self) -> None:
+        for checkpoint_id in [one for one in self._aborted if one <= self.last_id]:
+            del self._aborted[checkpoint_id]
