@@ -84,6 +84,7 @@ from aiomailbox.operators.functions.broadcast import (
     KeyedBroadcastProcessOperator,
     check_descriptors,
 )
+from aiomailbox.operators.functions.calls import check_process_method
 from aiomailbox.operators.functions.co import (
     CoFlatMapOperator,
     CoMapOperator,
@@ -105,10 +106,8 @@ from aiomailbox.operators.functions.keyed_context import (
     TimerService,
 )
 from aiomailbox.operators.functions.process import (
-    ElementCalls,
     ProcessFunction,
     ProcessOperator,
-    check_process_method,
 )
 from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.operators.joins.as_of import AsOfJoinOperator
@@ -203,7 +202,6 @@ __all__ = [
     "CommitterContext",
     "DeadLetter",
     "DeduplicateOperator",
-    "ElementCalls",
     "EnumeratorContext",
     "ErrorAction",
     "FieldSelector",

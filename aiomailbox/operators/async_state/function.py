@@ -23,12 +23,12 @@ from aiomailbox.operators.core.callables import (
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.functions.calls import check_process_method
 from aiomailbox.operators.functions.function_state import (
     check_state_names,
     has_on_timer,
     inherited_on_timer,
 )
-from aiomailbox.operators.functions.process import check_process_method
 
 __all__ = ["KeyedAsyncFunction", "KeyedAsyncProcessFunction"]
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Pending, then
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
-from aiomailbox.operators.core.resources import FunctionLife
-from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.on_error import OnError, fail
 from aiomailbox.operators.functions.broadcast_context import (
     BroadcastContext,
     BroadcastStates,
@@ -20,16 +17,16 @@ from aiomailbox.operators.functions.broadcast_context import (
     KeyedReadOnlyContext,
     ReadOnlyContext,
 )
-from aiomailbox.operators.functions.co_inputs import CoInputsOperator
+from aiomailbox.operators.functions.co_inputs import CoFunctionOperator
 from aiomailbox.operators.functions.function_state import (
     check_without_keys,
     inherited_on_timer,
 )
 from aiomailbox.operators.functions.keyed import KeyedFunctionOperator
-from aiomailbox.operators.functions.process import ElementCalls, check_process_method
-from aiomailbox.operators.keyed.key_reader import KeyReader
+from aiomailbox.operators.functions.keyed_context import KeyedProcessContext
+from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.records import MIN_TIMESTAMP, Run
+from aiomailbox.records import Run
 from aiomailbox.state import MapStateDescriptor
 
 
@@ -96,7 +93,11 @@ class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
         return None
 
 
-class BroadcastProcessOperator(CoInputsOperator):
+# The methods of both inputs.
+_METHODS: Final = ("process_element", "process_broadcast_element")
+
+
+class BroadcastProcessOperator(CoFunctionOperator):
     """Runs a `BroadcastProcessFunction`; the second input is the broadcast one.
 
     Args:
@@ -128,6 +129,8 @@ class BroadcastProcessOperator(CoInputsOperator):
         ['yes', '?']
     """
 
+    methods = _METHODS
+
     def __init__(
         self,
         function: Any,
@@ -135,75 +138,24 @@ class BroadcastProcessOperator(CoInputsOperator):
         *,
         on_error: OnError = fail,
     ) -> None:
-        super().__init__()
-        self._call = check_process_method(function, "process_element")
-        self._broadcast = check_process_method(function, "process_broadcast_element")
+        super().__init__(function, on_error)
         check_without_keys(
             function,
             "Derive from KeyedBroadcastProcessFunction and give the stream a key.",
         )
-        self.function = function
-        self.on_error = check_on_error(on_error)
         self._descriptors = check_descriptors(descriptors)
-        self._is_open = False
 
-    def open(self) -> Pending:
-        """Open the function."""
-        context = self.context
-        collector = self._collector = Collector(self.output)
+    def make_contexts(self) -> Sequence[ProcessContext]:
+        """Return a context that reads broadcast state, and one that writes it."""
+        context, collector = self.context, self._collector
         states = BroadcastStates(self._descriptors, context.operator_state)
-        self._read_context = ReadOnlyContext(context, collector, states)
-        self._write_context = BroadcastContext(context, collector, states)
-        self._read_context.current_watermark = self.watermark_ms
-        self._write_context.current_watermark = self.watermark_ms
-        self._failures = RecordFailures(self.on_error, self._call, context, self.output)
-        self._first = ElementCalls(
-            self._call, self._read_context, collector, self._failures
-        )
-        self._second = ElementCalls(
-            self._broadcast, self._write_context, collector, self._failures
-        )
-        self._is_open = True
-        self._life = FunctionLife(self.function)
-        holders = self._read_context, self._write_context
-        return self._failures.guard(self._life.open, context, *holders)
-
-    def process_run1(self, run: Run) -> Pending:
-        """Call the function for each record."""
-        return self._first.process_run(run)
-
-    def process_run2(self, run: Run) -> Pending:
-        """Call the function for each broadcast record."""
-        return self._second.process_run(run)
-
-    def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Note the watermark of both streams for the function and pass it on."""
-        self.watermark_ms = timestamp_ms
-        self._read_context.current_watermark = timestamp_ms
-        self._write_context.current_watermark = timestamp_ms
-        return self.output.emit_watermark(timestamp_ms)
-
-    def fill_state(self) -> None:
-        """Let the function put what it holds into its state."""
-        if self._is_open:
-            self._failures.guard(self._life.snapshot)
-
-    def finish(self) -> Pending:
-        """Let the function emit what it holds back."""
-        self._collector.timestamp = MIN_TIMESTAMP
-        pending = self._failures.guard(self.function.finish, self._collector)
-        return then(pending, self._first.emit)
-
-    def close(self) -> Pending:
-        """Close the function, if it was opened."""
-        if not self._is_open:
-            return None
-        self._is_open = False
-        self._collector.discard()
-        return self._failures.guard(self._life.close)
+        return [
+            ReadOnlyContext(context, collector, states),
+            BroadcastContext(context, collector, states),
+        ]
 
 
-class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoInputsOperator):
+class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
     """Runs a `KeyedBroadcastProcessFunction`; the second input is the broadcast one.
 
     Args:
@@ -242,6 +194,8 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoInputsOperator):
         [('a', True), ('a', False), ('a', True)]
     """
 
+    methods = _METHODS
+
     def __init__(
         self,
         key: KeySelector,
@@ -250,48 +204,31 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoInputsOperator):
         *,
         on_error: OnError = fail,
     ) -> None:
-        self._call = check_process_method(function, "process_element")
-        self._broadcast = check_process_method(function, "process_broadcast_element")
-        self._key = field_or_function(key, "key")
+        super().__init__(function, on_error, key=key)
         self._descriptors = check_descriptors(descriptors)
-        super().__init__(function, on_error)
 
-    def open(self) -> Pending:
-        """Bind state and timers, and open the function."""
-        pending = super().open()
+    def make_contexts(self) -> Sequence[ProcessContext]:
+        """Return a context with a key, which reads broadcast state, and one without."""
         context, collector = self.context, self._collector
-        states = BroadcastStates(self._descriptors, context.operator_state)
-        self._context = KeyedReadOnlyContext(context, collector, self._timers, states)
-        self._write_context = KeyedBroadcastContext(context, collector, states)
-        self._context.current_watermark = self.watermark_ms
-        self._write_context.current_watermark = self.watermark_ms
-        self._life.share(self._context, self._write_context)
-        self._keys = KeyReader(self._key, self)
-        self._calls = self._element_calls(self._call)
-        self._broadcast_calls = ElementCalls(
-            self._broadcast,
-            self._write_context,
-            collector,
-            self._failures,
-            self._leave_key,
-        )
-        return pending
+        self._states = BroadcastStates(self._descriptors, context.operator_state)
+        keyed, _ = super().make_contexts()
+        return [keyed, KeyedBroadcastContext(context, collector, self._states)]
 
-    def process_run1(self, run: Run) -> Pending:
-        """Call the function for each record, with its key."""
-        return self._process_keyed(self._calls, self._keys, run)
+    def keyed_context(self) -> KeyedProcessContext:
+        """Return the context of the methods that have a key."""
+        return KeyedReadOnlyContext(
+            self.context, self._collector, self._timers, self._states
+        )
+
+    def enter_of(self, index: int) -> Callable[[Any], None] | None:
+        """Return what makes the key the current one; a broadcast record has none."""
+        if index:
+            return self.context.keyed_state.set_current_key
+        return super().enter_of(index)
 
     def process_run2(self, run: Run) -> Pending:
         """Call the function for each broadcast record, without a key."""
-        return self._broadcast_calls.process_run(run)
-
-    def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Fire timers, pass on what they emitted, then the watermark."""
-        self._write_context.current_watermark = timestamp_ms
-        return super().process_watermark(timestamp_ms)
-
-    def _leave_key(self, value: Any) -> None:
-        self.context.keyed_state.set_current_key(None)
+        return self._calls[1].process_run(run, [None] * len(run))
 
 
 def check_descriptors(

@@ -8,18 +8,15 @@ from typing import Any, ClassVar
 from aiomailbox.operators.core.callables import check_sync_function
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
-from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.core.two_input import TwoInputOperator
-from aiomailbox.operators.functions.co_inputs import CoInputsOperator
+from aiomailbox.operators.functions.co_inputs import CoFunctionOperator
 from aiomailbox.operators.functions.function_state import check_without_keys
-from aiomailbox.operators.functions.process import ElementCalls, check_process_method
-from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.operators.stateless.fused_loop import FusedLoop
 from aiomailbox.operators.stateless.fused_source import StageKind
-from aiomailbox.records import MIN_TIMESTAMP, Run
+from aiomailbox.records import Run
 
 
 class _CoStage:
@@ -151,7 +148,7 @@ class CoProcessFunction:
         return None
 
 
-class CoProcessOperator(CoInputsOperator):
+class CoProcessOperator(CoFunctionOperator):
     """Runs a `CoProcessFunction` on two streams without keys.
 
     Args:
@@ -176,64 +173,8 @@ class CoProcessOperator(CoInputsOperator):
     """
 
     def __init__(self, function: Any, *, on_error: OnError = fail) -> None:
-        super().__init__()
-        self._calls = [
-            check_process_method(function, name)
-            for name in ("process_element1", "process_element2")
-        ]
+        super().__init__(function, on_error)
         check_without_keys(
             function,
             "Derive from KeyedCoProcessFunction and give both streams a key.",
         )
-        self.function = function
-        self.on_error = check_on_error(on_error)
-        self._is_open = False
-
-    def open(self) -> Pending:
-        """Open the function."""
-        self._collector = Collector(self.output)
-        self._context = ProcessContext(self.context, self._collector)
-        self._context.current_watermark = self.watermark_ms
-        self._failures = RecordFailures(
-            self.on_error, self._calls[0], self.context, self.output
-        )
-        self._first, self._second = (
-            ElementCalls(call, self._context, self._collector, self._failures)
-            for call in self._calls
-        )
-        self._is_open = True
-        self._life = FunctionLife(self.function)
-        return self._failures.guard(self._life.open, self.context, self._context)
-
-    def process_run1(self, run: Run) -> Pending:
-        """Call the function for each record of the first stream."""
-        return self._first.process_run(run)
-
-    def process_run2(self, run: Run) -> Pending:
-        """Call the function for each record of the second stream."""
-        return self._second.process_run(run)
-
-    def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Note the watermark of both streams for the function and pass it on."""
-        self.watermark_ms = timestamp_ms
-        self._context.current_watermark = timestamp_ms
-        return self.output.emit_watermark(timestamp_ms)
-
-    def fill_state(self) -> None:
-        """Let the function put what it holds into its state."""
-        if self._is_open:
-            self._failures.guard(self._life.snapshot)
-
-    def finish(self) -> Pending:
-        """Let the function emit what it holds back."""
-        self._collector.timestamp = MIN_TIMESTAMP
-        pending = self._failures.guard(self.function.finish, self._collector)
-        return then(pending, self._first.emit)
-
-    def close(self) -> Pending:
-        """Close the function, if it was opened."""
-        if not self._is_open:
-            return None
-        self._is_open = False
-        self._collector.discard()
-        return self._failures.guard(self._life.close)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
-from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.input_selection import InputSelection
 from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.core.two_input import TwoInputOperator
-from aiomailbox.records import MIN_TIMESTAMP
+from aiomailbox.operators.functions.base import FunctionOperator
+from aiomailbox.records import MIN_TIMESTAMP, Run
 
 
-class CoInputsOperator(TwoInputOperator):
-    """Lets a function hear of the end of an input, and choose which one is read.
+class CoFunctionOperator(FunctionOperator, TwoInputOperator):
+    """The base of operators that run a function of two streams.
 
-    The function may have ``end_input(index, out)``, called when input 0 or 1 has ended,
+    It hears of the end of an input, and chooses which one is read: the function may have ``end_input(index, out)``, called when input 0 or 1 has ended,
     and ``next_selection()``, asked after each record which input the next one comes
     from. Then records are read one at a time, which costs speed.
 
@@ -26,9 +24,15 @@ class CoInputsOperator(TwoInputOperator):
         Flink, ``BoundedMultiInput`` and ``InputSelectable``.
     """
 
-    function: Any
-    _collector: Collector
-    _failures: RecordFailures
+    methods = ("process_element1", "process_element2")
+
+    def process_run1(self, run: Run) -> Pending:
+        """Call the function for each record of the first stream."""
+        return self.process_input(0, run)
+
+    def process_run2(self, run: Run) -> Pending:
+        """Call the function for each record of the second stream."""
+        return self.process_input(1, run)
 
     @property
     def next_selection(self) -> Callable[[], InputSelection] | None:

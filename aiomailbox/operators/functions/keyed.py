@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiomailbox.eventtime import Timer
-from aiomailbox.operators.core.checkpointed import FunctionHooks
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
-from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.core.on_error import OnError, fail
 from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.functions.base import FunctionOperator
+from aiomailbox.operators.functions.calls import check_process_method
 from aiomailbox.operators.functions.function_state import (
     check_state_names,
     has_on_timer,
     inherited_on_timer,
 )
 from aiomailbox.operators.functions.keyed_context import KeyedProcessContext, TimeDomain
-from aiomailbox.operators.functions.process import (
-    ElementCalls,
-    ProcessCall,
-    ProcessFunction,
-    check_process_method,
-)
+from aiomailbox.operators.functions.process import ProcessFunction
+from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.operators.keyed.stateful import StatefulOperator
@@ -77,44 +72,53 @@ class KeyedProcessFunction(ProcessFunction):
         return None
 
 
-class KeyedFunctionOperator(StatefulOperator):
+class KeyedFunctionOperator(FunctionOperator, StatefulOperator):
     """The base of operators that run a process function with state and timers.
 
     Args:
         function: The function; it is not shared between subtasks.
         on_error: What to do with a record for which it raises. What it had emitted
             and kept for the record until then stays.
+        **keys: For each input that has keys a field's name or a function of a record,
+            by the parameter's name; those of all inputs are of one type.
     """
 
-    def __init__(self, function: Any, on_error: OnError) -> None:
-        super().__init__()
+    def __init__(self, function: Any, on_error: OnError, **keys: KeySelector) -> None:
+        super().__init__(function, on_error)
         self._on_timer = check_process_method(function, "on_timer")
         check_state_names(function)
-        FunctionHooks(function)
-        self.function = function
-        self.on_error = check_on_error(on_error)
-        self._next_key: Callable[[], Any]
-        self._is_open = False
+        self._selectors = [field_or_function(key, name) for name, key in keys.items()]
 
     def open(self) -> Pending:
         """Bind state and timers, and open the function."""
-        self._collector = Collector(self.output)
+        first, *others = self._selectors
+        reader = KeyReader(first, self)
+        self._readers = [reader, *(KeyReader(key, self, like=reader) for key in others)]
+        return super().open()
+
+    def make_contexts(self) -> Sequence[ProcessContext]:
+        """Return one context for all methods, with the timers bound."""
         self._timers = self.timer_service("timers", self, self._collector)
-        self._context = KeyedProcessContext(self.context, self._collector, self._timers)
-        self._context.current_watermark = self.watermark_ms
+        self._context = self.keyed_context()
         if not has_on_timer(self.function):
             self._context.refuse_timers(self.function)
-        self._failures = RecordFailures(
-            self.on_error, self._on_timer, self.context, self.output
-        )
-        self._is_open = True
-        self._life = FunctionLife(self.function)
-        return self._failures.guard(self._life.open, self.context, self._context)
+        return [self._context] * len(self.methods)
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Fire timers, pass on what they emitted, then the watermark."""
-        self._context.current_watermark = timestamp_ms
-        return super().process_watermark(timestamp_ms)
+    def keyed_context(self) -> KeyedProcessContext:
+        """Return the context of the methods that have a key."""
+        return KeyedProcessContext(self.context, self._collector, self._timers)
+
+    def process_input(self, index: int, run: Run) -> Pending:
+        """Call the method of an input for each record, with its key."""
+        if not len(run):
+            return None
+        keys = self._readers[index].read(run.values)
+        self.context.keyed_state.prefetch(keys)
+        return self._calls[index].process_run(run, keys)
+
+    def enter_of(self, index: int) -> Callable[[Any], None] | None:
+        """Return what makes the key of each record the current one."""
+        return self._context.enter
 
     def emit_collected(self) -> Pending:
         """Pass on what the function emitted."""
@@ -134,42 +138,6 @@ class KeyedFunctionOperator(StatefulOperator):
         pending = self._call_timer(timer, TimeDomain.PROCESSING_TIME)
         pending = then(pending, collector.emit)
         return then(pending, self._return_to, *before)
-
-    def fill_state(self) -> None:
-        """Let the function put what it holds into its state."""
-        if self._is_open:
-            self._failures.guard(self._life.snapshot)
-
-    def finish(self) -> Pending:
-        """Let the function emit what it holds back."""
-        self._collector.timestamp = MIN_TIMESTAMP
-        pending = self._failures.guard(self.function.finish, self._collector)
-        return then(pending, self._collector.emit)
-
-    def close(self) -> Pending:
-        """Disarm the timers and close the function, if it was opened."""
-        pending = super().close()
-        if not self._is_open:
-            return pending
-        self._is_open = False
-        self._collector.discard()
-        return then(pending, self._failures.guard, self._life.close)
-
-    def _element_calls(self, call: ProcessCall) -> ElementCalls:
-        return ElementCalls(
-            call, self._context, self._collector, self._failures, self._enter_next
-        )
-
-    def _process_keyed(self, calls: ElementCalls, keys: KeyReader, run: Run) -> Pending:
-        if not len(run):
-            return None
-        keys_of_run = keys.read(run.values)
-        self.context.keyed_state.prefetch(keys_of_run)
-        self._next_key = iter(keys_of_run).__next__
-        return calls.process_run(run)
-
-    def _enter_next(self, value: Any) -> None:
-        self._context.enter(self._next_key())
 
     def _call_timer(self, timer: Timer, domain: TimeDomain) -> Pending:
         context = self._context
@@ -223,17 +191,4 @@ class KeyedProcessOperator(KeyedFunctionOperator):
     def __init__(
         self, key: KeySelector, function: Any, *, on_error: OnError = fail
     ) -> None:
-        self._call = check_process_method(function, "process_element")
-        self._key = field_or_function(key, "key")
-        super().__init__(function, on_error)
-
-    def open(self) -> Pending:
-        """Bind state and timers, and open the function."""
-        pending = super().open()
-        self._keys = KeyReader(self._key, self)
-        self._calls = self._element_calls(self._call)
-        return pending
-
-    def process_run(self, run: Run) -> Pending:
-        """Call the function for each record, with its key."""
-        return self._process_keyed(self._calls, self._keys, run)
+        super().__init__(function, on_error, key=key)

@@ -7,15 +7,11 @@ from typing import Any
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.on_error import OnError, fail
-from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.functions.co import CoProcessFunction
-from aiomailbox.operators.functions.co_inputs import CoInputsOperator
+from aiomailbox.operators.functions.co_inputs import CoFunctionOperator
 from aiomailbox.operators.functions.function_state import inherited_on_timer
 from aiomailbox.operators.functions.keyed import KeyedFunctionOperator
-from aiomailbox.operators.functions.process import check_process_method
-from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.records import Run
 
 
 class KeyedCoProcessFunction(CoProcessFunction):
@@ -33,7 +29,7 @@ class KeyedCoProcessFunction(CoProcessFunction):
         return None
 
 
-class KeyedCoProcessOperator(KeyedFunctionOperator, CoInputsOperator):
+class KeyedCoProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
     """Runs a `KeyedCoProcessFunction`.
 
     Args:
@@ -80,25 +76,4 @@ class KeyedCoProcessOperator(KeyedFunctionOperator, CoInputsOperator):
         *,
         on_error: OnError = fail,
     ) -> None:
-        self._call1 = check_process_method(function, "process_element1")
-        self._call2 = check_process_method(function, "process_element2")
-        self._key1 = field_or_function(key1, "key1")
-        self._key2 = field_or_function(key2, "key2")
-        super().__init__(function, on_error)
-
-    def open(self) -> Pending:
-        """Bind state and timers, and open the function."""
-        pending = super().open()
-        self._keys1 = KeyReader(self._key1, self)
-        self._keys2 = KeyReader(self._key2, self, like=self._keys1)
-        self._calls1 = self._element_calls(self._call1)
-        self._calls2 = self._element_calls(self._call2)
-        return pending
-
-    def process_run1(self, run: Run) -> Pending:
-        """Call the function for each record of the first stream."""
-        return self._process_keyed(self._calls1, self._keys1, run)
-
-    def process_run2(self, run: Run) -> Pending:
-        """Call the function for each record of the second stream."""
-        return self._process_keyed(self._calls2, self._keys2, run)
+        super().__init__(function, on_error, key1=key1, key2=key2)

@@ -158,6 +158,19 @@ def test_the_broadcast_side_may_change_the_state_of_all_keys(restarts: bool) -> 
     assert output[2:] == [Watermark(100)]
 
 
+def test_a_timer_that_nobody_would_hear_of_is_refused() -> None:
+    class Forgetful(KeyedBroadcastProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            context.timer_service.register_event_time_timer(100)
+
+        def process_broadcast_element(self, value: Any, context: Any, out: Any) -> None:
+            pass
+
+    harness = opened(keyed(Forgetful()))
+    with pytest.raises(UserFunctionError, match="has no on_timer"):
+        harness.first.process_element("a", 1)
+
+
 def test_keyed_state_is_parted_and_broadcast_state_copied() -> None:
     whole = opened(keyed(Counts()))
     whole.first.process_run([*"abcdefgh"], [*range(8)])
