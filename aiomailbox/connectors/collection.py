@@ -21,10 +21,12 @@ from aiomailbox.operators import (
     StaticEnumerator,
 )
 from aiomailbox.records import ListRun
+from aiomailbox.state import kept_in_state
 
 __all__ = ["CollectionSource", "IteratorSource", "RangeSplit"]
 
 
+@kept_in_state
 @dataclass(frozen=True, slots=True)
 class RangeSplit:
     """Consecutive elements of a collection, or all elements of an iterator.
@@ -129,25 +131,25 @@ class CollectionSource:
 class IteratorSource:
     """The elements of an iterator or iterable, read lazily by one reader.
 
-    A snapshot says how many elements were emitted; going on from it needs a factory,
-    whose new iterator is advanced by as many. A bare iterator cannot be started again
-    and can run once only.
+        A snapshot says how many elements were emitted; going on from it needs a factory,
+        whose new iterator is advanced by as many. A bare iterator cannot be started again
+        and can run once only.
 
     Args:
-        iterable: An iterable (a generator), or a function without arguments that
-            returns one.
-        bounded: Whether it ends by itself.
+            iterable: An iterable (a generator), or a function without arguments that
+                returns one.
+            bounded: Whether it ends by itself.
 
     Attributes:
-        stays_in_parent: True for an iterable: what it gives is made in this process.
+            stays_in_parent: True for an iterable: what it gives is made in this process.
 
     Raises:
-        WrongTypeError: If it is neither.
+            WrongTypeError: If it is neither.
 
     Example:
-        >>> import itertools
-        >>> source = IteratorSource(lambda: iter(range(3)))
-        >>> forever = IteratorSource(itertools.count, bounded=False)
+            >>> import itertools
+            >>> source = IteratorSource(lambda: iter(range(3)))
+            >>> forever = IteratorSource(itertools.count, bounded=False)
     """
 
     # An iterator has one place in it where to go on: there is one reader.

@@ -43,6 +43,7 @@ from aiomailbox.state.snapshot_codec import (
     decode_keyed_snapshot,
     encode_keyed_snapshot,
 )
+from aiomailbox.state.state_classes import declared_classes, kept_in_state
 from aiomailbox.state.store import (
     AggregatingState,
     KeyedStateStore,
@@ -95,7 +96,9 @@ __all__ = [
     "Void",
     "check_same_state",
     "copy_content",
+    "declared_classes",
     "decode_keyed_snapshot",
     "encode_keyed_snapshot",
+    "kept_in_state",
     "redistribute_operator_state",
 ]

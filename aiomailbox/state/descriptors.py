@@ -12,6 +12,7 @@ from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.state.functions import AggregateFunction, ReduceFunction
 from aiomailbox.state.schema import StateSchema, class_schemas, type_options
 from aiomailbox.state.serializers import ObjectSerializer, StateSerializer
+from aiomailbox.state.state_classes import kept_in_state
 
 __all__ = [
     "VOID",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 
+@kept_in_state
 class Void(Enum):
     """The namespace of state that has none; its only member is `VOID`."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -24,23 +24,40 @@ from aiomailbox.state.schema import (
     is_record_class,
 )
 
-__all__ = ["StateClasses", "declared_classes"]
+__all__ = ["StateClasses", "declared_classes", "kept_in_state"]
+
+KindT = TypeVar("KindT", bound=type)
+
+# What operators and sources of ours keep, by reference.
+_OURS: Final[dict[str, type]] = {}
+
+
+def kept_in_state(kind: KindT) -> KindT:
+    """Declare a class that an operator or a source keeps in its own state, for all jobs.
+
+    Concept:
+        A decorator; for classes of this library. Users' classes are found in the type
+        hints of their jobs.
+    """
+    _OURS[class_reference(kind)] = kind
+    return kind
 
 
 def declared_classes(hints: Iterable[Any]) -> dict[str, type]:
     """Return the classes of records that type hints name, with those of their fields.
+
+    Those that operators and sources of this library keep are among them.
 
     Example:
         >>> from typing import NamedTuple
         >>> class Point(NamedTuple):
         ...     x: int
         >>> Point.__module__ = "geometry"
-        >>> list(declared_classes([dict[str, Point]]))
-        ['geometry:Point']
+        >>> "geometry:Point" in declared_classes([dict[str, Point]])
+        True
     """
-    return {
-        class_reference(kind): kind for kind in RecordClasses.found_in(hints).kinds()
-    }
+    found = RecordClasses.found_in(hints).kinds()
+    return {**_OURS, **{class_reference(kind): kind for kind in found}}
 
 
 class StateClasses:

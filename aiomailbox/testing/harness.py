@@ -235,6 +235,7 @@ class OperatorHarness:
         """Open the operator."""
         self._is_open = True
         self.do(self.operator.open)
+        self.do(self.operator.resume)
 
     def finish(self) -> None:
         """Let the operator emit what it holds back, after all inputs ended."""

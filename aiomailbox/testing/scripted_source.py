@@ -19,6 +19,7 @@ from aiomailbox.operators import (
     StaticEnumerator,
 )
 from aiomailbox.records import MIN_TIMESTAMP, ListRun, StreamRecord
+from aiomailbox.state import kept_in_state
 
 
 class Script(Enum):
@@ -38,6 +39,7 @@ class InjectedFailureError(WorldError):
     """The failure that a script asked for."""
 
 
+@kept_in_state
 @dataclass(frozen=True, slots=True)
 class ScriptSplit:
     """One script, and how far it has been read.

@@ -14,12 +14,15 @@ from aiomailbox.state import (
     NamespacedTable,
     StateDescriptor,
     ValueStateDescriptor,
+    kept_in_state,
 )
 from aiomailbox.windowing.time_window import Window
 from aiomailbox.windowing.undo_log import UndoLog
 
 # The name is in snapshots.
 _NAME = "window-contents"
+
+kept_in_state(StreamRecord)
 
 
 class WindowContents:

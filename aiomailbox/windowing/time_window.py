@@ -8,10 +8,12 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.state import kept_in_state
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@kept_in_state
 class TimeWindow(NamedTuple):
     """The time from ``start`` up to, but not including, ``end``; milliseconds.
 
@@ -41,6 +43,7 @@ class TimeWindow(NamedTuple):
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
 
+@kept_in_state
 class GlobalWindow(Enum):
     """The one window of all time; its only member is `GLOBAL_WINDOW`.
 

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiomailbox.operators import EnumeratorContext
+from aiomailbox.state import kept_in_state
 
 __all__ = ["FileEnumerator", "FileSplit", "FilesSeen"]
 
 
+@kept_in_state
 @dataclass(frozen=True, slots=True)
 class FileSplit:
     """A file, from a position on.

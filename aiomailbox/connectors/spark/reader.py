@@ -17,10 +17,12 @@ from aiomailbox.connectors.spark.reading import (
     read,
 )
 from aiomailbox.operators import InputStatus, Pending, ReaderContext, ReaderOutput
+from aiomailbox.state import kept_in_state
 
 __all__ = ["SparkReader", "SparkSplit"]
 
 
+@kept_in_state
 @dataclass(frozen=True, slots=True)
 class SparkSplit:
     """All partitions of a DataFrame, one after the other, from a position on.

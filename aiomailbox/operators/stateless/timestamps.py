@@ -110,6 +110,7 @@ class TimestampsAndWatermarksOperator(Operator):
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Ignore a watermark from upstream, unless it is the last of all."""
+        self.watermark_ms = timestamp_ms
         if timestamp_ms != MAX_TIMESTAMP:
             return None
         self._stop_ticks()

@@ -11,6 +11,7 @@ from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.callables import check_sync_function
 from aiomailbox.policies import check_count
+from aiomailbox.state import kept_in_state
 
 __all__ = [
     "Match",
@@ -59,6 +60,7 @@ class Step:
     is_strict: bool
 
 
+@kept_in_state
 class Partial(NamedTuple):
     """The beginning of a match: event time of its first record, and its records."""
 
