@@ -129,13 +129,21 @@ class Pump(Generic[ItemT]):
             self._carry()
         except BaseException as error:  # noqa: BLE001 -- the taker gets it
             if not self._stopped.is_set():
-                self._error = self._explain(error)
-                error.__context__ = None
-                self._error.__cause__ = error
+                self._error = self._explained(error)
             # The frames hold the iterator, which must not outlive this thread.
             traceback.clear_frames(error.__traceback__)
             error.__traceback__ = None
         self._hand_over(_END)
+
+    def _explained(self, error: BaseException) -> Exception:
+        try:
+            explained = self._explain(error)
+        except Exception as unexplained:  # noqa: BLE001 -- the taker must hear something
+            explained = unexplained
+        error.__context__ = None
+        if explained is not error:
+            explained.__cause__ = error
+        return explained
 
     def _carry(self) -> None:
         iterator = self._produce()
