@@ -29,7 +29,7 @@ _BEHIND_AN_EXTRA: Final = {
     "ParquetSink": ("aiomailbox.connectors.parquet", "spark", "pyarrow"),
     "SparkSource": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "dataframe_from_records": ("aiomailbox.connectors.spark", "spark", "pyspark"),
-    "record_batches": ("aiomailbox.connectors.parquet", "spark", "pyarrow"),
+    "record_batches": ("aiomailbox.columnar", "spark", "pyarrow"),
 }
 
 

@@ -8,8 +8,12 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import Any
 
 from aiomailbox.availability import Availability
-from aiomailbox.connectors.collection import RangeSplit
-from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
+from aiomailbox.connectors.collection import (
+    RangeSplit,
+    Reopenable,
+    all_in_one_split,
+)
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators import (
     Boundedness,
     EnumeratorContext,
@@ -62,21 +66,13 @@ class AsyncIterableSource:
         bounded: bool = True,
         buffered_max: int = RUN_LENGTH_MAX,
     ) -> None:
-        is_iterable = hasattr(iterable, "__aiter__")
-        if not is_iterable and not callable(iterable):
-            raise WrongTypeError(
-                "iterable",
-                f"{type(iterable).__name__} is neither an async iterable nor a function",
-                "Pass e.g. an async generator, or a function that returns one.",
-            )
+        self._iterable = Reopenable(
+            iterable, "__aiter__", "__anext__", "an async iterable"
+        )
         if buffered_max < 1:
             raise InvalidArgumentError(
                 "buffered_max", f"{buffered_max!r} is too few", "Use 1 or more."
             )
-        self._iterable: Any = iterable
-        self._is_factory = not is_iterable
-        self._is_once = is_iterable and hasattr(iterable, "__anext__")
-        self._is_used = False
         self._buffered_max = buffered_max
         self.boundedness = Boundedness.BOUNDED if bounded else Boundedness.UNBOUNDED
 
@@ -84,22 +80,14 @@ class AsyncIterableSource:
         self, context: EnumeratorContext[RangeSplit], state: object | None = None
     ) -> StaticEnumerator[RangeSplit]:
         """Create the enumerator: one split."""
-        splits = [RangeSplit("all", 0)] if state is None else state
-        assert isinstance(splits, list)
-        return StaticEnumerator(context, splits)
+        return all_in_one_split(context, state)
 
     def create_reader(self, context: ReaderContext) -> _AsyncReader:
         """Create a reader."""
         return _AsyncReader(self._open, self._buffered_max)
 
     def _open(self, position: int) -> AsyncIterator[Any]:
-        if self._is_once and (self._is_used or position):
-            raise UsageError(
-                "an asynchronous iterator can be read once: give AsyncIterableSource a "
-                "function that returns a new one, to run it again or from the middle."
-            )
-        self._is_used = True
-        made = self._iterable() if self._is_factory else self._iterable
+        made = self._iterable.open(position)
         if not hasattr(made, "__aiter__"):
             close = getattr(made, "close", None)
             if close is not None:

@@ -23,7 +23,13 @@ from aiomailbox.operators import (
 from aiomailbox.records import ListRun
 from aiomailbox.state import kept_in_state
 
-__all__ = ["CollectionSource", "IteratorSource", "RangeSplit"]
+__all__ = [
+    "CollectionSource",
+    "IteratorSource",
+    "RangeSplit",
+    "Reopenable",
+    "all_in_one_split",
+]
 
 
 @kept_in_state
@@ -161,42 +167,76 @@ class IteratorSource:
         *,
         bounded: bool = True,
     ) -> None:
-        is_iterable = hasattr(iterable, "__iter__")
-        if not is_iterable and not callable(iterable):
-            raise WrongTypeError(
-                "iterable",
-                f"{type(iterable).__name__} is neither an iterable nor a function",
-                "Pass e.g. a generator, or a function that returns one.",
-            )
-        self._iterable: Any = iterable
-        self._is_factory = not is_iterable
-        self.stays_in_parent = is_iterable
-        # An iterator is its own iterator: what it gave once is gone.
-        self._is_once = hasattr(iterable, "__next__")
-        self._is_used = False
+        self._iterable = Reopenable(iterable, "__iter__", "__next__", "an iterable")
+        self.stays_in_parent = not self._iterable.is_factory
         self.boundedness = Boundedness.BOUNDED if bounded else Boundedness.UNBOUNDED
 
     def create_enumerator(
         self, context: EnumeratorContext[RangeSplit], state: object | None = None
     ) -> StaticEnumerator[RangeSplit]:
         """Create the enumerator: one split."""
-        splits = [RangeSplit("all", 0)] if state is None else state
-        assert isinstance(splits, list)
-        return StaticEnumerator(context, splits)
+        return all_in_one_split(context, state)
 
     def create_reader(self, context: ReaderContext) -> _IteratorReader:
         """Create a reader."""
         return _IteratorReader(self._open)
 
     def _open(self, position: int) -> Iterator[Any]:
+        values = iter(self._iterable.open(position))
+        return islice(values, position, None) if position else values
+
+
+class Reopenable:
+    """An iterable of either kind, or a function that makes one: what can be read again.
+
+    Args:
+        iterable: What the user gave.
+        iterates: The method that an iterable of the kind has.
+        advances: The method that an iterator of the kind has: it is its own iterator,
+            and what it gave once is gone.
+        kind: What people call an iterable of the kind.
+
+    Raises:
+        WrongTypeError: If it is neither such an iterable nor a function.
+
+    Attributes:
+        is_factory: Whether it is a function.
+    """
+
+    def __init__(self, iterable: Any, iterates: str, advances: str, kind: str) -> None:
+        self.is_factory = not hasattr(iterable, iterates)
+        if self.is_factory and not callable(iterable):
+            raise WrongTypeError(
+                "iterable",
+                f"{type(iterable).__name__} is neither {kind} nor a function",
+                "Pass e.g. a generator function.",
+            )
+        self._iterable = iterable
+        self._is_once = not self.is_factory and hasattr(iterable, advances)
+        self._is_used = False
+
+    def open(self, position: int) -> Any:
+        """Return the iterable, to be read from a position on.
+
+        Raises:
+            UsageError: If it can be read once, and was, or not from its beginning.
+        """
         if self._is_once and (self._is_used or position):
             raise UsageError(
-                "an iterator can be read once: give IteratorSource a function that "
-                "returns a new one, to run it again or from the middle."
+                "an iterator can be read once: give the source a function that returns "
+                "a new one, to run it again or from the middle."
             )
         self._is_used = True
-        values = iter(self._iterable() if self._is_factory else self._iterable)
-        return islice(values, position, None) if position else values
+        return self._iterable() if self.is_factory else self._iterable
+
+
+def all_in_one_split(
+    context: EnumeratorContext[RangeSplit], state: object | None
+) -> StaticEnumerator[RangeSplit]:
+    """Return the enumerator of a source with one split, or with those of a snapshot."""
+    splits = [RangeSplit("all", 0)] if state is None else state
+    assert isinstance(splits, list)
+    return StaticEnumerator(context, splits)
 
 
 class _SplitReader:

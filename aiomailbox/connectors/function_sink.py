@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from operator import length_hint
 from types import CoroutineType
 from typing import Any
 
+from aiomailbox.connectors.immediate_writer import ImmediateWriter
 from aiomailbox.errors import RecordsRefusedError
 from aiomailbox.operators import (
     USER_ERRORS,
@@ -56,7 +58,7 @@ class FunctionSink:
         return
 
 
-class _FunctionWriter:
+class _FunctionWriter(ImmediateWriter):
     def __init__(self, function: Callable[[Any], object]) -> None:
         self._function = function
         self._is_async = is_async_callable(function)
@@ -66,46 +68,36 @@ class _FunctionWriter:
         if self._is_async:
             return self._await_each(run)
         function = self._function
-        done = 0
+        values = iter(run.values)
         try:
-            for value in run.values:
+            for value in values:
                 result = function(value)
                 # One test per record; a call that is never awaited would be lost.
                 if type(result) is CoroutineType:
                     refuse_coroutine(result, function)
-                done += 1
         except USER_ERRORS as error:
-            raise RecordsRefusedError({done: error}, done + 1) from error
-        return None
-
-    def flush(self, *, end_of_input: bool) -> Pending:
-        """Nothing is buffered."""
-        return None
-
-    def prepare_commit(self) -> list[Any]:
-        """Return nothing to commit."""
-        return []
-
-    def snapshot(self) -> list[Any]:
-        """Return nothing to keep."""
-        return []
-
-    def restore(self, elements: list[Any]) -> None:
-        """Take over nothing."""
-
-    def close(self) -> Pending:
-        """Release nothing."""
+            raise _refused(run, values, error) from error
         return None
 
     async def _await_each(self, run: Run) -> None:
         function: Any = self._function
-        done = 0
+        values = iter(run.values)
         try:
-            for value in run.values:
+            for value in values:
                 result: Awaitable[object] = function(value)
                 await result
-                done += 1
         except USER_ERRORS as error:
             if is_closing(error):
                 raise
-            raise RecordsRefusedError({done: error}, done + 1) from error
+            raise _refused(run, values, error) from error
+
+
+def _refused(
+    run: Run, values: Iterator[Any], error: BaseException
+) -> RecordsRefusedError:
+    """Refuse the last record that was taken from a list's iterator.
+
+    It knows how many are left: nobody has to count them.
+    """
+    seen = len(run) - length_hint(values)
+    return RecordsRefusedError({seen - 1: error}, seen)

@@ -8,14 +8,13 @@ from typing import Literal
 
 import pyarrow as pa
 
-from aiomailbox.columnar import record_batches
 from aiomailbox.connectors.parquet_commit import ParquetCommitter
 from aiomailbox.connectors.parquet_writer import ParquetWriter
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators import CommitterContext, RuntimeContext
 from aiomailbox.storage import StagedDirectory, staging_directory
 
-__all__ = ["ParquetSink", "record_batches"]
+__all__ = ["ParquetSink"]
 
 
 class ParquetSink:

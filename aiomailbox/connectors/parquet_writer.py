@@ -105,7 +105,9 @@ class ParquetWriter:
             part = run if stop - start == len(run) else run.slice(start, stop)
             try:
                 batches = self._maker.batches(part)
-            except RecordTypeError as error:
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001 -- all that can fail is the records
                 if stop - start == 1:
                     refused[start] = error
                 else:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from aiomailbox.connectors.immediate_writer import ImmediateWriter
 from aiomailbox.operators import (
     Committer,
     CommitterContext,
@@ -36,7 +35,7 @@ class PullSink:
         return None
 
 
-class PullWriter:
+class PullWriter(ImmediateWriter):
     """Offers each run, and waits while the consumer has enough."""
 
     __slots__ = ("_context", "_handover")
@@ -51,22 +50,3 @@ class PullWriter:
 
     async def _wait_for_room(self) -> None:
         await self._context.mailbox.yield_until(self._handover.writable())
-
-    def flush(self, *, end_of_input: bool) -> Pending:
-        """Nothing is buffered here."""
-        return None
-
-    def prepare_commit(self) -> list[Any]:
-        """Nothing to commit."""
-        return []
-
-    def snapshot(self) -> list[Any]:
-        """Nothing to keep."""
-        return []
-
-    def restore(self, elements: list[Any]) -> None:
-        """Nothing to take over."""
-
-    def close(self) -> Pending:
-        """Nothing to release."""
-        return None

@@ -336,3 +336,29 @@ async def test_rows_of_an_arrow_run_are_refused_one_by_one(tmp_path: Path) -> No
     await finish(writer.close())
     await finish(committer.end(succeeded=True))
     assert read(tmp_path / "out") == [{"n": 1}, {"n": 3}]
+
+
+class Moody:
+    def __len__(self) -> int:
+        raise RuntimeError("not today")
+
+
+@pytest.mark.parametrize(
+    "odd", [5, None, "text", Moody(), {"b": 1}, {"a": 1, "b": 1}, Delay("JFK", None, 1)]
+)
+@pytest.mark.parametrize("first", [{"a": 1}, Point(1, []), Delay("LGA", None, 1.0)])
+async def test_whatever_is_wrong_with_a_record_refuses_it_alone(
+    tmp_path: Path, first: Any, odd: Any
+) -> None:
+    records = [first, odd, first]
+    seen: list[am.DeadLetter] = []
+    refused = am.OutputTag("refused")
+    env = am.StreamExecutionEnvironment()
+    sink = env.from_collection(records).sink_to(
+        ParquetSink(tmp_path / "out"), on_error=am.dead_letter(refused)
+    )
+    sink.get_side_output(refused).sink_to(seen.append)
+    await env.execute()
+    written = 3 if type(odd) is type(first) and not isinstance(odd, dict) else 2
+    assert len(read(tmp_path / "out")) == written
+    assert len(seen) == 3 - written
