@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import anyio
@@ -12,6 +13,7 @@ from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import TaskView
+from aiomailbox.scratch import ScratchDirectories
 from aiomailbox.task import StreamTask
 
 __all__ = ["EmbeddedExecution", "Execution", "JobEvents"]
@@ -107,6 +109,7 @@ class EmbeddedExecution:
     ) -> None:
         self._graph = graph
         self._config = config
+        self._scratch = ScratchDirectories()
         self._services = services
         self._local = LocalTasks([])
 
@@ -121,7 +124,13 @@ class EmbeddedExecution:
         return self._local.is_over
 
     async def prepare(self) -> None:
-        """Nothing to get ready."""
+        """Make a directory for state that is kept in files.
+
+        Raises:
+            OSError: If it cannot be made.
+        """
+        backend = self._config.state_backend.placed(self._scratch.below)
+        self._config = replace(self._config, state_backend=backend)
 
     def build(self, events: JobEvents) -> None:
         """Make the tasks."""
@@ -157,4 +166,7 @@ class EmbeddedExecution:
 
     async def release(self) -> None:
         """Release what the tasks shared."""
-        self._services.release()
+        try:
+            self._services.release()
+        finally:
+            self._scratch.remove()

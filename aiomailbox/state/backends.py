@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -32,6 +33,15 @@ class StateBackend(Protocol):
         """Return a new, empty store; whoever asked for it closes it."""
         ...
 
+    def placed(self, scratch: Callable[[str], str]) -> StateBackend:
+        """Return one like it that keeps its files in a job's directories.
+
+        Args:
+            scratch: Makes a directory below a place, "" for the system's place for
+                temporary files, and returns it; who keeps no files does not call it.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class HeapStateBackend:
@@ -53,16 +63,22 @@ class HeapStateBackend:
         """Return a new, empty store."""
         return HeapStateStore(max_parallelism, key_group_range, clock)
 
+    def placed(self, scratch: Callable[[str], str]) -> HeapStateBackend:
+        """Return this one: it keeps no files."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class RocksDBStateBackend:
     """Keeps state in RocksDB on the local disk, for state that is larger than memory.
 
-    Needs ``aiomailbox[rocksdb]``. The files are temporary and removed with the task.
+    Needs ``aiomailbox[rocksdb]``. The files are temporary and removed with the task;
+    what a process that was killed has left is removed by the next job of the same user
+    that keeps state there.
 
     Args:
-        path: The directory in which each store makes one of its own; None for the
-            system's directory for temporary files.
+        path: Where each job makes a directory of its own; None for the system's
+            directory for temporary files.
         memory_bytes: What the caches and buffers of one keyed operator in one subtask
             may take, about; at least 1 MiB. A single list or map has to fit in it.
 
@@ -111,3 +127,8 @@ class RocksDBStateBackend:
             path=None if self.path is None else Path(self.path),
             memory_bytes=self.memory_bytes,
         )
+
+    def placed(self, scratch: Callable[[str], str]) -> RocksDBStateBackend:
+        """Return one that makes its directories in one of the job's."""
+        place = "" if self.path is None else str(Path(self.path).absolute())
+        return replace(self, path=scratch(place))

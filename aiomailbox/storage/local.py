@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from aiomailbox.errors import InvalidArgumentError, StorageClaimedError
+from aiomailbox.forks import keep_from_forks
 
 __all__ = [
     "LocalClaim",
@@ -136,8 +137,7 @@ class LocalStorage:
 class LocalClaim:
     """A lock on a file; the system releases it when the process ends, however it does.
 
-    It ends too when it is collected. A process that was forked from its holder, and not
-    started, keeps it longer.
+    It ends too when it is collected.
 
     Args:
         path: The file; its directory must be there.
@@ -151,9 +151,15 @@ class LocalClaim:
     def __init__(self, path: Path, owner: str) -> None:
         self._path = path
         descriptor = _locked_file(path)
+        self._descriptor = descriptor
         self._close = weakref.finalize(self, os.close, descriptor)
+        keep_from_forks(self)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{owner} (process {os.getpid()})\n".encode(), 0)
+
+    def fileno(self) -> int:
+        """Return the descriptor that holds the lock, -1 once it is released."""
+        return self._descriptor if self._close.alive else -1
 
     def renew(self, now_ms: int) -> None:
         """Do nothing: the lock lasts as long as the process."""

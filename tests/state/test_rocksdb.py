@@ -6,6 +6,8 @@ import copy
 import gc
 import pickle
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +257,25 @@ def test_keys_that_are_equal_are_one_key(tmp_path: Path, key: Any, other: Any) -
     assert list(restored.table(VALUE).items()) == [(key, 9)]
     store.close()
     restored.close()
+
+
+FULL_DISK = """
+import os, resource, sys
+from pathlib import Path
+from aiomailbox.state.rocksdb.database import Database
+
+database = Database(Path(sys.argv[1]), 1 << 20)
+batch = database.new_batch()
+batch.put(b"key", os.urandom(200_000))
+database.write(batch)
+# No file of this process can grow beyond it: what a full disk is like.
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+database.close()
+print(os.listdir(sys.argv[1]))
+"""
+
+
+def test_a_database_is_removed_from_a_full_disk_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert printed.stdout == "[]\n", printed.stderr

@@ -68,3 +68,22 @@ def test_of_many_who_come_and_go_one_at_a_time_is_in(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert most == [1] * 200
+
+
+@pytest.mark.real_time
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_processes_that_are_forked_do_not_keep_a_claim(tmp_path: Path) -> None:
+    claim = LocalClaim(tmp_path / "lock", "me")
+    release, hold = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(hold)
+        os.read(release, 1)
+        os._exit(0)
+    try:
+        claim.release()
+        LocalClaim(tmp_path / "lock", "you").release()
+    finally:
+        os.close(hold)
+        os.close(release)
+        assert os.waitpid(child, 0)[1] == 0

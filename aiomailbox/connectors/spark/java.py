@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from aiomailbox.errors import JavaNotFoundError
+from aiomailbox.scratch import ScratchDirectory
 
 __all__ = ["JAVA_VERSION_MIN", "JavaHome", "ensure_java", "find_java"]
 
@@ -190,9 +191,9 @@ def _launcher_home(java_home: Path, environ: Mapping[str, str]) -> Path:
             _build_launcher_home(target, java_home, launcher)
     except OSError:
         # No writable cache: one for this process, which goes with it.
-        folder = tempfile.mkdtemp(prefix="aiomailbox-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        target = Path(folder) / "java"
+        folder = ScratchDirectory()
+        atexit.register(folder.remove)
+        target = folder.path / "java"
         _build_launcher_home(target, java_home, launcher)
     return target
 

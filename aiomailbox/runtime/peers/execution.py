@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio
@@ -45,7 +44,9 @@ from aiomailbox.runtime.peers.shipping import Shipment, pickled
 from aiomailbox.runtime.peers.workers import Worker, WorkerEvents
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import TaskView
+from aiomailbox.scratch import ScratchDirectories
 from aiomailbox.task import StreamTask
+from aiomailbox.threads import run_in_thread
 
 __all__ = ["PeersExecution"]
 
@@ -85,7 +86,8 @@ class PeersExecution:
         self._desk = WorkerDesk(shipment, services, limits)
         self._events: JobEvents | None = None
         self._early: BaseException | None = None
-        self._directory: str | None = None
+        self._config = shipment.config
+        self._scratch = ScratchDirectories()
         self._network: PeerNetwork | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._is_cancelled = False
@@ -113,9 +115,11 @@ class PeersExecution:
         """
         if not self._workers:
             return
-        # Only the user may enter what it makes.
-        self._directory = tempfile.mkdtemp(prefix="aiomailbox-")
-        network = PeerNetwork(self._shipment, PARENT, self._services, self._directory)
+        # What a killed job has left may be a lot to remove.
+        await run_in_thread(self._make_directories)
+        network = PeerNetwork(
+            self._shipment, PARENT, self._services, self._scratch.below("")
+        )
         self._network = network
         self._desk.codec_digest = network.codec_digest
         address = await network.listen()
@@ -132,6 +136,12 @@ class PeersExecution:
             await self._until(connecting.done)
         finally:
             connecting.cancel()
+
+    def _make_directories(self) -> None:
+        """Make the job's directories: for sockets, and for state in files."""
+        self._scratch.below("")
+        backend = self._config.state_backend.placed(self._scratch.below)
+        self._config = replace(self._config, state_backend=backend)
 
     def _on_connected(self, connecting: asyncio.Task[None]) -> None:
         if not connecting.cancelled() and self._early is None:
@@ -151,7 +161,7 @@ class PeersExecution:
         self._events = events
         builder = TaskBuilder(
             self._shipment.graph,
-            self._shipment.config,
+            self._config,
             self._services,
             request_split=events.on_split_request,
             wiring=self._network,
@@ -227,8 +237,7 @@ class PeersExecution:
             await self._close_network()
         finally:
             self._services.release()
-            if self._directory is not None:
-                shutil.rmtree(self._directory, ignore_errors=True)
+            await run_in_thread(self._scratch.remove)
 
     def on_message(self, worker: Worker, message: FromWorker) -> None:
         """Take a worker's message.
@@ -271,12 +280,11 @@ class PeersExecution:
             worker.send(message)
 
     def _begin(self, peer: int) -> FromParent:
-        assert self._directory is not None
         return Begin(
             peer,
             import_path(),
             os.environ.get("PYTHONPATH"),
-            self._directory,
+            self._scratch.paths,
             [text_of(limit, number) for number, limit in enumerate(self._limits)],
             self._payload,
         )

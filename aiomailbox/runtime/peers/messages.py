@@ -79,12 +79,16 @@ class LimitText(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Begin(_Message):
-    """Parent: this is the job; get ready for it."""
+    """Parent: this is the job; get ready for it.
+
+    ``directories`` are the job's own, by the place below which each was made; "" is that
+    for temporary files.
+    """
 
     peer: int
     sys_path: list[str]
     python_path: str | None
-    directory: str
+    directories: dict[str, str]
     limits: list[LimitText]
     payload: bytes
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import pickle  # noqa: TID251 -- the parent has sent the whole job, and made this process
 import socket
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio
@@ -87,8 +88,11 @@ class WorkerJob:
         self._alignments = RemoteAlignmentGroups(self._channel.send)
         self._services = self._new_services(log)
         self._network = PeerNetwork(
-            shipment, begin.peer, self._services, begin.directory
+            shipment, begin.peer, self._services, begin.directories[""]
         )
+        # The parent has made them, and removes them.
+        backend = shipment.config.state_backend.placed(begin.directories.__getitem__)
+        self._config = replace(shipment.config, state_backend=backend)
         self._tasks: LocalTasks | None = None
         self._deployed = Availability()
         self._ended = Availability()
@@ -195,7 +199,7 @@ class WorkerJob:
             if not self._is_cancelled:
                 builder = TaskBuilder(
                     self._shipment.graph,
-                    self._shipment.config,
+                    self._config,
                     self._services,
                     request_split=self._request_split,
                     wiring=self._network,

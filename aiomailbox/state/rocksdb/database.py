@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import weakref
@@ -159,5 +160,7 @@ class Database:
 
 
 def _remove(db: Any, directory: Path) -> None:
-    db.close()
+    # It writes once more what is about to be removed, which a full disk refuses.
+    with contextlib.suppress(Exception):
+        db.close()
     shutil.rmtree(directory, ignore_errors=True)
