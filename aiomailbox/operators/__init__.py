@@ -72,6 +72,7 @@ from aiomailbox.operators.core.on_error import (
     is_closing,
     skip,
 )
+from aiomailbox.operators.core.pieces import Pieces
 from aiomailbox.operators.core.record_fields import RecordFields
 from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.operators.core.resources import FunctionLife
@@ -243,6 +244,7 @@ __all__ = [
     "Output",
     "Pattern",
     "Pending",
+    "Pieces",
     "ProcessContext",
     "ProcessFunction",
     "ProcessJoinContext",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any, Final
 
@@ -47,8 +46,8 @@ class OpenSessions:
         >>> sessions.by_key["a"] = [session]
         >>> sessions.schedule("a", session, OPEN)
         >>> session[1] = 20
-        >>> list(sessions.pop_ended(9)), list(sessions.pop_ended(19))
-        ([], [('a', [0, 20, 'content', 2])])
+        >>> sessions.pop_ended(9, 5), sessions.pop_ended(19, 5)
+        (([], True), ([('a', [0, 20, 'content', 2])], True))
     """
 
     __slots__ = ("_entries", "_lateness_ms", "_queue", "_table", "by_key")
@@ -81,14 +80,23 @@ class OpenSessions:
         else:
             sessions[:] = [one for one in sessions if one is not session]
 
-    def pop_ended(self, watermark_ms: int) -> Iterator[tuple[Any, Session]]:
+    def pop_ended(
+        self, watermark_ms: int, count: int
+    ) -> tuple[list[tuple[Any, Session]], bool]:
         """Return the sessions that end now, earliest first; forget those that are over.
 
         Args:
             watermark_ms: How far event time has come.
+            count: How many entries of the queue to look at.
+
+        Returns:
+            Sessions with their keys, and whether these were the last that end now.
         """
         queue = self._queue
-        while queue and queue[0][0] <= watermark_ms:
+        ended: list[tuple[Any, Session]] = []
+        for _ in range(count):
+            if not queue or queue[0][0] > watermark_ms:
+                return ended, True
             _, _, key, session = heapq.heappop(queue)
             stage = session[3]
             if stage == GONE:
@@ -102,9 +110,10 @@ class OpenSessions:
                     self._push(key, session)
                     continue
                 self._leave_open(key, session, watermark_ms)
-                yield key, session
+                ended.append((key, session))
             else:
                 self.remove(key, session)
+        return ended, False
 
     def fill_table(self) -> None:
         """Put everything into the table, for a snapshot."""

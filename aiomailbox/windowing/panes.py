@@ -10,14 +10,19 @@ beside the panes, so that it needs no watermark to tell what has fired.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Final
 
 from aiomailbox.operators import USER_ERRORS, Pending, can_merge, is_commutative
 from aiomailbox.records import MAX_TIMESTAMP
 from aiomailbox.windowing.assigners import SlidingEventTimeWindows, required_timestamp
-from aiomailbox.windowing.open_windows import Contents, ContentsByStart
-from aiomailbox.windowing.running_merge import FailedMerge, ForgivingMerge, RunningMerge
+from aiomailbox.windowing.open_windows import Contents, ContentsByStart, EndingWindow
+from aiomailbox.windowing.running_merge import (
+    STEP_LENGTH,
+    FailedMerge,
+    ForgivingMerge,
+    RunningMerge,
+)
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.tumbling import TumblingAggregateOperator
 from aiomailbox.windowing.window_spec import WindowSpec
@@ -69,6 +74,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         super().__init__(spec, aggregate)
         self._slide: int = spec.assigner.slide_ms
         self._pane = math.gcd(self._size, self._slide)
+        self._forgets = True
 
     def open(self) -> Pending:
         """Bind the state."""
@@ -79,18 +85,48 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             ForgivingMerge(self._given) if self._failures.may_fail else self._given
         )
         self._merge = self._merge_of(self._panes.contents)
+        self._merge_steps: Generator[None, None, Contents] | None = None
         return pending
 
     def fill_state(self) -> None:
         """Put the contents of all windows where a snapshot finds them."""
         self._fill_tables(*self._unshared())
 
-    def _fire(self, watermark: int) -> Pending:
-        pending = super()._fire(watermark)
-        over = watermark - self._lateness - self._size + 1
-        for _ in self._panes.pop_until(self._next_start(over) - 1):
-            pass
-        return pending
+    def _begin_to_end(self, start: int, count: int) -> int:
+        if self._merge_steps is None:
+            self._merge_steps = self._merge.steps(start)
+        spent = 0
+        while spent < count:
+            try:
+                next(self._merge_steps)
+            except StopIteration as end:
+                self._merge_steps = None
+                self._end(start, end.value)
+                return spent
+            except USER_ERRORS as error:
+                raise self.user_error(error) from error
+            spent += STEP_LENGTH
+        return spent
+
+    def _end(self, start: int, found: Contents) -> None:
+        """Begin to emit a window, given what its panes hold."""
+        restored = self._open.pop(start)
+        try:
+            contents = self._joined(restored | self._revived(start, found), found)
+        except USER_ERRORS as error:
+            raise self.user_error(error) from error
+        if contents:
+            self._ending = EndingWindow(start, contents)
+        if not self._is_over(TimeWindow(start, start + self._size)):
+            self._fired.of(start).update(restored)
+
+    def _keep_for_late(self, window: TimeWindow, contents: Contents) -> None:
+        """Keep nothing: what late records need is in the panes."""
+
+    def _forget_over(self, count: int) -> bool:
+        over = self.watermark_ms - self._lateness - self._size + 1
+        last = self._next_start(over) - 1
+        return super()._forget_over(count) and self._panes.forget_until(last, count)
 
     def _results(self, window: TimeWindow, contents: Contents) -> list[Any]:
         failed = _failed_in(contents) if self._failures.may_fail else {}
@@ -185,14 +221,6 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             contents.append(self._joined(before, merge.take(start))[key])
         return contents[::-1]
 
-    def _at_end(self, start: int, contents: Contents) -> Contents:
-        """Return what a window emits, given what was restored of it."""
-        try:
-            found = self._merge.take(start)
-            return self._joined(contents | self._revived(start, found), found)
-        except USER_ERRORS as error:
-            raise self.user_error(error) from error
-
     def _revived(self, start: int, found: Contents) -> Contents:
         """Return what fired before a restore, of keys that got records after it."""
         fired = self._fired.contents.get(start)
@@ -220,12 +248,24 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             revived = self._revived(start, found)
             both[0][start] = self._joined(waiting[start] | revived, found)
             both[1][start] = {k: v for k, v in before.items() if k not in revived}
+        self._leave_ending(both)
         for windows in both if self._failures.may_fail else ():
             for contents in windows.values():
                 for key in _failed_in(contents):
                     # What cannot be merged cannot be emitted either.
                     del contents[key]
         return both
+
+    def _leave_ending(self, both: tuple[dict[int, Contents], ...]) -> None:
+        """Let what is left of the window that is being emitted be unfired."""
+        ending = self._ending
+        if ending is None:
+            return
+        unfired, fired = both
+        unfired[ending.start] = left = ending.contents
+        if ending.start in fired:
+            whole = fired[ending.start]
+            fired[ending.start] = {k: v for k, v in whole.items() if k not in left}
 
     def _merge_of(
         self, panes: Mapping[int, Contents], last: int = MAX_TIMESTAMP

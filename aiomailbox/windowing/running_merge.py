@@ -12,12 +12,16 @@ times, in however many windows it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Generator, Iterable, Mapping
+from itertools import islice
+from typing import Any, Final
 
 from aiomailbox.operators import USER_ERRORS
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.windowing.open_windows import Contents
+
+# Merges take about a microsecond, and the event loop waits for one step.
+STEP_LENGTH: Final = 256
 
 
 class FailedMerge:
@@ -144,11 +148,22 @@ class RunningMerge:
         Args:
             start: Of the window; after that of the one before.
         """
+        steps = self.steps(start)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                contents: Contents = end.value
+                return contents
+
+    def steps(self, start: int) -> Generator[None, None, Contents]:
+        """Do as `take`, step by step of at most `STEP_LENGTH` merges; return it then."""
         if start >= self._block + self._size:
-            self._begin_block(start - (start - self._offset) % self._size)
-        self._grow(start + self._size)
+            block = start - (start - self._offset) % self._size
+            yield from self._begin_block(block)
+        yield from self._grow(start + self._size)
         contents = self._rests.pop(start, {})
-        self.merge_into(contents, self._grown)
+        yield from self._merge_steps(contents, self._grown)
         return contents
 
     def add(self, pane: int, key: Any, one: Any) -> None:
@@ -169,13 +184,27 @@ class RunningMerge:
 
     def merge_into(self, contents: Contents, others: Mapping[Any, Any]) -> None:
         """Put others into contents, key by key; the others stay as they are."""
+        self._merge_items(contents, others.items())
+
+    def _merge_items(
+        self, contents: Contents, items: Iterable[tuple[Any, Any]]
+    ) -> None:
         create, merge = self._aggregate.create_accumulator, self._aggregate.merge
         get = contents.get
-        for key, other in others.items():
+        for key, other in items:
             found = get(key)
             contents[key] = merge(create() if found is None else found, other)
 
-    def _begin_block(self, block: int) -> None:
+    def _merge_steps(
+        self, contents: Contents, others: Mapping[Any, Any]
+    ) -> Generator[None, None, None]:
+        items = iter(others.items())
+        for _ in range(len(others) // STEP_LENGTH):
+            self._merge_items(contents, islice(items, STEP_LENGTH))
+            yield
+        self._merge_items(contents, items)
+
+    def _begin_block(self, block: int) -> Generator[None, None, None]:
         self._block, self._grown_to = block, block + self._size
         self._grown = {}
         self._rests = {}
@@ -183,15 +212,15 @@ class RunningMerge:
         for pane in range(self._grown_to - self._pane, block - 1, -self._pane):
             found = self._panes.get(pane)
             if found:
-                self.merge_into(rest, found)
+                yield from self._merge_steps(rest, found)
             if pane <= self._last and (pane - self._offset) % self._slide == 0:
                 # Also where nothing is yet: a record may still come late.
                 self._rests[pane] = {}
-                self.merge_into(self._rests[pane], rest)
+                yield from self._merge_steps(self._rests[pane], rest)
 
-    def _grow(self, end: int) -> None:
+    def _grow(self, end: int) -> Generator[None, None, None]:
         for pane in range(self._grown_to, end, self._pane):
             found = self._panes.get(pane)
             if found:
-                self.merge_into(self._grown, found)
+                yield from self._merge_steps(self._grown, found)
         self._grown_to = max(self._grown_to, end)

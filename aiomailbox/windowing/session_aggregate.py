@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aiomailbox.operators import USER_ERRORS, Pending
-from aiomailbox.records import MAX_TIMESTAMP, ListRun
+from aiomailbox.records import MAX_TIMESTAMP
 from aiomailbox.state import ValueStateDescriptor
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.open_sessions import (
@@ -63,11 +63,10 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         """Take them out again."""
         self._sessions.clear_table()
 
-    def _fire(self, watermark: int) -> Pending:
-        """Emit the sessions that end."""
-        results: list[Any] = []
-        stamps: list[int] = []
-        for key, session in self._sessions.pop_ended(watermark):
+    def _take_ended(self, count: int, results: list[Any], stamps: list[int]) -> bool:
+        """Take the sessions that end."""
+        ended, done = self._sessions.pop_ended(self.watermark_ms, count)
+        for key, session in ended:
             window = TimeWindow(session[0], session[1])
             try:
                 results.append(self._result(key, window, session[2]))
@@ -75,7 +74,7 @@ class SessionAggregateOperator(AggregateWindowsOperator):
                 self._failures.take_window(key, window, [session[2]], error)
             else:
                 stamps.append(window.max_timestamp)
-        return self.output.emit_run(ListRun(results, stamps)) if results else None
+        return done
 
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]

@@ -9,7 +9,7 @@ windows; this one gives them in one loop over a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from operator import length_hint
 from typing import Any
 
@@ -19,16 +19,23 @@ from aiomailbox.operators import (
     Collector,
     KeyReader,
     Pending,
+    Pieces,
     StatefulOperator,
     then,
     undoable,
 )
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, ListRun, Run
+from aiomailbox.records import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    RUN_LENGTH_MAX,
+    ListRun,
+    Run,
+)
 from aiomailbox.state import ValueStateDescriptor
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.failures import WindowFailures
 from aiomailbox.windowing.incremental import window_result
-from aiomailbox.windowing.open_windows import Contents, OpenWindows
+from aiomailbox.windowing.open_windows import Contents, EndingWindow, OpenWindows
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.undo_log import UndoLog
 from aiomailbox.windowing.window_spec import WindowSpec, key_function
@@ -47,6 +54,8 @@ class AggregateWindowsOperator(StatefulOperator):
         self._spec = spec
         self._given = aggregate
         self._lateness = spec.allowed_lateness_ms
+        # Whether contents outlive their emission.
+        self._forgets = False
         self._result = window_result(aggregate, keyed=spec.key is not None)
 
     def open(self) -> Pending:
@@ -62,6 +71,9 @@ class AggregateWindowsOperator(StatefulOperator):
         if self._failures.may_fail:
             self._aggregate, self._log = undoable(self._given), UndoLog()
         self._dropped = context.metrics.counter("late_records_dropped")
+        self._pieces = Pieces(context, self.output, self.emit_collected)
+        self._results_taken: list[Any] = []
+        self._stamps_taken: list[int] = []
         return None
 
     def process_run(self, run: Run) -> Pending:
@@ -87,13 +99,31 @@ class AggregateWindowsOperator(StatefulOperator):
         pending = self._failures.report() if self._failures.waiting else None
         return then(pending, self._collector.emit)
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Emit what ends, and pass the watermark on."""
-        self.watermark_ms = timestamp_ms
-        pending = self._fire(timestamp_ms)
+    def fire(self, timestamp_ms: int) -> Pending:
+        """Emit what ends, and forget what is over, in pieces."""
+        pending = then(self._pieces.run(self._emit_ended), self.emit_collected)
+        if not self._forgets:
+            return pending
+        return then(pending, self._pieces.run, self._forget_over)
+
+    def emit_collected(self) -> Pending:
+        """Pass on what was taken of windows that ended, and what failed."""
+        results, stamps = self._results_taken, self._stamps_taken
+        pending: Pending = None
+        if results:
+            self._results_taken, self._stamps_taken = [], []
+            pending = self.output.emit_run(ListRun(results, stamps))
         if self._failures.waiting:
             pending = then(pending, self._failures.report)
-        return then(pending, self.output.emit_watermark, timestamp_ms)
+        return pending
+
+    def _emit_ended(self, count: int) -> bool | Awaitable[bool]:
+        results = self._results_taken
+        done = self._take_ended(count, results, self._stamps_taken)
+        if len(results) < RUN_LENGTH_MAX and not self._failures.waiting:
+            return done
+        pending = self.emit_collected()
+        return done if pending is None else _after(pending, done)
 
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
@@ -101,9 +131,22 @@ class AggregateWindowsOperator(StatefulOperator):
         """Add record by record until something raises, which leaves no trace."""
         raise TypeError(f"{type(self).__name__} defines no _add_all")
 
-    def _fire(self, watermark: int) -> Pending:
-        """Emit what ends with a watermark."""
-        raise TypeError(f"{type(self).__name__} defines no _fire")
+    def _take_ended(self, count: int, results: list[Any], stamps: list[int]) -> bool:
+        """Take about so many results of what the watermark has ended.
+
+        Args:
+            count: How many.
+            results: Where they are added.
+            stamps: Where their event times are added.
+
+        Returns:
+            Whether these were the last.
+        """
+        raise TypeError(f"{type(self).__name__} defines no _take_ended")
+
+    def _forget_over(self, count: int) -> bool:
+        """Forget about so many contents that nothing can come to any more."""
+        return True
 
     def _collect(self, key: Any, window: TimeWindow, accumulator: Any) -> None:
         """Emit what a window has that ended before the record came."""
@@ -154,6 +197,8 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
     def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
         super().__init__(spec, aggregate)
         self._size: int = spec.assigner.size_ms
+        self._ending: EndingWindow | None = None
+        self._forgets = self._lateness > 0
 
     def open(self) -> Pending:
         """Bind the state."""
@@ -167,7 +212,10 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
 
     def fill_state(self) -> None:
         """Put the contents of all windows where a snapshot finds them."""
-        self._fill_tables(self._open.contents, self._fired.contents)
+        unfired = self._open.contents
+        if self._ending is not None:
+            unfired = {**unfired, self._ending.start: self._ending.contents}
+        self._fill_tables(unfired, self._fired.contents)
 
     def empty_state(self) -> None:
         """Take them out again."""
@@ -238,22 +286,45 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         cleanup = window.max_timestamp + self._lateness
         return min(cleanup, MAX_TIMESTAMP) <= self.watermark_ms
 
-    def _fire(self, watermark: int) -> Pending:
-        size = self._size
-        results: list[Any] = []
-        stamps: list[int] = []
-        for start, contents in self._open.pop_until(watermark - size + 1):
-            window = TimeWindow(start, start + size)
-            found = self._results(window, self._at_end(start, contents))
+    def _take_ended(self, count: int, results: list[Any], stamps: list[int]) -> bool:
+        """Take the windows that end, each of them maybe in several pieces."""
+        left = count
+        while left > 0:
+            ending = self._ending
+            if ending is None:
+                start = self._open.first_until(self.watermark_ms - self._size + 1)
+                if start is None:
+                    return True
+                left -= self._begin_to_end(start, left)
+                continue
+            window = TimeWindow(ending.start, ending.start + self._size)
+            contents = ending.take(left)
+            if not ending.contents:
+                self._ending = None
+            left -= len(contents)
+            found = self._results(window, contents)
             results += found
             stamps += [window.max_timestamp] * len(found)
-            if not self._is_over(window):
-                self._fired.of(start).update(contents)
-        if self._lateness:
-            for _ in self._fired.pop_until(watermark - self._lateness - size + 1):
-                pass
-        return self.output.emit_run(ListRun(results, stamps)) if results else None
+            self._keep_for_late(window, contents)
+        return False
 
-    def _at_end(self, start: int, contents: Contents) -> Contents:
-        """Return what a window emits, given what was kept for it."""
-        return contents
+    def _begin_to_end(self, start: int, count: int) -> int:
+        """Begin to emit a window; return how much of ``count`` that took."""
+        contents = self._open.pop(start)
+        if contents:
+            self._ending = EndingWindow(start, contents)
+        return 0
+
+    def _keep_for_late(self, window: TimeWindow, contents: Contents) -> None:
+        """Keep what has fired as long as a late record may come."""
+        if self._lateness and not self._is_over(window):
+            self._fired.of(window.start).update(contents)
+
+    def _forget_over(self, count: int) -> bool:
+        over = self.watermark_ms - self._lateness - self._size + 1
+        return self._fired.forget_until(over, count)
+
+
+async def _after(pending: Awaitable[None], done: bool) -> bool:
+    await pending
+    return done

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from aiomailbox.operators import RuntimeContext, StatefulOperator
-from aiomailbox.operators.core.pieces import Pieces
+from aiomailbox.operators import Pieces, RuntimeContext, StatefulOperator
 from aiomailbox.records import ListRun, Watermark
 from aiomailbox.task import TaskState
 from aiomailbox.testing.context import TestRuntimeContext
