@@ -265,7 +265,8 @@ class PeersExecution:
             uid=held.uid,
             line=held.line,
             task=held.task,
-            stack=held.stack,
+            # As structlog prints a stack: as one text.
+            stack="\n".join(held.stack),
         )
 
     def on_exit(self, worker: Worker, error: WorkerDiedError | None) -> None:

@@ -78,6 +78,9 @@ async def test_a_function_that_holds_a_workers_loop_only_warns(
         assert sorted(await stream.collect()) == list(range(8))
     (warning,) = [each for each in logs if "loop of a worker" in each["event"]]
     assert warning["log_level"] == "warning"
+    # The renderer that structlog uses by default prints it too.
+    text = structlog.dev.ConsoleRenderer(colors=False)(None, "warning", dict(warning))
+    assert "the loop of a worker is held" in text
     assert (warning["operator"], warning["uid"]) == ("slow", "slow-1")
     assert warning["line"] == f"{__file__}:{line}"
     assert warning["worker"] in {"worker 1", "worker 2"}
