@@ -55,6 +55,7 @@ from aiomailbox.operators.core.contract import (
     Operator,
     Output,
     Pending,
+    in_turn,
     then,
 )
 from aiomailbox.operators.core.failures import RecordFailures
@@ -301,6 +302,7 @@ __all__ = [
     "field_or_function",
     "first",
     "fused",
+    "in_turn",
     "is_async_aggregate",
     "is_async_callable",
     "is_closing",

@@ -14,7 +14,7 @@ from aiomailbox.operators import (
     Input,
     Pending,
     RuntimeContext,
-    then,
+    in_turn,
     user_location,
 )
 from aiomailbox.records import (
@@ -195,10 +195,11 @@ class BroadcastingOutput:
 
 
 def _each(actions: list[Callable[[Any], Pending]], item: Any) -> Pending:
-    pending: Pending = None
-    for action in actions:
-        pending = then(pending, action, item)
-    return pending
+    return in_turn(_call, [(action, item) for action in actions])
+
+
+def _call(action: Callable[[Any], Pending], item: Any) -> Pending:
+    return action(item)
 
 
 class OperatorOutput:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aiomailbox.errors import OverdraftCeilingError
 from aiomailbox.memory import DEFAULT_OVERDRAFT_CEILING
-from aiomailbox.operators.core.contract import Output, Pending, then
+from aiomailbox.operators.core.contract import Output, Pending, in_turn, then
 from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, ListRun, OutputTag
 
 # The results that may be held until a function returns, which cannot be paused.
@@ -211,11 +211,8 @@ class Collector:
 
     def _emit_sides(self) -> Pending:
         sides, self._sides = self._sides, {}
-        pending: Pending = None
-        for tag, (values, timestamps) in sides.items():
-            run = _run(values, timestamps)
-            pending = then(pending, self._output.emit_side, tag, run)
-        return pending
+        runs = [(tag, _run(*side)) for tag, side in sides.items()]
+        return in_turn(self._output.emit_side, runs)
 
 
 def _run(values: list[Any], timestamps: list[int]) -> ListRun:

@@ -10,7 +10,7 @@ works on whole runs; `process_element` is the per-record form that the default
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from aiomailbox.availability import Availability
@@ -49,6 +49,38 @@ async def _after(
     following = action(*args)
     if following is not None:
         await following
+
+
+def in_turn(
+    action: Callable[..., Pending], arguments: Iterable[tuple[Any, ...]]
+) -> Pending:
+    """Run ``action`` with each arguments, when what came before is done.
+
+    However many there are: `then` in a loop would nest a coroutine in each other one.
+
+    Example:
+        >>> in_turn(print, [("one",), ("two",)])
+        one
+        two
+    """
+    remaining = iter(arguments)
+    for given in remaining:
+        pending = action(*given)
+        if pending is not None:
+            return _rest_in_turn(pending, action, remaining)
+    return None
+
+
+async def _rest_in_turn(
+    pending: Awaitable[None],
+    action: Callable[..., Pending],
+    remaining: Iterator[tuple[Any, ...]],
+) -> None:
+    await pending
+    for given in remaining:
+        following = action(*given)
+        if following is not None:
+            await following
 
 
 class Output(Protocol):

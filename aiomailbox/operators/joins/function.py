@@ -166,8 +166,13 @@ class PairCalls:
         self._collector = collector
         self._failures = failures
 
-    def process(self, pairs: Sequence[Pair], start: int = 0) -> Pending:
+    def process(self, pairs: Sequence[Pair]) -> Pending:
         """Call the function for each pair, in order."""
+        pending, index = self._advance(pairs, 0)
+        return None if pending is None else self._process_rest(pending, pairs, index)
+
+    def _advance(self, pairs: Sequence[Pair], start: int) -> tuple[Pending, int]:
+        """Process pairs until a call must be awaited; return it and its index."""
         call, context, collector = self._call, self._context, self._collector
         for index in range(start, len(pairs)):
             left, left_ms, right, right_ms = pairs[index]
@@ -181,20 +186,19 @@ class PairCalls:
                 self._failures.take((left, right), stamp, error)
                 continue
             if pending is not None:
-                return self._process_rest(pending, pairs, index)
-        return None
+                return pending, index
+        return None, len(pairs)
 
     async def _process_rest(
-        self, pending: Awaitable[None], pairs: Sequence[Pair], index: int
+        self, pending: Pending, pairs: Sequence[Pair], index: int
     ) -> None:
-        left, left_ms, right, right_ms = pairs[index]
-        try:
-            await pending
-        except USER_ERRORS as error:
-            self._failures.take((left, right), max(left_ms, right_ms), error)
-        emitted = self._collector.emit()
-        if emitted is not None:
-            await emitted
-        following = self.process(pairs, index + 1)
-        if following is not None:
-            await following
+        while pending is not None:
+            try:
+                await pending
+            except USER_ERRORS as error:
+                left, left_ms, right, right_ms = pairs[index]
+                self._failures.take((left, right), max(left_ms, right_ms), error)
+            emitted = self._collector.emit()
+            if emitted is not None:
+                await emitted
+            pending, index = self._advance(pairs, index + 1)

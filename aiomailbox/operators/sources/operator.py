@@ -11,7 +11,7 @@ from aiomailbox.clock import Clock
 from aiomailbox.errors import AioMailboxError, IllegalStateError
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators.core.contract import Input, Operator, Pending, then
+from aiomailbox.operators.core.contract import Input, Operator, Pending, in_turn, then
 from aiomailbox.operators.core.event_progress import (
     WATERMARK_INTERVAL_MS,
     IdleTicks,
@@ -284,10 +284,7 @@ class SourceOperator(Operator):
             return self._emit_progress()
         runs = list(emitted)
         emitted.clear()
-        pending: Pending = None
-        for split, run in runs:
-            pending = then(pending, self._emit_run, split, run)
-        return pending
+        return in_turn(self._emit_run, runs)
 
     def _emit_run(self, split: SplitProgress, run: Run) -> Pending:
         run = assign_timestamps(self, self._assigner, run)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from aiomailbox.errors import (
@@ -356,3 +358,24 @@ def test_a_reader_cannot_keep_the_runs_of_one_poll_without_end():
     harness.operator.reader.poll_next = poll_for_ever
     with pytest.raises(OverdraftCeilingError, match="one poll"):
         poll(harness)
+
+
+async def test_any_number_of_runs_of_one_poll_may_have_to_be_awaited():
+    """They are awaited one after the other, and not inside each other."""
+    harness = started(ScriptedSource([("a", 5)], timed=True))
+    seen = []
+
+    async def slow(run):
+        await asyncio.sleep(0)
+        seen.extend(run.values)
+
+    def poll_bursts(output):
+        for number in range(3_000):
+            output.emit_run(ListRun([number], [5]))
+        return InputStatus.NOTHING_AVAILABLE
+
+    harness.operator.reader.poll_next = poll_bursts
+    harness.operator.output.emit_run = slow
+    _, pending = harness.operator.poll()
+    await pending
+    assert seen == list(range(3_000))
