@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from hypothesis import HealthCheck, settings
 from aiomailbox.testing import virtual_time_loop_factory
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+SPARK_TIMEOUT_S = 300
 
 # Run by an interpreter of its own, which has PyFlink.
 collect_ignore = ["benchmarks/pyflink_program.py"]
@@ -74,12 +77,21 @@ def pytest_collection_modifyitems(
         if _needs_spark(item):
             # So that its reports say so, in whichever process they are read.
             item.user_properties.append(("spark_test", True))
+            # A time limit that strikes within a call of Java spoils the session for all
+            # tests that follow: none but a test that hangs may reach it.
+            item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S), append=False)
     if config.getoption("minutes") is not None:
         return
     long = [item for item in items if item.get_closest_marker("soak") is not None]
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+
+
+def pytest_collection_finish() -> None:
+    """Let collections of garbage pass over what was collected of tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_asyncio_loop_factories(

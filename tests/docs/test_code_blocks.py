@@ -90,7 +90,6 @@ def test_the_blocks_of_a_page_run(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SPARK)
 def test_the_blocks_of_a_page_with_spark_run(
     name: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

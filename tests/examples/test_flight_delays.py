@@ -25,7 +25,6 @@ DEMO = Path(__file__).parents[2] / "examples" / "flight_delays.py"
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.timeout(300)
 async def test_the_job_equals_spark_sql_and_writes_as_it_reads(
     load_example: Load, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,7 +88,6 @@ class SparkRow(tuple):
         return self[self.names.index(name)]
 
 
-@pytest.mark.timeout(240)
 async def test_partitions_that_each_span_all_the_time_give_the_same_rows(
     load_example: Load, spark: Any, tmp_path: Path
 ) -> None:
@@ -112,7 +110,6 @@ async def test_partitions_that_each_span_all_the_time_give_the_same_rows(
     assert demo.differences(rows, demo.by_spark_sql(flights, spark)) == []
 
 
-@pytest.mark.timeout(240)
 def test_an_interrupt_half_way_ends_it_soon_with_130_and_nothing_left(
     tmp_path: Path,
 ) -> None:

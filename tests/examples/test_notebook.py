@@ -39,7 +39,6 @@ def printed(cell: Any) -> str:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 async def test_every_cell_runs_in_a_kernel(kernel: str, tmp_path: Path) -> None:
     notebook = jupytext.read(NOTEBOOK)
     client = nbclient.NotebookClient(

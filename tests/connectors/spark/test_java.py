@@ -167,7 +167,6 @@ def test_java_home_is_set_only_where_spark_would_take_another(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
 def test_a_spark_job_runs_with_no_java_on_the_path(
     bare_environ: dict[str, str],
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from aiomailbox.connectors.spark import SparkSource, dataframe_from_records
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.spark
 
 
 async def test_times_with_and_without_a_zone_stay_what_they_are(spark: Any) -> None:

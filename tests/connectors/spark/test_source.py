@@ -24,7 +24,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.operators import InputStatus
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.spark
 
 PATHS = ["arrow", "rows"]
 

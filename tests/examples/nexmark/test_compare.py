@@ -17,7 +17,6 @@ EVENTS = 4_000
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 async def test_every_comparable_query_equals_spark_sql(spark: Any) -> None:
     comparisons = await compare(spark, CONFIG, EVENTS)
     printed = table(comparisons)
@@ -35,7 +34,6 @@ async def test_every_comparable_query_equals_spark_sql(spark: Any) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
 async def test_a_difference_is_noticed(spark: Any) -> None:
     """Without this the comparison could be one that finds nothing."""
     ours = QUERIES["q2"]

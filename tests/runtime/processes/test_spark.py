@@ -11,7 +11,7 @@ import pytest
 
 import aiomailbox as am
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 
 @dataclass
