@@ -104,28 +104,3 @@ async def test_a_union_of_many_streams_is_one_stream() -> None:
         nested = nested.union(stream)
     assert sorted(await together.collect()) == list(range(150))
     assert sorted(await nested.collect()) == list(range(151))
-
-
-async def test_any_number_of_branches_may_have_to_be_awaited() -> None:
-    """They are awaited one after the other, and not inside each other."""
-    env = am.StreamExecutionEnvironment()
-    source = env.from_collection([1, 2])
-    seen: list[int] = []
-    for _ in range(400):
-        source.map(same).sink_to(seen.append)
-    await env.execute()
-    assert sorted(seen) == [1] * 400 + [2] * 400
-
-
-async def test_any_number_of_pairs_may_have_to_be_awaited() -> None:
-    async def pair(left: int, right: int) -> tuple[int, int]:
-        await asyncio.sleep(0)
-        return (left, right)
-
-    env = am.StreamExecutionEnvironment()
-    strategy = am.WatermarkStrategy.for_monotonous_timestamps()
-    timed = strategy.with_timestamp_assigner(lambda value: 1_000 + value)
-    left = env.from_collection([0], timed).key_by(lambda value: 0)
-    right = env.from_collection(range(2_000), timed).key_by(lambda value: 0)
-    joined = right.interval_join(left).between(-10, 10).process(pair)
-    assert len(await joined.collect()) == 2_000

@@ -156,3 +156,13 @@ def test_the_only_way_is_taken_without_a_detour() -> None:
     sink = Sink("a", [])
     assert main_output([sink]) is sink
     assert isinstance(main_output([]), BroadcastingOutput)
+
+
+async def test_any_number_of_outputs_may_have_to_be_awaited() -> None:
+    """They are awaited one after the other, and not inside each other."""
+    log: list[Any] = []
+    sinks = [Sink(str(number), log, slow=True) for number in range(2_000)]
+    pending = BroadcastingOutput(sinks).emit_run(ListRun([1]))
+    assert pending is not None
+    await pending
+    assert len(log) == 2_000

@@ -470,3 +470,18 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         IntervalJoinOperator(first, first, 0, 1, generate)
     with pytest.raises(WrongTypeError, match="key1"):
         IntervalJoinOperator(5, first, 0, 1, Times())  # type: ignore[arg-type]
+
+
+async def test_any_number_of_pairs_of_a_record_may_have_to_be_awaited() -> None:
+    """They are awaited one after the other, and not inside each other."""
+
+    async def pair(left: Any, right: Any) -> Any:
+        await asyncio.sleep(0)
+        return right[1]
+
+    operator = IntervalJoinOperator(first, first, -5, 5, pair)
+    async with TwoInputHarness(operator, keyed=True) as harness:
+        rights = [("k", number) for number in range(2_000)]
+        await harness.run(harness.second.process_run, rights, [1] * 2_000)
+        await harness.run(harness.first.process_run, [("k", 0)], [1])
+        assert harness.values == list(range(2_000))
