@@ -215,6 +215,31 @@ class UserFunctionError(WorldError):
         )
 
 
+class RecordMutatedError(UsageError):
+    """A record was changed after it had been emitted; only ``check_mutations`` sees it.
+
+    Attributes:
+        operator: The name of the operator that changed it.
+        uid: The operator's uid, or None when none was given.
+
+    Args:
+        operator: The operator's name.
+        uid: Its uid.
+        kind: The name of the record's type.
+        change: What is different now.
+    """
+
+    def __init__(self, operator: str, uid: str | None, kind: str, change: str) -> None:
+        self.operator = operator
+        self.uid = uid
+        super().__init__(
+            f"operator {operator!r} (uid {uid!r}) changed a record, a {kind}, that had "
+            f"been emitted: {change}. Others may have the same record, or a copy, "
+            "depending on where they run. Make a new one instead, e.g. "
+            "{**record, 'n': 1}, [*record, 1] or dataclasses.replace(record, n=1)."
+        )
+
+
 class BadResultError(UsageError, ValueError):
     """A user's function returned something that cannot be used.
 

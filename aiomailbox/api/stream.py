@@ -101,7 +101,8 @@ class DataStream(
         An ``async def`` function is run one record at a time; see `map_async`.
 
         Args:
-            function: Called with each record.
+            function: Called with each record, which it must not change: others may have
+                the same one. `JobConfig` ``check_mutations`` finds those that do.
             output_type: Its results are checked to be of this type, if given.
             on_error: What to do with a record for which it raises.
 
@@ -212,7 +213,11 @@ class DataStream(
     def process(
         self, function: ProcessFunction, *, on_error: OnError = fail
     ) -> DataStream[Any]:
-        """Hand each record to a `ProcessFunction`, which may emit anything anywhere."""
+        """Hand each record to a `ProcessFunction`, which may emit anything anywhere.
+
+        It changes neither the records that it gets nor, afterwards, those that it has
+        emitted.
+        """
         check_kind(function, ProcessFunction, "function", "Derive a class from it.")
         if isinstance(function, KeyedProcessFunction):
             raise WrongTypeError(

@@ -62,6 +62,7 @@ from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.hooks import is_foreign, naming_hook
 from aiomailbox.operators.core.input_selection import InputSelectable, InputSelection
 from aiomailbox.operators.core.locate import user_location, users_line
+from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.on_error import (
     USER_ERRORS,
     DeadLetter,
@@ -79,6 +80,7 @@ from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.core.selectors import FieldSelector, field_or_function
 from aiomailbox.operators.core.two_input import TwoInputOperator
+from aiomailbox.operators.core.watched import WatchedOutput, watched_input
 from aiomailbox.operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
@@ -239,6 +241,7 @@ __all__ = [
     "Mark",
     "Match",
     "MatchOperator",
+    "MutationCheck",
     "OnError",
     "Operator",
     "OperatorSnapshot",
@@ -278,6 +281,7 @@ __all__ = [
     "TopN",
     "TwoInputOperator",
     "Undoable",
+    "WatchedOutput",
     "WithLatestOperator",
     "aggregates",
     "callable_kind",
@@ -329,4 +333,5 @@ __all__ = [
     "undoable",
     "user_location",
     "users_line",
+    "watched_input",
 ]

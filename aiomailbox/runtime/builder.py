@@ -135,6 +135,7 @@ class TaskBuilder:
             request_split=lambda: self._request_split(vertex.id, subtask_index),
             state_backend=self._config.state_backend,
             cancel_timeout_s=self._config.cancel_timeout_s,
+            check_mutations=self._config.check_mutations,
         )
         return StreamTask(environment, self._plan(vertex, task_id))
 

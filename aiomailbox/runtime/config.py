@@ -31,6 +31,9 @@ class JobConfig:
             it is killed and the job fails; at least 3, infinite for as long as it
             likes. A function that keeps the process busy is no silence; one call of C
             code that keeps Python's global lock all that time is.
+        check_mutations: Whether to look for operators that change records after they
+            were emitted, which raises `RecordMutatedError`. For tests: each operator
+            walks through each record twice, and functions are not fused.
         state_backend: Where keyed state is kept.
         seed: Seeds the random sources of operators; None takes one from the system.
 
@@ -52,6 +55,7 @@ class JobConfig:
     buffer_debloat_target_ms: int = 1_000
     cancel_timeout_s: float = 30.0
     heartbeat_timeout_s: float = 50.0
+    check_mutations: bool = False
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
     seed: int | None = None
 

@@ -11,16 +11,20 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox import MailboxExecutor, MailboxProcessor
 from aiomailbox.operators import (
-    Input,
     Operator,
     OperatorSnapshot,
+    Output,
     Pending,
+    SourceOperator,
+    WatchedOutput,
     fused,
     naming_hook,
+    watched_input,
 )
 from aiomailbox.records import OutputTag, StopMode
 from aiomailbox.task.context import TaskRuntimeContext
@@ -186,6 +190,8 @@ class OperatorChain:
         """Let all operators but the head show how far event time is before them."""
         for link in self.links:
             output = link.operator.output
+            if isinstance(output, WatchedOutput):
+                output = output.output
             if not isinstance(output, OperatorOutput):
                 continue
             followers = link.members[1:]
@@ -224,8 +230,16 @@ class OperatorChain:
             self._environment, plan, mailbox, timers, self._helpers
         )
         self._contexts[index] = context
-        operator.setup(context, self._output(plan, links, context))
+        output: Output = self._output(plan, links, context)
+        if context.mutations is not None:
+            # Fused functions would be one operator, whoever of them it was.
+            is_source = isinstance(operator, SourceOperator)
+            watched = WatchedOutput(output, context.mutations, is_source=is_source)
+            output = cast("Output", watched)
+        operator.setup(context, output)
         link = Link(operator, [index], mailbox, [timers])
+        if context.mutations is not None:
+            return link
         return _fused(link, links, plan.outgoing)
 
     def _output(
@@ -256,7 +270,7 @@ def _way(
         return WriterOutput(edge.writer, context)
     assert edge.target is not None, "an edge leads to an operator or to a writer"
     target = links[edge.target].operator
-    entry: Input = target.inputs[0]
+    entry = watched_input(target, 0)
     records_in = target.context.metrics.counter("records_in")
     return ChainingOutput(entry, target.output.availability, records_in)
 

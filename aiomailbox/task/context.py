@@ -16,7 +16,13 @@ from aiomailbox.eventtime import (
 )
 from aiomailbox.keygroups import key_group_range
 from aiomailbox.mailbox import MailboxExecutor
-from aiomailbox.operators import Committables, Handover, Limiter, RepeatedWarnings
+from aiomailbox.operators import (
+    Committables,
+    Handover,
+    Limiter,
+    MutationCheck,
+    RepeatedWarnings,
+)
 from aiomailbox.policies import RateLimit
 from aiomailbox.state import KeyedStateStore, NoKeysStateStore, OperatorStateStore
 from aiomailbox.task.committables import OperatorCommittables
@@ -74,6 +80,9 @@ class TaskRuntimeContext:
         )
         self.keyed_state = self._keyed_state(plan)
         self.operator_state = OperatorStateStore()
+        self.mutations = (
+            MutationCheck(plan.name, plan.uid) if environment.check_mutations else None
+        )
 
     def close(self) -> None:
         """Say what is not yet said, and give back what state holds outside of memory.

@@ -37,6 +37,7 @@ class TaskEnvironment:
         alignment: Finds the job-wide group of sources that wait for each other.
         state_backend: Makes the stores of operators with keys.
         cancel_timeout_s: How long clean-up may take.
+        check_mutations: Whether records are watched that were emitted.
     """
 
     job_name: str
@@ -58,6 +59,7 @@ class TaskEnvironment:
     )
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
     cancel_timeout_s: float = 30.0
+    check_mutations: bool = False
 
     @property
     def subtask_index(self) -> int:

@@ -19,6 +19,7 @@ from aiomailbox.operators import (
     Operator,
     Pending,
     SourceOperator,
+    watched_input,
 )
 from aiomailbox.records import RUN_LENGTH_MAX
 from aiomailbox.task.environment import TaskEnvironment
@@ -309,8 +310,8 @@ def create_processor(
     size = SliceSize(environment.clock, records_max=longest, room=room)
     metrics = head.context.metrics
     network = [
-        NetworkInput(gate, target, size, metrics)
-        for gate, target in zip(gates, head.inputs, strict=True)
+        NetworkInput(gate, watched_input(head, index), size, metrics)
+        for index, gate in enumerate(gates)
     ]
     metrics.gauge("watermark", lambda: min(one.watermark_ms for one in network))
     metrics.gauge("idle", lambda: int(all(one.is_idle for one in network)))

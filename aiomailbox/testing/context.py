@@ -19,7 +19,7 @@ from aiomailbox.eventtime import (
 from aiomailbox.keygroups import key_group_range
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators import RepeatedWarnings
+from aiomailbox.operators import MutationCheck, RepeatedWarnings
 from aiomailbox.policies import RateLimit
 from aiomailbox.state import (
     HeapStateBackend,
@@ -98,6 +98,7 @@ class TestRuntimeContext:
         self.clock = ManualClock(_EPOCH)
         self.random = random.Random(seed)
         self.log = RecordingLog()
+        self.mutations: MutationCheck | None = None
         self.repeated = RepeatedWarnings(self.log, self.clock)
         self.metrics = MetricGroup(operator_name)
         self.run_mail = HarnessMailbox()

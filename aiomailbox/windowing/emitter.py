@@ -8,6 +8,7 @@ from typing import Any
 from aiomailbox.operators import (
     USER_ERRORS,
     Collector,
+    MutationCheck,
     Pending,
     is_async_aggregate,
     is_closing,
@@ -33,6 +34,7 @@ class WindowEmitter:
         keyed: Whether results name their key.
 
     Attributes:
+        aggregate: As given.
         folds: As given.
         is_async: Whether the aggregate has ``async def`` methods.
     """
@@ -40,28 +42,35 @@ class WindowEmitter:
     def __init__(
         self, aggregate: Any, function: Any, *, folds: bool, keyed: bool
     ) -> None:
-        self._aggregate = aggregate
+        self.aggregate = aggregate
         self._function = function
         self.folds = folds and aggregate is not None
         self.is_async = aggregate is not None and is_async_aggregate(aggregate)
         self._result = (
             None if aggregate is None else window_result(aggregate, keyed=keyed)
         )
+        self._check: MutationCheck | None = None
         self._collector: Collector
         self._context: ProcessWindowContext
 
     @property
     def user_function(self) -> Callable[..., Any]:
         """The user's function, to be named when it raises."""
-        aggregate = self._aggregate
+        aggregate = self.aggregate
         if aggregate is None:
             function: Callable[..., Any] = self._function.process
             return function
         reduce = getattr(aggregate, "reduce_function", None)
         return reduce or aggregate.add  # type: ignore[no-any-return]
 
-    def bind(self, collector: Collector, context: ProcessWindowContext) -> None:
+    def bind(
+        self,
+        collector: Collector,
+        context: ProcessWindowContext,
+        check: MutationCheck | None = None,
+    ) -> None:
         """Use these."""
+        self._check = check
         self._collector = collector
         self._context = context
 
@@ -71,7 +80,7 @@ class WindowEmitter:
         self._context.window = window
         if self.is_async:
             return self._emit_awaited(key, window, content)
-        aggregate = self._aggregate
+        aggregate = self.aggregate
         if aggregate is None:
             return self._call(key, list(content))
         if self.folds:
@@ -97,7 +106,7 @@ class WindowEmitter:
 
     def failing(self, records: list[StreamRecord]) -> Failing:
         """Return the records that the aggregate, which is not async, cannot add."""
-        aggregate, failing = undoable(self._aggregate), Failing()
+        aggregate, failing = undoable(self.aggregate), Failing()
         accumulator = aggregate.create_accumulator()
         for record in records:
             try:
@@ -108,7 +117,7 @@ class WindowEmitter:
 
     async def failing_awaited(self, records: list[StreamRecord]) -> Failing:
         """Return the records that the aggregate cannot add."""
-        aggregate, failing = undoable(self._aggregate), Failing()
+        aggregate, failing = undoable(self.aggregate), Failing()
         accumulator = await awaited(aggregate.create_accumulator())
         for record in records:
             try:
@@ -120,7 +129,7 @@ class WindowEmitter:
         return failing
 
     async def _emit_awaited(self, key: Any, window: Window, content: Any) -> None:
-        aggregate = self._aggregate
+        aggregate = self.aggregate
         accumulator = content
         if self.folds:
             accumulator = await awaited(aggregate.create_accumulator())
@@ -137,7 +146,9 @@ class WindowEmitter:
             await pending
 
     def _call(self, key: Any, elements: list[Any]) -> Pending:
-        pending: Pending = self._function.process(
-            key, self._context, elements, self._collector
-        )
+        process, check = self._function.process, self._check
+        if check is not None:
+            # The list is the function's own, its elements are not.
+            process = check.watched_elements(process)
+        pending: Pending = process(key, self._context, elements, self._collector)
         return pending

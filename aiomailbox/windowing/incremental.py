@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from aiomailbox.operators import (
     Aggregate,
+    MutationCheck,
     Undoable,
     is_commutative,
     refuse_coroutine,
@@ -68,6 +69,12 @@ class ReduceAggregate(Undoable):
     def merge(self, first: Any, second: Any) -> Any:
         """Return both, folded into one."""
         return second if first is None else self.reduce_function(first, second)
+
+
+def watch_reduce(aggregate: Any, check: MutationCheck | None) -> None:
+    """Let a reduce function raise if it changes what it is given."""
+    if check is not None and isinstance(aggregate, ReduceAggregate):
+        aggregate.reduce_function = check.watched_call(aggregate.reduce_function)
 
 
 def window_result(aggregate: Any, *, keyed: bool = True) -> WindowResult:

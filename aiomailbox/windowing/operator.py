@@ -24,6 +24,7 @@ from aiomailbox.windowing.contents import WindowContents, awaited
 from aiomailbox.windowing.emitter import Failing, WindowEmitter
 from aiomailbox.windowing.failures import WindowFailures
 from aiomailbox.windowing.functions import ProcessWindowContext
+from aiomailbox.windowing.incremental import watch_reduce
 from aiomailbox.windowing.merging import MergingWindowSet, mapping_of
 from aiomailbox.windowing.time_window import TimeWindow, Window
 from aiomailbox.windowing.trigger import TriggerResult, check_result
@@ -97,7 +98,8 @@ class WindowOperator(StatefulOperator):
             context, self._collector, merging=self._is_merging
         )
         self._process_context.current_watermark = self.watermark_ms
-        self._emitter.bind(self._collector, self._process_context)
+        self._emitter.bind(self._collector, self._process_context, context.mutations)
+        watch_reduce(self._emitter.aggregate, context.mutations)
         if isinstance(self._function, JoinFunction):
             self._function.failures = self._failures
         self._dropped = context.metrics.counter("late_records_dropped")

@@ -34,7 +34,7 @@ from aiomailbox.records import (
 from aiomailbox.state import ValueStateDescriptor
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.failures import WindowFailures
-from aiomailbox.windowing.incremental import window_result
+from aiomailbox.windowing.incremental import watch_reduce, window_result
 from aiomailbox.windowing.open_windows import Contents, EndingWindow, OpenWindows
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.undo_log import UndoLog
@@ -66,6 +66,7 @@ class AggregateWindowsOperator(StatefulOperator):
         self._failures = WindowFailures(
             self._spec.on_error, self._given.add, context, self.output
         )
+        watch_reduce(self._given, context.mutations)
         self._aggregate: Any = self._given
         self._log: UndoLog | None = None
         if self._failures.may_fail:

@@ -62,7 +62,8 @@ class Caller:
     ) -> None:
         self._context = context
         self._clock = context.clock
-        self._function = function
+        check = context.mutations
+        self._function = function if check is None else check.watched(function)
         self._settings = settings
         self._outcomes = outcomes
         self._batched = settings.batch is not None

@@ -18,6 +18,7 @@ from aiomailbox.eventtime import (
 from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.metrics import MetricGroup
+from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.policies import RateLimit
 from aiomailbox.records import Run
@@ -85,6 +86,8 @@ class RuntimeContext(Protocol):
         keyed_state: The keyed state of this operator; on an operator without keys
             every access raises `StateError`.
         operator_state: State of the operator that belongs to no key.
+        mutations: Watches over the operator's records, or None; see
+            ``JobConfig.check_mutations``.
     """
 
     job_name: str
@@ -107,6 +110,7 @@ class RuntimeContext(Protocol):
     keyed_state: KeyedStateStore
     operator_state: OperatorStateStore
     committables: Committables
+    mutations: MutationCheck | None
 
     @property
     def state(self) -> KeyedStateStore:

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn
 
-from aiomailbox.errors import StopTask, UserFunctionError
+from aiomailbox.errors import RecordMutatedError, StopTask, UserFunctionError
 from aiomailbox.operators.core.callables import describe, shortened
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Output, Pending, then
@@ -99,7 +99,7 @@ class RecordFailures:
         Raises:
             BaseException: ``error`` itself, if it ends the task and is no failure.
         """
-        if isinstance(error, StopTask) or is_closing(error):
+        if isinstance(error, StopTask | RecordMutatedError) or is_closing(error):
             raise error
         fails = self._on_error.action is ErrorAction.FAIL
         return not (fails or isinstance(error, FATAL_ERRORS))

@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from aiomailbox.errors import OverdraftCeilingError, StopTask, WrongTypeError
+from aiomailbox.errors import (
+    OverdraftCeilingError,
+    RecordMutatedError,
+    StopTask,
+    WrongTypeError,
+)
 from aiomailbox.records import OutputTag
 
 # What a function may raise for a record. A GeneratorExit of its own, from a generator
 # that it uses, is a failure like others.
 USER_ERRORS: Final = (Exception, GeneratorExit)
 # What fails the task whatever on_error says.
-FATAL_ERRORS: Final = (StopTask, OverdraftCeilingError)
+FATAL_ERRORS: Final = (StopTask, OverdraftCeilingError, RecordMutatedError)
 
 
 def is_closing(error: BaseException) -> bool:

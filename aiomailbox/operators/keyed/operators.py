@@ -199,6 +199,12 @@ class KeyedReduceOperator(RollingOperator):
             on_error=on_error,
         )
 
+    def open(self) -> Pending:
+        """Bind the state."""
+        if self.context.mutations is not None:
+            self._reduce = self.context.mutations.watched_call(self._reduce)
+        return super().open()
+
     def _update(
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
     ) -> None:

@@ -1,0 +1,299 @@
+"""Finds out who changes a record after it was emitted.
+
+Theory of operation: a record's structure is noted when it reaches an operator and when
+the operator emits it. Whenever the operator has been at work, what it got and emitted
+last is compared with that: only it can have changed what was right before. What changes
+while the operator is not at work is somebody else's doing, who is watched as well. Only
+asynchronous functions work on their own; they are watched call by call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, ClassVar, Final
+
+from aiomailbox.errors import RecordMutatedError
+
+__all__ = ["MutationCheck", "difference", "structure"]
+
+# Of those that an operator got or emitted before, so many are looked at again.
+_KEPT: Final = 256
+_DEPTH_MAX: Final = 50
+# They are their own structure, and equal only to their like.
+_ATOMS: Final = frozenset({str, bytes, type(None)})
+_NUMBERS: Final = frozenset({int, bool, complex})
+
+
+def structure(value: Any) -> Any:
+    """Return what a value consists of, to be compared later with what it is then.
+
+    Two structures are equal if nothing has changed. Lists, dicts, sets, tuples,
+    dataclasses, msgspec structs, and objects with attributes are looked into, 50 levels
+    deep; attributes that a class computes once and keeps (``functools.cached_property``)
+    count for nothing, and objects that cannot be looked into are equal to themselves.
+
+    Example:
+        >>> row = {"tags": ["a"]}
+        >>> before = structure(row)
+        >>> row["tags"].append("b")
+        >>> difference(before, structure(row))
+        "['tags'] has 2 elements instead of 1"
+    """
+    return _structure(value, 0, set())
+
+
+def _structure(value: Any, depth: int, above: set[int]) -> Any:
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind in _NUMBERS:
+        return kind, value
+    if depth >= _DEPTH_MAX or id(value) in above:
+        return kind, id(value)
+    parts = _parts(value)
+    if parts is None:
+        return kind, _leaf(value)
+    above.add(id(value))
+    try:
+        if isinstance(parts, dict):
+            return kind, {
+                name: _structure(part, depth + 1, above) for name, part in parts.items()
+            }
+        return kind, tuple(_structure(part, depth + 1, above) for part in parts)
+    finally:
+        above.discard(id(value))
+
+
+def _parts(value: Any) -> Any:
+    """Return what an object holds: by name, in order, or None."""
+    if isinstance(value, dict | list):
+        return value
+    if isinstance(value, tuple):
+        names = getattr(value, "_fields", None)
+        return value if names is None else dict(zip(names, value, strict=True))
+    if isinstance(value, type | enum.Enum) or callable(value):
+        return None
+    kind = type(value)
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+    else:
+        names = getattr(kind, "__struct_fields__", None)
+        if names is None:
+            return _attributes(value)
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    kind = type(value)
+    slots = [
+        name
+        for base in kind.__mro__
+        for name in _names(vars(base).get("__slots__", ()))
+        if not name.startswith("__")
+    ]
+    found = getattr(value, "__dict__", None)
+    if found is None and not slots:
+        return None
+    attributes = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    for name, part in (found or {}).items():
+        if not isinstance(getattr(kind, name, None), functools.cached_property):
+            attributes[name] = part
+    return attributes
+
+
+def _names(slots: Any) -> Iterable[str]:
+    return (slots,) if isinstance(slots, str) else slots
+
+
+def _leaf(value: Any) -> Any:
+    if isinstance(value, float):
+        # By its digits, for a NaN is not equal to itself.
+        return value.hex()
+    if isinstance(value, set):
+        return frozenset(value)
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if hasattr(value, "tobytes") and hasattr(value, "dtype"):
+        # An array of numbers, as NumPy's.
+        return value.tobytes()
+    if isinstance(value, str | bytes | int | frozenset):
+        return value
+    return id(value)
+
+
+def difference(before: Any, after: Any) -> str:
+    """Say what differs between two structures, "" if nothing does."""
+    return _difference(before, after, "")
+
+
+def _difference(before: Any, after: Any, where: str) -> str:
+    if before == after:
+        return ""
+    old, new = _opened(before), _opened(after)
+    if isinstance(old, dict) and isinstance(new, dict):
+        is_mapping = isinstance(before[0], type) and issubclass(before[0], dict)
+        for name in [*old, *(name for name in new if name not in old)]:
+            place = f"{where}[{name!r}]" if is_mapping else f"{where}.{name}"
+            if name not in new:
+                return f"{place} is gone"
+            if name not in old:
+                return f"{place} is new"
+            found = _difference(old[name], new[name], place)
+            if found:
+                return found
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        if len(old) != len(new):
+            return f"{where or 'it'} has {len(new)} elements instead of {len(old)}"
+        for index, pair in enumerate(zip(old, new, strict=True)):
+            found = _difference(*pair, f"{where}[{index}]")
+            if found:
+                return found
+    return f"{where or 'it'} was {_shown(before)} and is {_shown(after)}"
+
+
+def _opened(one: Any) -> Any:
+    return one[1] if isinstance(one, tuple) else one
+
+
+def _shown(one: Any) -> str:
+    if not isinstance(one, tuple):
+        return repr(one)[:80]
+    kind, content = one
+    if kind is float:
+        return repr(float.fromhex(content))
+    shown = kind in _NUMBERS or issubclass(kind, str | bytes | int | set | bytearray)
+    return repr(content)[:80] if shown else f"another {kind.__name__}"
+
+
+class MutationCheck:
+    """What one operator in one subtask got and emitted last, and how it was then.
+
+    Args:
+        operator: The operator's name.
+        uid: Its uid, or None.
+
+    Cost:
+        A walk through every record for each operator that it passes, and one through
+        256 records each time that an operator has been at work.
+    """
+
+    # Calls in flight by the records they have: several may have one at the same time.
+    _in_calls: ClassVar[dict[int, list[str]]] = {}
+
+    def __init__(self, operator: str, uid: str | None) -> None:
+        self._operator = operator
+        self._uid = uid
+        self._held: list[tuple[Any, Any]] = []
+        self._depth = 0
+
+    def note(self, values: Iterable[Any]) -> None:
+        """Remember records as they are now."""
+        self._held += [(value, structure(value)) for value in values]
+
+    def enter(self) -> None:
+        """Let the operator begin to work; forget what others have changed."""
+        self._depth += 1
+        if self._depth == 1:
+            self._held = [one for one in self._held if structure(one[0]) == one[1]]
+
+    def leave(self) -> None:
+        """Compare, after the operator has worked.
+
+        Raises:
+            RecordMutatedError: If it has changed a record.
+        """
+        self._depth -= 1
+        if self._depth:
+            return
+        for value, before in self._held:
+            self._compare(value, before)
+        del self._held[:-_KEPT]
+
+    def leave_failed(self) -> None:
+        """Let the operator stop working, after an error."""
+        self._depth -= 1
+
+    def repeated(self, values: Iterable[Any]) -> None:
+        """Compare records with how they were when they were emitted before.
+
+        For sources, which are always at work.
+        """
+        held = {id(value): (value, before) for value, before in self._held}
+        for value in values:
+            if id(value) in held:
+                self._compare(*held[id(value)])
+        del self._held[:-_KEPT]
+
+    def watched(
+        self, function: Callable[..., Awaitable[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
+        """Return an async function that also raises if it changes its argument."""
+
+        @functools.wraps(function)
+        async def call(argument: Any) -> Any:
+            before = structure(argument)
+            parts = argument if isinstance(argument, list | tuple) else ()
+            records = [id(one) for one in (argument, *parts) if type(one) not in _ATOMS]
+            for record in records:
+                self._in_calls.setdefault(record, []).append(self._operator)
+            try:
+                result = await function(argument)
+                self._compare(argument, before, self._others(records))
+            finally:
+                for record in records:
+                    names = self._in_calls[record]
+                    names.remove(self._operator)
+                    if not names:
+                        del self._in_calls[record]
+            return result
+
+        return call
+
+    def _others(self, records: list[int]) -> list[str]:
+        """Return the operators that have one of the records at the same time."""
+        names = {name for record in records for name in self._in_calls[record]}
+        return sorted(names - {self._operator})
+
+    def watched_call(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function, async or not, that also raises if it changes arguments."""
+
+        @functools.wraps(function)
+        def call(*arguments: Any) -> Any:
+            before = structure(arguments)
+            result = function(*arguments)
+            if isinstance(result, Awaitable):
+                return self._awaited(result, arguments, before)
+            self._compare(arguments, before)
+            return result
+
+        return call
+
+    def watched_elements(self, process: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a window's ``process`` that also raises if it changes an element."""
+
+        def call(key: Any, context: Any, elements: list[Any], out: Any) -> Any:
+            def process_them(*_: Any) -> Any:
+                return process(key, context, elements, out)
+
+            return self.watched_call(process_them)(*elements)
+
+        return call
+
+    async def _awaited(
+        self, result: Awaitable[Any], arguments: Any, before: Any
+    ) -> Any:
+        value = await result
+        self._compare(arguments, before)
+        return value
+
+    def _compare(self, value: Any, before: Any, others: Iterable[str] = ()) -> None:
+        after = structure(value)
+        if after != before:
+            kind, change = type(value).__name__, difference(before, after)
+            error = RecordMutatedError(self._operator, self._uid, kind, change)
+            for other in others:
+                error.add_note(f"operator {other!r} had it at the same time")
+            raise error

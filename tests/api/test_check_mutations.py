@@ -1,0 +1,307 @@
+"""With ``check_mutations`` an operator that changes an emitted record is named."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import math
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+import aiomailbox as am
+from aiomailbox.operators.core.mutations import difference, structure
+
+Env = am.StreamExecutionEnvironment
+Stream = am.DataStream[Any]
+CHECKED = am.JobConfig(check_mutations=True)
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    tags: list[str] = dataclasses.field(default_factory=list)
+
+    @functools.cached_property
+    def label(self) -> str:
+        return f"{self.x}"
+
+
+class Trade(msgspec.Struct):
+    price: float
+    parts: dict[str, list[int]]
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.seen = {1}
+
+
+class Slotted:
+    __slots__ = ("left", "right")
+
+    def __init__(self) -> None:
+        self.left = bytearray(b"ab")
+
+
+def rows() -> list[Any]:
+    return [{"key": "a", "n": n, "deep": {"list": [n]}} for n in range(1, 4)]
+
+
+def spoil(row: Any) -> Any:
+    row["deep"]["list"].append(0)
+    return row
+
+
+async def spoil_later(row: Any) -> Any:
+    await asyncio.sleep(0.01)
+    return spoil(row)
+
+
+async def wait(row: Any) -> Any:
+    await asyncio.sleep(0.001)
+    return row["n"]
+
+
+def same(row: Any) -> Any:
+    return row
+
+
+def in_place(old: Any, new: Any) -> Any:
+    old["n"] += new["n"]
+    return old
+
+
+class KeepsAppending(am.ProcessFunction):
+    """Emits its own list, and appends to it afterwards."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        self.rows.append(value["n"])
+        out.collect(self.rows)
+
+
+class SpoilsElements(am.ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: list[Any], out: Any) -> None:
+        elements.sort(key=lambda row: row["n"])
+        elements[0]["n"] = 100
+        out.collect(len(elements))
+
+
+class AsyncSpoiler(am.KeyedAsyncProcessFunction):
+    async def process_element(self, value: Any, context: Any, out: Any) -> None:
+        await asyncio.sleep(0.001)
+        value["n"] = 100
+        out.collect(value["n"])
+
+
+def windowed(stream: Stream) -> Any:
+    strategy = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+        lambda row, _: row["n"]
+    )
+    timed = stream.assign_timestamps_and_watermarks(strategy)
+    return timed.key_by("key").window(am.TumblingEventTimeWindows.of(1))
+
+
+def fanned_out(stream: Stream) -> Stream:
+    spoilt = stream.map(spoil).name("culprit")
+    return spoilt.union(stream.map(same).name("innocent"))
+
+
+def fanned_out_later(stream: Stream) -> Stream:
+    spoilt = stream.map_async(spoil_later).name("culprit")
+    return spoilt.union(stream.map_async(wait).name("innocent"))
+
+
+CASES: dict[str, Callable[[Stream], Any]] = {
+    "map": lambda s: s.map(spoil).name("culprit"),
+    "behind what passes records on": lambda s: (
+        s.filter(bool)
+        .map(same)
+        .name("innocent")
+        .map(spoil)
+        .name("culprit")
+        .map(same)
+        .name("next")
+    ),
+    "fan-out": fanned_out,
+    "in another task": lambda s: fanned_out(s.rebalance()),
+    "flat_map": lambda s: s.flat_map(lambda row: [spoil(row)]).name("culprit"),
+    "async map": lambda s: s.map(spoil_later).name("culprit"),
+    "map_async": lambda s: s.map_async(spoil_later).name("culprit"),
+    "map_async of two": fanned_out_later,
+    "process": lambda s: s.process(KeepsAppending()).name("culprit"),
+    "reduce": lambda s: s.key_by("key").reduce(in_place).name("culprit"),
+    "process_async": lambda s: (
+        s.key_by("key").process_async(AsyncSpoiler()).name("culprit")
+    ),
+    "window function": lambda s: windowed(s).process(SpoilsElements()).name("culprit"),
+    "window reduce": lambda s: windowed(s).reduce(in_place).name("culprit"),
+    "window reduce, general": lambda s: (
+        windowed(s).reduce(in_place, SpoilsElements()).name("culprit")
+    ),
+}
+
+
+def mutation_in(error: BaseException) -> am.RecordMutatedError:
+    """Return the error that names who changed what."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, am.RecordMutatedError):
+        found = found.__cause__
+    assert found is not None, repr(error)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_the_operator_that_changes_a_record_is_named(case: str) -> None:
+    env = Env(parallelism=1, config=CHECKED)
+    stream = env.from_collection(rows())
+    with pytest.raises(am.JobFailedError) as caught:
+        await CASES[case](stream).collect()
+    error = mutation_in(caught.value)
+    assert error.operator == "culprit"
+    assert "Make a new one instead" in str(error)
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_without_the_check_nobody_looks(case: str) -> None:
+    env = Env(parallelism=1)
+    await CASES[case](env.from_collection(rows())).collect()
+
+
+async def test_on_error_does_not_hide_it() -> None:
+    for build in (
+        lambda s: s.map_async(spoil_later, on_error=am.skip, retry=am.Retry(3)),
+        lambda s: s.map(spoil, on_error=am.skip),
+        lambda s: s.key_by("key").reduce(in_place, on_error=am.skip),
+        lambda s: windowed(s).on_error(am.skip).process(SpoilsElements()),
+    ):
+        stream = Env(config=CHECKED).from_collection(rows())
+        with pytest.raises(am.JobFailedError) as caught:
+            await build(stream).collect()
+        assert mutation_in(caught.value)
+
+
+async def test_a_sink_that_changes_records_is_named() -> None:
+    env = Env(config=CHECKED)
+    env.from_collection(rows()).sink_to(spoil).name("culprit")
+    with pytest.raises(am.JobFailedError) as caught:
+        await env.execute("spoil")
+    assert mutation_in(caught.value).operator == "culprit"
+
+
+async def test_a_source_that_gives_one_object_again_is_named() -> None:
+    async def numbers() -> AsyncIterator[Any]:
+        row: dict[str, int] = {}
+        for n in range(3):
+            row["n"] = n
+            yield row
+            await asyncio.sleep(0.1)
+
+    env = Env(config=CHECKED)
+    stream = env.from_async_iterable(numbers).name("culprit")
+    with pytest.raises(am.JobFailedError) as caught:
+        await stream.map(same).collect()
+    error = mutation_in(caught.value)
+    assert error.operator == "culprit"
+    assert "['n'] was 0 and is 1" in str(error)
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(60)
+async def test_in_worker_processes_it_is_named_too() -> None:
+    env = Env(parallelism=2, config=CHECKED)
+    stream = fanned_out(env.from_collection(rows()))
+    with pytest.raises(am.JobFailedError) as caught:
+        await env_collect(env, stream)
+    assert "operator 'culprit' (uid None) changed a record" in str(caught.value)
+
+
+async def env_collect(env: Env, stream: Stream) -> None:
+    env.deployment = am.Processes(2)
+    await stream.collect()
+
+
+class Pure(am.KeyedProcessFunction):
+    def open(self, context: Any) -> None:
+        self.seen = context.state.get_list(am.ListStateDescriptor("seen"))
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        self.seen.add(value)
+        out.collect({**value, "seen": len(self.seen.get())})
+
+
+async def test_what_makes_new_records_is_left_in_peace() -> None:
+    def read(row: Any) -> Any:
+        assert row["point"].label == "1"
+        return row
+
+    def make(row: Any) -> Any:
+        point = Point(1, ["x"])
+        trade = Trade(math.nan, {"a": [1]})
+        return {**row, "point": point, "trade": trade, "self": Plain()}
+
+    env = Env(parallelism=2, config=CHECKED)
+    stream = env.from_collection(rows()).map(make).map(read).filter(bool)
+    both = stream.map_async(wait).union(stream.key_by("key").process(Pure()))
+    reduced = stream.key_by("key").reduce(lambda old, new: {**old, "n": new["n"]})
+    counted = windowed(stream).aggregate(am.collect_list("n"))
+    assert len(await both.union(reduced).union(counted).collect()) == 10
+
+
+CHANGES: list[tuple[Any, Callable[[Any], Any], str]] = [
+    ({"n": 1}, lambda one: one.update(n=2), "['n'] was 1 and is 2"),
+    ({"n": 1}, lambda one: one.update(n=True), "['n'] was 1 and is True"),
+    ({"n": 1}, lambda one: one.update(m=2), "['m'] is new"),
+    ({"n": 1}, dict.clear, "['n'] is gone"),
+    ([1, [2]], lambda one: one[1].append(3), "[1] has 2 elements instead of 1"),
+    ([1.5], lambda one: one.__setitem__(0, 2.5), "[0] was 1.5 and is 2.5"),
+    (({"a"},), lambda one: one[0].add("b"), "[0] was frozenset"),
+    (Point(1), lambda one: one.tags.append("x"), ".tags has 1 elements instead of 0"),
+    (
+        Trade(1.0, {"a": [1]}),
+        lambda one: one.parts["a"].clear(),
+        ".parts['a'] has 0 elements instead of 1",
+    ),
+    (Plain(), lambda one: one.seen.add(2), ".seen was frozenset({1})"),
+    (Slotted(), lambda one: setattr(one, "right", 1), ".right is new"),
+    (Slotted(), lambda one: one.left.append(1), ".left was b'ab'"),
+]
+
+
+@pytest.mark.parametrize(("value", "change", "said"), CHANGES)
+def test_a_change_is_seen_however_deep_it_is(
+    value: Any, change: Callable[[Any], Any], said: str
+) -> None:
+    before = structure(value)
+    assert structure(value) == before
+    change(value)
+    assert difference(before, structure(value)).startswith(said)
+
+
+def test_what_is_not_a_change_is_not_seen() -> None:
+    cycle: list[Any] = [1]
+    cycle.append(cycle)
+    deep: Any = []
+    for _ in range(1000):
+        deep = [deep]
+    for value in (
+        cycle,
+        deep,
+        math.nan,
+        Point(1),
+        datetime.now(UTC),
+        object(),
+        print,
+        {"point": Point(2), 1: {2: {3}}},
+    ):
+        before = structure(value)
+        repr(getattr(value, "label", None))
+        assert structure(value) == before
+        assert difference(before, structure(value)) == ""
