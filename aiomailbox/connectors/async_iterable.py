@@ -77,7 +77,7 @@ class AsyncIterableSource:
         self.boundedness = Boundedness.BOUNDED if bounded else Boundedness.UNBOUNDED
 
     def create_enumerator(
-        self, context: EnumeratorContext[RangeSplit], state: object | None = None
+        self, context: EnumeratorContext[RangeSplit], state: list[Any] | None = None
     ) -> StaticEnumerator[RangeSplit]:
         """Create the enumerator: one split."""
         return all_in_one_split(context, state)

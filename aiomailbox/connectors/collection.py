@@ -112,14 +112,13 @@ class CollectionSource:
         return RecordFields.of_records(self._values)
 
     def create_enumerator(
-        self, context: EnumeratorContext[RangeSplit], state: object | None = None
+        self, context: EnumeratorContext[RangeSplit], state: list[Any] | None = None
     ) -> StaticEnumerator[RangeSplit]:
         """Create the enumerator: as many splits as readers."""
         if self._iterator is not None:
             return self._iterator.create_enumerator(context, state)
         if state is None:
             state = _ranges(len(self._values), context.parallelism)
-        assert isinstance(state, list)
         return StaticEnumerator(context, state)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[RangeSplit]:
@@ -172,7 +171,7 @@ class IteratorSource:
         self.boundedness = Boundedness.BOUNDED if bounded else Boundedness.UNBOUNDED
 
     def create_enumerator(
-        self, context: EnumeratorContext[RangeSplit], state: object | None = None
+        self, context: EnumeratorContext[RangeSplit], state: list[Any] | None = None
     ) -> StaticEnumerator[RangeSplit]:
         """Create the enumerator: one split."""
         return all_in_one_split(context, state)
@@ -231,11 +230,10 @@ class Reopenable:
 
 
 def all_in_one_split(
-    context: EnumeratorContext[RangeSplit], state: object | None
+    context: EnumeratorContext[RangeSplit], state: list[Any] | None
 ) -> StaticEnumerator[RangeSplit]:
     """Return the enumerator of a source with one split, or with those of a snapshot."""
     splits = [RangeSplit("all", 0)] if state is None else state
-    assert isinstance(splits, list)
     return StaticEnumerator(context, splits)
 
 

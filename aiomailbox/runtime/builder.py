@@ -19,6 +19,7 @@ from aiomailbox.ids import PartitionId, TaskId
 from aiomailbox.memory import LocalBufferPool
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
+from aiomailbox.runtime.restored import RestoredTasks
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.task import (
     OperatorPlan,
@@ -69,6 +70,7 @@ class TaskBuilder:
         request_split: Asks the enumerator of a vertex for a split for a subtask.
         attempt: From 0.
         wiring: Says what is here; None for everything.
+        restored: By vertex and subtask what tasks go on from; the others begin anew.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class TaskBuilder:
         request_split: RequestSplit,
         attempt: int = 0,
         wiring: Wiring | None = None,
+        restored: RestoredTasks | None = None,
     ) -> None:
         self._graph = graph
         self._config = config
@@ -87,6 +90,7 @@ class TaskBuilder:
         self._request_split = request_split
         self._attempt = attempt
         self._wiring = wiring
+        self._restored = restored or {}
         names = unique_names([vertex.name for vertex in graph.vertices])
         self._names = {
             vertex.id: name for vertex, name in zip(graph.vertices, names, strict=True)
@@ -137,7 +141,8 @@ class TaskBuilder:
             cancel_timeout_s=self._config.cancel_timeout_s,
             check_mutations=self._config.check_mutations,
         )
-        return StreamTask(environment, self._plan(vertex, task_id))
+        restored = self._restored.get((vertex.id, subtask_index))
+        return StreamTask(environment, self._plan(vertex, task_id), restored)
 
     def _plan(self, vertex: JobVertex, task_id: TaskId) -> TaskPlan:
         positions = {node.index: place for place, node in enumerate(vertex.nodes)}

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from aiomailbox.operators import Source, SplitEnumerator
+from aiomailbox.operators import OperatorSnapshot, Source, SplitEnumerator
+from aiomailbox.state import OperatorStateSnapshot
+
+# The name is in snapshots.
+_ENUMERATOR: Final = "enumerator"
 
 
 class SourceCoordinator:
@@ -18,9 +22,10 @@ class SourceCoordinator:
         source: The source.
         parallelism: How many readers there are.
         deliver: Sends ``(splits, no_more)`` to the reader of a subtask.
+        restored: What `snapshot` of an earlier one returned; None for a beginning.
 
     Concept:
-        Flink, ``SourceCoordinator`` (embedded, without checkpoints of its own yet).
+        Flink, ``SourceCoordinator``.
     """
 
     def __init__(
@@ -28,10 +33,14 @@ class SourceCoordinator:
         source: Source[Any],
         parallelism: int,
         deliver: Callable[[int, list[Any], bool], None],
+        *,
+        restored: OperatorSnapshot | None = None,
     ) -> None:
         self.parallelism = parallelism
         self._deliver = deliver
-        self._enumerator: SplitEnumerator[Any] = source.create_enumerator(self)
+        # One without anything to keep begins with nothing, not anew.
+        state = None if restored is None else restored.own.elements(_ENUMERATOR)
+        self._enumerator: SplitEnumerator[Any] = source.create_enumerator(self, state)
 
     def start(self) -> None:
         """Start the enumerator and register the readers, in order."""
@@ -50,6 +59,17 @@ class SourceCoordinator:
     def request_split(self, subtask_index: int) -> None:
         """Pass a reader's request to the enumerator."""
         self._enumerator.handle_split_request(subtask_index)
+
+    def snapshot(self) -> OperatorSnapshot:
+        """Return what a new coordinator goes on from; its readers keep their splits."""
+        elements = self._enumerator.snapshot()
+        return OperatorSnapshot(
+            own=OperatorStateSnapshot().with_list(_ENUMERATOR, elements)
+        )
+
+    def add_splits_back(self, subtask_index: int, splits: list[Any]) -> None:
+        """Give back to the enumerator what a failed reader had got since a snapshot."""
+        self._enumerator.add_splits_back(splits, subtask_index)
 
     def close(self) -> None:
         """Release what the enumerator holds."""

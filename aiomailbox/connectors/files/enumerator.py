@@ -26,6 +26,7 @@ class FileSplit:
     position: int = 0
 
 
+@kept_in_state
 @dataclass(frozen=True, slots=True)
 class FilesSeen:
     """What an enumerator needs to go on.
@@ -58,7 +59,7 @@ class FileEnumerator:
         context: EnumeratorContext[FileSplit],
         find: Callable[[], list[str]],
         interval_s: float | None,
-        state: FilesSeen | None,
+        state: list[FilesSeen] | None,
     ) -> None:
         self._context = context
         self._find = find
@@ -68,9 +69,9 @@ class FileEnumerator:
         self._waiting: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._search: asyncio.Future[list[str]] | None = None
-        if state is not None:
-            self._unassigned += state.splits
-            self._seen |= set(state.seen)
+        for one in state or ():
+            self._unassigned += one.splits
+            self._seen |= set(one.seen)
         if state is None or interval_s is not None:
             self._add(find())
 
@@ -96,9 +97,9 @@ class FileEnumerator:
         self._unassigned[:0] = splits
         self._serve()
 
-    def snapshot(self) -> FilesSeen:
+    def snapshot(self) -> list[FilesSeen]:
         """Return the files that nobody has yet, and all that were seen."""
-        return FilesSeen(list(self._unassigned), sorted(self._seen))
+        return [FilesSeen(list(self._unassigned), sorted(self._seen))]
 
     def close(self) -> None:
         """Stop looking."""

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal
 from aiomailbox.connectors.files.enumerator import (
     FileEnumerator,
     FileSplit,
-    FilesSeen,
 )
 from aiomailbox.connectors.files.formats import (
     CsvFormat,
@@ -134,14 +133,13 @@ class FileSource:
         return RecordFields.of_type(types[0]) if types else None
 
     def create_enumerator(
-        self, context: EnumeratorContext[FileSplit], state: object | None = None
+        self, context: EnumeratorContext[FileSplit], state: list[Any] | None = None
     ) -> FileEnumerator:
         """Create the enumerator.
 
         Raises:
             FileNotFoundError: If a path names nothing.
         """
-        assert state is None or isinstance(state, FilesSeen)
         find = partial(find_files, self._paths)
         return FileEnumerator(context, find, self._interval_s, state)
 

@@ -121,11 +121,10 @@ class SparkSource:
         return self._plan.path
 
     def create_enumerator(
-        self, context: EnumeratorContext[SparkSplit], state: object | None = None
+        self, context: EnumeratorContext[SparkSplit], state: list[Any] | None = None
     ) -> StaticEnumerator[SparkSplit]:
         """Create the enumerator: one split, for the first reader."""
         splits = [SparkSplit()] if state is None else state
-        assert isinstance(splits, list)
         return StaticEnumerator(context, splits)
 
     def create_reader(self, context: ReaderContext) -> SparkReader:

@@ -124,8 +124,11 @@ class SplitEnumerator(Protocol[SplitT]):
         """Take back splits that a failed reader had."""
         ...
 
-    def snapshot(self) -> object:
-        """Return what a new enumerator needs: splits not assigned, progress."""
+    def snapshot(self) -> list[Any]:
+        """Return what a new enumerator needs, as elements: splits not assigned, progress.
+
+        Splits that were assigned are with their readers.
+        """
         ...
 
     def close(self) -> None:
@@ -182,7 +185,7 @@ class Source(Protocol[SplitT]):
         ...
 
     def create_enumerator(
-        self, context: EnumeratorContext[SplitT], state: object | None = None
+        self, context: EnumeratorContext[SplitT], state: list[Any] | None = None
     ) -> SplitEnumerator[SplitT]:
         """Create the enumerator, new or from what its `snapshot` returned."""
         ...
@@ -244,7 +247,7 @@ class StaticEnumerator(Generic[SplitT]):
         """Keep the splits for the reader that comes next."""
         self._unassigned += [(subtask_index, split) for split in splits]
 
-    def snapshot(self) -> object:
+    def snapshot(self) -> list[Any]:
         """Return the splits that nobody has yet."""
         return [split for _, split in self._unassigned]
 

@@ -249,7 +249,7 @@ def test_an_enumerator_goes_on_where_it_was(tmp_path: Path) -> None:
     enumerator = source.create_enumerator(context)
     enumerator.handle_split_request(1)
     state = enumerator.snapshot()
-    assert state == FilesSeen([FileSplit(path) for path in paths[1:]], paths)
+    assert state == [FilesSeen([FileSplit(path) for path in paths[1:]], paths)]
     # What comes later is not of this reading.
     write_json(tmp_path / "d.jsonl", [])
     restored = source.create_enumerator(context, state)
@@ -298,7 +298,7 @@ def test_what_was_seen_and_deleted_is_forgotten(tmp_path: Path) -> None:
     source = FileSource(tmp_path, "jsonl", watch=1)
     state = source.create_enumerator(Context()).snapshot()
     path.unlink()
-    assert source.create_enumerator(Context(), state).snapshot().seen == []
+    assert source.create_enumerator(Context(), state).snapshot()[0].seen == []
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def order_of(case: Case) -> Callable[[list[Any]], Any]:
     """Return what is promised of the order of a case's output, whether cut or not."""
     if case.name in {"ordered=False", "ordered=key"}:
         return in_any_order
-    if case.kind in {KeyedAsyncProcessOperator, SourceOperator}:
+    if case.kind is KeyedAsyncProcessOperator:
         return in_any_order
     return between_watermarks if case.keys else list
 

@@ -1,0 +1,222 @@
+"""A job that goes on from a snapshot: other chains, other parallelism, same results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.clock import clock_of
+from aiomailbox.errors import StateError
+from aiomailbox.eventtime import ValveSnapshot
+from aiomailbox.exchange import PartitionRegistry
+from aiomailbox.graph import JobGraph, build_job_graph
+from aiomailbox.ids import OperatorId, VertexId
+from aiomailbox.memory import NetworkBufferPool
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.operators import OperatorSnapshot, decode_snapshot, encode_snapshot
+from aiomailbox.runtime import JobConfig
+from aiomailbox.runtime.builder import TaskBuilder
+from aiomailbox.runtime.limiter import LimiterService
+from aiomailbox.runtime.local_tasks import LocalTasks
+from aiomailbox.runtime.restored import JobSnapshot, job_snapshot, restored_tasks
+from aiomailbox.runtime.services import JobServices
+from aiomailbox.runtime.sources import SourceCoordinator
+from aiomailbox.state import OperatorStateSnapshot
+from aiomailbox.task import TaskSnapshot
+from aiomailbox.testing import PAUSE, RecordingLog, ScriptedSource
+
+
+class Row(NamedTuple):
+    key: str
+    number: int
+
+
+def rows(*numbers: int) -> list[Any]:
+    return [(Row(key, number), number) for number in numbers for key in "abcde"]
+
+
+# At each PAUSE event time is behind the first window: 5 and 3 are late in any order.
+SCRIPTS = {
+    "first": [*rows(1, 4, 12, 16), PAUSE, *rows(18, 5, 21, 33)],
+    "second": [*rows(2, 15), PAUSE, *rows(17, 3, 26, 40)],
+    "third": [*rows(6, 14), PAUSE, *rows(18, 24)],
+}
+
+
+class Counting(am.KeyedProcessFunction):
+    seen = am.ValueStateDescriptor("seen", int, default=0)
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        state = context.state.get_value(self.seen)
+        state.update(state.value() + 1)
+        context.timer_service.register_event_time_timer(value.number + 8)
+        context.timer_service.register_event_time_timer(1000)
+
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        seen = context.state.get_value(self.seen).value() if timestamp == 1000 else None
+        out.collect((context.current_key, timestamp, seen))
+
+
+def pipeline(source: ScriptedSource, results: list[Any]) -> Any:
+    env = am.StreamExecutionEnvironment()
+    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(0.003)
+    stream = env.from_source(source, strategy, name="rows")
+    late = am.OutputTag("late")
+    windows = (
+        stream.filter(lambda row: row.number % 7 != 0)
+        .key_by(lambda row: row.key)
+        .window(am.TumblingEventTimeWindows.of(0.01))
+        .side_output_late_data(late)
+        .aggregate(am.sum_("number"))
+    )
+    windows.map(lambda total: ("window", total)).sink_to(results.append)
+    windows.get_side_output(late).map(lambda row: ("late", row)).sink_to(results.append)
+    counted = stream.key_by(lambda row: row.key).process(Counting())
+    counted.sink_to(results.append)
+    return list(env._definition.sinks)
+
+
+class Life:
+    """One attempt of a job on this loop, from a snapshot to a snapshot."""
+
+    def __init__(self, graph: JobGraph, kept: JobSnapshot | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self.graph = graph
+        services = JobServices(
+            execution_id="0" * 32,
+            clock=clock_of(loop),
+            seed=1,
+            log=RecordingLog(),
+            metrics=MetricGroup("job"),
+            pool=NetworkBufferPool(4096),
+            registry=PartitionRegistry(),
+            limiters=LimiterService(clock_of(loop)),
+        )
+        self.coordinators: dict[int, SourceCoordinator] = {}
+        builder = TaskBuilder(
+            graph,
+            JobConfig(),
+            services,
+            request_split=lambda vertex, index: self.coordinators[vertex].request_split(
+                index
+            ),
+            restored=None if kept is None else restored_tasks(kept, graph),
+        )
+        self.tasks = builder.build()
+        local = LocalTasks(self.tasks)
+        for vertex in graph.vertices:
+            source = vertex.head.transformation.source
+            if source is not None:
+                name = vertex.head.operator_id
+                self.coordinators[vertex.id] = SourceCoordinator(
+                    source,
+                    vertex.parallelism,
+                    partial(self._deliver, local, vertex.id),
+                    restored=None if kept is None else kept.enumerators[name],
+                )
+        self.running = [loop.create_task(task.run()) for task in self.tasks]
+        for coordinator in self.coordinators.values():
+            coordinator.start()
+
+    @staticmethod
+    def _deliver(
+        local: LocalTasks, vertex: int, index: int, splits: Any, no_more: bool
+    ) -> None:
+        local.deliver_splits(vertex, index, splits, no_more=no_more)
+
+    async def snapshot(self) -> JobSnapshot:
+        """Return a snapshot while nothing is in flight, and end."""
+        await asyncio.sleep(10)
+        found: dict[VertexId, list[TaskSnapshot]] = {}
+        for task in self.tasks:
+            one = await task.processor.main_executor.submit(task.snapshot)
+            found.setdefault(task.environment.task_id.vertex, []).append(one)
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.running)
+        enumerators = {
+            vertex.head.operator_id: self.coordinators[vertex.id].snapshot()
+            for vertex in self.graph.vertices
+            if vertex.id in self.coordinators
+        }
+        kept = job_snapshot(found.values(), enumerators)
+        return JobSnapshot(
+            {
+                name: [*map(through_bytes, each)]
+                for name, each in kept.operators.items()
+            },
+            kept.inputs,
+            {name: through_bytes(one) for name, one in kept.enumerators.items()},
+        )
+
+
+def through_bytes(snapshot: Any) -> Any:
+    return decode_snapshot(encode_snapshot(snapshot, [Row]), [Row])
+
+
+def graph_of(source: ScriptedSource, results: list[Any], **options: Any) -> JobGraph:
+    sinks = pipeline(source, results)
+    return build_job_graph("job", sinks, max_parallelism=128, **options)
+
+
+WAYS = [
+    {"parallelism": 1},
+    {"parallelism": 1, "chaining": False},
+    {"parallelism": 3},
+    {"parallelism": 2, "chaining": False},
+]
+
+
+@pytest.mark.parametrize("after", WAYS, ids=str)
+@pytest.mark.parametrize("before", WAYS, ids=str)
+async def test_a_job_goes_on_in_other_chains_and_with_other_parallelism(
+    before: Any, after: Any
+) -> None:
+    whole: list[Any] = []
+    source = ScriptedSource(SCRIPTS, timed=True)
+    life = Life(graph_of(source, whole, **before))
+    await asyncio.sleep(10)
+    source.resume()
+    await asyncio.gather(*life.running)
+    assert {"late", "window", "a"} <= {result[0] for result in whole}
+
+    results: list[Any] = []
+    source = ScriptedSource(SCRIPTS, timed=True)
+    first = Life(graph_of(source, results, **before))
+    kept = await first.snapshot()
+    assert results
+    second = Life(graph_of(source, results, **after), kept)
+    await asyncio.sleep(10)
+    source.resume()
+    await asyncio.gather(*second.running)
+    assert Counter(results) == Counter(whole)
+
+
+def test_state_that_no_operator_has_is_refused_unless_it_may_be_lost() -> None:
+    source = ScriptedSource(SCRIPTS, timed=True)
+    graph = graph_of(source, [])
+    own = OperatorStateSnapshot().with_list("splits", ["a"])
+    kept = JobSnapshot({OperatorId("gone"): [OperatorSnapshot(own=own)]})
+    with pytest.raises(StateError, match=r"state of \['gone'\].*uid"):
+        restored_tasks(kept, graph)
+    assert restored_tasks(kept, graph, allow_unmatched=True) == {}
+    empty = JobSnapshot({OperatorId("gone"): [OperatorSnapshot(watermark=3), None]})
+    assert restored_tasks(empty, graph) == {}
+
+
+def test_inputs_go_on_from_the_one_behind_where_there_are_others() -> None:
+    graph = graph_of(ScriptedSource(SCRIPTS), [], parallelism=3)
+    keyed = next(v for v in graph.vertices if "process" in v.head.name)
+    head = keyed.head.operator_id
+    times = [
+        (ValveSnapshot(stamp, channels=((stamp, True, True),)),) for stamp in (5, 3)
+    ]
+    found = restored_tasks(JobSnapshot(inputs={head: times}), graph)
+    assert [found[keyed.id, index].inputs[head] for index in range(3)] == [
+        (ValveSnapshot(3),)
+    ] * 3
