@@ -45,7 +45,6 @@ from aiomailbox.operators.core.checkpointed import (
 )
 from aiomailbox.operators.core.collector import Collector, Mark
 from aiomailbox.operators.core.context import (
-    Committables,
     Handover,
     Limiter,
     RuntimeContext,
@@ -201,7 +200,6 @@ __all__ = [
     "CoProcessFunction",
     "CoProcessOperator",
     "Collector",
-    "Committables",
     "Committer",
     "CommitterContext",
     "DeadLetter",

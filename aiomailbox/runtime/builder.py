@@ -132,7 +132,7 @@ class TaskBuilder:
             seed=services.seed,
             log=services.log.bind(task=name),
             metrics=services.metrics.child(name),
-            committables=services.committables,
+            prepared=services.committables.add,
             limiter=services.limiters.get,
             handover=services.handover,
             alignment=services.alignments.get,

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from aiomailbox.graph import JobGraph, Node
+from aiomailbox.ids import OperatorId
 from aiomailbox.operators import Committer, CommitterContext, Pending, naming_hook
 from aiomailbox.runtime.services import JobServices
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    key: str
+    operator_id: OperatorId
     context: CommitterContext
     committer: Committer
 
@@ -60,7 +61,7 @@ class JobCommitters:
         Raises whatever a committer raises; `end` takes back what was committed.
         """
         for entry in self._entries:
-            prepared = self._committables.take(entry.key)
+            prepared = self._committables.take(entry.operator_id)
             commit = partial(entry.committer.commit, prepared, is_final=True)
             await entry.call("commit", commit)
 

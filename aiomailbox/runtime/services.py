@@ -9,6 +9,7 @@ from aiomailbox.clock import Clock
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.eventtime import AlignmentGroups
 from aiomailbox.exchange import PartitionRegistry
+from aiomailbox.ids import OperatorId
 from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Handover, Limiter
@@ -32,15 +33,15 @@ class CommittableCollector:
     """Keeps what sink writers prepared until the job commits it."""
 
     def __init__(self) -> None:
-        self._by_sink: dict[str, list[Any]] = {}
+        self._by_operator: dict[OperatorId, list[Any]] = {}
 
-    def add(self, sink: str, committables: list[Any]) -> None:
+    def add(self, operator_id: OperatorId, committables: list[Any]) -> None:
         """Take what ``prepare_commit`` of a writer returned."""
-        self._by_sink.setdefault(sink, []).extend(committables)
+        self._by_operator.setdefault(operator_id, []).extend(committables)
 
-    def take(self, sink: str) -> list[Any]:
+    def take(self, operator_id: OperatorId) -> list[Any]:
         """Return and forget what was collected for a sink."""
-        return self._by_sink.pop(sink, [])
+        return self._by_operator.pop(operator_id, [])
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from aiomailbox.eventtime import (
 from aiomailbox.keygroups import key_group_range
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.operators import (
-    Committables,
     Handover,
     Limiter,
     MutationCheck,
@@ -25,7 +24,6 @@ from aiomailbox.operators import (
 )
 from aiomailbox.policies import RateLimit
 from aiomailbox.state import KeyedStateStore, NoKeysStateStore, OperatorStateStore
-from aiomailbox.task.committables import OperatorCommittables
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.task.plan import OperatorPlan
@@ -75,9 +73,7 @@ class TaskRuntimeContext:
         self.metrics = environment.metrics.child(plan.metrics_name or plan.name)
         self.mailbox = mailbox
         self.processing_time: ProcessingTimeService = processing_time
-        self.committables: Committables = OperatorCommittables(
-            environment.committables, plan.operator_id
-        )
+        self._operator_id = plan.operator_id
         self.keyed_state = self._keyed_state(plan)
         self.operator_state = OperatorStateStore()
         self.mutations = (
@@ -106,6 +102,14 @@ class TaskRuntimeContext:
     def state(self) -> KeyedStateStore:
         """The keyed state, under the name that it has in ``process_element``."""
         return self.keyed_state
+
+    def commit_later(self, committables: list[Any]) -> None:
+        """Hand over what a sink's writer prepared.
+
+        It is filed under the operator's id: names are the user's, and two sinks may
+        have one.
+        """
+        self._environment.prepared(self._operator_id, committables)
 
     def limiter(self, limit: RateLimit) -> Limiter:
         """Return the job-wide limiter that this limit names."""

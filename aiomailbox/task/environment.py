@@ -8,9 +8,9 @@ from typing import Any
 
 from aiomailbox.clock import Clock
 from aiomailbox.eventtime import AlignmentConfig, AlignmentGroup, AlignmentGroups
-from aiomailbox.ids import TaskId
+from aiomailbox.ids import OperatorId, TaskId
 from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators import Committables, Handover, Limiter
+from aiomailbox.operators import Handover, Limiter
 from aiomailbox.policies import RateLimit
 from aiomailbox.state import HeapStateBackend, StateBackend
 
@@ -30,7 +30,7 @@ class TaskEnvironment:
         seed: Seeds the operators' random sources.
         log: A structlog logger with the job and the task bound.
         metrics: The task's metrics; operators get children of it.
-        committables: Collects what sinks prepared.
+        prepared: Takes what the writer of a sink prepared, for the job to commit.
         limiter: Finds the job-wide limiter of a rate limit.
         handover: Finds the job's hand-over of a name.
         request_split: Asks the enumerator of this task's source for a split.
@@ -50,7 +50,7 @@ class TaskEnvironment:
     seed: int
     log: Any
     metrics: MetricGroup
-    committables: Committables
+    prepared: Callable[[OperatorId, list[Any]], None]
     limiter: Callable[[RateLimit], Limiter]
     handover: Callable[[str], Handover]
     request_split: Callable[[], None]

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     )
     from aiomailbox.testing.services import (
         FreeLimiter,
-        MemoryCommittables,
         MemoryHandover,
         RecordingLog,
     )
@@ -51,7 +50,6 @@ __all__ = [
     "HarnessMailbox",
     "InjectedFailureError",
     "ManualClock",
-    "MemoryCommittables",
     "MemoryHandover",
     "OneInputHarness",
     "OperatorHarness",
@@ -80,7 +78,6 @@ _MODULE_OF = {
     "InjectedFailureError": "scripted_source",
     "ScriptedSource": "scripted_source",
     "FreeLimiter": "services",
-    "MemoryCommittables": "services",
     "MemoryHandover": "services",
     "RecordingLog": "services",
 }

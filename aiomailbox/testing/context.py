@@ -32,7 +32,6 @@ from aiomailbox.testing.clock import ManualClock
 from aiomailbox.testing.mailbox import HarnessMailbox
 from aiomailbox.testing.services import (
     FreeLimiter,
-    MemoryCommittables,
     MemoryHandover,
     RecordingLog,
 )
@@ -60,6 +59,7 @@ class TestRuntimeContext:
     Attributes:
         run_mail: The same mailbox as ``mailbox``, as the fake that it is.
         manual_time: The same service as ``processing_time``, as the fake that it is.
+        prepared: What a sink's writer prepared.
         tasks: What was spawned.
 
     Example:
@@ -113,7 +113,7 @@ class TestRuntimeContext:
             else NoKeysStateStore(operator_name)
         )
         self.operator_state = OperatorStateStore()
-        self.committables = MemoryCommittables()
+        self.prepared: list[Any] = []
         self.tasks: list[asyncio.Task[None]] = []
         self._limiters: dict[RateLimit, FreeLimiter] = {}
         self._handovers: dict[str, MemoryHandover] = {}
@@ -123,6 +123,10 @@ class TestRuntimeContext:
     def state(self) -> KeyedStateStore:
         """The keyed state, under the name that it has in ``process_element``."""
         return self.keyed_state
+
+    def commit_later(self, committables: list[Any]) -> None:
+        """Keep what a sink's writer prepared; see `prepared`."""
+        self.prepared += committables
 
     def limiter(self, limit: RateLimit) -> FreeLimiter:
         """Return the limiter of this limit, which only counts."""

@@ -47,17 +47,6 @@ class RecordingLog:
         self.entries.append(("exception", event, fields))
 
 
-class MemoryCommittables:
-    """A `Committables` in a dict of lists, by sink."""
-
-    def __init__(self) -> None:
-        self.by_sink: dict[str, list[Any]] = {}
-
-    def add(self, sink: str, committables: list[Any]) -> None:
-        """Keep what a writer prepared."""
-        self.by_sink.setdefault(sink, []).extend(committables)
-
-
 class FreeLimiter:
     """A `Limiter` that counts and never makes anybody wait.
 

@@ -33,7 +33,6 @@ from aiomailbox.task import (
 )
 from aiomailbox.testing import (
     FreeLimiter,
-    MemoryCommittables,
     MemoryHandover,
     RecordingLog,
 )
@@ -256,7 +255,7 @@ class Bench:
             seed=1,
             log=RecordingLog(),
             metrics=self.metrics,
-            committables=MemoryCommittables(),
+            prepared=lambda operator_id, committables: None,
             limiter=lambda _: FreeLimiter(),
             handover=lambda _: MemoryHandover(),
             request_split=lambda: None,

@@ -41,14 +41,6 @@ class Limiter(Protocol):
         ...
 
 
-class Committables(Protocol):
-    """Collects what sink writers prepared, until the job commits it."""
-
-    def add(self, sink: str, committables: list[Any]) -> None:
-        """Hand over what ``prepare_commit`` of a writer returned."""
-        ...
-
-
 class Handover(Protocol):
     """A bounded place where a task leaves runs for whoever pulls results."""
 
@@ -109,12 +101,15 @@ class RuntimeContext(Protocol):
     processing_time: ProcessingTimeService
     keyed_state: KeyedStateStore
     operator_state: OperatorStateStore
-    committables: Committables
     mutations: MutationCheck | None
 
     @property
     def state(self) -> KeyedStateStore:
         """The keyed state, under the name that it has in ``process_element``."""
+        ...
+
+    def commit_later(self, committables: list[Any]) -> None:
+        """Hand over what a sink's writer prepared, for the job to commit."""
         ...
 
     def limiter(self, limit: RateLimit) -> Limiter:

@@ -25,7 +25,6 @@ class SinkOperator(Operator):
 
     Args:
         sink: The sink; this operator makes its writer.
-        name: What the job calls the sink; the operator's name if left out.
         on_error: What to do with a record that the writer refuses.
 
     Raises:
@@ -49,11 +48,8 @@ class SinkOperator(Operator):
         [1, 2]
     """
 
-    def __init__(
-        self, sink: Sink, name: str | None = None, *, on_error: OnError = fail
-    ) -> None:
+    def __init__(self, sink: Sink, *, on_error: OnError = fail) -> None:
         self.sink = sink
-        self.name = name
         self.on_error = check_on_error(on_error)
         self._writer: SinkWriter | None = None
         self._restored: list[Any] = []
@@ -164,8 +160,7 @@ class SinkOperator(Operator):
     def _hand_over(self) -> Pending:
         committables = self._call("prepare_commit", self.writer.prepare_commit)
         if committables:
-            name = self.name or self.context.operator_name
-            self.context.committables.add(name, committables)
+            self.context.commit_later(committables)
         return None
 
     def _guard(self, hook: str, call: Callable[..., Pending], *args: Any) -> Pending:

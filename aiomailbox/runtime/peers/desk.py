@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiomailbox.errors import CorruptStreamError, HandshakeError
 from aiomailbox.graph import JobGraph
+from aiomailbox.ids import OperatorId
 from aiomailbox.policies import RateLimit
 from aiomailbox.records import ByteReader
 from aiomailbox.records.values import PythonSerializer
@@ -121,7 +122,7 @@ class WorkerDesk:
         source = ByteReader(message.values)
         values = self._serializer.read_many(source, message.count)
         source.expect_end("what a sink prepared")
-        self._services.committables.add(message.sink, values)
+        self._services.committables.add(OperatorId(message.sink), values)
 
     def _check_has(self, worker: Worker, vertex: int, subtask_index: int) -> None:
         if worker.peer == PARENT or not self._placement.is_at(

@@ -14,6 +14,7 @@ import anyio
 from aiomailbox.availability import Availability
 from aiomailbox.clock import SystemClock
 from aiomailbox.exchange import PartitionRegistry
+from aiomailbox.ids import OperatorId
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.policies import RateLimit
 from aiomailbox.records.values import PythonSerializer
@@ -252,7 +253,7 @@ class _SentCommittables(CommittableCollector):
         self._channel = channel
         self._serializer = PythonSerializer()
 
-    def add(self, sink: str, committables: list[Any]) -> None:
+    def add(self, operator_id: OperatorId, committables: list[Any]) -> None:
         output = bytearray()
         self._serializer.write_many(committables, output)
-        self._channel.send(Prepared(sink, len(committables), bytes(output)))
+        self._channel.send(Prepared(operator_id, len(committables), bytes(output)))

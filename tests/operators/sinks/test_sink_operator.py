@@ -76,8 +76,8 @@ class AsyncSink(ListSink):
         return AsyncWriter(self)
 
 
-def committed(harness, name="operator"):
-    return harness.context.committables.by_sink.get(name, [])
+def committed(harness):
+    return harness.context.prepared
 
 
 def test_what_was_written_is_handed_over_before_the_barrier():
@@ -111,13 +111,6 @@ def test_a_writer_that_had_ended_does_not_hand_over_again_after_a_restart():
         again.prepare_snapshot()
         again.finish()
     assert sink.calls == ["close"]
-
-
-def test_a_sink_may_have_a_name_of_its_own():
-    with OneInputHarness(SinkOperator(ListSink(), "orders")) as harness:
-        harness.process_run([1])
-        harness.finish()
-        assert committed(harness, "orders") == [1]
 
 
 @pytest.mark.parametrize("cut", range(4))

@@ -378,9 +378,7 @@ class LinesWriter:
 
 
 def committed(harness: OperatorHarness) -> list[Any]:
-    return [
-        row for rows in harness.context.committables.by_sink.values() for row in rows
-    ]
+    return list(harness.context.prepared)
 
 
 ORDERED = (
