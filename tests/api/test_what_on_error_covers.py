@@ -299,3 +299,34 @@ async def test_what_is_about_no_record_fails_the_job(case: str) -> None:
     env = am.StreamExecutionEnvironment(parallelism=1)
     with pytest.raises(am.JobFailedError):
         await NOT_COVERED[case](env.from_collection(RECORDS)).collect()
+
+
+FAILED = am.OutputTag("failed")
+
+
+def fails_for_b(key: Any, window: Any, elements: list[Any]) -> list[Any]:
+    if key == "b":
+        raise ValueError(key)
+    return [len(elements)]
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(60)
+async def test_dead_letters_of_windows_travel_between_processes() -> None:
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    env.deployment = am.Processes(2)
+    stream = env.from_collection([("a", 1), ("b", 2), ("b", 3)])
+    timed = keyed(stream).window(am.TumblingEventTimeWindows.of(1))
+    global_ = stream.key_by(lambda record: record[0]).window(am.GlobalWindows())
+    letters = None
+    for windows in (timed, global_.trigger(am.CountTrigger(2))):
+        results = windows.on_error(am.dead_letter(FAILED)).apply(fails_for_b)
+        failed = results.get_side_output(FAILED).rebalance().map(lambda one: one.record)
+        letters = failed if letters is None else letters.union(failed)
+    assert letters is not None
+    found = await letters.collect()
+    assert [one.elements for one in found] == [[("b", 2), ("b", 3)]] * 2
+    assert {type(one.window).__name__ for one in found} == {
+        "TimeWindow",
+        "GlobalWindow",
+    }

@@ -23,14 +23,19 @@ from aiomailbox.operators.aggregates.result_record import result_type
 from aiomailbox.records import RecordClasses
 from aiomailbox.records.record_classes import Family, RecordClass
 from aiomailbox.runtime.peers.spark_rows import is_spark_row, row_class
-from aiomailbox.windowing import TimeWindow
+from aiomailbox.windowing import FailedWindow, GlobalWindow, TimeWindow
 
 __all__ = ["RecordTypes", "record_classes"]
 
 _SEEN_MAX: Final = 20_000
 _OURS: Final = "aiomailbox."
 # What operators of ours make records of.
-_ALWAYS: Final[tuple[type, ...]] = (DeadLetter, TimeWindow)
+_ALWAYS: Final[tuple[type, ...]] = (
+    DeadLetter,
+    FailedWindow,
+    GlobalWindow,
+    TimeWindow,
+)
 
 
 class RecordTypes:
