@@ -197,8 +197,14 @@ class StagedDirectory:
     def _sweep(self) -> None:
         """Remove what executions left that are dead: their claim has ended."""
         for entry in sorted(self._workplace.iterdir()):
-            if entry.name != _LOCK:
+            if entry.name == _LOCK:
+                continue
+            try:
                 self._disk.remove_tree(entry)
+            except OSError:
+                # A worker that outlives its job by a moment may still write its files.
+                if entry in {self._new, self._old}:
+                    raise
 
     def _publish(self) -> None:
         disk, target, new, old = self._disk, self._target, self._new, self._old

@@ -263,3 +263,37 @@ async def test_old_data_is_there_until_the_job_commits(tmp_path: Path) -> None:
         gate.set()
         await job.result()
     assert rows(target) == [10]
+
+
+FULL_DISK = """
+import resource, sys
+import aiomailbox as am
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+env = am.StreamExecutionEnvironment()
+records = env.from_collection([{"n": n, "text": str(n) * 9} for n in range(50_000)])
+records.sink_to(am.ParquetSink(sys.argv[1], mode="overwrite", row_group_rows=5000))
+try:
+    am.run(env.execute())
+except am.JobFailedError as error:
+    print(type(error.__cause__).__name__, error.__cause__, error.__cause__.__notes__)
+"""
+
+
+async def test_a_file_that_may_not_grow_fails_the_job_and_leaves_the_old_data(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "out"
+    await writing(target, range(3)).execute()
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(target)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.startswith("SinkError cannot write Parquet into")
+    assert "File too large" in ended.stdout
+    assert "operator 'ParquetSink'" in ended.stdout
+    assert ended.stderr == ""
+    assert rows(target) == [0, 1, 2]
+    assert os.listdir(tmp_path) == ["out"]

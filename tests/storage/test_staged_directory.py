@@ -402,3 +402,29 @@ def test_a_system_without_the_call_says_so(
     monkeypatch.setattr("ctypes.CDLL", lambda *args, **options: Nothing())
     with pytest.raises(ExchangeNotSupportedError):
         Disk().exchange(tmp_path, tmp_path)
+
+
+def test_what_a_dying_worker_still_writes_does_not_keep_the_next_job_from_starting(
+    target: Path,
+) -> None:
+    class LateWriter(Disk):
+        def remove_directory(self, path: Path) -> None:
+            if path.name == "dead":
+                (path / "late").touch()
+            super().remove_directory(path)
+
+    put(staging_directory(target, "dead"), {"part": "half"})
+    replace(target, LateWriter())
+    assert found(target) == NEW
+    replace(target)
+    assert os.listdir(target.parent) == ["out"]
+
+
+def test_what_may_be_old_data_is_never_passed_over(target: Path) -> None:
+    put(target, OLD)
+    put(staging_directory(target, "x").parent / "new", {"a": "who knows"})
+    disk = ScriptedDisk(fails={"remove file": 1})
+    with pytest.raises(OSError, match="refuses"):
+        StagedDirectory(target, "one", overwrite=True, disk=disk).begin("the test")
+    replace(target)
+    assert found(target) == NEW
