@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 from aiomailbox.errors import CorruptStreamError
 
-__all__ = ["BLOCK_BYTES", "Block", "BlockReader", "BlockWriter"]
+__all__ = ["BLOCK_BYTES", "BLOCK_ROWS", "Block", "BlockReader", "BlockWriter"]
 
-# What is put into one block, about: one call that encodes it is a matter of about a
-# millisecond.
+# What is put into one block at most: making one takes some milliseconds.
 BLOCK_BYTES: Final = 64 * 1024
+BLOCK_ROWS: Final = 1024
 
 _HEAD: Final = struct.Struct(">4sH")
 _TAIL: Final = struct.Struct(">II4s")

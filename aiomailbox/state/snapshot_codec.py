@@ -24,7 +24,7 @@ import msgspec
 
 from aiomailbox.errors import CorruptStreamError, StateError
 from aiomailbox.keygroups import UPPER_BOUND_MAX_PARALLELISM
-from aiomailbox.state.blocks import BLOCK_BYTES, BlockReader, BlockWriter
+from aiomailbox.state.blocks import BLOCK_BYTES, BLOCK_ROWS, BlockReader, BlockWriter
 from aiomailbox.state.schema import ClassSchema, Options, StateSchema, class_schema
 from aiomailbox.state.serializers import (
     ObjectSerializer,
@@ -217,7 +217,7 @@ def _blocks_of(
             row = encode_address([*entry[:-1]]), encode_content(entry[-1])
             rows.append(row)
             size += len(row[0]) + len(row[1])
-            if size >= BLOCK_BYTES:
+            if size >= BLOCK_BYTES or len(rows) == BLOCK_ROWS:
                 yield encode((position, rows))
                 rows, size = [], 0
         if rows:

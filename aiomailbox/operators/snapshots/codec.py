@@ -22,7 +22,7 @@ from aiomailbox.state import (
     RedistributionMode,
     StateSchema,
 )
-from aiomailbox.state.blocks import BLOCK_BYTES, BlockReader, BlockWriter
+from aiomailbox.state.blocks import BLOCK_BYTES, BLOCK_ROWS, BlockReader, BlockWriter
 from aiomailbox.state.serializers import ObjectSerializer, serializer_of
 from aiomailbox.state.snapshot_codec import (
     Contents,
@@ -44,8 +44,6 @@ __all__ = ["decode_snapshot", "encode_snapshot", "snapshot_chunks"]
 _MAGIC: Final = b"AMOS"
 _VERSION: Final = 1
 _WHAT: Final = "snapshot of an operator"
-# Timers in a block; each is three objects.
-_TIMERS_MAX: Final = 1024
 _TIMER_FIELDS: Final = 3
 
 Declared = Mapping[str, type] | None
@@ -183,7 +181,7 @@ def _packed(elements: Iterable[Any], encode: Callable[[Any], bytes]) -> Iterator
     for element in elements:
         waiting.append(encode(element))
         size += len(waiting[-1])
-        if size >= BLOCK_BYTES:
+        if size >= BLOCK_BYTES or len(waiting) == BLOCK_ROWS:
             yield msgspec.msgpack.encode(waiting)
             waiting, size = [], 0
     if waiting:
@@ -236,9 +234,9 @@ def _write_timers(
         for group in groups:
             places: list[Place] = []
             rows = groups[group]
-            for start in range(0, len(rows), _TIMERS_MAX):
+            for start in range(0, len(rows), BLOCK_ROWS):
                 flat = [
-                    part for row in rows[start : start + _TIMERS_MAX] for part in row
+                    part for row in rows[start : start + BLOCK_ROWS] for part in row
                 ]
                 yield writer.add(objects.encode(flat))
                 places.append(writer.blocks[-1])

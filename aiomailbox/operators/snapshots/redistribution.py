@@ -9,6 +9,7 @@ from typing import Any
 from aiomailbox.eventtime import TimerSnapshot
 from aiomailbox.keygroups import key_group_range
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records import MIN_TIMESTAMP
 from aiomailbox.state import (
     OperatorStateEntry,
     OperatorStateSnapshot,
@@ -51,7 +52,9 @@ def redistribute(
     own = redistribute_operator_state([one.own for one in known], parallelism)
     unchanged = len(known) == parallelism
     keyed = tuple(piece for one in known for piece in one.keyed)
-    behind = min((one.watermark for one in known), default=OperatorSnapshot().watermark)
+    # One that had nothing had ended, and holds nobody back.
+    watermarks = [one.watermark for one in snapshots if one is not None]
+    behind = min(watermarks, default=MIN_TIMESTAMP)
     return [
         OperatorSnapshot(
             known[index].keyed if unchanged else keyed,

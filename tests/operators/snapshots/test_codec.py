@@ -1,0 +1,158 @@
+"""Laws of snapshots as bytes: in small pieces, in any thread, read when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from aiomailbox.errors import StateError
+from aiomailbox.eventtime import TimerSnapshot
+from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.operators import (
+    OperatorSnapshot,
+    decode_snapshot,
+    encode_snapshot,
+    redistribute,
+    snapshot_chunks,
+)
+from aiomailbox.state import (
+    HeapStateStore,
+    KeyedStateSnapshot,
+    ListStateDescriptor,
+    OperatorStateSnapshot,
+    OperatorStateStore,
+    PickleSerializer,
+    RedistributionMode,
+    ValueStateDescriptor,
+)
+from aiomailbox.state.blocks import BLOCK_BYTES, BLOCK_ROWS
+from aiomailbox.testing import ManualClock
+
+COUNT = ValueStateDescriptor("count", list)
+
+
+class Watched(Mapping[int, Any]):
+    """Key groups that note when they are read."""
+
+    def __init__(self, groups: dict[int, Any], log: list[Any]) -> None:
+        self._groups = groups
+        self._log = log
+
+    def __getitem__(self, group: int) -> Any:
+        self._log.append(group)
+        return self._groups[group]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+
+def filled(keys: int, size: int = 1) -> HeapStateStore:
+    store = HeapStateStore(128, KeyGroupRange(0, 127), ManualClock())
+    table = store.table(COUNT)
+    for number in range(keys):
+        table.put(f"key {number}", [number] * size)
+    return store
+
+
+def test_a_piece_is_small_however_large_the_snapshot_is() -> None:
+    timers = {1: [(number, f"key {number}", None) for number in range(5000)]}
+    own = OperatorStateSnapshot().with_list("rows", [b"x" * 100] * 5000)
+    snapshot = OperatorSnapshot(
+        (filled(20_000).snapshot(),),
+        timers={"timers": TimerSnapshot(128, timers)},
+        own=own,
+    )
+    *chunks, description = snapshot_chunks(snapshot)
+    assert max(map(len, chunks)) < 2 * BLOCK_BYTES
+    assert len(chunks) > 25_000 // BLOCK_ROWS
+    assert decode_snapshot(b"".join(chunks) + description) == snapshot
+
+
+def test_key_groups_are_asked_for_one_by_one_as_pieces_are() -> None:
+    log: list[Any] = []
+    kept = filled(300).snapshot()
+    watched = KeyedStateSnapshot(128, kept.states, Watched(dict(kept.key_groups), log))
+    for chunk in snapshot_chunks(OperatorSnapshot((watched,))):
+        log.append(chunk)
+        assert sum(isinstance(one, int) for one in log) < len(log)
+    groups = [one for one in log if isinstance(one, int)]
+    assert groups == list(kept.key_groups)
+
+
+def test_it_is_made_bytes_in_a_thread_while_its_store_goes_on() -> None:
+    store = filled(5000, size=3)
+    snapshot = OperatorSnapshot((store.snapshot(),))
+    expected = encode_snapshot(snapshot)
+    with ThreadPoolExecutor(1) as pool:
+        encoding = pool.submit(encode_snapshot, snapshot)
+        table = store.table(COUNT)
+        for number in range(5000):
+            table.get(f"key {number}").append("later")
+            table.put(f"new {number}", [number])
+        assert encoding.result() == expected
+
+
+def test_a_new_subtask_reads_only_what_is_its_own() -> None:
+    log: list[Any] = []
+    rows = {group: [(1, "k", None)] for group in range(128)}
+    timers = TimerSnapshot(128, Watched(rows, log), Watched({}, log))
+    found = redistribute([OperatorSnapshot(timers={"timers": timers})], 4)
+    assert [sorted(one.timers["timers"].event) for one in found] == [
+        list(range(32 * index, 32 * index + 32)) for index in range(4)
+    ]
+    assert sorted(log) == list(range(128))
+
+
+def test_pickled_lists_are_read_only_when_that_is_allowed() -> None:
+    store = OperatorStateStore()
+    descriptor = ListStateDescriptor("ranges", serializer=PickleSerializer())
+    store.get_list_state(descriptor).add(range(3))
+    data = encode_snapshot(OperatorSnapshot(operator=store.snapshot()))
+    with pytest.raises(StateError, match="'ranges' was pickled"):
+        decode_snapshot(data)
+    found = decode_snapshot(data, allow_pickle=True)
+    assert found.operator.elements("ranges") == [range(3)]
+    restored = OperatorStateStore()
+    restored.restore([found.operator])
+    with pytest.raises(StateError, match="was written by serializer 'pickle/5'"):
+        restored.get_list_state(ListStateDescriptor("ranges"))
+
+
+def test_lists_without_keys_whose_type_changed_are_refused() -> None:
+    store = OperatorStateStore()
+    store.get_list_state(ListStateDescriptor("offsets", int)).add(1)
+    data = encode_snapshot(OperatorSnapshot(operator=store.snapshot()))
+    restored = OperatorStateStore()
+    restored.restore([decode_snapshot(data).operator])
+    restored.get_list_state(ListStateDescriptor("offsets", int | None))
+    with pytest.raises(StateError, match=r"written as .*int.* read as str"):
+        restored.get_list_state(ListStateDescriptor("offsets", str))
+
+
+def test_what_a_subtask_is_about_is_merged_only_where_there_are_other_subtasks() -> (
+    None
+):
+    snapshots = [
+        OperatorSnapshot(
+            own=OperatorStateSnapshot().with_list(
+                "at", [number], RedistributionMode.MERGE
+            ),
+            watermark=number,
+        )
+        for number in (7, 5)
+    ]
+    same = redistribute(snapshots, 2)
+    assert [(one.own.elements("at"), one.watermark) for one in same] == [
+        ([7], 7),
+        ([5], 5),
+    ]
+    for one in redistribute(snapshots, 3):
+        assert (one.own.elements("at"), one.watermark) == ([7, 5], 5)
+    (gone,) = redistribute([None, snapshots[0]], 1)
+    assert (gone.own.elements("at"), gone.watermark) == ([7], 7)
