@@ -19,6 +19,8 @@ __all__ = ["Timer", "TimerQueue"]
 
 _STALE_MIN = 64
 _SORT_MIN = 64
+# Turning a bucket around takes 60 ns per timer, and that in one piece.
+_TURNED_MAX = 16_384
 
 # Half the time of calling the class, and one is made per firing.
 _new = tuple.__new__
@@ -154,8 +156,9 @@ class TimerQueue:
             # Turned around once, so that taking from the end, the only cheap end of
             # a dict, gives the timers in the order in which they were added.
             self._draining = timestamp
-            bucket = dict.fromkeys(reversed(bucket))
-            self._buckets[timestamp] = bucket
+            if len(bucket) <= _TURNED_MAX:
+                bucket = dict.fromkeys(reversed(bucket))
+                self._buckets[timestamp] = bucket
         entry, _ = bucket.popitem()
         if not bucket:
             self._draining = None

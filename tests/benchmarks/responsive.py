@@ -1,0 +1,233 @@
+"""R1, R2: how long the program around embedded jobs waits for its event loop.
+
+A ticker sleeps for a millisecond, again and again, and notes how late it wakes up; a
+web application answers clients on the same event loop. Collections of garbage are
+turned off while that is measured, for they stop the whole interpreter, and are reported
+apart. A busy machine is late as well, most of all with a program that is busy itself: so
+every row stands beside that of an empty loop, and beside the processor time that the
+event loop took between two ticks, which other programs do not lengthen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import aiomailbox as am
+from tests.benchmarks.measure import Report, Row, percentile
+
+_TICK_S = 0.001
+_TICKS_S = 3.0
+_CLIENTS = 50
+_KEYS = 200_000
+_TIMERS = 500_000
+
+Work = Callable[[], contextlib.AbstractAsyncContextManager[None]]
+
+
+def ticker() -> Report:
+    """Measure how late a ticker is beside jobs of all kinds."""
+    report = Report("R1", "how late a ticker of 1 ms is (p99), collector off")
+    empty: list[float] = []
+    for name, work in _beside().items():
+        late, held = asyncio.run(_ticks(work))
+        empty = empty or late
+        base, p99 = percentile(empty, 0.99), percentile(late, 0.99)
+        report.rows.append(Row("R1", name, 1, p99, base / p99))
+        report.notes.append(
+            f"{name}: beyond the empty loop p99 {_ms(p99 - base)}, maximum "
+            f"{_ms(max(late) - max(empty))}; processor time between two ticks p99 "
+            f"{_ms(percentile(held, 0.99))}, maximum {_ms(max(held))}"
+        )
+    report.notes.append(f"a collection of garbage takes {_ms(_collection())}")
+    return report
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms"
+
+
+def _beside() -> dict[str, Work]:
+    return {
+        "an empty loop": _nothing,
+        "1 job": lambda: _jobs(1),
+        "10 jobs": lambda: _jobs(10),
+        "50 jobs": lambda: _jobs(50),
+        f"windows of {_KEYS:,} keys that fire": lambda: _jobs(1, _windows),
+        f"sessions of {_KEYS:,} keys that fire": lambda: _jobs(1, _sessions),
+        f"{_TIMERS:,} event-time timers": lambda: _jobs(1, _timers),
+    }
+
+
+async def _ticks(work: Work) -> tuple[list[float], list[float]]:
+    """Tick beside ``work``.
+
+    Returns:
+        How late each tick was, and how much processor time there was since the one
+        before, in seconds.
+    """
+    late: list[float] = []
+    held: list[float] = []
+    gc.collect()
+    gc.disable()
+    try:
+        async with work():
+            loop = asyncio.get_running_loop()
+            end = loop.time() + _TICKS_S
+            before = time.thread_time()
+            while loop.time() < end:
+                due = loop.time() + _TICK_S
+                await asyncio.sleep(_TICK_S)
+                late.append(loop.time() - due)
+                now = time.thread_time()
+                held.append(now - before)
+                before = now
+    finally:
+        gc.enable()
+    return late, held
+
+
+def _collection() -> float:
+    """Return how long a collection takes beside as many objects as there are keys."""
+    kept = [[number] for number in range(_KEYS)]
+    started = time.perf_counter()
+    gc.collect()
+    took = time.perf_counter() - started
+    kept.clear()
+    return took
+
+
+@contextlib.asynccontextmanager
+async def _nothing() -> AsyncIterator[None]:
+    yield
+
+
+def _endless() -> Any:
+    return (
+        am.StreamExecutionEnvironment()
+        .from_collection(range(10**12))
+        .map(lambda number: (number % 1_000, number))
+        .key_by(lambda pair: pair[0])
+        .aggregate(am.sum_(lambda pair: pair[1]))
+    )
+
+
+@contextlib.asynccontextmanager
+async def _jobs(count: int, build: Callable[[], Any] = _endless) -> AsyncIterator[None]:
+    """Run jobs; bounded ones begin again and again."""
+
+    async def again() -> None:
+        while True:
+            await build().count()
+
+    loop = asyncio.get_running_loop()
+    running = [loop.create_task(again()) for _ in range(count)]
+    # Their start, and what is imported then, is not measured.
+    await asyncio.sleep(1)
+    try:
+        yield
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+
+
+def _keyed(count: int) -> Any:
+    times = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+        lambda _: 1_000
+    )
+    env = am.StreamExecutionEnvironment()
+    numbers = env.from_collection(range(count)).assign_timestamps_and_watermarks(times)
+    return numbers.key_by(lambda number: number)
+
+
+def _windows() -> Any:
+    windows = am.TumblingEventTimeWindows.of(10)
+    return _keyed(_KEYS).window(windows).aggregate(am.count())
+
+
+def _sessions() -> Any:
+    windows = am.EventTimeSessionWindows.with_gap(10)
+    return _keyed(_KEYS).window(windows).aggregate(am.count())
+
+
+class _Timer(am.KeyedProcessFunction):
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        context.timer_service.register_event_time_timer(10_000 + value)
+
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        out.collect(timestamp)
+
+
+def _timers() -> Any:
+    return _keyed(_TIMERS).process(_Timer())
+
+
+def _windows_again() -> Any:
+    times = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+        lambda number: number // 50
+    )
+    return (
+        am.StreamExecutionEnvironment()
+        .from_collection(range(10**12))
+        .assign_timestamps_and_watermarks(times)
+        .key_by(lambda number: number % 50_000)
+        .window(am.TumblingEventTimeWindows.of(1))
+        .aggregate(am.count())
+    )
+
+
+def application() -> Iterator[Report]:
+    """Measure an application beside jobs, if FastAPI and httpx are there."""
+    try:
+        import fastapi
+        import httpx
+    except ImportError:
+        return
+    application = fastapi.FastAPI()
+
+    @application.get("/answer")
+    async def answer() -> dict[str, int]:
+        return {"answer": 42}
+
+    async def asks(client: Any, times: list[float], end: float) -> None:
+        while (started := time.perf_counter()) < end:
+            response = await client.get("/answer")
+            assert response.status_code == 200
+            times.append(time.perf_counter() - started)
+            await asyncio.sleep(0.05)
+
+    async def measured(work: Work) -> list[float]:
+        times: list[float] = []
+        transport = httpx.ASGITransport(app=application)
+        client = httpx.AsyncClient(transport=transport, base_url="http://here")
+        async with work(), client:
+            end = time.perf_counter() + _TICKS_S
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_CLIENTS):
+                    group.create_task(asks(client, times, end))
+        return times
+
+    works: dict[str, Work] = {
+        "no job": _nothing,
+        "1 job": lambda: _jobs(1),
+        "windows that fire": lambda: _jobs(1, _windows_again),
+        "10 jobs": lambda: _jobs(10),
+    }
+    report = Report(
+        "R2", f"{_CLIENTS} clients of a FastAPI application beside jobs (p99)"
+    )
+    for name, work in works.items():
+        times = asyncio.run(measured(work))
+        p50, p99 = percentile(times, 0.5), percentile(times, 0.99)
+        base = report.rows[0].seconds if report.rows else p99
+        report.rows.append(Row("R2", name, 1, p99, base / p99))
+        report.notes.append(
+            f"{name}: p50 {1000 * p50:.1f} ms, p99 {1000 * p99:.1f} ms, "
+            f"{len(times)} answers"
+        )
+    yield report
