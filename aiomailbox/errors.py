@@ -10,6 +10,30 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 
+def safe_str(error: object) -> str:
+    """Return ``str(error)``, or what is wrong with it: a user's type may raise there.
+
+    Example:
+        >>> class Broken(Exception):
+        ...     def __str__(self):
+        ...         return 1 / 0
+        >>> safe_str(Broken())
+        '<Broken.__str__ raised ZeroDivisionError>'
+    """
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 -- the error itself must not be lost
+        return f"<{type(error).__name__}.__str__ raised {type(broken).__name__}>"
+
+
+def safe_repr(error: object) -> str:
+    """Return ``repr(error)``, or what is wrong with it; see `safe_str`."""
+    try:
+        return repr(error)
+    except Exception as broken:  # noqa: BLE001 -- the error itself must not be lost
+        return f"<{type(error).__name__}.__repr__ raised {type(broken).__name__}>"
+
+
 class AioMailboxError(Exception):
     """Base of everything that aiomailbox raises on purpose."""
 
@@ -211,7 +235,7 @@ class UserFunctionError(WorldError):
         self.location = location
         super().__init__(
             f"operator {operator!r} (uid {uid!r}) failed at {location}: "
-            f"{type(cause).__name__}: {cause}"
+            f"{type(cause).__name__}: {safe_str(cause)}"
         )
 
 
@@ -290,18 +314,16 @@ class RetryLater(WorldError):  # noqa: N818 -- an instruction, not only a failur
 
 
 class CancelTimeoutError(WorldError, TimeoutError):
-    """A task did not end in the time that it had, and was ended by force.
+    """Something did not end in the time that it had, and was ended by force.
 
     Attributes:
-        task: The task's name.
         place: The operator and the user's line where its code stood; "" if unknown.
     """
 
-    def __init__(self, task: str, what: str, timeout_s: float, place: str) -> None:
-        self.task = task
+    def __init__(self, what: str, timeout_s: float, place: str) -> None:
         self.place = place
         tail = f"; it stood {place}" if place else ""
-        super().__init__(f"{what} task {task!r} took longer than {timeout_s} s{tail}")
+        super().__init__(f"{what} took longer than {timeout_s} s{tail}")
 
 
 class RemoteTaskError(WorldError):
@@ -371,7 +393,7 @@ class JobFailedError(WorldError):
 
     def __init__(self, job: str, cause: BaseException) -> None:
         self.job = job
-        super().__init__(f"job {job!r} failed: {cause}")
+        super().__init__(f"job {job!r} failed: {safe_str(cause)}")
 
 
 class JobCancelledError(AioMailboxError):
@@ -448,7 +470,9 @@ class MailFailedError(WorldError):
 
     def __init__(self, mail: str, cause: BaseException) -> None:
         self.mail = mail
-        super().__init__(f"mail {mail!r} ended with {type(cause).__name__}: {cause}")
+        super().__init__(
+            f"mail {mail!r} ended with {type(cause).__name__}: {safe_str(cause)}"
+        )
 
 
 class BufferFullError(WorldError):

@@ -12,7 +12,8 @@ Concept:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from traceback import StackSummary
 from types import FrameType
 from typing import Any, Final
 
@@ -29,6 +30,10 @@ __all__ = [
 # Flink interrupts every 30 s of the 180 s that a task has.
 _INTERRUPTS: Final = 6
 _GRACE_S: Final = 1.0
+# When time is up: enough for what does not really wait.
+_MOMENT_S: Final = 0.05
+
+Step = Callable[[], Awaitable[None] | None]
 
 
 async def outlast(
@@ -190,6 +195,85 @@ class SupervisedTask:
             repetition.cancel()
 
 
+class Closing:
+    """Takes steps one by one; whoever goes on after somebody else repeats none.
+
+    Args:
+        steps: What is to be done, in order.
+
+    Attributes:
+        errors: What the steps raised, in order.
+    """
+
+    def __init__(self, steps: Iterator[Step]) -> None:
+        self.errors: list[BaseException] = []
+        self._steps = steps
+        self._runner: SupervisedTask | None = None
+
+    async def run(self, runner: SupervisedTask) -> None:
+        """Take the steps, until the time of the task that runs them is up."""
+        while not runner.is_late and (step := next(self._steps, None)) is not None:
+            await self._take(step, runner)
+
+    async def run_late(self, name: str) -> None:
+        """Take the steps that are left, and let none of them wait for long.
+
+        Args:
+            name: Of the asyncio tasks that take them.
+        """
+        for step in self._steps:
+            late = SupervisedTask(
+                self._done(step), name=name, timeout_s=_MOMENT_S, grace_s=_MOMENT_S
+            )
+            late.start()
+            late.limit()
+            try:
+                await late.outlast()
+            except asyncio.CancelledError as error:
+                self.errors.append(error)
+            if late.error is not None and not late.is_late:
+                self.errors.append(late.error)
+
+    async def _take(self, step: Step, runner: SupervisedTask) -> None:
+        try:
+            await self._done(step)
+        except BaseException as error:
+            if runner.is_given_up:
+                # Closed by force: nothing can be awaited any more.
+                raise
+            if not (runner.is_late and isinstance(error, asyncio.CancelledError)):
+                self.errors.append(error)
+        # A cancellation has been delivered; the next one would be somebody else's.
+        forget_cancellation(runner.task)
+
+    async def run_within(self, timeout_s: float, name: str) -> bool:
+        """Take the steps, in a task of its own that has so long; say whether it had.
+
+        Args:
+            timeout_s: After that what is left is not waited for.
+            name: Of the asyncio tasks.
+        """
+        runner = SupervisedTask(self._run_here(), name=name, timeout_s=timeout_s)
+        self._runner = runner
+        runner.start()
+        runner.limit()
+        try:
+            await runner.outlast()
+        except asyncio.CancelledError as error:
+            self.errors.append(error)
+        await self.run_late(name)
+        return not runner.is_late
+
+    async def _run_here(self) -> None:
+        assert self._runner is not None, "run_within starts this"
+        await self.run(self._runner)
+
+    async def _done(self, step: Step) -> None:
+        pending: Awaitable[None] | None = step()
+        if pending is not None:
+            await pending
+
+
 def close_by_force(task: asyncio.Task[Any]) -> None:
     """End a suspended asyncio task that does not heed its cancellation.
 
@@ -219,6 +303,11 @@ def frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
         frames.append(frame)
         work = getattr(work, "cr_await", None) or getattr(work, "ag_await", None)
     return frames
+
+
+def stack_of(task: asyncio.Task[Any]) -> StackSummary:
+    """Return where a suspended asyncio task stands, outermost frame first."""
+    return StackSummary.extract([(one, one.f_lineno) for one in frames_of(task)])
 
 
 def forget_cancellation(task: asyncio.Task[Any] | None) -> None:

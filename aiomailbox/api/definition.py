@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from aiomailbox.clock import Clock
 from aiomailbox.errors import UsageError
 from aiomailbox.graph import JobGraph, Transformation, build_job_graph
-from aiomailbox.runtime import Deployment, Embedded, Job, JobConfig, PullHandover
+from aiomailbox.runtime import Deployment, Embedded, JobConfig, JobMaster, PullHandover
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +66,7 @@ class JobDefinition:
         *,
         handovers: dict[str, PullHandover] | None = None,
         deployment: Deployment | None = None,
-    ) -> Job:
+    ) -> JobMaster:
         """Start a job for the sinks on the running loop and return it.
 
         Raises:

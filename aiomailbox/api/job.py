@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aiomailbox.metrics import MetricValue
+from aiomailbox.records import StopMode
 from aiomailbox.runtime import (
     BackpressureReport,
-    Job,
+    JobMaster,
     JobResult,
     JobState,
     await_tree,
@@ -66,7 +67,7 @@ class JobClient:
         Flink, ``JobClient``.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: JobMaster) -> None:
         self._job = job
 
     @property
@@ -128,6 +129,49 @@ class JobClient:
     def await_tree(self) -> str:
         """Return what every task of the job does or waits for now, as text."""
         return await_tree(self._job)
+
+    async def stop(self, *, drain: bool = True) -> JobResult:
+        """End the job well, now, also one that never ends by itself.
+
+        Its sources read no more. What they have read goes all the way: calls that are
+        being made are finished, and what the sinks have got is committed.
+
+        Args:
+            drain: Whether event time ends, so that all windows and event-time timers
+                fire and functions are finished, as at the end of bounded sources. Without
+                it they do not, and what operators have kept for them is dropped.
+
+        Returns:
+            How the job ended.
+
+        Raises:
+            JobFailedError: If it failed; the cause is the first error.
+            JobCancelledError: If it was cancelled.
+
+        Concept:
+            Flink, ``JobClient.stopWithSavepoint`` and its ``advanceToEndOfEventTime``.
+
+        Example:
+            >>> import asyncio
+            >>> import aiomailbox as am
+            >>> async def ticks():
+            ...     while True:
+            ...         yield 1
+            ...         await asyncio.sleep(0.01)
+            >>> async def main() -> None:
+            ...     env = am.StreamExecutionEnvironment()
+            ...     seen: list[int] = []
+            ...     env.from_async_iterable(ticks).sink_to(seen.append)
+            ...     async with env.start() as job:
+            ...         while not seen:
+            ...             await asyncio.sleep(0.01)
+            ...         await job.stop()
+            ...     print(job.state.value)
+            >>> am.run(main())
+            finished
+        """
+        self._job.stop(StopMode.DRAIN if drain else StopMode.NO_DRAIN)
+        return await self._job.wait()
 
     async def cancel(self) -> None:
         """Cancel the job and wait until all of it is gone.

@@ -12,7 +12,7 @@ from aiomailbox.connectors import PullSink
 from aiomailbox.graph import Origin, Transformation
 from aiomailbox.operators import SinkOperator
 from aiomailbox.records import Run
-from aiomailbox.runtime import Job, PullHandover
+from aiomailbox.runtime import JobMaster, PullHandover
 
 _HANDOVER = "results"
 
@@ -20,7 +20,7 @@ _HANDOVER = "results"
 @asynccontextmanager
 async def _pulled_job(
     definition: JobDefinition, origins: list[Origin], name: str, handover: PullHandover
-) -> AsyncGenerator[Job]:
+) -> AsyncGenerator[JobMaster]:
     """Run a job that hands over its results; leave no task of it behind."""
     sink = PullSink(_HANDOVER)
     last = Transformation(

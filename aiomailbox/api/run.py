@@ -17,9 +17,12 @@ def run(work: Awaitable[ResultT]) -> ResultT:
     """Run a coroutine to its end, from a script that has no event loop.
 
     An interrupt (Ctrl-C) cancels the work, waits for its clean-up and raises
-    KeyboardInterrupt, also where Spark has replaced Python's interrupt handler.
+    KeyboardInterrupt, also where Spark has replaced Python's interrupt handler. SIGTERM,
+    with which services are ended, does so too and raises SystemExit, unless the program
+    handles that signal itself.
 
     Raises:
+        SystemExit: If it was ended by SIGTERM; with 143, as shells say it.
         UsageError: If an event loop runs already: there, use ``await``.
 
     Example:
@@ -45,32 +48,37 @@ def run(work: Awaitable[ResultT]) -> ResultT:
 
 
 def _run_interruptible(work: Awaitable[ResultT]) -> ResultT:
-    interrupted = False
+    # The first signal that came.
+    received: list[signal.Signals] = []
 
     async def main() -> ResultT:
-        nonlocal interrupted
         loop = asyncio.get_running_loop()
         task = loop.create_task(cast("Coroutine[Any, Any, ResultT]", work))
 
-        def interrupt() -> None:
-            nonlocal interrupted
-            interrupted = True
+        def interrupt(number: signal.Signals) -> None:
+            received.append(number)
             task.cancel()
 
         if threading.current_thread() is not threading.main_thread():
             return await task
         # Spark's own handler would raise in the middle of the loop.
-        previous = signal.getsignal(signal.SIGINT)
-        loop.add_signal_handler(signal.SIGINT, interrupt)
+        previous = {signal.SIGINT: signal.getsignal(signal.SIGINT)}
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            previous[signal.SIGTERM] = signal.SIG_DFL
+        for number in previous:
+            loop.add_signal_handler(number, interrupt, number)
         try:
             return await task
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
-            signal.signal(signal.SIGINT, previous)
+            for number, handler in previous.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
 
     try:
         return asyncio.run(main())
     except asyncio.CancelledError:
-        if interrupted:
-            raise KeyboardInterrupt from None
-        raise
+        if not received:
+            raise
+        if received[0] is signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise KeyboardInterrupt from None

@@ -118,6 +118,7 @@ class _AsyncReader:
         self._position = 0
         self._task: asyncio.Task[None] | None = None
         self._ended = False
+        self._is_ending = False
         self._error: BaseException | None = None
 
     def start(self) -> None:
@@ -141,7 +142,7 @@ class _AsyncReader:
         """Emit what has come, at most one run."""
         values, split = self._values, self._split
         if split is None:
-            if self._no_more_splits:
+            if self._no_more_splits or self._ended:
                 return InputStatus.END_OF_INPUT
         elif values:
             count = min(len(values), output.records_max)
@@ -165,16 +166,36 @@ class _AsyncReader:
         split = self._split
         return [] if split is None else [RangeSplit(split.split_id, self._position)]
 
+    def stop(self) -> None:
+        """Await no more elements; those that have come are still emitted, then it ends."""
+        self._is_ending = True
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._ended = True
+            self.availability.set_available()
+
     def close(self) -> Pending:
         """End the helper task, which closes the generator."""
         task, self._task = self._task, None
+        self._is_ending = True
         self._values.clear()
         return None if task is None else _end(task)
 
     def _start_task(self) -> None:
-        if self._is_started and self._split is not None and self._task is None:
+        if self._is_ending or self._task is not None:
+            return
+        if self._is_started and self._split is not None:
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._collect(), name="async iterable")
+            self._task.add_done_callback(self._on_collected)
+
+    def _on_collected(self, task: asyncio.Task[None]) -> None:
+        # Whoever cancels a task that has not begun keeps it from saying so itself.
+        if task.cancelled() and not self._is_ending:
+            self._error = asyncio.CancelledError()
+        self._ended = True
+        self.availability.set_available()
 
     async def _collect(self) -> None:
         try:
@@ -185,8 +206,10 @@ class _AsyncReader:
                 close = getattr(iterator, "aclose", None)
                 if close is not None:
                     await close()
-        except Exception as error:  # noqa: BLE001 -- poll_next raises it
-            self._error = error
+        except BaseException as error:  # noqa: BLE001 -- poll_next raises it
+            # A cancellation is this reader's own only if it ends.
+            if not (self._is_ending and isinstance(error, asyncio.CancelledError)):
+                self._error = error
         self._ended = True
         self.availability.set_available()
 

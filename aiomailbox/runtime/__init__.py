@@ -15,17 +15,17 @@ from aiomailbox.runtime.bottleneck import (
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.deployment import Deployment, Embedded
 from aiomailbox.runtime.handover import PullHandover
-from aiomailbox.runtime.job import Job, JobResult
 from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
+from aiomailbox.runtime.master import JobMaster, JobResult
 
 __all__ = [
     "BackpressureLevel",
     "BackpressureReport",
     "Deployment",
     "Embedded",
-    "Job",
     "JobConfig",
     "JobLifecycle",
+    "JobMaster",
     "JobResult",
     "JobState",
     "PullHandover",

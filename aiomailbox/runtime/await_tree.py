@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from aiomailbox.runtime.job import Job
+from aiomailbox.runtime.master import JobMaster
 
 
-def await_tree(job: Job) -> str:
+def await_tree(job: JobMaster) -> str:
     """Return the job's tasks with their mailboxes and where their code stands.
 
     Args:

@@ -17,9 +17,9 @@ from aiomailbox.exchange import (
 from aiomailbox.graph import Edge, JobGraph, JobVertex
 from aiomailbox.ids import PartitionId, TaskId
 from aiomailbox.memory import LocalBufferPool
+from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
-from aiomailbox.runtime.restored import RestoredTasks
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.task import (
     OperatorPlan,
@@ -67,10 +67,9 @@ class TaskBuilder:
         graph: The job.
         config: Its settings.
         services: What its tasks share.
+        plan: Which attempt this is, and what its tasks go on from.
         request_split: Asks the enumerator of a vertex for a split for a subtask.
-        attempt: From 0.
         wiring: Says what is here; None for everything.
-        restored: By vertex and subtask what tasks go on from; the others begin anew.
     """
 
     def __init__(
@@ -78,19 +77,17 @@ class TaskBuilder:
         graph: JobGraph,
         config: JobConfig,
         services: JobServices,
+        plan: AttemptPlan,
         *,
         request_split: RequestSplit,
-        attempt: int = 0,
         wiring: Wiring | None = None,
-        restored: RestoredTasks | None = None,
     ) -> None:
         self._graph = graph
         self._config = config
         self._services = services
         self._request_split = request_split
-        self._attempt = attempt
+        self._of_attempt = plan
         self._wiring = wiring
-        self._restored = restored or {}
         names = unique_names([vertex.name for vertex in graph.vertices])
         self._names = {
             vertex.id: name for vertex, name in zip(graph.vertices, names, strict=True)
@@ -114,11 +111,11 @@ class TaskBuilder:
     def _is_here(self, vertex: JobVertex, subtask_index: int) -> bool:
         wiring = self._wiring
         return wiring is None or wiring.is_here(
-            TaskId(vertex.id, subtask_index, self._attempt)
+            self._of_attempt.task_id(vertex.id, subtask_index)
         )
 
     def _task(self, vertex: JobVertex, subtask_index: int) -> StreamTask:
-        task_id = TaskId(vertex.id, subtask_index, self._attempt)
+        task_id = self._of_attempt.task_id(vertex.id, subtask_index)
         name = f"{self._names[vertex.id]} ({subtask_index + 1}/{vertex.parallelism})"
         services = self._services
         environment = TaskEnvironment(
@@ -141,7 +138,7 @@ class TaskBuilder:
             cancel_timeout_s=self._config.cancel_timeout_s,
             check_mutations=self._config.check_mutations,
         )
-        restored = self._restored.get((vertex.id, subtask_index))
+        restored = self._of_attempt.restored.get((vertex.id, subtask_index))
         return StreamTask(environment, self._plan(vertex, task_id), restored)
 
     def _plan(self, vertex: JobVertex, task_id: TaskId) -> TaskPlan:
@@ -237,7 +234,7 @@ class TaskBuilder:
         channels: list[InputChannel] = []
         for edge, producer, index, channel in inputs:
             partition_id = PartitionId(
-                TaskId(producer.id, index, self._attempt), self._edge_index[id(edge)]
+                self._of_attempt.task_id(producer.id, index), self._edge_index[id(edge)]
             )
             if remote is None or self._is_here(producer, index):
                 registry = self._services.registry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -49,7 +49,7 @@ class JobCommitters:
     async def begin(self) -> None:
         """Check every target, before any task starts.
 
-        Raises whatever a committer raises; `end` cleans up what had begun.
+        Raises whatever a committer raises; what `ending` yields cleans up what had begun.
         """
         for entry in self._entries:
             self._begun.append(entry)
@@ -58,27 +58,24 @@ class JobCommitters:
     async def commit(self) -> None:
         """Make everything visible that the writers prepared; nothing follows.
 
-        Raises whatever a committer raises; `end` takes back what was committed.
+        Raises whatever a committer raises; what `ending` yields takes back what was committed.
         """
         for entry in self._entries:
             prepared = self._committables.take(entry.operator_id)
             commit = partial(entry.committer.commit, prepared, is_final=True)
             await entry.call("commit", commit)
 
-    async def end(self, *, succeeded: bool) -> None:
-        """Clean up every target that was begun; the first error is raised at the end."""
-        first: BaseException | None = None
+    def ending(
+        self, *, succeeded: Callable[[], bool]
+    ) -> Iterator[Callable[[], Pending]]:
+        """Yield what cleans up every target that was begun: each is to be called once.
+
+        Args:
+            succeeded: Whether the job has, asked for each target.
+        """
         for entry in self._begun:
-            end = partial(entry.committer.end, succeeded=succeeded)
-            try:
-                await entry.call("end", end)
-            except BaseException as error:  # noqa: BLE001 -- every committer is ended
-                if first is not None:
-                    first.add_note(f"later error: {error!r}")
-                first = first or error
-        self._begun.clear()
-        if first is not None:
-            raise first
+            end = partial(entry.committer.end, succeeded=succeeded())
+            yield partial(entry.call, "end", end)
 
 
 def _entry(graph: JobGraph, node: Node, services: JobServices) -> _Entry | None:

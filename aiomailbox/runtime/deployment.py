@@ -15,10 +15,10 @@ from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import total_segments
-from aiomailbox.runtime.execution import EmbeddedExecution
 from aiomailbox.runtime.handover import PullHandover
-from aiomailbox.runtime.job import Job
+from aiomailbox.runtime.host import EmbeddedHost
 from aiomailbox.runtime.limiter import LimiterService
+from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.services import JobServices
 
 
@@ -42,7 +42,7 @@ class Deployment(Protocol):
         *,
         clock: Clock | None,
         handovers: Mapping[str, PullHandover],
-    ) -> Job:
+    ) -> JobMaster:
         """Start the job and return it; needs a running loop."""
         ...
 
@@ -59,26 +59,37 @@ class Embedded:
         *,
         clock: Clock | None,
         handovers: Mapping[str, PullHandover],
-    ) -> Job:
+    ) -> JobMaster:
         """Start the job on the running loop and return it."""
-        # Its import takes longer than that of everything else, where rich is installed.
-        import structlog
-
-        loop = asyncio.get_running_loop()
-        used_clock = clock or clock_of(loop)
-        seed = config.seed
-        services = JobServices(
-            execution_id=secrets.token_hex(16),
-            clock=used_clock,
-            seed=random.SystemRandom().getrandbits(32) if seed is None else seed,
-            log=structlog.get_logger("aiomailbox").bind(job=graph.name),
-            metrics=MetricGroup(graph.name),
-            pool=NetworkBufferPool(total_segments(graph, config)),
-            registry=PartitionRegistry(),
-            limiters=LimiterService(used_clock),
-            handovers=dict(handovers),
-        )
-        execution = EmbeddedExecution(graph, config, services)
-        job = Job(graph, config, services, execution)
+        job = new_embedded_job(graph, config, clock=clock, handovers=handovers)
         job.start()
         return job
+
+
+def new_embedded_job(
+    graph: JobGraph,
+    config: JobConfig,
+    *,
+    clock: Clock | None,
+    handovers: Mapping[str, PullHandover],
+) -> JobMaster:
+    """Return a job for the running loop that has not started."""
+    # Its import takes longer than that of everything else, where rich is installed.
+    import structlog
+
+    loop = asyncio.get_running_loop()
+    used_clock = clock or clock_of(loop)
+    seed = config.seed
+    services = JobServices(
+        execution_id=secrets.token_hex(16),
+        clock=used_clock,
+        seed=random.SystemRandom().getrandbits(32) if seed is None else seed,
+        log=structlog.get_logger("aiomailbox").bind(job=graph.name),
+        metrics=MetricGroup(graph.name),
+        pool=NetworkBufferPool(total_segments(graph, config)),
+        registry=PartitionRegistry(),
+        limiters=LimiterService(used_clock),
+        handovers=dict(handovers),
+    )
+    host = EmbeddedHost(graph, config, services)
+    return JobMaster(graph, config, services, host)

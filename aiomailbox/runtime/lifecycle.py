@@ -56,6 +56,11 @@ class JobLifecycle:
         """Whether the life is over."""
         return not _NEXT[self.state]
 
+    @property
+    def is_cancelling(self) -> bool:
+        """Whether the end was asked for, and has not come."""
+        return self.state is JobState.CANCELLING
+
     def advance(self, target: JobState) -> bool:
         """Move on to ``target`` if it may follow, and say whether it did."""
         if target not in _NEXT[self.state]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import anyio
 
 from aiomailbox.errors import RejectedMailError
+from aiomailbox.records import StopMode
 from aiomailbox.runtime.views import TaskView, view_of
 from aiomailbox.task import StreamTask, TaskState
 
@@ -19,11 +21,11 @@ class TaskEvents(Protocol):
     """Who is told how tasks end, on their loop."""
 
     def on_task_ended(self, error: BaseException | None, task: str) -> None:
-        """Take note that a task ended: well, or with an error."""
+        """Hear that a task ended: well, or with an error."""
         ...
 
     def on_cancelled(self) -> None:
-        """Take note that a task ended itself, or was interrupted."""
+        """Hear that a task ended itself, or was interrupted."""
         ...
 
 
@@ -40,7 +42,6 @@ class LocalTasks:
     ) -> None:
         self.tasks = list(tasks)
         self._events = events
-        self._expected = self.tasks
         self._places: dict[tuple[int, int], StreamTask] = {
             (task.environment.task_id.vertex, task.environment.subtask_index): task
             for task in self.tasks
@@ -49,7 +50,7 @@ class LocalTasks:
     @property
     def is_over(self) -> bool:
         """Whether none runs any more."""
-        return all(task.lifecycle.is_terminal for task in self._expected)
+        return all(task.lifecycle.is_terminal for task in self.tasks)
 
     def start(self, group: anyio.abc.TaskGroup) -> None:
         """Start all of them in the group; whoever owns it must outlast interrupts."""
@@ -62,20 +63,28 @@ class LocalTasks:
             task.cancel()
 
     def on_interrupt(self) -> None:
-        """Expect nothing of tasks that were interrupted before their first step."""
-        self._expected = [task for task in self.tasks if task.runner is not None]
+        """End the tasks that were interrupted before their first step."""
+        for task in self.tasks:
+            if task.runner is None and not task.lifecycle.is_terminal:
+                task.release()
+
+    def stop(self, mode: StopMode) -> None:
+        """Let all sources read no more; those that have ended need not be told."""
+        for task in self.tasks:
+            with suppress(RejectedMailError):
+                task.processor.main_executor.execute(
+                    task.stop_source, mode, description="stop the source"
+                )
 
     def deliver_splits(
         self, vertex: int, subtask_index: int, splits: list[Any], *, no_more: bool
     ) -> None:
         """Send splits to a reader as mail; one that has ended takes none."""
         task = self._places[vertex, subtask_index]
-        try:
+        with suppress(RejectedMailError):
             task.processor.main_executor.execute(
                 task.add_splits, splits, no_more, description="add splits"
             )
-        except RejectedMailError:
-            return
 
     def views(self, *, with_stacks: bool) -> list[TaskView]:
         """Return a look at every task."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
-from aiomailbox.operators import OperatorSnapshot, Source, SplitEnumerator
+from aiomailbox.graph import JobGraph, Transformation
+from aiomailbox.operators import OperatorSnapshot, SplitEnumerator, naming_hook
 from aiomailbox.state import OperatorStateSnapshot
+
+__all__ = ["JobSources", "SourceCoordinator"]
 
 # The name is in snapshots.
 _ENUMERATOR: Final = "enumerator"
@@ -16,12 +20,12 @@ class SourceCoordinator:
     """Runs one source's enumerator and carries splits to the readers.
 
     Everything happens on the job's loop; what goes to a reader goes as mail, so a
-    reader may ask from inside a mail of its own.
+    reader may ask from inside a mail of its own. It outlives the job's attempts.
 
     Args:
-        source: The source.
+        item: The source's place in the graph.
         parallelism: How many readers there are.
-        deliver: Sends ``(splits, no_more)`` to the reader of a subtask.
+        deliver: Sends ``(subtask_index, splits, no_more)`` to a reader.
         restored: What `snapshot` of an earlier one returned; None for a beginning.
 
     Concept:
@@ -30,7 +34,7 @@ class SourceCoordinator:
 
     def __init__(
         self,
-        source: Source[Any],
+        item: Transformation,
         parallelism: int,
         deliver: Callable[[int, list[Any], bool], None],
         *,
@@ -38,15 +42,23 @@ class SourceCoordinator:
     ) -> None:
         self.parallelism = parallelism
         self._deliver = deliver
+        self._naming = partial(naming_hook, operator=item.name, uid=item.uid)
         # One without anything to keep begins with nothing, not anew.
         state = None if restored is None else restored.own.elements(_ENUMERATOR)
-        self._enumerator: SplitEnumerator[Any] = source.create_enumerator(self, state)
+        source = item.source
+        assert source is not None, "only a source has an enumerator"
+        with self._naming("create_enumerator"):
+            self._enumerator: SplitEnumerator[Any] = source.create_enumerator(
+                self, state
+            )
 
     def start(self) -> None:
         """Start the enumerator and register the readers, in order."""
-        self._enumerator.start()
+        with self._naming("start"):
+            self._enumerator.start()
         for subtask_index in range(self.parallelism):
-            self._enumerator.add_reader(subtask_index)
+            with self._naming("add_reader"):
+                self._enumerator.add_reader(subtask_index)
 
     def assign_splits(self, subtask_index: int, splits: list[Any]) -> None:
         """Give splits to a reader."""
@@ -58,7 +70,8 @@ class SourceCoordinator:
 
     def request_split(self, subtask_index: int) -> None:
         """Pass a reader's request to the enumerator."""
-        self._enumerator.handle_split_request(subtask_index)
+        with self._naming("handle_split_request"):
+            self._enumerator.handle_split_request(subtask_index)
 
     def snapshot(self) -> OperatorSnapshot:
         """Return what a new coordinator goes on from; its readers keep their splits."""
@@ -73,4 +86,45 @@ class SourceCoordinator:
 
     def close(self) -> None:
         """Release what the enumerator holds."""
-        self._enumerator.close()
+        with self._naming("close"):
+            self._enumerator.close()
+
+
+class JobSources:
+    """The coordinators of a job's sources, by vertex.
+
+    Args:
+        deliver: Sends ``(vertex, subtask_index, splits, no_more)`` to a reader.
+    """
+
+    def __init__(self, deliver: Callable[[int, int, list[Any], bool], None]) -> None:
+        self._deliver = deliver
+        self._coordinators: dict[int, SourceCoordinator] = {}
+
+    def start(self, graph: JobGraph) -> None:
+        """Make all enumerators, then start them.
+
+        Raises:
+            UserFunctionError: If one of them cannot be made or started.
+        """
+        for vertex in graph.vertices:
+            item = vertex.head.transformation
+            if item.source is not None:
+                deliver = partial(self._deliver, vertex.id)
+                self._coordinators[vertex.id] = SourceCoordinator(
+                    item, vertex.parallelism, deliver
+                )
+        for coordinator in self._coordinators.values():
+            coordinator.start()
+
+    def request_split(self, vertex: int, subtask_index: int) -> None:
+        """Pass a reader's request to its enumerator.
+
+        Raises:
+            UserFunctionError: If the enumerator fails.
+        """
+        self._coordinators[vertex].request_split(subtask_index)
+
+    def closing(self) -> list[Callable[[], None]]:
+        """Return what closes the enumerators that were made."""
+        return [coordinator.close for coordinator in self._coordinators.values()]

@@ -166,9 +166,9 @@ class OperatorChain:
                 await service.quiesce()
             if link.mailbox.has_deferrable_mail():
                 await _run_queued_mail(link.mailbox)
-            if mode is StopMode.DRAIN:
-                link.mailbox.execute(self._finish_operator, link, description="finish")
-                await _run_queued_mail(link.mailbox)
+            end = self._finish_operator if mode is StopMode.DRAIN else self._settle
+            link.mailbox.execute(end, link, description="finish")
+            await _run_queued_mail(link.mailbox)
             # What `finish` sent stands behind it.
             await _run_queued_mail(link.mailbox)
 
@@ -203,12 +203,20 @@ class OperatorChain:
                 self._contexts[index].metrics.gauge("idle", output.get_idle)
 
     def _finish_operator(self, link: Link) -> Pending:
-        with self._naming(link, "finish"):
-            pending = link.operator.finish()
-        return None if pending is None else self._finished(link, pending)
+        return self._named(link, "finish", link.operator.finish)
 
-    async def _finished(self, link: Link, pending: Awaitable[None]) -> None:
-        with self._naming(link, "finish"):
+    def _settle(self, link: Link) -> Pending:
+        return self._named(link, "settle", link.operator.settle)
+
+    def _named(self, link: Link, hook: str, call: Callable[[], Pending]) -> Pending:
+        with self._naming(link, hook):
+            pending = call()
+        return None if pending is None else self._named_later(link, hook, pending)
+
+    async def _named_later(
+        self, link: Link, hook: str, pending: Awaitable[None]
+    ) -> None:
+        with self._naming(link, hook):
             await pending
 
     def _naming(self, link: Link, hook: str) -> AbstractContextManager[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from aiomailbox.errors import safe_repr
+
 
 def first_of(
     first: BaseException | None, later: BaseException | None, occasion: str
@@ -20,5 +22,5 @@ def first_of(
     """
     if first is None or later is None or later is first:
         return later if first is None else first
-    first.add_note(f"{occasion}: {later!r}")
+    first.add_note(f"{occasion}: {safe_repr(later)}")
     return first

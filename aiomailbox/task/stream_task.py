@@ -27,9 +27,8 @@ from aiomailbox.mailbox import (
 from aiomailbox.metrics import MetricValue
 from aiomailbox.operators import InputStatus, Pending, SourceOperator, is_foreign
 from aiomailbox.records import StopMode
-from aiomailbox.supervision import SupervisedTask, frames_of
+from aiomailbox.supervision import Closing, SupervisedTask, frames_of
 from aiomailbox.task.chain import OperatorChain
-from aiomailbox.task.closing import Closing
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.task.interrupts import first_of
@@ -167,6 +166,13 @@ class StreamTask:
             head.add_splits(splits)
         if no_more:
             head.notify_no_more_splits()
+
+    def stop_source(self, mode: StopMode) -> None:
+        """Let this task's source read no more, if it has one; runs as mail."""
+        assert self.chain is not None, "mail runs after restore"
+        head = self.chain.head
+        if isinstance(head, SourceOperator):
+            head.stop(mode)
 
     def snapshot(self) -> TaskSnapshot:
         """Return the state of all operators; call it as mail of this task."""
@@ -377,7 +383,7 @@ class StreamTask:
         self._timers.shutdown()
 
     def _on_late(self) -> None:
-        what = "ending the cancelled" if self._interruptible else "cleaning up"
+        what = "ending cancelled" if self._interruptible else "cleaning up"
         self._interruptible = False
         runner = self.runner
         tasks = [
@@ -391,7 +397,7 @@ class StreamTask:
         places = "; ".join(place_of(frames_of(task), operators) for task in tasks)
         timeout_s = self.environment.cancel_timeout_s
         self._closing.errors.append(
-            CancelTimeoutError(self.name, what, timeout_s, places)
+            CancelTimeoutError(f"{what} task {self.name!r}", timeout_s, places)
         )
 
     async def _close_rest(self, runner: SupervisedTask) -> None:

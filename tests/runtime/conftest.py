@@ -14,7 +14,8 @@ from aiomailbox.exchange import KeyGroupPartitioner, Partitioner
 from aiomailbox.graph import ChainingStrategy, Origin, Transformation, build_job_graph
 from aiomailbox.operators import Operator, SinkOperator, SourceOperator
 from aiomailbox.records import OutputTag
-from aiomailbox.runtime import Embedded, Job, JobConfig, PullHandover
+from aiomailbox.runtime import JobConfig, JobMaster, PullHandover
+from aiomailbox.runtime.deployment import new_embedded_job
 from aiomailbox.testing import ScriptedSource
 
 
@@ -129,7 +130,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.log: list[Any] = []
-        self.jobs: list[Job] = []
+        self.jobs: list[JobMaster] = []
         self.handover = PullHandover()
 
     def source(
@@ -192,19 +193,30 @@ class Bench:
         parallelism: int = 1,
         chaining: bool = True,
         **config: Any,
-    ) -> Job:
+    ) -> JobMaster:
         """Start a job."""
+        job = self.prepare(*sinks, parallelism=parallelism, chaining=chaining, **config)
+        self.jobs.append(job)
+        job.start()
+        return job
+
+    def prepare(
+        self,
+        *sinks: Transformation,
+        parallelism: int = 1,
+        chaining: bool = True,
+        **config: Any,
+    ) -> JobMaster:
+        """Make a job that somebody else starts, in whole or in parts."""
         graph = build_job_graph(
             "job", list(sinks), parallelism=parallelism, chaining=chaining
         )
-        job = Embedded().deploy(
+        return new_embedded_job(
             graph,
             JobConfig(seed=1, **config),
             clock=None,
             handovers={"results": self.handover},
         )
-        self.jobs.append(job)
-        return job
 
     async def settle(self, turns: int = 100) -> None:
         """Let everything happen that needs no time."""

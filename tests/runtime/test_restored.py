@@ -20,6 +20,7 @@ from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import OperatorSnapshot, decode_snapshot, encode_snapshot
 from aiomailbox.runtime import JobConfig
+from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.local_tasks import LocalTasks
@@ -102,19 +103,19 @@ class Life:
             graph,
             JobConfig(),
             services,
+            AttemptPlan(restored={} if kept is None else restored_tasks(kept, graph)),
             request_split=lambda vertex, index: self.coordinators[vertex].request_split(
                 index
             ),
-            restored=None if kept is None else restored_tasks(kept, graph),
         )
         self.tasks = builder.build()
         local = LocalTasks(self.tasks)
         for vertex in graph.vertices:
-            source = vertex.head.transformation.source
-            if source is not None:
+            item = vertex.head.transformation
+            if item.source is not None:
                 name = vertex.head.operator_id
                 self.coordinators[vertex.id] = SourceCoordinator(
-                    source,
+                    item,
                     vertex.parallelism,
                     partial(self._deliver, local, vertex.id),
                     restored=None if kept is None else kept.enumerators[name],

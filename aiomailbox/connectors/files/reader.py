@@ -9,6 +9,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.connectors.files.enumerator import FileSplit
 from aiomailbox.connectors.files.formats import FileChunk, FileFormat
 from aiomailbox.connectors.pump import Pump
+from aiomailbox.errors import safe_repr
 from aiomailbox.operators import InputStatus, Pending, ReaderContext, ReaderOutput
 
 __all__ = ["FileReader"]
@@ -129,4 +130,4 @@ def _nothing_to_cancel() -> bool:
 
 
 def _as_it_is(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else RuntimeError(repr(error))
+    return error if isinstance(error, Exception) else RuntimeError(safe_repr(error))

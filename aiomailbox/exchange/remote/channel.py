@@ -20,6 +20,7 @@ from aiomailbox.errors import (
     PartitionNotFoundError,
     RemoteFailureError,
     StopTask,
+    safe_str,
 )
 from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.core.contract import (
@@ -352,7 +353,7 @@ class RemoteInputChannel(InputChannel):
     def _raise(self, error: BaseException) -> None:
         if isinstance(error, RemoteFailureError):
             raise StopTask(
-                f"the producer of {self.partition_id} failed: {error}"
+                f"the producer of {self.partition_id} failed: {safe_str(error)}"
             ) from error
         raise error
 

@@ -12,7 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from aiomailbox.errors import CorruptStreamError, PartitionNotFoundError, TransportError
+from aiomailbox.errors import (
+    CorruptStreamError,
+    PartitionNotFoundError,
+    TransportError,
+    safe_str,
+)
 from aiomailbox.exchange.remote.connection import Connection
 from aiomailbox.exchange.remote.endpoints import ViewProvider, partition_id_of
 from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
@@ -189,7 +194,7 @@ class ProducerConnection(Connection):
                 receiver_exclusive_buffers=request.credit,
             )
         except PartitionNotFoundError as error:
-            text = str(error)[:_TEXT_MAX]
+            text = safe_str(error)[:_TEXT_MAX]
             self._report(reader, RemoteCause(PARTITION_NOT_FOUND, text))
             return
         except Exception as error:  # noqa: BLE001 -- it is the receiver's, as text
@@ -279,7 +284,7 @@ def _cause_of(error: BaseException) -> RemoteCause:
         # One that the producer has failed with; it is no answer to a request.
         kind = f"{type(error).__module__}.{kind}"
     trace = "".join(traceback.format_exception(error))
-    return RemoteCause(kind, str(error)[:_TEXT_MAX], trace[-_TRACEBACK_MAX:])
+    return RemoteCause(kind, safe_str(error)[:_TEXT_MAX], trace[-_TRACEBACK_MAX:])
 
 
 def _announcement(reader: Reader) -> BacklogAnnouncement | None:

@@ -239,6 +239,10 @@ class AsyncMapOperator(Operator):
         """Wait until all rows have been emitted."""
         return self._empty() if self._queue.held else None
 
+    def settle(self) -> Pending:
+        """Wait as at the end of the input: a row that was taken is finished."""
+        return self.end_input()
+
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return the rows that have not been emitted, called or not, as they came."""
         held = [

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from aiomailbox.errors import RejectedMailError
+from aiomailbox.errors import RejectedMailError, safe_str
 from aiomailbox.operators.async_io.caller import Caller
 from aiomailbox.operators.async_io.emitter import Emitter
 from aiomailbox.operators.async_io.entry import Entry
@@ -207,6 +207,6 @@ class RowFlow:
             uid=self._context.uid,
             attempts=attempts,
             error_type=type(error).__qualname__,
-            error=str(error),
+            error=safe_str(error),
             traceback="".join(traceback.format_exception(error)),
         )

@@ -203,6 +203,10 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         """Wait until all rows and due timers have taken effect."""
         return self._empty() if self._queue.held else None
 
+    def settle(self) -> Pending:
+        """Wait as at the end of the input: a row that was taken is finished."""
+        return self.end_input()
+
     def fill_state(self) -> None:
         """Let the function put what it holds into its state."""
         if self._flow is not None:

@@ -274,6 +274,14 @@ class Operator:
         """Take note that no more records come."""
         return None
 
+    def settle(self) -> Pending:
+        """Finish and hand over what is on its way: the job stops without drain.
+
+        The input has not ended: windows, timers and batches that are not complete stay
+        as they are, and go with the state.
+        """
+        return self.prepare_snapshot_pre_barrier()
+
     def finish(self) -> Pending:
         """Emit what is still held back; no more input follows."""
         return None

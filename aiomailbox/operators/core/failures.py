@@ -7,7 +7,12 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn
 
-from aiomailbox.errors import RecordMutatedError, StopTask, UserFunctionError
+from aiomailbox.errors import (
+    RecordMutatedError,
+    StopTask,
+    UserFunctionError,
+    safe_str,
+)
 from aiomailbox.operators.core.callables import describe, shortened
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Output, Pending, then
@@ -181,7 +186,7 @@ class RecordFailures:
             uid=context.uid,
             attempts=1,
             error_type=type(error).__qualname__,
-            error=str(error),
+            error=safe_str(error),
             traceback="".join(traceback.format_exception(error)),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -18,7 +19,7 @@ from aiomailbox.operators.core.event_progress import (
     assign_timestamps,
     emit_progress,
 )
-from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.operators.core.hooks import naming_hook
 from aiomailbox.operators.sources.alignment import SourceAlignment
 from aiomailbox.operators.sources.availability import SourceAvailability
 from aiomailbox.operators.sources.source import InputStatus, Source, SourceReader
@@ -97,6 +98,7 @@ class SourceOperator(Operator):
     ) -> None:
         self.source = source
         self._mode = SourceMode.READING
+        self._end_status = InputStatus.END_OF_DATA
         self.request_split: Callable[[], None] = _nobody_to_ask
         self._strategy = strategy or WatermarkStrategy.no_watermarks()
         self._assigner = self._strategy.create_assigner()
@@ -167,16 +169,16 @@ class SourceOperator(Operator):
         self._outputs = SplitOutputs(
             self._strategy, self._ticks.clock, self._records_max
         )
-        self._reader = self.source.create_reader(
-            OperatorReaderContext(
-                context.subtask_index,
-                context.parallelism,
-                context.clock,
-                context.metrics,
-                context.log,
-                self._request_split,
-            )
+        for_reader = OperatorReaderContext(
+            context.subtask_index,
+            context.parallelism,
+            context.clock,
+            context.metrics,
+            context.log,
+            self._request_split,
         )
+        with self._naming("create_reader"):
+            self._reader = self.source.create_reader(for_reader)
         gate = None
         if self._strategy.alignment is not None:
             self._alignment = SourceAlignment(
@@ -190,9 +192,10 @@ class SourceOperator(Operator):
         self._outputs.restore(
             restored.elements("split-progress"), restored.elements("progress")
         )
-        self._reader.start()
+        with self._naming("start"):
+            self._reader.start()
         if self._early_end:
-            self._reader.notify_no_more_splits()
+            self.notify_no_more_splits()
         return None
 
     def poll(self) -> tuple[InputStatus, Pending]:
@@ -210,26 +213,38 @@ class SourceOperator(Operator):
             return _STATUS_WHEN[mode], None
         try:
             status = self.reader.poll_next(self._outputs)
-        except AioMailboxError:
+        except (AioMailboxError, KeyboardInterrupt, SystemExit):
             raise
-        except USER_ERRORS as error:
+        except BaseException as error:
+            # Nothing is awaited here: a cancellation is what the reader met before.
             raise self.user_error(error) from error
         if status is InputStatus.END_OF_INPUT:
             self._mode = SourceMode.DATA_FINISHED
             self.availability.set_available()
-            status = InputStatus.END_OF_DATA
+            status = self._end_status
         pending = self._emit()
         if status is InputStatus.MORE_AVAILABLE and self._must_wait:
             status = InputStatus.NOTHING_AVAILABLE
         return status, pending
 
     def stop(self, mode: StopMode) -> None:
-        """Read no more; the next poll says that the data ended."""
-        if self._mode is SourceMode.READING:
-            drain = mode is StopMode.DRAIN
+        """Read no more; the next poll says that the data ended.
+
+        A reader that has a method ``stop`` is asked to: it emits what it has taken and
+        nobody else can read again, then says that its input has ended.
+        """
+        if self._mode is not SourceMode.READING:
+            return
+        drain = mode is StopMode.DRAIN
+        stop = getattr(self._reader, "stop", None)
+        if stop is None:
             self._mode = SourceMode.DRAINED if drain else SourceMode.STOPPED
             self.availability.set_available()
-            self._end_alignment()
+        else:
+            self._end_status = InputStatus.END_OF_DATA if drain else InputStatus.STOPPED
+            with self._naming("stop"):
+                stop()
+        self._end_alignment()
 
     def add_splits(self, splits: list[Any]) -> None:
         """Give the reader splits; they hold event time back from now on."""
@@ -238,14 +253,16 @@ class SourceOperator(Operator):
             return
         for split in splits:
             self._outputs.assign(split.split_id)
-        self._reader.add_splits(splits)
+        with self._naming("add_splits"):
+            self._reader.add_splits(splits)
 
     def notify_no_more_splits(self) -> None:
         """Tell the reader that it has all the splits it will get."""
         if self._reader is None:
             self._early_end = True
         else:
-            self._reader.notify_no_more_splits()
+            with self._naming("notify_no_more_splits"):
+                self._reader.notify_no_more_splits()
 
     def emit_max_watermark(self) -> Pending:
         """End event time: ACTIVE if the source is idle, then the last watermark."""
@@ -273,6 +290,9 @@ class SourceOperator(Operator):
         """Close the reader."""
         self._stop_timers()
         return None if self._reader is None else self._reader.close()
+
+    def _naming(self, hook: str) -> AbstractContextManager[None]:
+        return naming_hook(hook, self.context.operator_name, self.context.uid)
 
     def _request_split(self) -> None:
         # Looked up late: the task may set it, or replace it, after the reader is made.

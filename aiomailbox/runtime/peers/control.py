@@ -71,18 +71,22 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
     Args:
         decode: Reads the body of a frame.
         bytes_max: The longest body that is taken.
-        on_message: Takes each message, in order.
+        on_message: Takes the number of an attempt and a message about it, in order.
         on_lost: Called once at the end, with the reason if the other end broke the
             protocol.
+
+    Attributes:
+        attempt: Which attempt of the job what is sent is about.
     """
 
     def __init__(
         self,
-        decode: Callable[[bytes], InT],
+        decode: Callable[[bytes], tuple[int, InT]],
         bytes_max: int,
-        on_message: Callable[[InT], None],
+        on_message: Callable[[int, InT], None],
         on_lost: Callable[[BaseException | None], None],
     ) -> None:
+        self.attempt = 0
         self._decode = decode
         self._frames = FrameBuffer(bytes_max)
         self._on_message = on_message
@@ -106,7 +110,7 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        encoded = encode(message)
+        encoded = encode(message, self.attempt)
         if transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
             self._break(CorruptStreamError("the other end does not read any more"))
             return
@@ -130,7 +134,7 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
         """Take the frames that are complete."""
         try:
             for body in self._frames.feed(data):
-                self._on_message(self._decode(body))
+                self._on_message(*self._decode(body))
         except CorruptStreamError as error:
             self._break(error)
 
@@ -146,7 +150,7 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
 
 
 def read_message(
-    end: socket.socket, decode: Callable[[bytes], InT], bytes_max: int
+    end: socket.socket, decode: Callable[[bytes], tuple[int, InT]], bytes_max: int
 ) -> InT:
     """Wait for one message without a loop.
 
@@ -155,7 +159,8 @@ def read_message(
         CorruptStreamError: If it is no message.
     """
     header = _read(end, FRAME_HEADER.size)
-    return decode(_read(end, body_bytes(header, bytes_max)))
+    _, message = decode(_read(end, body_bytes(header, bytes_max)))
+    return message
 
 
 def _read(end: socket.socket, count: int) -> bytes:

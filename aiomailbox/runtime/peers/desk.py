@@ -8,7 +8,7 @@ from aiomailbox.ids import OperatorId
 from aiomailbox.policies import RateLimit
 from aiomailbox.records import ByteReader
 from aiomailbox.records.values import PythonSerializer
-from aiomailbox.runtime.execution import JobEvents
+from aiomailbox.runtime.host import AttemptEvents
 from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups
 from aiomailbox.runtime.peers.errors_as_text import error_from_text
 from aiomailbox.runtime.peers.limits import LimitDesk
@@ -46,7 +46,7 @@ class WorkerDesk:
     Attributes:
         codec_digest: How records are written; compared with what workers say.
         addresses: Where peers listen, as far as they have said so.
-        ended: The workers whose tasks have all ended.
+        ended: The workers whose tasks of the present attempt have all ended.
         views: The last look at the tasks of each worker.
     """
 
@@ -57,6 +57,7 @@ class WorkerDesk:
         self.addresses: dict[int, tuple[str, int | None]] = {}
         self.ended: set[int] = set()
         self.views: dict[int, list[TaskView]] = {}
+        self._attempt = 0
         self._placement = shipment.placement
         self._services = services
         self._limits = LimitDesk(services.limiters, limits)
@@ -72,15 +73,34 @@ class WorkerDesk:
         """Return where the peers listen, in the order of their numbers."""
         return [self.addresses[peer] for peer in sorted(self.addresses)]
 
+    def begin_attempt(self, number: int) -> None:
+        """Take from now on only what is about this attempt; an older one is over."""
+        self._attempt = number
+        self.ended.clear()
+        self.views.clear()
+
     def take(
-        self, worker: Worker, message: FromWorker, events: JobEvents | None
+        self,
+        worker: Worker,
+        attempt: int,
+        message: FromWorker,
+        events: AttemptEvents | None,
     ) -> BaseException | None:
-        """Take a message, and return what it fails the job with, if it does.
+        """Take a message, and return what it fails the attempt with, if it does.
+
+        What is about an older attempt is dropped: whoever says it was declared over.
 
         Raises:
             CorruptStreamError: If the worker cannot have meant it.
             InvalidArgumentError: If the user's functions disagree about a limit.
         """
+        if attempt < self._attempt:
+            return None
+        if attempt > self._attempt:
+            raise CorruptStreamError(
+                f"{worker.name} speaks of attempt {attempt}, and there are "
+                f"{self._attempt + 1}"
+            )
         match message:
             case Ready(host=host, port=port):
                 if message.codec_digest != self.codec_digest:
@@ -141,7 +161,7 @@ def _other_records(worker: str) -> HandshakeError:
     )
 
 
-def _of_running(events: JobEvents | None) -> JobEvents:
+def _of_running(events: AttemptEvents | None) -> AttemptEvents:
     if events is None:
         raise CorruptStreamError("a worker speaks of tasks before it has any")
     return events

@@ -9,6 +9,7 @@ from aiomailbox.errors import (
     RemoteFailureError,
     RemoteTaskError,
     TransportError,
+    safe_str,
 )
 from aiomailbox.runtime.peers.messages import ErrorText
 
@@ -27,10 +28,10 @@ def text_of_error(error: BaseException) -> ErrorText:
         ('ValueError', 'no such airport')
     """
     lines = "".join(traceback.format_exception(error))
-    notes = [str(note) for note in getattr(error, "__notes__", [])]
+    notes = [safe_str(note) for note in getattr(error, "__notes__", [])]
     return ErrorText(
         type(error).__name__,
-        _cut(str(error)),
+        _cut(safe_str(error)),
         # The end says where it happened.
         _clean(lines[-_TEXT_MAX:]),
         [_cut(note) for note in notes[:_NOTES_MAX]],

@@ -1,14 +1,15 @@
 """What a job's parent process and its workers tell each other, as frames.
 
 Theory of operation: the frames are those of the data connections, under an id of their
-own; the body is one tagged struct in MessagePack. A worker runs the user's code, so the
+own; the body is the number of an attempt and one tagged struct in MessagePack. What an
+older attempt still says is told by its number from what the present one says. A worker runs the user's code, so the
 parent believes nothing that it did not check: types by decoding, numbers by placement.
 What the parent sends may hold pickles: it has made the worker.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -40,6 +41,7 @@ __all__ = [
     "Snapshot",
     "SplitRequest",
     "Splits",
+    "StopSources",
     "Stopped",
     "TaskEnded",
     "body_bytes",
@@ -52,6 +54,9 @@ __all__ = [
 _CONTROL: Final = 72
 # What a worker may send at once: the committables of a sink, above all.
 FRAME_BYTES_MAX: Final = 64 << 20
+
+
+_Attempt = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Message(msgspec.Struct, tag=True, array_like=True):
@@ -94,9 +99,13 @@ class Begin(_Message):
 
 
 class Deploy(_Message):
-    """Parent: all are ready, and listen here; run your tasks."""
+    """Parent: all are ready, and listen here; run your tasks of this attempt.
+
+    ``restored`` is what they go on from, by subtask, pickled.
+    """
 
     addresses: list[tuple[str, int | None]]
+    restored: bytes
 
 
 class Splits(_Message):
@@ -120,6 +129,12 @@ class AlignmentLimit(_Message):
 
     group: str
     limit_ms: int
+
+
+class StopSources(_Message):
+    """Parent: read no more; whether event time ends, so that windows fire."""
+
+    drain: bool
 
 
 class Cancel(_Message):
@@ -210,7 +225,9 @@ class Beat(_Message):
     held: HeldLoop | None
 
 
-FromParent = Begin | Deploy | Splits | Granted | AlignmentLimit | Cancel | Shutdown
+FromParent = (
+    Begin | Deploy | Splits | Granted | AlignmentLimit | StopSources | Cancel | Shutdown
+)
 FromWorker = (
     Ready
     | SplitRequest
@@ -226,19 +243,23 @@ FromWorker = (
 )
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_FROM_PARENT: Final[Any] = msgspec.msgpack.Decoder(FromParent)
-_FROM_WORKER: Final[Any] = msgspec.msgpack.Decoder(FromWorker)
-_BEAT: Final[Any] = msgspec.msgpack.Decoder(Beat)
+_FROM_PARENT: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, FromParent])
+_FROM_WORKER: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, FromWorker])
+_BEAT: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, Beat])
 
 
-def encode(message: FromParent | FromWorker | Beat) -> bytes:
+def encode(message: FromParent | FromWorker | Beat, attempt: int = 0) -> bytes:
     """Return a message as one frame.
 
+    Args:
+        message: What is said.
+        attempt: Which attempt of the job it is about, as far as whoever says it knows.
+
     Example:
-        >>> encode(Cancel()).hex()
-        '00000011badc0ffe4891a643616e63656c'
+        >>> encode(Cancel(), 3).hex()
+        '00000013badc0ffe48920391a643616e63656c'
     """
-    return frame(_CONTROL, _ENCODER.encode(message))
+    return frame(_CONTROL, _ENCODER.encode((attempt, message)))
 
 
 def body_bytes(header: bytes | bytearray | memoryview, bytes_max: int) -> int:
@@ -258,24 +279,24 @@ def body_bytes(header: bytes | bytearray | memoryview, bytes_max: int) -> int:
     return int(size)
 
 
-def decode_from_parent(body: bytes | memoryview) -> FromParent:
-    """Return a message of the parent.
+def decode_from_parent(body: bytes | memoryview) -> tuple[int, FromParent]:
+    """Return the attempt that a message of the parent is about, and the message.
 
     Raises:
         CorruptStreamError: If it is none.
     """
-    message: FromParent = _decode(_FROM_PARENT, body)
-    return message
+    said: tuple[int, FromParent] = _decode(_FROM_PARENT, body)
+    return said
 
 
-def decode_from_worker(body: bytes | memoryview) -> FromWorker:
-    """Return a message of a worker.
+def decode_from_worker(body: bytes | memoryview) -> tuple[int, FromWorker]:
+    """Return the attempt that a message of a worker is about, and the message.
 
     Raises:
         CorruptStreamError: If it is none.
     """
-    message: FromWorker = _decode(_FROM_WORKER, body)
-    return message
+    said: tuple[int, FromWorker] = _decode(_FROM_WORKER, body)
+    return said
 
 
 def decode_beat(body: bytes | memoryview) -> Beat:
@@ -284,7 +305,8 @@ def decode_beat(body: bytes | memoryview) -> Beat:
     Raises:
         CorruptStreamError: If it is none.
     """
-    beat: Beat = _decode(_BEAT, body)
+    _, beat = _decode(_BEAT, body)
+    assert isinstance(beat, Beat), "the decoder takes nothing else"
     return beat
 
 

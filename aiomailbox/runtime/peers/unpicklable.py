@@ -9,6 +9,8 @@ from itertools import islice
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
+from aiomailbox.errors import safe_str
+
 __all__ = ["why_unpicklable"]
 
 _DEPTH_MAX: Final = 8
@@ -51,7 +53,7 @@ def _problem(value: Any, probe: Callable[[Any], None]) -> str | None:
     try:
         probe(value)
     except Exception as error:  # noqa: BLE001 -- whatever the user's __reduce__ raises
-        return str(error) or type(error).__name__
+        return safe_str(error) or type(error).__name__
     return None
 
 

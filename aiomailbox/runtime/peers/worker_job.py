@@ -17,7 +17,9 @@ from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.ids import OperatorId
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.policies import RateLimit
+from aiomailbox.records import StopMode
 from aiomailbox.records.values import PythonSerializer
+from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.peers.alignment import RemoteAlignmentGroups
@@ -41,6 +43,7 @@ from aiomailbox.runtime.peers.messages import (
     SplitRequest,
     Splits,
     Stopped,
+    StopSources,
     TaskEnded,
     decode_from_parent,
 )
@@ -158,16 +161,20 @@ class WorkerJob:
         if not self._is_cancelled:
             self._channel.send(Stopped())
 
-    def _on_message(self, message: FromParent) -> None:
+    def _on_message(self, attempt: int, message: FromParent) -> None:
+        if attempt < self._channel.attempt:
+            # It was on its way when the parent began another one.
+            return
         try:
-            self._handle(message)
+            self._handle(attempt, message)
         except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
             self._channel.send(Failed(text_of_error(error)))
 
-    def _handle(self, message: FromParent) -> None:
+    def _handle(self, attempt: int, message: FromParent) -> None:
         match message:
-            case Deploy(addresses=addresses):
-                self._deploy(addresses)
+            case Deploy(addresses=addresses, restored=restored):
+                self._channel.attempt = attempt
+                self._deploy(addresses, AttemptPlan(attempt, pickle.loads(restored)))
             case Splits():
                 tasks = self._tasks
                 if tasks is not None:
@@ -181,6 +188,9 @@ class WorkerJob:
                 self._limits.on_granted(message)
             case AlignmentLimit():
                 self._alignments.on_limit(message)
+            case StopSources(drain=drain):
+                if self._tasks is not None:
+                    self._tasks.stop(StopMode.DRAIN if drain else StopMode.NO_DRAIN)
             case Cancel():
                 self._is_cancelled = True
                 if self._connecting is not None:
@@ -193,7 +203,9 @@ class WorkerJob:
             case Begin():
                 raise AssertionError("a worker begins once")
 
-    def _deploy(self, addresses: list[tuple[str, int | None]]) -> None:
+    def _deploy(
+        self, addresses: list[tuple[str, int | None]], plan: AttemptPlan
+    ) -> None:
         """Make the tasks now: what comes next may be for them."""
         self._network.know(addresses)
         try:
@@ -202,6 +214,7 @@ class WorkerJob:
                     self._shipment.graph,
                     self._config,
                     self._services,
+                    plan,
                     request_split=self._request_split,
                     wiring=self._network,
                 )

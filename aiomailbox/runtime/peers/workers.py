@@ -16,12 +16,14 @@ class Worker(Protocol):
     Attributes:
         peer: Its number, from 1.
         name: What people call it.
+        attempt: Which attempt of the job what is sent to it is about.
         may_exit: Whether it was told to go.
         has_exited: Whether there is none, or not any more.
     """
 
     peer: int
     name: str
+    attempt: int
     may_exit: bool
     has_exited: bool
 
@@ -53,8 +55,8 @@ class Worker(Protocol):
 class WorkerEvents(Protocol):
     """Who is told what a worker does, on the loop of the parent."""
 
-    def on_message(self, worker: Worker, message: FromWorker) -> None:
-        """Take a message; CorruptStreamError ends the worker."""
+    def on_message(self, worker: Worker, attempt: int, message: FromWorker) -> None:
+        """Take a message about an attempt; CorruptStreamError ends the worker."""
         ...
 
     def on_held(self, worker: Worker, beat: Beat) -> None:

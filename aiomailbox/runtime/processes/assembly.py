@@ -9,10 +9,10 @@ from aiomailbox.clock import SystemClock
 from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.runtime.handover import PullHandover
-from aiomailbox.runtime.job import Job
 from aiomailbox.runtime.limiter import LimiterService
+from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups
-from aiomailbox.runtime.peers.execution import PeersExecution
+from aiomailbox.runtime.peers.host import PeersHost
 from aiomailbox.runtime.peers.messages import AlignmentLimit
 from aiomailbox.runtime.peers.network import new_pool
 from aiomailbox.runtime.peers.placement import PARENT
@@ -23,7 +23,7 @@ from aiomailbox.runtime.services import JobServices
 __all__ = ["assemble"]
 
 
-def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> Job:
+def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> JobMaster:
     """Return a job that has not started; no process is there yet.
 
     Raises:
@@ -36,7 +36,7 @@ def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> Job:
     graph, clock = shipment.graph, SystemClock()
 
     def broadcast(limit: AlignmentLimit) -> None:
-        execution.broadcast(limit)
+        host.broadcast(limit)
 
     services = JobServices(
         execution_id=shipment.job_id.hex(),
@@ -53,5 +53,5 @@ def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> Job:
     new_worker = partial(
         WorkerProcess, heartbeat_timeout_s=shipment.config.heartbeat_timeout_s
     )
-    execution = PeersExecution(shipment, payload, limits, services, new_worker)
-    return Job(graph, shipment.config, services, execution)
+    host = PeersHost(shipment, payload, limits, services, new_worker)
+    return JobMaster(graph, shipment.config, services, host)

@@ -16,7 +16,7 @@ from aiomailbox.graph import JobGraph
 from aiomailbox.policies import check_count
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.handover import PullHandover
-from aiomailbox.runtime.job import Job
+from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.peers.placement import place
 
 __all__ = ["Processes"]
@@ -77,7 +77,7 @@ class Processes:
         *,
         clock: Clock | None,
         handovers: Mapping[str, PullHandover],
-    ) -> Job:
+    ) -> JobMaster:
         """Start the job and return it; needs a running loop.
 
         Raises:

@@ -121,6 +121,15 @@ class WorkerProcess:
             theirs.close()
             there.close()
 
+    @property
+    def attempt(self) -> int:
+        """Which attempt of the job what is sent to it is about."""
+        return self._channel.attempt
+
+    @attempt.setter
+    def attempt(self, number: int) -> None:
+        self._channel.attempt = number
+
     def send(self, message: FromParent) -> None:
         """Send it a message; a no-op once it is gone."""
         self._channel.send(message)
@@ -152,8 +161,8 @@ class WorkerProcess:
         if lifeline is not None:
             lifeline.close()
 
-    def _on_message(self, message: FromWorker) -> None:
-        self._events.on_message(self, message)
+    def _on_message(self, attempt: int, message: FromWorker) -> None:
+        self._events.on_message(self, attempt, message)
 
     def _on_held(self, beat: Beat) -> None:
         self._events.on_held(self, beat)

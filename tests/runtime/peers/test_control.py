@@ -44,7 +44,12 @@ from aiomailbox.runtime.peers.shipping import Shipment
 
 def channel(got: list[Any], bytes_max: int = 1000) -> tuple[Any, list[Any]]:
     lost: list[Any] = []
-    made: Any = ControlChannel(decode_from_worker, bytes_max, got.append, lost.append)
+    made: Any = ControlChannel(
+        decode_from_worker,
+        bytes_max,
+        lambda attempt, message: got.append((attempt, message)),
+        lost.append,
+    )
     made.connection_made(
         SimpleNamespace(
             abort=lambda: made.connection_lost(None), is_closing=lambda: False
@@ -63,11 +68,14 @@ MESSAGES = [
 ]
 
 
-@given(st.lists(st.sampled_from(MESSAGES)), st.integers(1, 40))
+@given(
+    st.lists(st.tuples(st.integers(0, 2**40), st.sampled_from(MESSAGES))),
+    st.integers(1, 40),
+)
 def test_messages_arrive_however_they_are_cut(sent: list[Any], length: int) -> None:
     got: list[Any] = []
     end, lost = channel(got)
-    data = b"".join(map(encode, sent))
+    data = b"".join(encode(message, attempt) for attempt, message in sent)
     for start in range(0, len(data), length):
         end.data_received(data[start : start + length])
     assert got == sent
@@ -152,26 +160,49 @@ def test_a_worker_is_believed_only_about_itself(message: Any) -> None:
     made, (events, asked) = desk()
     worker: Any = SimpleNamespace(peer=2, name="worker 2")
     with pytest.raises(CorruptStreamError):
-        made.take(worker, message, events)
+        made.take(worker, 0, message, events)
     assert asked == []
-    assert made.take(worker, SplitRequest(0, 1), events) is None
+    assert made.take(worker, 0, SplitRequest(0, 1), events) is None
     assert asked == [(0, 1)]
+
+
+def test_what_is_about_an_older_attempt_is_dropped() -> None:
+    """Fencing: whoever was declared over asks for nothing and commits nothing."""
+    made, (events, asked) = desk()
+    worker: Any = SimpleNamespace(peer=2, name="worker 2")
+    made.take(worker, 0, Ended(), events)
+    assert made.ended == {2}
+    made.begin_attempt(2)
+    assert made.ended == set()
+    for message in (
+        SplitRequest(0, 1),
+        Ended(),
+        Prepared("no such sink", 1, b""),
+        TaskEnded("map", text_of_error(ValueError())),
+    ):
+        assert made.take(worker, 1, message, events) is None
+    assert asked == []
+    assert made.ended == set()
+    assert made.take(worker, 2, SplitRequest(0, 1), events) is None
+    assert asked == [(0, 1)]
+    with pytest.raises(CorruptStreamError, match="worker 2 speaks of attempt 3"):
+        made.take(worker, 3, SplitRequest(0, 1), events)
 
 
 def test_a_worker_without_tasks_has_nothing_to_say_about_them() -> None:
     made, _ = desk()
     worker: Any = SimpleNamespace(peer=1, name="worker 1")
     with pytest.raises(CorruptStreamError, match="before it has any"):
-        made.take(worker, TaskEnded("map", None), None)
+        made.take(worker, 0, TaskEnded("map", None), None)
 
 
 def test_a_worker_that_writes_records_otherwise_fails_the_job() -> None:
     made, _ = desk()
     made.codec_digest = bytes(16)
     worker: Any = SimpleNamespace(peer=1, name="worker 1")
-    failure = made.take(worker, Ready("a", None, b"x" * 16), None)
+    failure = made.take(worker, 0, Ready("a", None, b"x" * 16), None)
     assert "worker 1 would read and write records in another way" in str(failure)
-    assert made.take(worker, Ready("a", None, bytes(16)), None) is None
+    assert made.take(worker, 0, Ready("a", None, bytes(16)), None) is None
     assert made.addresses == {1: ("a", None)}
 
 
@@ -199,6 +230,6 @@ def test_readers_of_all_processes_keep_to_the_slowest() -> None:
 def test_serialized_committables_are_read_back() -> None:
     output = bytearray()
     PythonSerializer().write_many([("part-0", 3)], output)
-    message = decode_from_worker(encode(Prepared("0/0", 1, bytes(output)))[9:])
+    _, message = decode_from_worker(encode(Prepared("0/0", 1, bytes(output)))[9:])
     assert isinstance(message, Prepared)
     assert bytes(output) == message.values

@@ -174,7 +174,7 @@ def test_modules_that_a_worker_finds_go_by_name_and_others_by_value() -> None:
 
     import msgspec
 
-    import aiomailbox.runtime.job as ours
+    import aiomailbox.runtime.master as ours
 
     assert all(map(is_importable, [json, json.decoder, msgspec, ours, sys]))
     made = ModuleType("made_up")

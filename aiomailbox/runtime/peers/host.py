@@ -1,4 +1,4 @@
-"""A job's tasks in worker processes and in their parent, seen by the job as one.
+"""Worker processes and their parent as one place where a job's tasks run.
 
 Theory of operation: the parent is a peer like its workers: it has tasks, a data server
 and connections of its own. Everything that workers do arrives as calls on the loop. A
@@ -21,8 +21,10 @@ from aiomailbox.errors import (
     WorkerDiedError,
 )
 from aiomailbox.policies import RateLimit
+from aiomailbox.records import StopMode
+from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
-from aiomailbox.runtime.execution import JobEvents
+from aiomailbox.runtime.host import AttemptEvents
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.peers.desk import WorkerDesk
 from aiomailbox.runtime.peers.limits import text_of
@@ -36,26 +38,29 @@ from aiomailbox.runtime.peers.messages import (
     FromWorker,
     Shutdown,
     Splits,
+    StopSources,
 )
 from aiomailbox.runtime.peers.modules import import_path
 from aiomailbox.runtime.peers.network import PeerNetwork
 from aiomailbox.runtime.peers.placement import PARENT
 from aiomailbox.runtime.peers.shipping import Shipment, pickled
 from aiomailbox.runtime.peers.workers import Worker, WorkerEvents
+from aiomailbox.runtime.restored import RestoredTasks
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.scratch import ScratchDirectories
+from aiomailbox.supervision import outlast
 from aiomailbox.task import StreamTask
 from aiomailbox.threads import run_in_thread
 
-__all__ = ["PeersExecution"]
+__all__ = ["PeersHost"]
 
 # A worker's own deadline for clean-up comes first.
 _GRACE_S: Final = 2.0
 _EXIT_S: Final = 5.0
 
 
-class PeersExecution:
+class PeersHost:
     """Runs a job's tasks in worker processes, and in this one what has to stay.
 
     Args:
@@ -84,7 +89,7 @@ class PeersExecution:
             new_worker(peer, self) for peer in range(1, shipment.placement.workers + 1)
         ]
         self._desk = WorkerDesk(shipment, services, limits)
-        self._events: JobEvents | None = None
+        self._events: AttemptEvents | None = None
         self._early: BaseException | None = None
         self._config = shipment.config
         self._scratch = ScratchDirectories()
@@ -156,19 +161,23 @@ class PeersExecution:
         if self._early is not None:
             raise self._early
 
-    def build(self, events: JobEvents) -> None:
+    def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
         """Make the tasks of this process, and let the workers make theirs."""
         self._events = events
+        self._desk.begin_attempt(plan.number)
         builder = TaskBuilder(
             self._shipment.graph,
             self._config,
             self._services,
+            plan,
             request_split=events.on_split_request,
             wiring=self._network,
         )
         self._local = LocalTasks(builder.build(), events)
         for worker in self._workers:
-            worker.send(Deploy(self._desk.addresses_in_order()))
+            worker.attempt = plan.number
+            restored = pickled(self._restored_at(worker.peer, plan))
+            worker.send(Deploy(self._desk.addresses_in_order(), restored))
         if self._early is not None:
             events.on_failed(self._early)
 
@@ -189,6 +198,12 @@ class PeersExecution:
             self._deadline = asyncio.get_running_loop().call_later(
                 timeout_s + _GRACE_S, self._on_deadline, timeout_s
             )
+
+    def stop(self, mode: StopMode) -> None:
+        """Let all sources read no more, wherever they are."""
+        self._local.stop(mode)
+        for worker in self._workers:
+            worker.send(StopSources(mode is StopMode.DRAIN))
 
     def on_interrupt(self) -> None:
         """Do not wait for tasks of this process that never began."""
@@ -239,14 +254,14 @@ class PeersExecution:
             self._services.release()
             await run_in_thread(self._scratch.remove)
 
-    def on_message(self, worker: Worker, message: FromWorker) -> None:
-        """Take a worker's message.
+    def on_message(self, worker: Worker, attempt: int, message: FromWorker) -> None:
+        """Take a worker's message about an attempt.
 
         Raises:
             CorruptStreamError: If it is about what the worker does not have.
         """
         try:
-            error = self._desk.take(worker, message, self._events)
+            error = self._desk.take(worker, attempt, message, self._events)
         except InvalidArgumentError as refused:
             error = refused
         if error is not None:
@@ -290,6 +305,13 @@ class PeersExecution:
             self._payload,
         )
 
+    def _restored_at(self, peer: int, plan: AttemptPlan) -> RestoredTasks:
+        return {
+            subtask: snapshot
+            for subtask, snapshot in plan.restored.items()
+            if self._shipment.placement.is_at(peer, *subtask)
+        }
+
     def _fail(self, error: BaseException) -> None:
         if self._events is None:
             self._early = self._early or error
@@ -329,5 +351,6 @@ class PeersExecution:
     async def _close_network(self) -> None:
         await self._desk.close()
         if self._network is not None:
-            with anyio.CancelScope(shield=True):
-                await self._network.close()
+            closing = asyncio.get_running_loop().create_task(self._network.close())
+            await outlast(closing)
+            closing.result()

@@ -1,4 +1,4 @@
-"""Where the tasks of a job run: the seam between a job's life and its places."""
+"""Where the tasks of a job run, attempt after attempt."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import anyio
 
 from aiomailbox.graph import JobGraph
+from aiomailbox.records import StopMode
+from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.local_tasks import LocalTasks
@@ -16,22 +18,22 @@ from aiomailbox.runtime.views import TaskView
 from aiomailbox.scratch import ScratchDirectories
 from aiomailbox.task import StreamTask
 
-__all__ = ["EmbeddedExecution", "Execution", "JobEvents"]
+__all__ = ["AttemptEvents", "EmbeddedHost", "Host"]
 
 
-class JobEvents(Protocol):
-    """What an execution tells its job, on the job's loop."""
+class AttemptEvents(Protocol):
+    """What a host tells the attempt that it runs, on the job's loop."""
 
     def on_task_ended(self, error: BaseException | None, task: str) -> None:
-        """Take note that a task ended: well, or with an error."""
+        """Hear that a task ended: well, or with an error."""
         ...
 
     def on_cancelled(self) -> None:
-        """Take note that a task ended itself, or was interrupted: so will the job."""
+        """Hear that a task ended itself, or was interrupted: so will the job."""
         ...
 
     def on_failed(self, error: BaseException) -> None:
-        """Take note of a failure that is of no task."""
+        """Hear of a failure that is of no task."""
         ...
 
     def on_changed(self) -> None:
@@ -43,16 +45,16 @@ class JobEvents(Protocol):
         ...
 
 
-class Execution(Protocol):
-    """The tasks of one attempt of a job, wherever they run.
+class Host(Protocol):
+    """Where the tasks of a job run: what it has made ready outlives an attempt.
 
-    Attributes:
-        tasks: Those on the job's own loop, those of sources first.
+    Concept:
+        Flink, the task managers of a job as its ``JobMaster`` sees them.
     """
 
     @property
     def tasks(self) -> list[StreamTask]:
-        """The tasks on the job's own loop."""
+        """The attempt's tasks on the job's own loop, those of sources first."""
         ...
 
     @property
@@ -64,8 +66,8 @@ class Execution(Protocol):
         """Get ready what tasks need; what it raises fails the job before it runs."""
         ...
 
-    def build(self, events: JobEvents) -> None:
-        """Make the tasks; from now on they take splits."""
+    def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
+        """Make the tasks of an attempt; from now on they take splits."""
         ...
 
     def start(self, group: anyio.abc.TaskGroup) -> None:
@@ -76,8 +78,12 @@ class Execution(Protocol):
         """Ask all tasks to end; any number of times, at any time."""
         ...
 
+    def stop(self, mode: StopMode) -> None:
+        """Let all sources read no more."""
+        ...
+
     def on_interrupt(self) -> None:
-        """Take note that the loop itself is going down, after `cancel`."""
+        """Hear that the loop itself is going down, after `cancel`."""
         ...
 
     def deliver_splits(
@@ -95,7 +101,7 @@ class Execution(Protocol):
         ...
 
 
-class EmbeddedExecution:
+class EmbeddedHost:
     """Runs all tasks of a job on its own loop.
 
     Args:
@@ -132,12 +138,13 @@ class EmbeddedExecution:
         backend = self._config.state_backend.placed(self._scratch.below)
         self._config = replace(self._config, state_backend=backend)
 
-    def build(self, events: JobEvents) -> None:
-        """Make the tasks."""
+    def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
+        """Make the tasks of an attempt."""
         builder = TaskBuilder(
             self._graph,
             self._config,
             self._services,
+            plan,
             request_split=events.on_split_request,
         )
         self._local = LocalTasks(builder.build(), events)
@@ -149,6 +156,10 @@ class EmbeddedExecution:
     def cancel(self) -> None:
         """Ask all tasks to end."""
         self._local.cancel()
+
+    def stop(self, mode: StopMode) -> None:
+        """Let all sources read no more."""
+        self._local.stop(mode)
 
     def on_interrupt(self) -> None:
         """Do not wait for tasks that never began."""

@@ -1,0 +1,301 @@
+"""A running job: what outlives the attempts to run its tasks, and its end.
+
+Theory of operation: the master makes ready what tasks need, runs an attempt, and when all
+of its tasks have finished commits what the sinks prepared. Each part of its life runs in
+an asyncio task that is supervised: whatever the user's code does, and however often
+somebody interrupts, the next part follows, and everything that was opened is closed.
+
+Concept:
+    Flink, ``JobMaster`` and ``DefaultScheduler``. There is one attempt: a job that fails
+    is not started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiomailbox.errors import CancelTimeoutError, JobCancelledError, JobFailedError
+from aiomailbox.graph import JobGraph
+from aiomailbox.operators import users_line
+from aiomailbox.records import StopMode
+from aiomailbox.runtime.attempt import Attempt
+from aiomailbox.runtime.attempt_plan import AttemptPlan
+from aiomailbox.runtime.committing import JobCommitters
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.first_error import FirstError
+from aiomailbox.runtime.host import Host
+from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
+from aiomailbox.runtime.services import JobServices
+from aiomailbox.runtime.sources import JobSources
+from aiomailbox.runtime.views import TaskView
+from aiomailbox.supervision import (
+    Closing,
+    Step,
+    SupervisedTask,
+    outlast,
+    stack_of,
+)
+from aiomailbox.task import StreamTask
+
+# The host has deadlines of its own, which end processes.
+_RELEASE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended well.
+
+    Attributes:
+        name: The job's name.
+        duration_s: From start to end, seconds.
+    """
+
+    name: str
+    duration_s: float
+
+
+class JobMaster:
+    """Directs one job from the running loop.
+
+    Args:
+        graph: What to run.
+        config: Settings.
+        services: What the tasks share.
+        host: Where the tasks run.
+
+    Attributes:
+        lifecycle: Where the job is in its life.
+    """
+
+    def __init__(
+        self, graph: JobGraph, config: JobConfig, services: JobServices, host: Host
+    ) -> None:
+        self.graph = graph
+        self.services = services
+        self.lifecycle = JobLifecycle()
+        self._config = config
+        self._host = host
+        self._sources = JobSources(self._deliver)
+        self._committers: JobCommitters | None = None
+        self._attempt: Attempt | None = None
+        self._failure = FirstError()
+        self._stop: StopMode | None = None
+        self._main: asyncio.Task[None] | None = None
+        # What may be interrupted now, if anything may.
+        self._beginning: SupervisedTask | None = None
+        self._is_committing = False
+        self._started_s = 0.0
+        self._ended_s: float | None = None
+
+    @property
+    def tasks(self) -> list[StreamTask]:
+        """The tasks on this loop, those of sources first; empty before they are built."""
+        return self._host.tasks
+
+    def views(self, *, with_stacks: bool = False) -> list[TaskView]:
+        """Return a look at every task of the job, wherever it runs."""
+        return self._host.views(with_stacks=with_stacks)
+
+    def start(self) -> None:
+        """Start the job in the background; call it once, with a running loop."""
+        loop = asyncio.get_running_loop()
+        self._started_s = self.services.clock.monotonic()
+        self._main = loop.create_task(self._run(), name=f"job {self.graph.name}")
+
+    @property
+    def state(self) -> JobState:
+        """Where the job is in its life."""
+        return self.lifecycle.state
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job failed, or is failing."""
+        attempt = self._attempt
+        return self._failure.error is not None or (
+            attempt is not None and attempt.failure.error is not None
+        )
+
+    def cancel(self) -> None:
+        """Ask the job to end; from its loop, any number of times.
+
+        Once all tasks have finished and the results are being committed it is too late:
+        the job goes on to its end.
+        """
+        if self._is_committing or not self.lifecycle.advance(JobState.CANCELLING):
+            return
+        if self._beginning is not None:
+            self._beginning.interrupt()
+        if self._attempt is not None:
+            self._attempt.cancel()
+
+    def stop(self, mode: StopMode) -> None:
+        """Let the job end well, now: its sources read no more; only the first mode counts.
+
+        What they have read is processed and committed. From the job's loop, at any
+        time; a job that is ending anyway goes on to do so.
+
+        Args:
+            mode: ``DRAIN`` ends event time, so that windows and timers fire.
+        """
+        if self._stop is None:
+            self._stop = mode
+            if self._attempt is not None:
+                self._attempt.stop(mode)
+
+    async def join(self) -> None:
+        """Wait until the job has ended and cleaned up, however it ended.
+
+        Cancelling the waiter does not touch the job.
+        """
+        assert self._main is not None, "the job was not started"
+        await asyncio.shield(self._main)
+
+    async def outlast(self) -> None:
+        """Wait until the job has ended, however often the caller is cancelled.
+
+        Raises:
+            asyncio.CancelledError: If the caller was cancelled; after the job's end.
+        """
+        assert self._main is not None, "the job was not started"
+        await outlast(self._main)
+
+    async def wait(self) -> JobResult:
+        """Wait for the end of the job and return how it went.
+
+        Raises:
+            JobFailedError: If it failed; the cause is the first error.
+            JobCancelledError: If it was cancelled.
+        """
+        await self.join()
+        failure = self._failure.error
+        if isinstance(failure, KeyboardInterrupt | SystemExit):
+            raise failure
+        if failure is not None:
+            raise JobFailedError(self.graph.name, failure) from failure
+        if self.state is JobState.CANCELED:
+            raise JobCancelledError(f"job {self.graph.name!r} was cancelled")
+        return JobResult(self.graph.name, self.duration_s)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the start until the end, or until now."""
+        end = self._ended_s
+        return (self.services.clock.monotonic() if end is None else end) - (
+            self._started_s
+        )
+
+    def on_deployed(self) -> None:
+        """Start the enumerators: there are tasks to send splits to."""
+        try:
+            self._sources.start(self.graph)
+        except BaseException as error:  # noqa: BLE001 -- kept for `wait`
+            # The tasks still run: to their clean-up.
+            self._fail(error)
+        if self._stop is not None and self._attempt is not None:
+            self._attempt.stop(self._stop)
+
+    def on_failing(self) -> None:
+        """Hear that the attempt has failed; no other one follows."""
+        self.lifecycle.advance(JobState.FAILING)
+
+    def on_split_request(self, vertex: int, subtask_index: int) -> None:
+        """Pass a reader's request for another split to its enumerator."""
+        try:
+            self._sources.request_split(vertex, subtask_index)
+        except BaseException as error:  # noqa: BLE001 -- kept for `wait`
+            self._fail(error)
+
+    async def _run(self) -> None:
+        name = self.graph.name
+        self._beginning = self._part(self._begin(), f"beginning job {name!r}")
+        if self.lifecycle.is_cancelling:
+            self._beginning.interrupt()
+        await self._supervise(self._beginning, self.cancel)
+        self._beginning = None
+        if self.lifecycle.advance(JobState.RUNNING):
+            attempt = Attempt(name, AttemptPlan(), self._host, self)
+            self._attempt = attempt
+            await attempt.run()
+            self._attempt = None
+            if attempt.failure.error is not None:
+                self._fail(attempt.failure.error)
+        if self.state is JobState.RUNNING and self._committers is not None:
+            self._is_committing = True
+            what = f"committing the results of job {name!r}"
+            commit = self._part(self._committers.commit(), what)
+            await self._supervise(commit, commit.limit)
+        await self._end()
+
+    async def _begin(self) -> None:
+        committers = JobCommitters(self.graph, self.services)
+        self._committers = committers
+        await committers.begin()
+        await self._host.prepare()
+        # An interrupt that came from a committer's own code arrives here.
+        await asyncio.sleep(0)
+
+    async def _end(self) -> None:
+        name, timeout_s = f"end of job {self.graph.name}", self._config.cancel_timeout_s
+        closing = Closing(self._closing())
+        if not await closing.run_within(timeout_s, name):
+            what = f"cleaning up job {self.graph.name!r}"
+            closing.errors.append(CancelTimeoutError(what, timeout_s, ""))
+        release = SupervisedTask(self._host.release(), name=name, timeout_s=_RELEASE_S)
+        await self._supervise(release, lambda: None)
+        for error in closing.errors:
+            self._fail(error)
+        self._ended_s = self.services.clock.monotonic()
+        for target in (JobState.FINISHED, JobState.CANCELED, JobState.FAILED):
+            if self.lifecycle.advance(target):
+                break
+        for handover in self.services.handovers.values():
+            handover.end()
+
+    def _closing(self) -> Iterator[Step]:
+        yield from self._sources.closing()
+        if self._committers is not None:
+            yield from self._committers.ending(
+                succeeded=lambda: self.state is JobState.RUNNING
+            )
+
+    def _part(self, work: Coroutine[Any, Any, None], what: str) -> SupervisedTask:
+        """Return a part of the job's life, to be supervised; ``what`` says which."""
+        timeout_s = self._config.cancel_timeout_s
+
+        def on_late() -> None:
+            place = "" if part.task is None else users_line(stack_of(part.task))
+            self._fail(CancelTimeoutError(what, timeout_s, f"at {place}"))
+
+        part = SupervisedTask(work, name=what, timeout_s=timeout_s, on_late=on_late)
+        return part
+
+    async def _supervise(
+        self, part: SupervisedTask, on_interrupt: Callable[[], None]
+    ) -> None:
+        """Run a part to its end; what it raises fails the job."""
+        part.start()
+        with suppress(asyncio.CancelledError):
+            await part.outlast(on_interrupt)
+        if part.error is not None and not part.is_late:
+            self._fail(part.error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep the first error, and end what runs."""
+        if isinstance(error, asyncio.CancelledError):
+            # Not a function's own, which would be named: the loop goes down.
+            self._is_committing = False
+            self.cancel()
+        elif self._attempt is not None:
+            self._attempt.fail(error)
+        else:
+            self._failure.add(error)
+            self.lifecycle.advance(JobState.FAILING)
+
+    def _deliver(
+        self, vertex: int, subtask_index: int, splits: list[Any], no_more: bool
+    ) -> None:
+        self._host.deliver_splits(vertex, subtask_index, splits, no_more=no_more)

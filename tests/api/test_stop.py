@@ -1,0 +1,158 @@
+"""Jobs that are ended well: what they have read goes all the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+
+Env = am.StreamExecutionEnvironment
+NothingLeft = Callable[[], None]
+
+
+async def seconds() -> AsyncIterator[int]:
+    """Numbers for ever, ten a second."""
+    number = 0
+    while True:
+        yield number
+        number += 1
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+async def test_windows_fire_if_the_job_is_drained(
+    env: Env, assert_nothing_left: NothingLeft, drain: bool
+) -> None:
+    timed: am.WatermarkStrategy[int] = (
+        am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+            lambda number: number * 100
+        )
+    )
+    seen: list[int] = []
+    stream = env.from_async_iterable(seconds, timed)
+    window = stream.window_all(am.TumblingEventTimeWindows.of(am.seconds(1)))
+    window.reduce(lambda a, b: a + b).sink_to(seen.append)
+    async with env.start() as job:
+        await asyncio.sleep(2.55)
+        assert await job.stop(drain=drain)
+        assert job.state is am.JobState.FINISHED
+        # Stopping a job that has ended changes nothing.
+        assert (await job.stop()).name == "job"
+    whole = [sum(range(10)), sum(range(10, 20))]
+    assert seen == [*whole, sum(range(20, 26))] if drain else whole
+    assert_nothing_left()
+
+
+@pytest.mark.parametrize("drain", [True, False])
+async def test_calls_on_their_way_are_finished(
+    env: Env, assert_nothing_left: NothingLeft, drain: bool
+) -> None:
+    called: list[int] = []
+
+    async def call(number: int) -> int:
+        called.append(number)
+        await asyncio.sleep(5)
+        return number
+
+    seen: list[int] = []
+    stream = env.from_async_iterable(seconds).map_async(call, concurrency=100)
+    stream.sink_to(seen.append)
+    async with env.start() as job:
+        await asyncio.sleep(2.05)
+        assert seen == []
+        await job.stop(drain=drain)
+    assert seen == called == list(range(21))
+    assert_nothing_left()
+
+
+@pytest.mark.parametrize("drain", [True, False])
+async def test_sinks_commit(env: Env, tmp_path: Path, drain: bool) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    rows = env.from_async_iterable(seconds).map(lambda number: {"number": number})
+    rows.sink_to(am.ParquetSink(tmp_path / "rows"))
+    async with env.start() as job:
+        await asyncio.sleep(1.05)
+        await job.stop(drain=drain)
+    table = pq.read_table(tmp_path / "rows")
+    assert table.column("number").to_pylist() == list(range(11))
+
+
+async def test_what_was_taken_from_an_iterable_is_not_lost(env: Env) -> None:
+    """The reader is ahead of a slow pipeline."""
+    taken: list[int] = []
+    closed: list[str] = []
+
+    async def queue() -> AsyncIterator[int]:
+        try:
+            for number in range(10**6):
+                taken.append(number)
+                yield number
+                await asyncio.sleep(0.01)
+        finally:
+            closed.append("queue")
+
+    async def slowly(number: int) -> int:
+        await asyncio.sleep(0.5)
+        return number
+
+    seen: list[int] = []
+    env.from_async_iterable(queue).map(slowly).sink_to(seen.append)
+    async with env.start() as job:
+        await asyncio.sleep(2)
+        assert len(taken) > 2 * len(seen)
+        stopping = asyncio.ensure_future(job.stop())
+        # It is told between two records.
+        await asyncio.sleep(1)
+        assert closed == ["queue"]
+        count = len(taken)
+        await stopping
+    assert seen == taken == list(range(count))
+
+
+async def test_a_job_that_has_not_begun_stops_as_soon_as_it_has(env: Env) -> None:
+    seen: list[int] = []
+    env.from_async_iterable(seconds).sink_to(seen.append)
+    async with env.start() as job:
+        assert job.state is am.JobState.CREATED
+        await job.stop()
+        assert job.state is am.JobState.FINISHED
+    assert len(seen) <= 1
+
+
+async def test_a_job_that_fails_on_its_last_way_says_so(env: Env) -> None:
+    def late(number: int) -> int:
+        raise ValueError("last words")
+
+    class Last(am.ProcessFunction):
+        def process_element(self, value: int, context: Any, out: Any) -> None: ...
+
+        def finish(self, out: Any) -> None:
+            out.collect(1)
+
+    env.from_async_iterable(seconds).process(Last()).map(late).sink_to(print)
+    with pytest.raises(am.JobFailedError, match="last words"):
+        async with env.start() as job:
+            await asyncio.sleep(1)
+            await job.stop()
+
+
+async def test_stopping_can_be_given_up_and_the_job_cancelled(env: Env) -> None:
+    async def for_ever(number: int) -> int:
+        await asyncio.sleep(10**6)
+        return number
+
+    env.from_async_iterable(seconds).map(for_ever).sink_to(print)
+    async with env.start() as job:
+        await asyncio.sleep(1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3):
+                await job.stop()
+        assert job.state is am.JobState.RUNNING
+    assert job.state is am.JobState.CANCELED
