@@ -220,7 +220,7 @@ class MailboxProcessor:
         return tuple(self._control.suspended_mails)
 
     @property
-    def children(self) -> list[asyncio.Task[None]]:
+    def children(self) -> list[asyncio.Task[BaseException | None]]:
         """The asyncio tasks that run mail of yields now, outermost first."""
         return list(self._yielder.children)
 

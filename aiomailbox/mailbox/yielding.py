@@ -27,6 +27,8 @@ from aiomailbox.supervision import close_by_force
 
 __all__ = ["YIELD_DEPTH_MAX", "MailYielder"]
 
+_Exit = BaseException | None
+
 _log = logging.getLogger(__name__)
 
 YIELD_DEPTH_MAX: Final = 128
@@ -68,7 +70,7 @@ class MailYielder:
         self._control = control
         self._metrics = metrics
         self._budget = budget
-        self.children: list[asyncio.Task[None]] = []
+        self.children: list[asyncio.Task[_Exit]] = []
         self._depth = 0
         self._depth_max = depth_max
 
@@ -245,26 +247,32 @@ class MailYielder:
                 # This one is closed by force: nobody is left to wait for it.
                 close_by_force(child)
         if interrupt is None:
-            child.result()
+            failure = child.result()
+            if failure is not None:
+                raise failure
             return
         self._keep_failure_of(child, interrupt)
         raise interrupt
 
     def _keep_failure_of(
-        self, child: asyncio.Task[None], interrupt: asyncio.CancelledError
+        self, child: asyncio.Task[_Exit], interrupt: asyncio.CancelledError
     ) -> None:
         if child.cancelled():
             return
-        failure = child.exception()
+        failure = child.exception() or child.result()
         if failure is not None:
             self._control.record_failure(failure)
             attach_later_error(interrupt, failure)
 
-    async def _hold_token(self, pending: Awaitable[object]) -> None:
+    async def _hold_token(self, pending: Awaitable[object]) -> _Exit:
+        """Await the work; return what would end the loop if it was raised here."""
         # Taken by the child itself, so that it holds also if it is started eagerly.
         ownership = self._mailbox.ownership
         previous = ownership.lend_to_current()
         try:
             await pending
+        except (KeyboardInterrupt, SystemExit) as error:
+            return error
         finally:
             ownership.hand_back(previous)
+        return None

@@ -58,7 +58,7 @@ from aiomailbox.operators.core.contract import (
     then,
 )
 from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.hooks import is_foreign, naming_hook
+from aiomailbox.operators.core.hooks import is_foreign, naming_hook, owner_of
 from aiomailbox.operators.core.input_selection import InputSelectable, InputSelection
 from aiomailbox.operators.core.locate import user_location, users_line
 from aiomailbox.operators.core.mutations import MutationCheck
@@ -315,6 +315,7 @@ __all__ = [
     "mean",
     "min_",
     "naming_hook",
+    "owner_of",
     "pair",
     "pattern",
     "quantile",

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable
-from contextlib import suppress
 from traceback import StackSummary
 from types import FrameType
 from typing import Final
 
 from aiomailbox.errors import MailFailedError, UserFunctionError
-from aiomailbox.operators import users_line
+from aiomailbox.operators import owner_of, users_line
 from aiomailbox.task.chain import Link
-from aiomailbox.task.context import TaskRuntimeContext
 
 __all__ = ["name_place", "place_of"]
 
@@ -29,7 +27,14 @@ def place_of(frames: Iterable[FrameType], otherwise: str) -> str:
         otherwise: Which operators it may be, if the frames do not tell.
     """
     stack = [(frame, frame.f_lineno) for frame in frames]
-    return _described(stack, otherwise=otherwise) if stack else ""
+    if not stack:
+        return ""
+    links = [frame.f_locals.get("link") for frame, _ in stack]
+    contexts = [link.operator.context for link in links if isinstance(link, Link)]
+    owner = owner_of(frame for frame, _ in stack)
+    if owner is None and contexts:
+        owner = contexts[-1].operator_name, contexts[-1].uid
+    return f"in operator {_named(owner) if owner else otherwise} at {_line(stack)}"
 
 
 def name_place(error: BaseException) -> BaseException:
@@ -44,47 +49,22 @@ def name_place(error: BaseException) -> BaseException:
     cause: BaseException = error
     if isinstance(error, MailFailedError) and error.__cause__ is not None:
         cause = error.__cause__
-    context = _context_in(frame for frame, _ in _stack(error))
-    if context is None:
+    stack = list(traceback.walk_tb(cause.__traceback__))
+    owner = owner_of(frame for frame, _ in stack)
+    if owner is None:
         return error
-    stack = _stack(cause)
     if cause is error and isinstance(error, _AS_THEY_ARE):
-        error.add_note(_described(stack, context))
+        error.add_note(f"in operator {_named(owner)} at {_line(stack)}")
         return error
-    named = UserFunctionError(
-        context.operator_name,
-        context.uid,
-        users_line(StackSummary.extract(stack)),
-        cause,
-    )
+    named = UserFunctionError(*owner, _line(stack), cause)
     named.__cause__ = cause
     return named
 
 
-def _stack(error: BaseException) -> _Stack:
-    return list(traceback.walk_tb(error.__traceback__))
+def _named(owner: tuple[str, str | None]) -> str:
+    name, uid = owner
+    return f"{name!r} (uid {uid!r})"
 
 
-def _described(
-    stack: _Stack, context: TaskRuntimeContext | None = None, otherwise: str = ""
-) -> str:
-    found = context or _context_in(frame for frame, _ in stack)
-    operator = otherwise
-    if found is not None:
-        operator = f"{found.operator_name!r} (uid {found.uid!r})"
-    return f"in operator {operator} at {users_line(StackSummary.extract(stack))}"
-
-
-def _context_in(frames: Iterable[FrameType]) -> TaskRuntimeContext | None:
-    """Return the context of the innermost operator whose code is in a stack."""
-    found: TaskRuntimeContext | None = None
-    for frame in frames:
-        link = frame.f_locals.get("link")
-        owner = link.operator if isinstance(link, Link) else frame.f_locals.get("self")
-        for name in ("context", "_context"):
-            # A user's attribute may do anything.
-            with suppress(Exception):
-                context = getattr(owner, name, None)
-                if isinstance(context, TaskRuntimeContext):
-                    found = context
-    return found
+def _line(stack: _Stack) -> str:
+    return users_line(StackSummary.extract(stack))

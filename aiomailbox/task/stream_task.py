@@ -386,7 +386,7 @@ class StreamTask:
         what = "ending cancelled" if self._interruptible else "cleaning up"
         self._interruptible = False
         runner = self.runner
-        tasks = [
+        tasks: list[asyncio.Task[Any]] = [
             *([] if runner is None else [runner]),
             *self.processor.children,
             *self._helpers.running,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 from aiomailbox.errors import AioMailboxError, UserFunctionError
 from aiomailbox.operators.core.locate import user_location
@@ -26,7 +28,8 @@ def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
 
     Args:
         hook: The hook's name.
-        operator: The operator's name.
+        operator: The operator's name. Code of another one may run inside the hook: what
+            that raises is told to be its.
         uid: The operator's uid, or None.
 
     Raises:
@@ -37,13 +40,40 @@ def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
     place = f"in {hook}() of operator {operator!r} (uid {uid!r})"
     try:
         yield
-    except (AioMailboxError, KeyboardInterrupt, SystemExit) as error:
+    except AioMailboxError as error:
         error.add_note(place)
+        raise
+    except (KeyboardInterrupt, SystemExit) as error:
+        error.add_note(f"{place} at {user_location(error)}")
         raise
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
             raise
+        owner = owner_of(frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        if owner is not None:
+            operator, uid = owner
         location = user_location(error)
         failure = UserFunctionError(operator, uid, location, error)
         failure.add_note(place)
         raise failure from error
+
+
+def owner_of(frames: Iterable[FrameType]) -> tuple[str, str | None] | None:
+    """Return name and uid of the innermost operator whose code is in a stack.
+
+    Args:
+        frames: Outermost first.
+    """
+    found: tuple[str, str | None] | None = None
+    for frame in frames:
+        owner = frame.f_locals.get("self")
+        # A user's attribute may do anything.
+        with suppress(Exception):
+            # What works for an operator knows it by what takes its failed records.
+            for holder in (getattr(owner, "_failures", None), owner):
+                for name in ("_context", "context"):
+                    context = getattr(holder, name, None)
+                    operator = getattr(context, "operator_name", None)
+                    if isinstance(operator, str):
+                        found = operator, getattr(context, "uid", None)
+    return found
