@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from aiomailbox.clock import Clock
+from aiomailbox.errors import safe_repr
 
 __all__ = ["RepeatedWarnings"]
 
@@ -50,7 +51,7 @@ class RepeatedWarnings:
             found = self._events[event] = _Event()
         if not found.count:
             # As text: an exception keeps all that was on its stack.
-            found.first_error = repr(error)
+            found.first_error = safe_repr(error)
         found.count += count
         now = self._clock.monotonic()
         if now >= found.silent_until:
