@@ -58,8 +58,8 @@ def given_async(result: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return function
 
 
-async def given_async_key(key: str) -> str:
-    return key
+async def same(value: Any) -> Any:
+    return value
 
 
 def items(event: Event) -> Any:
@@ -239,7 +239,7 @@ RECORDS: dict[str, Callable[[Stream, Any], Stream]] = {
         given_async(whole), key=whole, join=lambda event, _: event, on_error=e
     ),
     "lookup join key": lambda s, e: s.lookup_join(
-        given_async_key, key=given(key), join=lambda event, _: event, on_error=e
+        same, key=given(key), join=lambda event, _: event, on_error=e
     ),
 }
 
@@ -287,6 +287,32 @@ OTHERS: dict[str, Callable[[Stream], Stream]] = {
         .window(am.TumblingEventTimeWindows.of(1))
         .apply(lambda left, right: given(whole)(left))
     ),
+    "session gap": lambda s: (
+        keyed(s)
+        .window(am.EventTimeSessionWindows.with_dynamic_gap(given(lambda event: 5)))
+        .reduce(lambda a, b: b)
+    ),
+    "evictor": lambda s: (
+        windowed(s)
+        .evictor(am.DeltaEvictor.of(1, lambda a, b: given(lambda event: 0)(a)))
+        .reduce(lambda a, b: b)
+    ),
+    "co-group": lambda s: (
+        s.co_group(s)
+        .where("key")
+        .equal_to("key")
+        .window(am.TumblingEventTimeWindows.of(1))
+        .apply(lambda left, right: [given(whole)(event) for event in left])
+    ),
+    "retry predicate": lambda s: s.map_async(
+        same, retry=am.Retry(2, retry_if=given(lambda event: False))
+    ),
+    "weight": lambda s: s.map_async(
+        same,
+        limit=am.RateLimit(1_000_000),
+        weight=given(lambda event: 1.0),
+    ),
+    "order key": lambda s: s.map_async(same, ordered="key", key=given(key)),
     "sink": lambda s: s.sink_to(given(whole)),
     "sink async": lambda s: s.sink_to(given_async(whole)),
 }
