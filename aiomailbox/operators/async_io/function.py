@@ -14,7 +14,7 @@ from aiomailbox.operators.core.callables import (
     describe,
 )
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.contract import Pending, pending_of
 
 __all__ = ["AsyncFunction"]
 
@@ -73,12 +73,12 @@ class AsyncFunction:
             return self._enter(instance)
         self._exit = getattr(instance, "close", None)
         acquire = getattr(instance, "open", None)
-        return None if acquire is None else _awaited(acquire(context))
+        return None if acquire is None else pending_of(acquire(context))
 
     def close(self) -> Pending:
         """Release what `open` acquired; once."""
         release, self._exit = self._exit, None
-        return None if release is None else _awaited(release())
+        return None if release is None else pending_of(release())
 
     async def _enter(self, instance: Any) -> None:
         entered = await instance.__aenter__()
@@ -96,7 +96,3 @@ def _call_of_objects(given: type) -> Callable[..., Any]:
         f"objects of the class {given.__qualname__} cannot be called",
         "Define async def __call__(self, record).",
     )
-
-
-def _awaited(result: Any) -> Pending:
-    return result if inspect.isawaitable(result) else None

@@ -9,6 +9,7 @@ works on whole runs; `process_element` is the per-record form that the default
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -49,6 +50,11 @@ async def _after(
     following = action(*args)
     if following is not None:
         await following
+
+
+def pending_of(result: object) -> Pending:
+    """Return what is to be awaited of what a hook returned, if anything is."""
+    return result if inspect.isawaitable(result) else None
 
 
 def in_turn(

@@ -9,7 +9,7 @@ from typing import Any
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.core.callables import describe
 from aiomailbox.operators.core.checkpointed import FunctionHooks
-from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.contract import Pending, pending_of
 
 
 class FunctionLife:
@@ -84,7 +84,7 @@ class FunctionLife:
         leave, self._exit = self._exit, None
         release = getattr(self._function, "close", None)
         if leave is None:
-            return None if release is None else _awaited(release())
+            return None if release is None else pending_of(release())
         return self._leave(leave, release)
 
     def _enter(self, given: Any) -> Pending:
@@ -126,10 +126,6 @@ class FunctionLife:
                 await left
         finally:
             self.resource = None
-            released = None if release is None else _awaited(release())
+            released = None if release is None else pending_of(release())
             if released is not None:
                 await released
-
-
-def _awaited(result: Any) -> Pending:
-    return result if inspect.isawaitable(result) else None

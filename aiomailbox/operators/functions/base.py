@@ -15,19 +15,81 @@ from aiomailbox.operators.functions.calls import ElementCalls, check_process_met
 from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.records import MIN_TIMESTAMP, Run
 
-__all__ = ["FunctionOperator"]
+__all__ = ["ElementOperator", "FunctionOperator"]
 
 
 class FunctionOperator(Operator):
-    """Opens a function object, hands it records, and closes it.
-
-    Each input has a method of the function that gets its records, and the context that
-    the method gets. All share one collector, and one way to fail.
+    """Opens a function object, lets it keep its state, and closes it.
 
     Args:
         function: The function; it is not shared between subtasks.
         on_error: What to do with a record for which it raises. What it had emitted
             and kept for the record until then stays.
+
+    Raises:
+        WrongTypeError: If ``function`` has one of two hooks that belong together.
+    """
+
+    def __init__(self, function: Any, on_error: OnError) -> None:
+        super().__init__()
+        FunctionHooks(function)
+        self.function = function
+        self.on_error = check_on_error(on_error)
+        self._is_open = False
+
+    def open(self) -> Pending:
+        """Open the function."""
+        context = self.context
+        self._collector = Collector(self.output)
+        self._failures = RecordFailures(
+            self.on_error, self.named_function, context, self.output
+        )
+        self._contexts = self.make_contexts()
+        for each in self._contexts:
+            each.current_watermark = self.watermark_ms
+        self._is_open = True
+        self._life = FunctionLife(self.function)
+        return self._failures.guard(self._life.open, context, *self._contexts)
+
+    @property
+    def named_function(self) -> Callable[..., Any]:
+        """What an error without a line of the user's is ascribed to."""
+        raise TypeError(f"{type(self).__name__} names no function")
+
+    def make_contexts(self) -> Sequence[ProcessContext]:
+        """Return what the function's methods get as their contexts, and bind them."""
+        raise TypeError(f"{type(self).__name__} makes no contexts")
+
+    def process_watermark(self, timestamp_ms: int) -> Pending:
+        """Tell the function of the watermark and pass it on."""
+        self.watermark_ms = timestamp_ms
+        for context in self._contexts:
+            context.current_watermark = timestamp_ms
+        return super().process_watermark(timestamp_ms)
+
+    def fill_state(self) -> None:
+        """Let the function put what it holds into its state."""
+        if self._is_open:
+            self._failures.guard(self._life.snapshot)
+
+    def close(self) -> Pending:
+        """Close the function, if it was opened."""
+        pending = super().close()
+        if not self._is_open:
+            return pending
+        self._is_open = False
+        self._collector.discard()
+        return then(pending, self._failures.guard, self._life.close)
+
+
+class ElementOperator(FunctionOperator):
+    """Hands records to a function object, those of each input to a method of their own.
+
+    All methods share one collector, and one way to fail.
+
+    Args:
+        function: The function; it is not shared between subtasks.
+        on_error: What to do with a record for which it raises.
 
     Raises:
         WrongTypeError: If ``function`` lacks a method, or one of them is a generator.
@@ -37,32 +99,26 @@ class FunctionOperator(Operator):
     """The method of each input's records."""
 
     def __init__(self, function: Any, on_error: OnError) -> None:
-        super().__init__()
         self._methods = [check_process_method(function, name) for name in self.methods]
-        FunctionHooks(function)
-        self.function = function
-        self.on_error = check_on_error(on_error)
-        self._is_open = False
+        super().__init__(function, on_error)
 
     def open(self) -> Pending:
         """Open the function."""
-        context, collector = self.context, Collector(self.output)
-        self._collector = collector
-        self._failures = RecordFailures(
-            self.on_error, self._methods[0], context, self.output
-        )
-        self._contexts = self.make_contexts()
-        for each in self._contexts:
-            each.current_watermark = self.watermark_ms
+        pending = super().open()
         self._calls = [
-            ElementCalls(method, each, collector, self._failures, self.enter_of(index))
-            for index, (method, each) in enumerate(
+            ElementCalls(
+                method, context, self._collector, self._failures, self.enter_of(index)
+            )
+            for index, (method, context) in enumerate(
                 zip(self._methods, self._contexts, strict=True)
             )
         ]
-        self._is_open = True
-        self._life = FunctionLife(self.function)
-        return self._failures.guard(self._life.open, context, *self._contexts)
+        return pending
+
+    @property
+    def named_function(self) -> Callable[..., Any]:
+        """The method of the first input's records."""
+        return self._methods[0]
 
     def make_contexts(self) -> Sequence[ProcessContext]:
         """Return what each method gets as its context; one may serve several."""
@@ -81,29 +137,8 @@ class FunctionOperator(Operator):
         """Call the function for each record and emit its results as one run."""
         return self.process_input(0, run)
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Tell the function of the watermark and pass it on."""
-        self.watermark_ms = timestamp_ms
-        for context in self._contexts:
-            context.current_watermark = timestamp_ms
-        return super().process_watermark(timestamp_ms)
-
-    def fill_state(self) -> None:
-        """Let the function put what it holds into its state."""
-        if self._is_open:
-            self._failures.guard(self._life.snapshot)
-
     def finish(self) -> Pending:
         """Let the function emit what it holds back."""
         self._collector.timestamp = MIN_TIMESTAMP
         pending = self._failures.guard(self.function.finish, self._collector)
         return then(pending, self._collector.emit)
-
-    def close(self) -> Pending:
-        """Close the function, if it was opened."""
-        pending = super().close()
-        if not self._is_open:
-            return pending
-        self._is_open = False
-        self._collector.discard()
-        return then(pending, self._failures.guard, self._life.close)

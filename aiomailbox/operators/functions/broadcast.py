@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.on_error import OnError, fail
 from aiomailbox.operators.functions.broadcast_context import (
@@ -25,12 +24,13 @@ from aiomailbox.operators.functions.function_state import (
 from aiomailbox.operators.functions.keyed import KeyedFunctionOperator
 from aiomailbox.operators.functions.keyed_context import KeyedProcessContext
 from aiomailbox.operators.functions.process_context import ProcessContext
+from aiomailbox.operators.functions.rich import RichFunction
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.records import Run
 from aiomailbox.state import MapStateDescriptor
 
 
-class BroadcastProcessFunction:
+class BroadcastProcessFunction(RichFunction):
     """A function of a stream and of a broadcast one; subclass it.
 
     Each method may be ``async def``. With a method ``next_selection()``, which may not,
@@ -40,14 +40,6 @@ class BroadcastProcessFunction:
     Concept:
         Flink, ``BroadcastProcessFunction``.
     """
-
-    def open(self, context: RuntimeContext) -> Any:
-        """Acquire resources, before the first record.
-
-        A context manager that is returned, such as an HTTP client, is entered now and
-        left at the end; what it gives is ``context.resource`` of the other methods.
-        """
-        return None
 
     def process_element(self, value: Any, context: Any, out: Collector) -> Pending:
         """Process a record; ``context.get_broadcast_state(descriptor)`` is read-only."""
@@ -66,14 +58,6 @@ class BroadcastProcessFunction:
 
     def end_input(self, index: int, out: Collector) -> Pending:
         """Take note that the stream (0) or the broadcast stream (1) has ended."""
-        return None
-
-    def finish(self, out: Collector) -> Pending:
-        """Emit what is still held back; no record follows."""
-        return None
-
-    def close(self) -> Pending:
-        """Release resources; called also after a failure."""
         return None
 
 

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from aiomailbox.operators.core.callables import check_sync_function
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
 from aiomailbox.operators.core.two_input import TwoInputOperator
 from aiomailbox.operators.functions.co_inputs import CoFunctionOperator
 from aiomailbox.operators.functions.function_state import check_without_keys
+from aiomailbox.operators.functions.rich import RichFunction
 from aiomailbox.operators.stateless.fused_loop import FusedLoop
 from aiomailbox.operators.stateless.fused_source import StageKind
 from aiomailbox.records import Run
@@ -109,7 +109,7 @@ class CoFlatMapOperator(CoMapOperator):
     kind = StageKind.FLAT_MAP
 
 
-class CoProcessFunction:
+class CoProcessFunction(RichFunction):
     """A process function of two streams; subclass it. Methods may be ``async def``.
 
     With a method ``next_selection()``, not ``async def``, that returns an
@@ -118,14 +118,6 @@ class CoProcessFunction:
     Concept:
         Flink, ``CoProcessFunction``.
     """
-
-    def open(self, context: RuntimeContext) -> Any:
-        """Acquire resources, before the first record.
-
-        A context manager that is returned, such as an HTTP client, is entered now and
-        left at the end; what it gives is ``context.resource`` of the other methods.
-        """
-        return None
 
     def process_element1(self, value: Any, context: Any, out: Collector) -> Pending:
         """Process a record of the first stream; by default it is dropped."""
@@ -137,14 +129,6 @@ class CoProcessFunction:
 
     def end_input(self, index: int, out: Collector) -> Pending:
         """Take note that the first (0) or the second (1) stream has ended."""
-        return None
-
-    def finish(self, out: Collector) -> Pending:
-        """Emit what is still held back; no record follows."""
-        return None
-
-    def close(self) -> Pending:
-        """Release resources; called also after a failure."""
         return None
 
 

@@ -9,11 +9,11 @@ from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.input_selection import InputSelection
 from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.core.two_input import TwoInputOperator
-from aiomailbox.operators.functions.base import FunctionOperator
+from aiomailbox.operators.functions.base import ElementOperator
 from aiomailbox.records import MIN_TIMESTAMP, Run
 
 
-class CoFunctionOperator(FunctionOperator, TwoInputOperator):
+class CoFunctionOperator(ElementOperator, TwoInputOperator):
     """The base of operators that run a function of two streams.
 
     It hears of the end of an input, and chooses which one is read: the function may have ``end_input(index, out)``, called when input 0 or 1 has ended,

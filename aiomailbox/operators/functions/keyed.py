@@ -10,7 +10,7 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.on_error import OnError, fail
 from aiomailbox.operators.core.selectors import field_or_function
-from aiomailbox.operators.functions.base import FunctionOperator
+from aiomailbox.operators.functions.base import ElementOperator
 from aiomailbox.operators.functions.calls import check_process_method
 from aiomailbox.operators.functions.function_state import (
     check_state_names,
@@ -72,7 +72,7 @@ class KeyedProcessFunction(ProcessFunction):
         return None
 
 
-class KeyedFunctionOperator(FunctionOperator, StatefulOperator):
+class KeyedFunctionOperator(ElementOperator, StatefulOperator):
     """The base of operators that run a process function with state and timers.
 
     Args:

@@ -6,17 +6,17 @@ from typing import Any
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.on_error import (
     OnError,
     fail,
 )
-from aiomailbox.operators.functions.base import FunctionOperator
+from aiomailbox.operators.functions.base import ElementOperator
 from aiomailbox.operators.functions.function_state import check_without_keys
+from aiomailbox.operators.functions.rich import RichFunction
 
 
-class ProcessFunction:
+class ProcessFunction(RichFunction):
     """A function with a life, side outputs and access to time; subclass it.
 
     Each method may be ``async def``.
@@ -36,30 +36,14 @@ class ProcessFunction:
         ['to', 'be']
     """
 
-    def open(self, context: RuntimeContext) -> Any:
-        """Acquire resources, before the first record.
-
-        A context manager that is returned, such as an HTTP client, is entered now and
-        left at the end; what it gives is ``context.resource`` of the other methods.
-        """
-        return None
-
     def process_element(self, value: Any, context: Any, out: Collector) -> Pending:
         """Process one record; what it leads to goes to ``out.collect(value)``."""
         raise WrongTypeError(
             "function", f"{type(self).__qualname__} defines no process_element"
         )
 
-    def finish(self, out: Collector) -> Pending:
-        """Emit what is still held back; no record follows."""
-        return None
 
-    def close(self) -> Pending:
-        """Release resources; called also after a failure."""
-        return None
-
-
-class ProcessOperator(FunctionOperator):
+class ProcessOperator(ElementOperator):
     """Runs a `ProcessFunction` on a stream without keys.
 
     Args:

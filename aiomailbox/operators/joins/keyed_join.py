@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aiomailbox.errors import TimestampError
 from aiomailbox.eventtime import Timer
-from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import OnError, check_on_error
-from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.core.on_error import OnError
 from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.core.two_input import TwoInputOperator
+from aiomailbox.operators.functions.base import FunctionOperator
+from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.operators.joins.function import (
     PairCalls,
     ProcessJoinContext,
@@ -44,7 +43,7 @@ class JoinSide:
     buffer: MapState
 
 
-class KeyedJoinOperator(StatefulOperator, TwoInputOperator):
+class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
     """The base of joins in event time that keep records of both sides per key.
 
     Args:
@@ -57,16 +56,13 @@ class KeyedJoinOperator(StatefulOperator, TwoInputOperator):
     def __init__(
         self, key1: KeySelector, key2: KeySelector, function: Any, on_error: OnError
     ) -> None:
-        super().__init__()
         self._key1 = field_or_function(key1, "key1")
         self._key2 = field_or_function(key2, "key2")
-        self.function = check_join_function(function)
-        self.on_error = check_on_error(on_error)
-        self._is_open = False
+        super().__init__(check_join_function(function), on_error)
 
     def open(self) -> Pending:
         """Bind state and timers, and open the function."""
-        context, store = self.context, self.context.keyed_state
+        store = self.context.keyed_state
         left_keys = KeyReader(self._key1, self)
         right_keys = KeyReader(self._key2, self, like=left_keys)
         # The names are in snapshots.
@@ -76,24 +72,23 @@ class KeyedJoinOperator(StatefulOperator, TwoInputOperator):
         self._right = JoinSide(
             "right", right_keys, store.get_map(MapStateDescriptor("right-buffer"))
         )
-        self._collector = Collector(self.output)
-        self._pair_context = ProcessJoinContext(context, self._collector)
-        self._pair_context.current_watermark = self.watermark_ms
-        self._failures = RecordFailures(
-            self.on_error, self._named_function, context, self.output
-        )
-        self._calls = PairCalls(
-            self.function, self._pair_context, self._collector, self._failures
-        )
+        self._dropped = self.context.metrics.counter("late_records_dropped")
+        return super().open()
+
+    def make_contexts(self) -> Sequence[ProcessContext]:
+        """Return the context of pairs, with what it needs bound."""
+        context = ProcessJoinContext(self.context, self._collector)
+        self._calls = PairCalls(self.function, context, self._collector, self._failures)
         self._timers = self.timer_service("join-timers", self, self._collector)
-        self._dropped = context.metrics.counter("late_records_dropped")
-        self._is_open = True
-        self._life = FunctionLife(self.function)
-        return self._failures.guard(self._life.open, context, self._pair_context)
+        return [context]
 
     @property
-    def _named_function(self) -> Any:
-        return getattr(self.function, "function", self.function.process_element)
+    def named_function(self) -> Callable[..., Any]:
+        """The function of two records, or the method of pairs."""
+        function: Callable[..., Any] = getattr(
+            self.function, "function", self.function.process_element
+        )
+        return function
 
     def process_run1(self, run: Run) -> Pending:
         """Join each record of the left stream."""
@@ -103,29 +98,10 @@ class KeyedJoinOperator(StatefulOperator, TwoInputOperator):
         """Join each record of the right stream."""
         return self._process_side(self._right, run)
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Fire timers, pass on what they led to, then the watermark."""
-        self._pair_context.current_watermark = timestamp_ms
-        return super().process_watermark(timestamp_ms)
-
     def emit_collected(self) -> Pending:
         """Pass on results, late records, and pairs that failed."""
         pending = self._failures.report() if self._failures.waiting else None
         return then(pending, self._collector.emit)
-
-    def fill_state(self) -> None:
-        """Let the function put what it holds into its state."""
-        if self._is_open:
-            self._failures.guard(self._life.snapshot)
-
-    def close(self) -> Pending:
-        """Disarm the timers and close the function, if it was opened."""
-        pending = super().close()
-        if not self._is_open:
-            return pending
-        self._is_open = False
-        self._collector.discard()
-        return then(pending, self._failures.guard, self._life.close)
 
     def take(self, side: JoinSide, key: Any, value: Any, stamp: int) -> Pending:
         """Take a record; the state's current key is its key."""
