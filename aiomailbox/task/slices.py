@@ -82,7 +82,7 @@ class SliceSize:
             awaited: Whether some of them were awaited.
         """
         elapsed = self._monotonic() - started
-        longest = _AWAITED_MAX if awaited else self._records_max
+        longest = min(_AWAITED_MAX if awaited else RUN_LENGTH_MAX, self._records_max)
         longest = min(2 * self.records, longest)
         if elapsed * longest <= self._target_s * count:
             self.records = longest

@@ -65,3 +65,12 @@ def test_a_slice_is_always_between_one_record_and_a_run(
         before = size.records
         after = measured(size, clock, seconds, count)
         assert 1 <= after <= min(2 * before, RUN_LENGTH_MAX)
+
+
+def test_no_slice_is_longer_than_was_asked_for_also_if_records_are_awaited() -> None:
+    """Who chooses its input record by record must be asked after each."""
+    clock = ManualClock()
+    size = SliceSize(clock, records_max=1)
+    for awaited in (True, False, True):
+        size.stop(size.start(), 1, awaited=awaited)
+        assert size.records == 1
