@@ -220,7 +220,8 @@ async def test_an_error_of_ours_stays_what_it_is_and_is_placed(
         await job.wait()
     error = caught.value.__cause__
     assert isinstance(error, SinkError)
-    assert error.__notes__[0] == "in commit() of operator 'prices' (uid None)"
+    place = f"in commit() of operator 'prices' (uid None) at {line_of(full)}"
+    assert error.__notes__[0] == place
 
 
 @pytest.mark.parametrize("hook", ["begin", "commit", "end"])

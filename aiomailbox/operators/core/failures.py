@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pathlib
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from aiomailbox.errors import (
     RecordMutatedError,
@@ -16,7 +15,7 @@ from aiomailbox.errors import (
 from aiomailbox.operators.core.callables import describe, shortened
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Output, Pending, then
-from aiomailbox.operators.core.locate import user_location
+from aiomailbox.operators.core.locate import is_own_line, user_location
 from aiomailbox.operators.core.on_error import (
     FATAL_ERRORS,
     USER_ERRORS,
@@ -26,8 +25,6 @@ from aiomailbox.operators.core.on_error import (
     is_closing,
 )
 from aiomailbox.records import MIN_TIMESTAMP, ListRun, OutputTag
-
-_OWN_CODE: Final = (str(pathlib.Path(__file__).resolve().parents[2]), "<aiomailbox")
 
 
 class RecordFailures:
@@ -127,7 +124,7 @@ class RecordFailures:
             return error
         context = self._context
         location = user_location(error)
-        if location.startswith(_OWN_CODE) or location == "unknown":
+        if is_own_line(location):
             # The function has no line of its own, as built-in ones.
             location = describe(self._function)
         return UserFunctionError(context.operator_name, context.uid, location, error)

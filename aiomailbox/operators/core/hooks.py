@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from aiomailbox.errors import AioMailboxError, UserFunctionError
-from aiomailbox.operators.core.locate import user_location
+from aiomailbox.operators.core.locate import is_own_line, user_location
 
 
 def is_foreign(error: BaseException) -> bool:
@@ -41,7 +41,8 @@ def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
     try:
         yield
     except AioMailboxError as error:
-        error.add_note(place)
+        location = user_location(error)
+        error.add_note(place if is_own_line(location) else f"{place} at {location}")
         raise
     except (KeyboardInterrupt, SystemExit) as error:
         error.add_note(f"{place} at {user_location(error)}")

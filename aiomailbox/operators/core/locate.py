@@ -12,6 +12,7 @@ from typing import Final
 from aiomailbox.errors import BadResultError
 
 _PACKAGE: Final = str(pathlib.Path(__file__).resolve().parents[2])
+_GENERATED: Final = "<aiomailbox"
 _ENDS: Final = (StopIteration, StopAsyncIteration)
 _STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), "<frozen ")
 
@@ -53,7 +54,7 @@ def users_line(frames: Sequence[traceback.FrameSummary]) -> str:
     outside = [
         frame
         for frame in frames
-        if not frame.filename.startswith((_PACKAGE, "<aiomailbox"))
+        if not frame.filename.startswith((_PACKAGE, _GENERATED))
     ]
     users = [
         frame
@@ -65,3 +66,13 @@ def users_line(frames: Sequence[traceback.FrameSummary]) -> str:
         if candidates:
             return f"{candidates[-1].filename}:{candidates[-1].lineno}"
     return "unknown"
+
+
+def is_own_line(location: str) -> bool:
+    """Say whether a location is in aiomailbox itself, or not known: of no use to users.
+
+    Example:
+        >>> is_own_line(__file__), is_own_line("job.py:7")
+        (True, False)
+    """
+    return location.startswith((_PACKAGE, _GENERATED)) or location == "unknown"
