@@ -9,12 +9,16 @@ made, of elements of lists and maps too: a user may change what ``get`` returned
 from __future__ import annotations
 
 import copy
+import dataclasses
 import datetime as dt
 import decimal
+import functools
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from aiomailbox.state.schema import StateSchema
 from aiomailbox.state.serializers import ObjectSerializer
@@ -104,7 +108,7 @@ def copy_content(content: Any) -> Any:
         >>> copied
         {'counts': [1, 2]}
     """
-    kind = type(content)
+    kind: Any = type(content)
     if kind in IMMUTABLE_TYPES:
         return content
     if kind is list:
@@ -116,4 +120,34 @@ def copy_content(content: Any) -> Any:
             return content
         if kind is tuple:
             return tuple(copy_contents(content))
+    is_frozen = _is_frozen_record(kind)
+    if is_frozen is not None and _has_flat_fields(kind, content):
+        return content if is_frozen else copy.copy(content)
     return copy.deepcopy(content)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_frozen_record(kind: Any) -> bool | None:
+    """Say whether a class of records is frozen; None if it is none, or copies itself."""
+    if hasattr(kind, "__deepcopy__"):
+        return None
+    if issubclass(kind, msgspec.Struct):
+        is_frozen: bool = kind.__struct_config__.frozen
+        return is_frozen
+    if not dataclasses.is_dataclass(kind) or hasattr(kind, "__copy__"):
+        return None
+    described: Any = kind
+    is_frozen = described.__dataclass_params__.frozen
+    return is_frozen
+
+
+def _has_flat_fields(kind: Any, content: Any) -> bool:
+    """Say whether a record holds nothing that could change; not even beside its fields."""
+    attributes = getattr(content, "__dict__", None)
+    if attributes is not None and not IMMUTABLE_TYPES.issuperset(
+        map(type, attributes.values())
+    ):
+        return False
+    names = getattr(kind, "__struct_fields__", None) or kind.__dataclass_fields__
+    values = [getattr(content, name, None) for name in names]
+    return IMMUTABLE_TYPES.issuperset(map(type, values))
