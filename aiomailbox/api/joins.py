@@ -166,6 +166,8 @@ class Joins(Generic[StreamT]):
             batch=batch,
             on_error=check_on_error(on_error),
             buffer=buffer,
+            # Of a keyed stream.
+            partition_key=getattr(self, "key", None),
         )
         # Wrong arguments fail here, where they are written.
         sample = factory()

@@ -200,6 +200,7 @@ class DataStream(
             on_error=check_on_error(on_error),
             buffer=buffer,
             key_buffer=key_buffer,
+            partition_key=self.key if isinstance(self, KeyedStream) else None,
         )
         # Wrong arguments fail here, where they are written.
         sample = factory()

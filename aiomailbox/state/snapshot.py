@@ -132,13 +132,11 @@ def _is_frozen_record(kind: Any) -> bool | None:
     if hasattr(kind, "__deepcopy__"):
         return None
     if issubclass(kind, msgspec.Struct):
-        is_frozen: bool = kind.__struct_config__.frozen
-        return is_frozen
+        return bool(kind.__struct_config__.frozen)
     if not dataclasses.is_dataclass(kind) or hasattr(kind, "__copy__"):
         return None
     described: Any = kind
-    is_frozen = described.__dataclass_params__.frozen
-    return is_frozen
+    return bool(described.__dataclass_params__.frozen)
 
 
 def _has_flat_fields(kind: Any, content: Any) -> bool:

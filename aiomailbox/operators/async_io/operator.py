@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from aiomailbox.keygroups import KeyGroupAssigner
 from aiomailbox.operators.async_io.caller import Caller
 from aiomailbox.operators.async_io.emitter import Emitter
 from aiomailbox.operators.async_io.entry import Entry
@@ -40,6 +41,7 @@ from aiomailbox.operators.core.on_error import (
     check_on_error,
     fail,
 )
+from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.snapshots import held_elements, with_held_elements
 from aiomailbox.policies import Batch, Cache, RateLimit, Retry
 from aiomailbox.records import MIN_TIMESTAMP, Run, Watermark, WatermarkStatus
@@ -78,6 +80,8 @@ class AsyncMapOperator(Operator):
         key_buffer: With ``ordered="key"``: records that may wait behind an earlier one
             of their key, beside ``buffer``. The larger of 16 times ``concurrency`` and
             4,096, if left out. At that bound a record of a busy key stops the input.
+        partition_key: The key that the stream is partitioned by, if it is: records that
+            wait go where their keys go when the parallelism changes.
 
     Raises:
         InvalidArgumentError: If an argument has a value that cannot work.
@@ -125,6 +129,7 @@ class AsyncMapOperator(Operator):
         on_error: OnError = fail,
         buffer: int | None = None,
         key_buffer: int | None = None,
+        partition_key: str | Callable[[Any], Any] | None = None,
     ) -> None:
         self.function = AsyncFunction(function)
         self.settings = CallSettings(
@@ -142,6 +147,11 @@ class AsyncMapOperator(Operator):
         self.ordered = ordered
         self.on_error = check_on_error(on_error)
         self._read_key = check_key(ordered, key)
+        self._partition_key = (
+            None
+            if partition_key is None
+            else field_or_function(partition_key, "partition_key")
+        )
         self._queue: ResultQueue = (
             OrderedQueue()
             if ordered is True
@@ -251,11 +261,28 @@ class AsyncMapOperator(Operator):
             else element
             for element in self._queue.elements()
         ]
-        return with_held_elements(super().snapshot_own(), [*self._restored, *held])
+        return with_held_elements(
+            super().snapshot_own(),
+            [*self._restored, *held],
+            follow_keys=self._partition_key is not None,
+        )
 
     def restore_own(self, own: OperatorStateSnapshot) -> None:
         """Take over rows; their calls are made again before new rows are taken."""
-        self._restored = held_elements(own, self.watermark_ms)
+        held = held_elements(own, self.watermark_ms)
+        self._restored = [
+            element
+            for element in held
+            if not isinstance(element, tuple) or self._is_here(element[0])
+        ]
+
+    def _is_here(self, value: Any) -> bool:
+        """Say whether a row belongs to this subtask, by the stream's key."""
+        if self._partition_key is None:
+            return True
+        groups = KeyGroupAssigner(1, self.context.max_parallelism)
+        group = groups.key_group_of(self._partition_key(value))
+        return group in self.context.key_group_range.key_groups
 
     def close(self) -> Pending:
         """Cancel the calls that are being made, then release what the function has."""

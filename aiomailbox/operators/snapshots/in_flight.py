@@ -19,9 +19,19 @@ _CONTROLS: Final = "held-controls"
 
 
 def with_held_elements(
-    own: OperatorStateSnapshot, elements: Iterable[_Element]
+    own: OperatorStateSnapshot,
+    elements: Iterable[_Element],
+    *,
+    follow_keys: bool = False,
 ) -> OperatorStateSnapshot:
-    """Return what an operator keeps, with what it holds back, in order."""
+    """Return what an operator keeps, with what it holds back, in order.
+
+    Args:
+        own: What it keeps besides.
+        elements: What it holds back.
+        follow_keys: Whether each subtask is to get all records when the parallelism
+            changes, because it knows which are its own; if not, they are split.
+    """
     records: list[HeldRecord] = []
     controls: list[tuple[int, int | str]] = []
     for element in elements:
@@ -31,7 +41,8 @@ def with_held_elements(
             controls.append((len(records), element.value))
         else:
             records.append(element)
-    own = own.with_list(_RECORDS, records)
+    mode = RedistributionMode.MERGE if follow_keys else RedistributionMode.SPLIT
+    own = own.with_list(_RECORDS, records, mode)
     if not controls:
         return own
     places = (len(records), tuple(controls))

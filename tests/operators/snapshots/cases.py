@@ -567,6 +567,15 @@ def cases() -> list[Case]:
             ),
             async_steps,
         ),
+        Case(
+            AsyncMapOperator,
+            lambda: AsyncMapOperator(
+                slow, concurrency=4, buffer=100, partition_key=key_of
+            ),
+            async_steps,
+            keys=(key_of,),
+            name="of a keyed stream",
+        ),
         keyed(
             KeyedReduceOperator,
             lambda: KeyedReduceOperator(

@@ -28,6 +28,7 @@ from aiomailbox.operators import (
     encode_snapshot,
     redistribute,
 )
+from aiomailbox.operators.async_io import AsyncMapOperator
 from aiomailbox.records import StreamRecord
 from aiomailbox.state import HeapStateBackend, RocksDBStateBackend
 from aiomailbox.testing import OperatorHarness
@@ -245,6 +246,13 @@ def order_of(case: Case) -> Callable[[list[Any]], Any]:
     return between_watermarks if case.keys else list
 
 
+def is_ordered_by_key(elements: list[Any]) -> bool:
+    """Say whether the results of each key's rows are in the order of the rows."""
+    rows = [one.value[0] for one in elements if isinstance(one, StreamRecord)]
+    numbers = [[row.number for row in rows if row.key == key] for key in "abc"]
+    return all(each == sorted(each) for each in numbers)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 async def test_wherever_it_is_cut_it_goes_on_as_if_it_had_not_been(case: Case) -> None:
     expected = await uninterrupted(case, HEAP)
@@ -267,6 +275,8 @@ async def test_keys_go_on_wherever_they_come_to(case: Case) -> None:
     ):
         found = await interrupted(case, HEAP, cuts, parallelisms)
         assert in_any_order(found) == expected, f"{parallelisms} cut at {cuts}"
+        if case.kind is AsyncMapOperator:
+            assert is_ordered_by_key(found)
 
 
 @pytest.mark.parametrize("case", KEYED, ids=str)
