@@ -39,7 +39,9 @@ KEYED = [case for case in CASES if case.keys]
 # What others derive from.
 BASES = {
     "AggregateWindowsOperator",
+    "CoFunctionOperator",
     "CoInputsOperator",
+    "FunctionOperator",
     "KeyedFunctionOperator",
     "KeyedJoinOperator",
     "RollingOperator",
