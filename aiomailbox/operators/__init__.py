@@ -54,6 +54,7 @@ from aiomailbox.operators.core.contract import (
     Operator,
     Output,
     Pending,
+    awaited,
     in_turn,
     then,
 )
@@ -282,6 +283,7 @@ __all__ = [
     "WatchedOutput",
     "WithLatestOperator",
     "aggregates",
+    "awaited",
     "callable_kind",
     "can_merge",
     "check_aggregate",

@@ -19,7 +19,10 @@ from aiomailbox.windowing.co_group import (
     mark_first,
     mark_second,
 )
-from aiomailbox.windowing.continuous import ContinuousProcessingTimeTrigger
+from aiomailbox.windowing.continuous import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+)
 from aiomailbox.windowing.evictors import (
     CountEvictor,
     DeltaEvictor,
@@ -54,7 +57,6 @@ from aiomailbox.windowing.time_window import (
 )
 from aiomailbox.windowing.trigger import Trigger, TriggerContext, TriggerResult
 from aiomailbox.windowing.triggers import (
-    ContinuousEventTimeTrigger,
     CountTrigger,
     DeltaTrigger,
     EndOfStreamTrigger,

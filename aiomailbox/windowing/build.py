@@ -29,7 +29,7 @@ from aiomailbox.windowing.contents import (
 from aiomailbox.windowing.emitter import WindowEmitter
 from aiomailbox.windowing.evictors import Evictor
 from aiomailbox.windowing.functions import check_window_function
-from aiomailbox.windowing.incremental import ReduceAggregate
+from aiomailbox.windowing.incremental import AsyncReduce, ReduceAggregate
 from aiomailbox.windowing.operator import WindowOperator
 from aiomailbox.windowing.panes import PanedAggregateOperator, may_share_panes
 from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
@@ -155,17 +155,3 @@ def _folding(reduce: Any, aggregate: Any, *, merging: bool) -> Any:
             "Define merge(first, second).",
         )
     return check_aggregate(aggregate)
-
-
-class AsyncReduce(ReduceAggregate):
-    """An ``async def`` reduce function in the form of an aggregate function."""
-
-    __slots__ = ()
-
-    async def add(self, value: Any, accumulator: Any) -> Any:
-        """Return ``value``, folded into what is there."""
-        return (
-            value
-            if accumulator is None
-            else await self.reduce_function(accumulator, value)
-        )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from aiomailbox.operators import Pending, is_async_aggregate, undoable
+from aiomailbox.operators import Pending, awaited, is_async_aggregate, undoable
 from aiomailbox.records import StreamRecord
 from aiomailbox.state import (
     KeyedStateStore,
@@ -218,9 +217,3 @@ class ListedContents(WindowContents):
         records = self._table.get(key, window)
         records.pop()
         self._put_back(key, window, records or None)
-
-
-async def awaited(result: Any) -> Any:
-    """Return a result, or what it gives when it is awaited."""
-    waiting: Awaitable[Any] | Any = result
-    return await waiting if inspect.isawaitable(waiting) else waiting

@@ -1,18 +1,125 @@
-"""The trigger that fires at regular wall-clock times."""
+"""Triggers that fire at regular times."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Self
 
 from aiomailbox.durations import duration_ms
-from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.policies import check_count
+from aiomailbox.records import MIN_TIMESTAMP
 from aiomailbox.state import ReducingStateDescriptor
 from aiomailbox.windowing.time_window import Window
 from aiomailbox.windowing.trigger import Trigger, TriggerContext, TriggerResult
 
 
-class ContinuousProcessingTimeTrigger(Trigger):
+class _ContinuousTrigger(Trigger):
+    """Has one planned firing per window, and plans the next one when that has come.
+
+    Args:
+        interval_ms: Milliseconds between firings, at least 1.
+
+    Raises:
+        InvalidArgumentError: If the interval is shorter.
+        WrongTypeError: If it is not an int.
+    """
+
+    _next: ClassVar[ReducingStateDescriptor]
+
+    def __init__(self, interval_ms: int) -> None:
+        self.interval_ms = check_count(interval_ms, "interval")
+
+    @classmethod
+    def of(cls, interval: timedelta | float) -> Self:
+        """Return a trigger that fires every ``interval``."""
+        return cls(duration_ms(interval, "interval"))
+
+    def on_merge(self, window: Window, context: TriggerContext) -> None:
+        """Keep the earliest of the planned firings."""
+        context.merge_state(self._next)
+        planned = context.get_reducing(self._next).get()
+        if planned is not None:
+            self._register(planned, context)
+
+    def clear(self, window: Window, context: TriggerContext) -> None:
+        """Forget the planned firing."""
+        following = context.get_reducing(self._next)
+        planned = following.get()
+        if planned is not None:
+            self._delete(planned, context)
+            following.clear()
+
+    def _register(self, timestamp: int, context: TriggerContext) -> None:
+        raise TypeError(f"{type(self).__name__} does not define _register")
+
+    def _delete(self, timestamp: int, context: TriggerContext) -> None:
+        raise TypeError(f"{type(self).__name__} does not define _delete")
+
+    def _has_plan(self, context: TriggerContext) -> bool:
+        return context.get_reducing(self._next).get() is not None
+
+    def _plan(self, after: int, window: Window, context: TriggerContext) -> None:
+        planned = min(after + self.interval_ms, window.max_timestamp)
+        context.get_reducing(self._next).add(planned)
+        self._register(planned, context)
+
+    def _has_come(self, timestamp: int, context: TriggerContext) -> bool:
+        """Say whether this is the planned firing, and forget it if so."""
+        following = context.get_reducing(self._next)
+        if following.get() != timestamp:
+            return False
+        following.clear()
+        return True
+
+
+class ContinuousEventTimeTrigger(_ContinuousTrigger):
+    """Fires at regular event times, and at the window's end.
+
+    The first record of a window decides from when on; records with earlier event times
+    that arrive later do not bring it forward.
+
+    Args:
+        interval_ms: Milliseconds between firings, at least 1.
+
+    Concept:
+        Flink, ``ContinuousEventTimeTrigger``.
+    """
+
+    _next = ReducingStateDescriptor("trigger-next-fire", min)
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire if the window has ended; else see that a firing is planned."""
+        if window.max_timestamp <= context.current_watermark:
+            return TriggerResult.FIRE
+        context.register_event_time_timer(window.max_timestamp)
+        if not self._has_plan(context):
+            now = MIN_TIMESTAMP if timestamp is None else timestamp
+            # Before the epoch Flink rounds up here, as Java's remainder does.
+            past = now % self.interval_ms if now >= 0 else -(-now % self.interval_ms)
+            self._plan(now - past, window, context)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire at the end and at the planned time, and plan the next."""
+        if timestamp == window.max_timestamp:
+            return TriggerResult.FIRE
+        if not self._has_come(timestamp, context):
+            return TriggerResult.CONTINUE
+        self._plan(timestamp, window, context)
+        return TriggerResult.FIRE
+
+    def _register(self, timestamp: int, context: TriggerContext) -> None:
+        context.register_event_time_timer(timestamp)
+
+    def _delete(self, timestamp: int, context: TriggerContext) -> None:
+        context.delete_event_time_timer(timestamp)
+
+
+class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     """Fires at regular wall-clock times, and at the window's end.
 
     Firings are at multiples of the interval; the first record of a window decides from
@@ -32,25 +139,13 @@ class ContinuousProcessingTimeTrigger(Trigger):
         5000
     """
 
-    _NEXT: Final = ReducingStateDescriptor("trigger-next-wall-clock-fire", min)
-
-    def __init__(self, interval_ms: int) -> None:
-        if interval_ms < 1:
-            raise InvalidArgumentError(
-                "interval", f"{interval_ms} ms are less than 1 ms", "Use a longer one."
-            )
-        self.interval_ms = interval_ms
-
-    @classmethod
-    def of(cls, interval: timedelta | float) -> ContinuousProcessingTimeTrigger:
-        """Return a trigger that fires every ``interval``."""
-        return cls(duration_ms(interval, "interval"))
+    _next = ReducingStateDescriptor("trigger-next-wall-clock-fire", min)
 
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
     ) -> TriggerResult:
         """See that a firing is planned."""
-        if context.get_reducing(self._NEXT).get() is None:
+        if not self._has_plan(context):
             now = context.current_processing_time()
             self._plan(now - now % self.interval_ms, window, context)
         return TriggerResult.CONTINUE
@@ -59,30 +154,14 @@ class ContinuousProcessingTimeTrigger(Trigger):
         self, timestamp: int, window: Window, context: TriggerContext
     ) -> TriggerResult:
         """Fire at the planned time, and plan the next until the window's end."""
-        following = context.get_reducing(self._NEXT)
-        if following.get() != timestamp:
+        if not self._has_come(timestamp, context):
             return TriggerResult.CONTINUE
-        following.clear()
         if timestamp < window.max_timestamp:
             self._plan(timestamp, window, context)
         return TriggerResult.FIRE
 
-    def on_merge(self, window: Window, context: TriggerContext) -> None:
-        """Keep the earliest of the planned firings."""
-        context.merge_state(self._NEXT)
-        planned = context.get_reducing(self._NEXT).get()
-        if planned is not None:
-            context.register_processing_time_timer(planned)
+    def _register(self, timestamp: int, context: TriggerContext) -> None:
+        context.register_processing_time_timer(timestamp)
 
-    def clear(self, window: Window, context: TriggerContext) -> None:
-        """Forget the planned firing."""
-        following = context.get_reducing(self._NEXT)
-        planned = following.get()
-        if planned is not None:
-            context.delete_processing_time_timer(planned)
-            following.clear()
-
-    def _plan(self, after: int, window: Window, context: TriggerContext) -> None:
-        planned = min(after + self.interval_ms, window.max_timestamp)
-        context.get_reducing(self._NEXT).add(planned)
-        context.register_processing_time_timer(planned)
+    def _delete(self, timestamp: int, context: TriggerContext) -> None:
+        context.delete_processing_time_timer(timestamp)

@@ -10,12 +10,12 @@ from aiomailbox.operators import (
     Collector,
     MutationCheck,
     Pending,
+    awaited,
     is_async_aggregate,
     is_closing,
     undoable,
 )
 from aiomailbox.records import StreamRecord
-from aiomailbox.windowing.contents import awaited
 from aiomailbox.windowing.functions import ProcessWindowContext
 from aiomailbox.windowing.incremental import window_result
 from aiomailbox.windowing.time_window import Window

@@ -71,6 +71,20 @@ class ReduceAggregate(Undoable):
         return second if first is None else self.reduce_function(first, second)
 
 
+class AsyncReduce(ReduceAggregate):
+    """An ``async def`` reduce function in the form of an aggregate function."""
+
+    __slots__ = ()
+
+    async def add(self, value: Any, accumulator: Any) -> Any:
+        """Return ``value``, folded into what is there."""
+        return (
+            value
+            if accumulator is None
+            else await self.reduce_function(accumulator, value)
+        )
+
+
 def watch_reduce(aggregate: Any, check: MutationCheck | None) -> None:
     """Let a reduce function raise if it changes what it is given."""
     if check is not None and isinstance(aggregate, ReduceAggregate):

@@ -15,12 +15,13 @@ from aiomailbox.operators import (
     Mark,
     Pending,
     StatefulOperator,
+    awaited,
     then,
 )
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Run
 from aiomailbox.state import ValueStateDescriptor
 from aiomailbox.windowing.co_group import JoinFunction
-from aiomailbox.windowing.contents import WindowContents, awaited
+from aiomailbox.windowing.contents import WindowContents
 from aiomailbox.windowing.emitter import Failing, WindowEmitter
 from aiomailbox.windowing.failures import WindowFailures
 from aiomailbox.windowing.functions import ProcessWindowContext
@@ -392,7 +393,9 @@ class WindowOperator(StatefulOperator):
             result = ask(timestamp, window, self._ask)
             check_result(result, self._trigger, ask.__name__, window)
         except USER_ERRORS as error:
-            self._window_failed(key, window, error)
+            if self._log is not None:
+                self._log.undo()
+            self._failures.take_window(key, window, [], error)
             return TriggerResult.CONTINUE
         if self._log is not None:
             self._log.clear()
@@ -412,19 +415,14 @@ class WindowOperator(StatefulOperator):
             self._trigger.clear(window, self._ask)
             pending = self._emitter.clear(window)
         except USER_ERRORS as error:
-            self._window_failed(key, window, error)
-            return None
+            self._failures.take_window(key, window, [], error)
+            pending = None
         if self._log is not None:
+            # The window is over, whatever of it could be forgotten.
             self._log.clear()
         if pending is None:
             return None
         return self._finish_firing(pending, None, key, window, [])
-
-    def _window_failed(self, key: Any, window: Any, error: BaseException) -> None:
-        """Do what ``on_error`` says with a window whose trigger failed."""
-        if self._log is not None:
-            self._log.undo()
-        self._failures.take_window(key, window, [], error)
 
     def _fire(self, key: Any, window: Any, state_window: Any) -> Pending:
         """Emit what a window holds; if that fails, the firing is over all the same."""

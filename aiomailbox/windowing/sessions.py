@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import BadResultError, InvalidArgumentError, UsageError
@@ -41,6 +41,16 @@ class _SessionWindows(MergingWindowAssigner):
             )
         self._gap_ms = gap_ms
 
+    @classmethod
+    def with_gap(cls, gap: Duration) -> Self:
+        """Return sessions with one gap, a timedelta or a number of seconds."""
+        return cls(signed_ms(gap, "gap"))
+
+    @classmethod
+    def with_dynamic_gap(cls, gap: Callable[[Any], Duration]) -> Self:
+        """Return sessions whose gap is what a function of the record returns."""
+        return cls(DynamicGap(gap))
+
     @property
     def gap_ms(self) -> Gap:
         """Milliseconds, or a function of a record that returns them."""
@@ -72,18 +82,6 @@ class EventTimeSessionWindows(_SessionWindows):
 
     is_event_time = True
 
-    @classmethod
-    def with_gap(cls, gap: Duration) -> EventTimeSessionWindows:
-        """Return sessions with one gap, a timedelta or a number of seconds."""
-        return cls(signed_ms(gap, "gap"))
-
-    @classmethod
-    def with_dynamic_gap(
-        cls, gap: Callable[[Any], Duration]
-    ) -> EventTimeSessionWindows:
-        """Return sessions whose gap is what a function of the record returns."""
-        return cls(DynamicGap(gap))
-
     def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
         """Return the session that the record would have on its own."""
         begin_ms = required_timestamp(timestamp) if timestamp is None else timestamp
@@ -105,18 +103,6 @@ class ProcessingTimeSessionWindows(_SessionWindows):
     """
 
     is_event_time = False
-
-    @classmethod
-    def with_gap(cls, gap: Duration) -> ProcessingTimeSessionWindows:
-        """Return sessions with one gap, a timedelta or a number of seconds."""
-        return cls(signed_ms(gap, "gap"))
-
-    @classmethod
-    def with_dynamic_gap(
-        cls, gap: Callable[[Any], Duration]
-    ) -> ProcessingTimeSessionWindows:
-        """Return sessions whose gap is what a function of the record returns."""
-        return cls(DynamicGap(gap))
 
     def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
         """Return the session that the record would have on its own."""

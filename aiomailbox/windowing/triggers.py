@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from operator import add
 from typing import Any, Final
 
-from aiomailbox.durations import duration_ms
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators import check_sync_function
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.policies import check_count
+from aiomailbox.records import MAX_TIMESTAMP
 from aiomailbox.state import ReducingStateDescriptor, ValueStateDescriptor
 from aiomailbox.windowing.time_window import Window
 from aiomailbox.windowing.trigger import (
@@ -102,8 +101,7 @@ class CountTrigger(Trigger):
     _SEEN: Final = ReducingStateDescriptor("trigger-count", add)
 
     def __init__(self, count: int) -> None:
-        _check_positive_int(count, "count")
-        self.count = count
+        self.count = check_count(count, "count")
 
     @classmethod
     def of(cls, count: int) -> CountTrigger:
@@ -128,79 +126,6 @@ class CountTrigger(Trigger):
     def clear(self, window: Window, context: TriggerContext) -> None:
         """Forget the count."""
         context.get_reducing(self._SEEN).clear()
-
-
-class ContinuousEventTimeTrigger(Trigger):
-    """Fires at regular event times, and at the window's end.
-
-    The first record of a window decides from when on; records with earlier event times
-    that arrive later do not bring it forward.
-
-    Args:
-        interval_ms: Milliseconds between firings, at least 1.
-
-    Concept:
-        Flink, ``ContinuousEventTimeTrigger``.
-    """
-
-    _NEXT: Final = ReducingStateDescriptor("trigger-next-fire", min)
-
-    def __init__(self, interval_ms: int) -> None:
-        _check_positive_int(interval_ms, "interval")
-        self.interval_ms = interval_ms
-
-    @classmethod
-    def of(cls, interval: timedelta | float) -> ContinuousEventTimeTrigger:
-        """Return a trigger that fires every ``interval``."""
-        return cls(duration_ms(interval, "interval"))
-
-    def on_element(
-        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
-    ) -> TriggerResult:
-        """Fire if the window has ended; else see that a firing is planned."""
-        if window.max_timestamp <= context.current_watermark:
-            return _FIRE
-        context.register_event_time_timer(window.max_timestamp)
-        following = context.get_reducing(self._NEXT)
-        if following.get() is None:
-            now = MIN_TIMESTAMP if timestamp is None else timestamp
-            # Before the epoch Flink rounds up here, as Java's remainder does.
-            past = now % self.interval_ms if now >= 0 else -(-now % self.interval_ms)
-            self._plan(now - past, window, context)
-        return _CONTINUE
-
-    def on_event_time(
-        self, timestamp: int, window: Window, context: TriggerContext
-    ) -> TriggerResult:
-        """Fire at the end and at the planned time, and plan the next."""
-        if timestamp == window.max_timestamp:
-            return _FIRE
-        following = context.get_reducing(self._NEXT)
-        if following.get() != timestamp:
-            return _CONTINUE
-        following.clear()
-        self._plan(timestamp, window, context)
-        return _FIRE
-
-    def on_merge(self, window: Window, context: TriggerContext) -> None:
-        """Keep the earliest of the planned firings."""
-        context.merge_state(self._NEXT)
-        planned = context.get_reducing(self._NEXT).get()
-        if planned is not None:
-            context.register_event_time_timer(planned)
-
-    def clear(self, window: Window, context: TriggerContext) -> None:
-        """Forget the planned firing."""
-        following = context.get_reducing(self._NEXT)
-        planned = following.get()
-        if planned is not None:
-            context.delete_event_time_timer(planned)
-            following.clear()
-
-    def _plan(self, after: int, window: Window, context: TriggerContext) -> None:
-        planned = min(after + self.interval_ms, window.max_timestamp)
-        context.get_reducing(self._NEXT).add(planned)
-        context.register_event_time_timer(planned)
 
 
 class PurgingTrigger(Trigger):
@@ -352,10 +277,3 @@ class DeltaTrigger(Trigger):
 
 def _purging(result: TriggerResult) -> TriggerResult:
     return TriggerResult.FIRE_AND_PURGE if result is _FIRE else result
-
-
-def _check_positive_int(value: Any, parameter: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise WrongTypeError(parameter, f"{value!r} is not an int")
-    if value < 1:
-        raise InvalidArgumentError(parameter, f"{value} is less than 1")

@@ -22,11 +22,11 @@ from aiomailbox.windowing.assigners import (
     WindowAssigner,
     WindowStagger,
 )
+from aiomailbox.windowing.continuous import ContinuousEventTimeTrigger
 from aiomailbox.windowing.evictors import Evictor
 from aiomailbox.windowing.sessions import EventTimeSessionWindows
 from aiomailbox.windowing.trigger import Trigger
 from aiomailbox.windowing.triggers import (
-    ContinuousEventTimeTrigger,
     EventTimeTrigger,
     ProcessingTimeTrigger,
     PurgingTrigger,

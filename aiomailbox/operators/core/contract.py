@@ -89,6 +89,12 @@ async def _rest_in_turn(
             await following
 
 
+async def awaited(result: Any) -> Any:
+    """Return a result, or what it gives if it has to be awaited."""
+    waiting: Awaitable[Any] | Any = result
+    return await waiting if inspect.isawaitable(waiting) else waiting
+
+
 class Output(Protocol):
     """Where an operator's results go: the next operator, a writer, or both.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from operator import length_hint
 from types import CoroutineType
@@ -20,7 +19,7 @@ from aiomailbox.operators.core.callables import (
     is_async_callable,
     refuse_coroutine,
 )
-from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.core.contract import Pending, awaited, then
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import (
     USER_ERRORS,
@@ -317,12 +316,8 @@ class KeyedAggregateOperator(RollingOperator):
         aggregate = self._undoable or self._aggregate
         accumulator = self._table.get(key)
         if accumulator is None:
-            accumulator = await _awaited(aggregate.create_accumulator())
-        accumulator = await _awaited(aggregate.add(value, accumulator))
-        result = await _awaited(aggregate.get_result(accumulator))
+            accumulator = await awaited(aggregate.create_accumulator())
+        accumulator = await awaited(aggregate.add(value, accumulator))
+        result = await awaited(aggregate.get_result(accumulator))
         self._table.put(key, accumulator)
         return result
-
-
-async def _awaited(result: Any) -> Any:
-    return await result if inspect.isawaitable(result) else result
