@@ -78,7 +78,7 @@ class CollectionSource:
     def __init__(
         self, values: Iterable[Any], timestamps: Sequence[int] | None = None
     ) -> None:
-        if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        if isinstance(values, str | bytes) or not hasattr(type(values), "__iter__"):
             raise WrongTypeError(
                 "values",
                 f"{type(values).__name__} is not a collection of records",
@@ -203,7 +203,8 @@ class Reopenable:
     """
 
     def __init__(self, iterable: Any, iterates: str, advances: str, kind: str) -> None:
-        self.is_factory = not hasattr(iterable, iterates)
+        # Of its type, as iter() looks: a class of iterables is a function that makes one.
+        self.is_factory = not hasattr(type(iterable), iterates)
         if self.is_factory and not callable(iterable):
             raise WrongTypeError(
                 "iterable",
@@ -211,7 +212,7 @@ class Reopenable:
                 "Pass e.g. a generator function.",
             )
         self._iterable = iterable
-        self._is_once = not self.is_factory and hasattr(iterable, advances)
+        self._is_once = not self.is_factory and hasattr(type(iterable), advances)
         self._is_used = False
 
     def open(self, position: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 from typing import Any
 
@@ -98,6 +99,23 @@ async def test_an_iterable_that_is_no_iterator_runs_again(drive: Any) -> None:
     source = CollectionSource({"a": 1})
     for _ in range(2):
         assert await drive(source).read() == ["a"]
+
+
+async def test_a_class_is_a_function_that_makes_an_iterable(drive: Any) -> None:
+    """A class of iterators has their methods, and is none itself."""
+    forever = drive(IteratorSource(itertools.count, bounded=False), records_max=3)
+    assert await forever.read(runs_max=2) == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(WrongTypeError, match="values"):
+        CollectionSource(list)  # type: ignore[arg-type]
+
+
+async def test_an_enumeration_is_a_collection_of_its_members(drive: Any) -> None:
+    class Color(enum.Enum):
+        RED = 1
+        BLUE = 2
+
+    assert await drive(IteratorSource(Color)).read() == [Color.RED, Color.BLUE]
+    assert await drive(CollectionSource(Color)).read() == [Color.RED, Color.BLUE]
 
 
 def test_wrong_arguments_are_named() -> None:

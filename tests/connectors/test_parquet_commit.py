@@ -297,3 +297,36 @@ async def test_a_file_that_may_not_grow_fails_the_job_and_leaves_the_old_data(
     assert ended.stderr == ""
     assert rows(target) == [0, 1, 2]
     assert os.listdir(tmp_path) == ["out"]
+
+
+WORKING = """
+import itertools, sys
+from aiomailbox.connectors.collection import IteratorSource
+import aiomailbox as am
+
+env = am.StreamExecutionEnvironment(parallelism=2)
+env.deployment = am.Processes(2)
+source = IteratorSource(itertools.count, bounded=False)
+records = env.from_source(source).rebalance().map(lambda n: {"n": n})
+records.sink_to(am.ParquetSink(sys.argv[1], mode="overwrite", rows_per_file=100))
+am.run(env.execute())
+"""
+
+
+@pytest.mark.timeout(120)
+async def test_what_worker_processes_of_a_killed_program_wrote_is_swept(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "out"
+    await writing(target, range(3)).execute()
+    with subprocess.Popen([sys.executable, "-c", WORKING, str(target)]) as program:
+        while len(list(tmp_path.glob(".out*/*/*.parquet"))) < 20:
+            assert program.poll() is None
+            await asyncio.sleep(0.02)
+        program.kill()
+    assert rows(target) == [0, 1, 2]
+    await writing(target, range(5), "overwrite").execute()
+    assert rows(target) == list(range(5))
+    # What a worker wrote in its last moment goes with the next job.
+    await writing(target, range(6), "overwrite").execute()
+    assert os.listdir(tmp_path) == ["out"]
