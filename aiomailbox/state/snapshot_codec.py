@@ -359,6 +359,10 @@ class _KeyGroups(Mapping[int, dict[int, list[tuple[Any, ...]]]]):
     def __len__(self) -> int:
         return len(self._groups)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What travels are the contents, to a subtask that reads them anyway.
+        return dict, (dict(self),)
+
     def _entries(
         self, position: int, rows: list[tuple[bytes, bytes]]
     ) -> Iterator[tuple[Any, ...]]:

@@ -289,6 +289,10 @@ class _TimerGroups(Mapping[int, _Rows]):
     def __len__(self) -> int:
         return len(self._groups)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What travels are the contents, to a subtask that reads them anyway.
+        return dict, (dict(self),)
+
 
 def _timer(timestamp: Any, key: Any, namespace: Any) -> tuple[int, Any, Any]:
     try:

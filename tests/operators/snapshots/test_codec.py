@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -96,6 +97,13 @@ def test_it_is_made_bytes_in_a_thread_while_its_store_goes_on() -> None:
             table.get(f"key {number}").append("later")
             table.put(f"new {number}", [number])
         assert encoding.result() == expected
+
+
+def test_what_was_read_from_bytes_travels_to_another_process() -> None:
+    timers = {"timers": TimerSnapshot(128, {3: [(1, "k", None)]})}
+    snapshot = OperatorSnapshot((filled(10).snapshot(),), timers=timers)
+    read = decode_snapshot(encode_snapshot(snapshot))
+    assert pickle.loads(pickle.dumps(read)) == snapshot
 
 
 def test_a_new_subtask_reads_only_what_is_its_own() -> None:

@@ -41,6 +41,7 @@ BASES = {
     "AggregateWindowsOperator",
     "CoFunctionOperator",
     "CoInputsOperator",
+    "ElementOperator",
     "FunctionOperator",
     "KeyedFunctionOperator",
     "KeyedJoinOperator",
