@@ -26,7 +26,8 @@ class JobConfig:
         buffer_debloat: Whether buffers from other processes get smaller where a task is
             slow, so that what is on its way takes it no longer than wished.
         buffer_debloat_target_ms: How long that is, at least 1.
-        cancel_timeout_s: How long clean-up of a task may take.
+        cancel_timeout_s: How long a task may take to end, clean-up included, once it is
+            told to; a sixth of it passes between two interrupts.
         heartbeat_timeout_s: How long a worker process may give no sign of life before
             it is killed and the job fails; at least 3, infinite for as long as it
             likes. A function that keeps the process busy is no silence; one call of C

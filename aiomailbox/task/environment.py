@@ -36,7 +36,7 @@ class TaskEnvironment:
         request_split: Asks the enumerator of this task's source for a split.
         alignment: Finds the job-wide group of sources that wait for each other.
         state_backend: Makes the stores of operators with keys.
-        cancel_timeout_s: How long clean-up may take.
+        cancel_timeout_s: How long the task may take to end once it is told to.
         check_mutations: Whether records are watched that were emitted.
     """
 

@@ -298,3 +298,81 @@ async def test_a_job_whose_function_swallows_its_cancellation_ends_all_the_same(
             assert asyncio.get_running_loop().time() - start < 32
     assert f"'stubborn' (uid 's-1') at {__file__}:{line}" in str(caught.value)
     assert_nothing_left()
+
+
+@pytest.mark.parametrize("moment", ["at once", "later", "while it is closed"])
+@pytest.mark.parametrize(
+    "kind",
+    [asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit, "group"],
+)
+async def test_an_iterable_that_raises_what_is_no_exception_fails_the_job(
+    env: Env, assert_nothing_left: NothingLeft, kind: Any, moment: str
+) -> None:
+    """Because something that it awaited was cancelled, for example."""
+
+    class Items:
+        def __init__(self) -> None:
+            self.left = 0 if moment == "at once" else 3
+            self.closed = 0
+
+        def __aiter__(self) -> Items:
+            return self
+
+        def fail(self) -> None:
+            if kind == "group":
+                raise BaseExceptionGroup("several", [asyncio.CancelledError()])
+            raise kind
+
+        async def __anext__(self) -> int:
+            if self.left:
+                self.left -= 1
+                return self.left
+            if moment == "while it is closed":
+                raise StopAsyncIteration
+            await asyncio.sleep(0.1)
+            self.fail()
+            raise AssertionError
+
+        async def aclose(self) -> None:
+            self.closed += 1
+            if moment == "while it is closed":
+                self.fail()
+
+    items = Items()
+    raised: list[BaseException] = []
+
+    async def run() -> None:
+        try:
+            stream = env.from_async_iterable(items, name="items")
+            async with asyncio.timeout(100):
+                await stream.collect()
+        except BaseException as error:
+            raised.append(error)
+
+    await asyncio.ensure_future(run())
+    (error,) = raised
+    if kind in {KeyboardInterrupt, SystemExit}:
+        assert isinstance(error, kind)
+        told = "\n".join(error.__notes__)
+    else:
+        assert isinstance(error, am.JobFailedError)
+        told = str(error)
+    assert "operator 'items' (uid None)" in told
+    assert f"{__file__}:" in told
+    assert items.closed == 1
+    assert_nothing_left()
+
+
+async def test_who_cancels_the_task_of_an_iterable_fails_the_job(env: Env) -> None:
+    async def forever() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.sleep(10**6)
+
+    env.from_async_iterable(forever, name="items").sink_to(lambda n: None)
+    with pytest.raises(am.JobFailedError, match=r"'items'.*CancelledError"):
+        async with env.start() as job:
+            await asyncio.sleep(1)
+            for task in asyncio.all_tasks():
+                if task.get_name() == "async iterable":
+                    task.cancel()
+            await asyncio.wait_for(job.result(), 100)

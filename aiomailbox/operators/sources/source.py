@@ -139,6 +139,9 @@ class SplitEnumerator(Protocol[SplitT]):
 class SourceReader(Protocol[SplitT]):
     """Reads splits; lives in a task and is called from its mailbox only.
 
+    A reader that takes what nobody else can read again, ahead of what it emits, has a
+    method ``stop()``: it takes no more, emits what it has, and says that its input ended.
+
     Attributes:
         availability: True when `poll_next` may find something.
     """

@@ -415,22 +415,27 @@ def check_nothing_left(case: Case) -> None:
     assert threading.active_count() <= 2
 
 
+# A process takes a second to start: each hook with some, each kind somewhere.
 PAIRS = [
-    *itertools.product(
-        [
-            "create_reader",
-            "poll_next",
-            "open*",
-            "process_element",
-            "close*",
-            "__aexit__",
-        ],
-        ["ValueError", "StopIteration", "CancelledError", "SystemExit", "Broken"],
-    ),
-    *itertools.product(
-        ["handle_split_request", "write_run", "commit", "end*"],
-        ["StopIteration", "CancelledError", "Broken"],
-    ),
+    ("create_reader", "StopIteration"),
+    ("poll_next", "CancelledError"),
+    ("poll_next", "SystemExit"),
+    ("map", "GeneratorExit"),
+    ("async map*", "CancelledError"),
+    ("key_by", "StopIteration"),
+    ("open*", "Broken"),
+    ("process_element", "KeyboardInterrupt"),
+    ("process_element*", "group"),
+    ("finish*", "ValueError"),
+    ("close*", "SystemExit"),
+    ("close*", "CancelledError"),
+    ("__aexit__", "SystemExit"),
+    ("__aexit__", "StopAsyncIteration"),
+    ("handle_split_request", "StopIteration"),
+    ("write_run", "StopIteration"),
+    ("close (writer)*", "GeneratorExit"),
+    ("commit*", "CancelledError"),
+    ("end*", "Broken"),
 ]
 
 
@@ -442,7 +447,6 @@ async def test_processes(
 ) -> None:
     """The fixture checks that no process and no file stays."""
     case = Case(hook, KINDS[kind], tmp_path / "journal")
-    env.set_parallelism(1) if hasattr(env, "set_parallelism") else None
     env.deployment = am.Processes(1)
     build(env, case)
     with pytest.raises(am.JobFailedError) as caught:
@@ -451,11 +455,36 @@ async def test_processes(
     case.check_closed_once()
 
 
+@pytest.mark.real_time
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("hook", "kind"), [("close*", "SystemExit"), ("close (reader)", "CancelledError")]
+)
+async def test_processes_while_cancelled_again(
+    env: am.StreamExecutionEnvironment, tmp_path: Path, hook: str, kind: str
+) -> None:
+    case = Case(hook, KINDS[kind], tmp_path / "journal", ends=False)
+    env.deployment = am.Processes(1)
+    build(env, case)
+    task = asyncio.ensure_future(env.execute())
+    async with asyncio.timeout(60):
+        while not case.journal.exists() or "opened writer" not in (
+            case.journal.read_text()
+        ):
+            await asyncio.sleep(0.02)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(asyncio.shield(task), 60)
+    case.check_closed_once()
+
+
 PROGRAM = """
 import asyncio, sys
 import aiomailbox as am
 
-where, swallow = sys.argv[1:3]
+where = sys.argv[1]
 
 async def numbers():
     number = 0
@@ -510,8 +539,15 @@ except BaseException as error:
 
 @pytest.mark.real_time
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("signals", [1, 2, 3])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "signals"),
+    [
+        (signal.SIGINT, 1),
+        (signal.SIGINT, 3),
+        (signal.SIGTERM, 1),
+        (signal.SIGTERM, 2),
+    ],
+)
 @pytest.mark.parametrize("where", ["close", "commit"])
 def test_a_signal(
     tmp_path: Path, where: str, number: signal.Signals, signals: int
@@ -520,7 +556,7 @@ def test_a_signal(
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
     process = subprocess.Popen(
-        [sys.executable, str(program), where, "no"],
+        [sys.executable, str(program), where],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

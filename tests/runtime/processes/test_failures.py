@@ -160,6 +160,55 @@ async def test_a_worker_that_hangs_is_killed_when_its_time_is_up(
     traces.check_none()
 
 
+async def test_a_function_that_swallows_its_cancellation_is_named_and_its_worker_ends(
+    env: am.StreamExecutionEnvironment, tmp_path: Path, traces: Any
+) -> None:
+    started = tmp_path / "started"
+
+    async def swallow(number: int) -> int:
+        started.touch()
+        while True:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                continue
+
+    line = swallow.__code__.co_firstlineno + 4
+    stream = env.from_collection(range(2)).map(swallow).name("stubborn").uid("s-1")
+    stream.sink_to(lambda n: None)
+    with pytest.raises(am.JobFailedError, match=r"took longer than 2\.0 s") as raised:
+        async with env.start() as job:
+            async with asyncio.timeout(50):
+                while not started.exists():
+                    await asyncio.sleep(0.02)
+            cancelled_at = time.monotonic()
+            await job.cancel()
+            assert time.monotonic() - cancelled_at < 10
+    assert f"'stubborn' (uid 's-1') at {__file__}:{line}" in str(raised.value)
+    traces.check_none()
+
+
+async def test_a_job_in_processes_is_stopped_and_commits(
+    env: am.StreamExecutionEnvironment, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    seen: list[int] = []
+    counting = env.from_collection(endless()).rebalance()
+    rows = counting.map(lambda n: {"number": n})
+    rows.sink_to(am.ParquetSink(tmp_path / "rows"))
+    rows.map(lambda row: row["number"]).sink_to(seen.append)
+    async with env.start() as job:
+        await running(job)
+        while not seen:
+            await asyncio.sleep(0.02)
+        await job.stop()
+        assert job.state is am.JobState.FINISHED
+    written = pq.read_table(tmp_path / "rows").column("number").to_pylist()
+    assert sorted(written) == sorted(seen) == list(range(len(seen)))
+
+
 async def test_a_module_that_ends_a_worker_while_it_loads_the_job(
     env: am.StreamExecutionEnvironment, tmp_path: Path, monkeypatch: Any
 ) -> None:
