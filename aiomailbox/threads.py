@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-import anyio
+from aiomailbox.supervision import outlast
 
-__all__ = ["run_in_thread"]
+__all__ = ["ThreadTurns", "run_in_thread"]
 
 T = TypeVar("T")
 
@@ -46,16 +47,7 @@ async def run_in_thread(call: Callable[..., T], *args: Any) -> T:
     result: Future[T] = Future()
     context = contextvars.copy_context()
     ended = loop.run_in_executor(None, context.run, _call, result, call, *args)
-    interrupt: asyncio.CancelledError | None = None
-    # Shielded too: a cancel scope would wake us in every iteration of the loop.
-    with anyio.CancelScope(shield=True):
-        while not ended.done():
-            try:
-                await asyncio.wait([ended])
-            except asyncio.CancelledError as error:
-                interrupt = error
-    if interrupt is not None:
-        raise interrupt
+    await outlast(ended)
     # Raises if the executor was shut down before it came to the call.
     ended.result()
     try:
@@ -63,6 +55,32 @@ async def run_in_thread(call: Callable[..., T], *args: Any) -> T:
     finally:
         # An exception has this frame in its traceback.
         del result
+
+
+class ThreadTurns:
+    """Calls in threads about one object: one after the other, whoever waits for them.
+
+    A waiter outlasts its thread unless its coroutine is closed by force. Even then the
+    next call begins when the one before has ended: it waits in its own thread.
+
+    Example:
+        >>> turns = ThreadTurns()
+        >>> asyncio.run(turns.run(sum, [1, 2]))
+        3
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    async def run(self, call: Callable[..., T], *args: Any) -> T:
+        """Call a function in a thread, in its turn; see `run_in_thread`."""
+        return await run_in_thread(self._run, call, args)
+
+    def _run(self, call: Callable[..., T], args: tuple[Any, ...]) -> T:
+        with self._lock:
+            return call(*args)
 
 
 def _call(result: Future[T], call: Callable[..., T], *args: Any) -> None:

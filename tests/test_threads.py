@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from typing import Any, NoReturn
@@ -10,7 +11,7 @@ from typing import Any, NoReturn
 import anyio
 import pytest
 
-from aiomailbox.threads import run_in_thread
+from aiomailbox.threads import ThreadTurns, run_in_thread
 
 pytestmark = pytest.mark.real_time
 
@@ -83,3 +84,32 @@ async def test_a_cancel_scope_does_not_wake_the_waiter_again_and_again() -> None
         loop.call_soon = soon  # type: ignore[method-assign]
     assert scope.cancelled_caught
     assert calls < 50
+
+
+async def test_a_turn_waits_for_the_one_before_whose_waiter_was_closed_by_force() -> (
+    None
+):
+    turns = ThreadTurns()
+    entered, may_end = threading.Event(), threading.Event()
+    log: list[str] = []
+
+    def first() -> None:
+        entered.set()
+        assert may_end.wait(10)
+        log.append("first")
+
+    async def given_up() -> None:
+        await turns.run(first)
+
+    waiter = given_up()
+    waiter.send(None)
+    while not entered.is_set():
+        await asyncio.sleep(0.001)
+    with contextlib.suppress(RuntimeError):
+        waiter.close()
+    second = asyncio.create_task(turns.run(log.append, "second"))
+    await asyncio.sleep(0.02)
+    assert (log, second.done()) == ([], False)
+    may_end.set()
+    await second
+    assert log == ["first", "second"]

@@ -10,7 +10,7 @@ from typing import Any
 from aiomailbox.errors import AioMailboxError, SinkError
 from aiomailbox.operators import CommitterContext
 from aiomailbox.storage import StagedDirectory
-from aiomailbox.threads import run_in_thread
+from aiomailbox.threads import ThreadTurns
 
 __all__ = ["ParquetCommitter"]
 
@@ -29,6 +29,7 @@ class ParquetCommitter:
     ) -> None:
         self._path = path
         self._directory = directory
+        self._turns = ThreadTurns()
         self._owner = f"job {context.job_name!r}"
 
     async def begin(self) -> None:
@@ -63,7 +64,7 @@ class ParquetCommitter:
 
     async def _run(self, step: Callable[[], None], remedy: str = "") -> None:
         try:
-            await run_in_thread(step)
+            await self._turns.run(step)
         except OSError as error:
             if isinstance(error, AioMailboxError):
                 raise

@@ -15,7 +15,7 @@ from aiomailbox.columnar import BatchMaker
 from aiomailbox.errors import RecordsRefusedError, RecordTypeError, SinkError
 from aiomailbox.operators import Pending
 from aiomailbox.records import Run
-from aiomailbox.threads import run_in_thread
+from aiomailbox.threads import ThreadTurns
 
 __all__ = ["ParquetWriter"]
 
@@ -52,6 +52,8 @@ class ParquetWriter:
         self._file_rows = 0
         self._file_count = 0
         self._finished: list[str] = []
+        self._turns = ThreadTurns()
+        self._has_written = False
 
     def write_run(self, run: Run) -> Pending:
         """Collect records; write when there are enough.
@@ -92,9 +94,7 @@ class ParquetWriter:
 
     def close(self) -> Pending:
         """Close the file; it stays where nobody looks."""
-        file, self._file = self._file, None
-        self._batches.clear()
-        return None if file is None else run_in_thread(_abandon, file)
+        return self._turns.run(self._abandon) if self._has_written else None
 
     def _collect(self, run: Run) -> dict[int, BaseException]:
         """Make batches of records; return why some do not fit, by their index."""
@@ -121,7 +121,8 @@ class ParquetWriter:
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         try:
-            await run_in_thread(work)
+            self._has_written = True
+            await self._turns.run(work)
         except OSError as error:
             raise SinkError(
                 f"cannot write Parquet into {str(self._staging)!r}: {error}"
@@ -145,6 +146,14 @@ class ParquetWriter:
         if self._file is None and not self._file_count:
             self._open_file(table.schema)
         self._close_file()
+
+    def _abandon(self) -> None:
+        file, self._file = self._file, None
+        self._batches.clear()
+        if file is not None:
+            # Nobody wants what a full disk did not take.
+            with contextlib.suppress(OSError):
+                file.close()
 
     def _take_table(self) -> pa.Table:
         collected, self._batches, self._rows = self._batches, [], 0
@@ -206,12 +215,6 @@ def _refuse(refused: dict[int, BaseException], seen: int, pending: Pending) -> P
 async def _raise_after(pending: Awaitable[None], error: Exception) -> None:
     await pending
     raise error
-
-
-def _abandon(file: pq.ParquetWriter) -> None:
-    # Nobody wants what a full disk did not take.
-    with contextlib.suppress(OSError):
-        file.close()
 
 
 def _sync(path: Path) -> None:
