@@ -399,6 +399,11 @@ class KeyedStream(
     ) -> DataStream[T]:
         """Fold the records of each key into one, and emit it after every record.
 
+        Args:
+            function: ``(reduced, record)`` → a new record. It changes neither of both:
+                what was reduced has been emitted.
+            on_error: What to do with a record for which it raises.
+
         Example:
             >>> import aiomailbox as am
             >>> env = am.StreamExecutionEnvironment()

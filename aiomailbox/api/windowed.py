@@ -108,7 +108,9 @@ class WindowedStream(Generic[K, T, StreamT]):
         """Fold the records of each window into one.
 
         Args:
-            function: Folds two records into one.
+            function: ``(reduced, record)`` → a new record; it changes neither of both. An
+                ``async def`` function is awaited for each record as it comes. Session
+                windows that merge are folded too: let it be associative.
             window_function: Gets the result, with key and window; None emits it.
         """
         check_function(function, "function", arity=2)
