@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from aiomailbox.graph import JobGraph, Transformation
+from aiomailbox.ids import OperatorId
 from aiomailbox.operators import OperatorSnapshot, SplitEnumerator, naming_hook
 from aiomailbox.state import OperatorStateSnapshot
 
@@ -100,9 +101,18 @@ class JobSources:
     def __init__(self, deliver: Callable[[int, int, list[Any], bool], None]) -> None:
         self._deliver = deliver
         self._coordinators: dict[int, SourceCoordinator] = {}
+        self._ids: dict[int, OperatorId] = {}
 
-    def start(self, graph: JobGraph) -> None:
+    def start(
+        self,
+        graph: JobGraph,
+        restored: Mapping[OperatorId, OperatorSnapshot] | None = None,
+    ) -> None:
         """Make all enumerators, then start them.
+
+        Args:
+            graph: The job.
+            restored: What enumerators go on from; the others begin anew.
 
         Raises:
             UserFunctionError: If one of them cannot be made or started.
@@ -111,8 +121,13 @@ class JobSources:
             item = vertex.head.transformation
             if item.source is not None:
                 deliver = partial(self._deliver, vertex.id)
+                operator_id = vertex.head.operator_id
+                self._ids[vertex.id] = operator_id
                 self._coordinators[vertex.id] = SourceCoordinator(
-                    item, vertex.parallelism, deliver
+                    item,
+                    vertex.parallelism,
+                    deliver,
+                    restored=(restored or {}).get(operator_id),
                 )
         for coordinator in self._coordinators.values():
             coordinator.start()
@@ -124,6 +139,13 @@ class JobSources:
             UserFunctionError: If the enumerator fails.
         """
         self._coordinators[vertex].request_split(subtask_index)
+
+    def snapshot(self) -> dict[OperatorId, OperatorSnapshot]:
+        """Return what the enumerators go on from, by the ids of their sources."""
+        return {
+            self._ids[vertex]: coordinator.snapshot()
+            for vertex, coordinator in self._coordinators.items()
+        }
 
     def closing(self) -> list[Callable[[], None]]:
         """Return what closes the enumerators that were made."""

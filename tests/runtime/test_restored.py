@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,7 +25,7 @@ from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.restored import JobSnapshot, job_snapshot, restored_tasks
 from aiomailbox.runtime.services import JobServices
-from aiomailbox.runtime.sources import SourceCoordinator
+from aiomailbox.runtime.sources import JobSources
 from aiomailbox.state import OperatorStateSnapshot
 from aiomailbox.task import TaskSnapshot
 from aiomailbox.testing import PAUSE, RecordingLog, ScriptedSource
@@ -98,37 +97,21 @@ class Life:
             registry=PartitionRegistry(),
             limiters=LimiterService(clock_of(loop)),
         )
-        self.coordinators: dict[int, SourceCoordinator] = {}
+        self.sources = JobSources(self._deliver)
         builder = TaskBuilder(
             graph,
             JobConfig(),
             services,
             AttemptPlan(restored={} if kept is None else restored_tasks(kept, graph)),
-            request_split=lambda vertex, index: self.coordinators[vertex].request_split(
-                index
-            ),
+            request_split=self.sources.request_split,
         )
         self.tasks = builder.build()
-        local = LocalTasks(self.tasks)
-        for vertex in graph.vertices:
-            item = vertex.head.transformation
-            if item.source is not None:
-                name = vertex.head.operator_id
-                self.coordinators[vertex.id] = SourceCoordinator(
-                    item,
-                    vertex.parallelism,
-                    partial(self._deliver, local, vertex.id),
-                    restored=None if kept is None else kept.enumerators[name],
-                )
+        self.local = LocalTasks(self.tasks)
         self.running = [loop.create_task(task.run()) for task in self.tasks]
-        for coordinator in self.coordinators.values():
-            coordinator.start()
+        self.sources.start(graph, None if kept is None else kept.enumerators)
 
-    @staticmethod
-    def _deliver(
-        local: LocalTasks, vertex: int, index: int, splits: Any, no_more: bool
-    ) -> None:
-        local.deliver_splits(vertex, index, splits, no_more=no_more)
+    def _deliver(self, vertex: int, index: int, splits: Any, no_more: bool) -> None:
+        self.local.deliver_splits(vertex, index, splits, no_more=no_more)
 
     async def snapshot(self) -> JobSnapshot:
         """Return a snapshot while nothing is in flight, and end."""
@@ -140,12 +123,7 @@ class Life:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.running)
-        enumerators = {
-            vertex.head.operator_id: self.coordinators[vertex.id].snapshot()
-            for vertex in self.graph.vertices
-            if vertex.id in self.coordinators
-        }
-        kept = job_snapshot(found.values(), enumerators)
+        kept = job_snapshot(found.values(), self.sources.snapshot())
         return JobSnapshot(
             {
                 name: [*map(through_bytes, each)]
