@@ -254,6 +254,6 @@ def _cancel_all(mails: list[Mail]) -> BaseException | None:
     for mail in mails:
         try:
             mail.cancel()
-        except Exception as error:  # noqa: BLE001 -- every mail is attempted
+        except BaseException as error:  # noqa: BLE001 -- every mail is attempted
             first = error if first is None else attach_later_error(first, error)
     return first

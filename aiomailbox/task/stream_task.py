@@ -19,6 +19,7 @@ from typing import Any
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import CancelTimeoutError, MailFailedError, StopTask
+from aiomailbox.exchange import RecordWriter
 from aiomailbox.mailbox import (
     MailboxController,
     MailboxProcessor,
@@ -414,10 +415,11 @@ class StreamTask:
         error = first_of(self._failure, self._error, "later")
         for later in [*self._closing.errors, self._failure]:
             error = first_of(error, later, "cleaning up failed too")
-        try:
-            self._end_outputs(error)
-        except BaseException as caught:  # noqa: BLE001 -- raised below
-            error = first_of(error, caught, "cleaning up failed too")
+        for writer in self.plan.writers:
+            try:
+                self._end_output(writer, error)
+            except BaseException as caught:  # noqa: BLE001 -- raised below
+                error = first_of(error, caught, "cleaning up failed too")
         if error is not None:
             self.lifecycle.advance(TaskState.FAILED)
             raise error
@@ -427,11 +429,9 @@ class StreamTask:
         if interrupt is not None:
             raise interrupt
 
-    def _end_outputs(self, error: BaseException | None) -> None:
-        finished = error is None and not self.lifecycle.is_cancelling
-        for writer in self.plan.writers:
-            writer.close()
-            if finished:
-                writer.finish()
-            else:
-                writer.partition.release(error)
+    def _end_output(self, writer: RecordWriter, error: BaseException | None) -> None:
+        writer.close()
+        if error is None and not self.lifecycle.is_cancelling:
+            writer.finish()
+        else:
+            writer.partition.release(error)

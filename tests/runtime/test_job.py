@@ -352,8 +352,7 @@ def test_a_loop_that_goes_down_takes_the_job_with_it(
     assert job.state is JobState.CANCELED
     job.services.pool.check_leaks()
     assert len(job.services.registry) == 0
-    if delay_s:
-        assert all(task.lifecycle.is_terminal for task in job.tasks)
+    assert all(task.lifecycle.is_terminal for task in job.tasks)
 
 
 async def test_records_in_flight_are_bounded_by_what_explain_says(bench: Any) -> None:

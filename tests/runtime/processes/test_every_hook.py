@@ -370,9 +370,10 @@ async def test_embedded(tmp_path: Path, hook: str, kind: str) -> None:
     case = Case(hook, KINDS[kind], tmp_path / "journal")
     env = am.StreamExecutionEnvironment(parallelism=1)
     build(env, case)
-    (error,) = await raised_by(env)
+    error, job = await raised_by(env)
     check_told(error, hook, case.kind, embedded=True)
-    check_nothing_left(case)
+    assert job.state is am.JobState.FAILED
+    check_nothing_left(case, job)
 
 
 @pytest.mark.parametrize("cancels", [1, 2, 3])
@@ -384,19 +385,24 @@ async def test_embedded_while_cancelled(
     case = Case(hook, KINDS[kind], tmp_path / "journal", ends=False)
     env = am.StreamExecutionEnvironment(parallelism=1)
     build(env, case)
-    (error,) = await raised_by(env, cancels)
+    error, job = await raised_by(env, cancels)
     assert isinstance(error, asyncio.CancelledError)
-    check_nothing_left(case)
+    assert job.state is am.JobState.FAILED
+    check_nothing_left(case, job)
 
 
 async def raised_by(
     env: am.StreamExecutionEnvironment, cancels: int = 0
-) -> list[BaseException]:
+) -> tuple[BaseException, Any]:
+    """Return what running a job raised, and its master."""
     raised: list[BaseException] = []
+    jobs: list[Any] = []
 
     async def run() -> None:
         try:
-            await env.execute()
+            async with env.start() as job:
+                jobs.append(job._job)
+                await job.result()
         except BaseException as error:
             raised.append(error)
 
@@ -405,11 +411,14 @@ async def raised_by(
         await asyncio.sleep(0 if number else 1)
         task.cancel()
     await asyncio.wait_for(asyncio.wait([task]), 1000)
-    return raised
+    return raised[0], jobs[0]
 
 
-def check_nothing_left(case: Case) -> None:
+def check_nothing_left(case: Case, job: Any) -> None:
     case.check_closed_once()
+    assert job.lifecycle.is_terminal
+    assert all(task.lifecycle.is_terminal for task in job.tasks)
+    job.services.pool.check_leaks()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     assert not others, others
     assert threading.active_count() <= 2
@@ -481,10 +490,14 @@ async def test_processes_while_cancelled_again(
 
 
 PROGRAM = """
-import asyncio, sys
+import asyncio, os, sys
 import aiomailbox as am
 
-where = sys.argv[1]
+where, place = sys.argv[1:]
+
+def say(*words):
+    # At once: two processes write here.
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
 async def numbers():
     number = 0
@@ -495,18 +508,18 @@ async def numbers():
 
 async def linger(name):
     if where == name:
-        print("there", flush=True)
+        say("there")
         await asyncio.sleep(1)
-        print("through", flush=True)
+        say("through")
 
 class Function(am.ProcessFunction):
     def process_element(self, value, context, out):
         if value == 1 and where == "close":
-            print("running", flush=True)
+            say("running")
         out.collect(value)
     async def close(self):
         await linger("close")
-        print("closed", flush=True)
+        say("closed")
 
 class Writer:
     def __init__(self): self.values = []
@@ -514,14 +527,14 @@ class Writer:
     def flush(self, *, end_of_input): pass
     def prepare_commit(self): return [len(self.values)]
     def snapshot(self): return None
-    def close(self): print("writer closed", flush=True)
+    def close(self): say("writer closed")
 
 class Committer:
     def begin(self): pass
     async def commit(self, committables, *, is_final=True):
         await linger("commit")
-        print("committed", flush=True)
-    def end(self, *, succeeded): print("end", succeeded, flush=True)
+        say("committed")
+    def end(self, *, succeeded): say("end", succeeded)
 
 class Sink:
     stays_in_parent = True
@@ -529,34 +542,37 @@ class Sink:
     def create_committer(self, context=None): return Committer()
 
 env = am.StreamExecutionEnvironment()
+if place == "processes":
+    env.deployment = am.Processes(1)
 env.from_async_iterable(numbers).process(Function()).sink_to(Sink())
 try:
     am.run(env.execute())
 except BaseException as error:
-    print(type(error).__name__, getattr(error, "code", ""), flush=True)
+    say(type(error).__name__, getattr(error, "code", ""))
 """
 
 
 @pytest.mark.real_time
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("number", "signals"),
+    ("number", "signals", "place"),
     [
-        (signal.SIGINT, 1),
-        (signal.SIGINT, 3),
-        (signal.SIGTERM, 1),
-        (signal.SIGTERM, 2),
+        (signal.SIGINT, 1, "here"),
+        (signal.SIGINT, 3, "here"),
+        (signal.SIGTERM, 1, "here"),
+        (signal.SIGTERM, 2, "here"),
+        (signal.SIGINT, 3, "processes"),
     ],
 )
 @pytest.mark.parametrize("where", ["close", "commit"])
 def test_a_signal(
-    tmp_path: Path, where: str, number: signal.Signals, signals: int
+    tmp_path: Path, where: str, number: signal.Signals, signals: int, place: str
 ) -> None:
     """Signals in the middle of close or commit: both go on to their end."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
     process = subprocess.Popen(
-        [sys.executable, str(program), where],
+        [sys.executable, str(program), where, place],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -576,10 +592,13 @@ def test_a_signal(
         until("running")
         process.send_signal(number)
         signals -= 1
-    until("there")
-    for _ in range(signals):
-        process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    try:
+        until("there")
+        for _ in range(signals):
+            process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
     lines += out.split("\n")
     assert err == ""
     assert lines.count("through") == lines.count("closed") == 1
