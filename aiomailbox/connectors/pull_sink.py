@@ -36,17 +36,27 @@ class PullSink:
 
 
 class PullWriter(ImmediateWriter):
-    """Offers each run, and waits while the consumer has enough."""
+    """Offers each run, and takes no input while the consumer has enough.
 
-    __slots__ = ("_context", "_handover")
+    Attributes:
+        accepts: Available while there is room.
+    """
+
+    __slots__ = ("_context", "_handover", "accepts")
 
     def __init__(self, name: str, context: RuntimeContext) -> None:
         self._context = context
         self._handover = context.handover(name)
+        self.accepts = self._handover.room
 
     def write_run(self, run: Run) -> Pending:
-        """Hand the run over; the awaitable waits until there is room for the next."""
-        return None if self._handover.offer(run) else self._wait_for_room()
+        """Hand the run over; where one record led to many runs, wait for room."""
+        if not self.accepts.available:
+            return self._write_later(run)
+        self._handover.offer(run)
+        return None
 
-    async def _wait_for_room(self) -> None:
-        await self._context.mailbox.yield_until(self._handover.writable())
+    async def _write_later(self, run: Run) -> None:
+        while not self.accepts.available:
+            await self._context.mailbox.yield_until(self._handover.writable())
+        self._handover.offer(run)

@@ -31,7 +31,7 @@ class PullHandover:
     def __init__(self, runs_max: int = HANDOVER_RUNS_MAX) -> None:
         self._runs_max = runs_max
         self._runs: deque[Run] = deque()
-        self._room = Availability(available=True)
+        self.room = Availability(available=True)
         self._filled = Availability()
         self._ended = False
         self._abandoned = False
@@ -42,13 +42,13 @@ class PullHandover:
             return True
         self._runs.append(run)
         if len(self._runs) >= self._runs_max:
-            self._room.reset()
+            self.room.reset()
         self._filled.set_available()
-        return self._room.available
+        return self.room.available
 
     def writable(self) -> asyncio.Future[None]:
         """Return a fresh future that completes when there is room again."""
-        return self._room.waiter()
+        return self.room.waiter()
 
     def try_take(self) -> Run | None:
         """Return the oldest run, or None when there is none now."""
@@ -57,8 +57,8 @@ class PullHandover:
         run = self._runs.popleft()
         if not self._runs and not self._ended:
             self._filled.reset()
-        if len(self._runs) < self._runs_max and not self._room.available:
-            self._room.set_available()
+        if len(self._runs) < self._runs_max and not self.room.available:
+            self.room.set_available()
         return run
 
     async def take(self) -> Run | None:
@@ -78,4 +78,4 @@ class PullHandover:
         """Drop everything, also what still comes: nobody pulls any more."""
         self._abandoned = True
         self._runs.clear()
-        self._room.set_available()
+        self.room.set_available()

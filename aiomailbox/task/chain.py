@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
+from aiomailbox.availability import Availability
 from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox import MailboxExecutor, MailboxProcessor
 from aiomailbox.operators import (
@@ -110,6 +111,11 @@ class OperatorChain:
         if not operators:
             return None
         return lambda: min(operator.room for operator in operators)
+
+    def accepts(self) -> list[Availability]:
+        """Return what must be available before the operators take more input."""
+        operators = [link.operator for link in self.links]
+        return [one.accepts for one in operators if one.accepts is not None]
 
     async def open(self) -> None:
         """Open the operators, tail first, so that each may emit while it opens."""

@@ -250,6 +250,9 @@ class StreamTask:
         if isinstance(head, SourceOperator):
             head.request_split = self.environment.request_split
         await self.chain.open()
+        accepts = self.chain.accepts()
+        if accepts and not self.chain.head.takes_input_always:
+            self._output = all_of([self._output, *accepts])
         self._check_cancelled()
         self.lifecycle.advance(TaskState.RUNNING)
         await self.chain.resume()

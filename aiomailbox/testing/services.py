@@ -78,7 +78,7 @@ class MemoryHandover:
     def __init__(self, runs_max: int = 1) -> None:
         self.runs: list[Run] = []
         self._runs_max = runs_max
-        self._room = Availability(available=True)
+        self.room = Availability(available=True)
 
     def offer(self, run: Run) -> bool:
         """Take the run if there is room."""
@@ -86,15 +86,15 @@ class MemoryHandover:
             return False
         self.runs.append(run)
         if len(self.runs) >= self._runs_max:
-            self._room.reset()
+            self.room.reset()
         return True
 
     def writable(self) -> asyncio.Future[None]:
         """Return a fresh future that completes when there is room."""
-        return self._room.waiter()
+        return self.room.waiter()
 
     def take(self) -> Run:
         """Take out the oldest run, which makes room."""
         run = self.runs.pop(0)
-        self._room.set_available()
+        self.room.set_available()
         return run

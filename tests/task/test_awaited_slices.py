@@ -46,6 +46,39 @@ async def test_a_timer_beside_slow_awaits_is_one_record_late_at_most() -> None:
     assert max(late_ms) <= 2 * _RECORD_S * 1000 + 2
 
 
+class _Ticking(am.KeyedProcessFunction):
+    """Passes records on, and notes how late a timer every 50 ms is."""
+
+    def __init__(self, late_ms: list[int]) -> None:
+        self.late_ms = late_ms
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        timers = context.timer_service
+        if not value:
+            timers.register_processing_time_timer(
+                timers.current_processing_time() + _PERIOD_MS
+            )
+        out.collect(value)
+
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        timers = context.timer_service
+        self.late_ms.append(timers.current_processing_time() - timestamp)
+        timers.register_processing_time_timer(timestamp + _PERIOD_MS)
+
+
+async def test_a_timer_does_not_wait_for_a_slow_consumer() -> None:
+    late_ms: list[int] = []
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection(range(100_000)).key_by(lambda value: value % 7)
+    pulled = aiter(stream.process(_Ticking(late_ms)))
+    await anext(pulled)
+    # Nobody pulls meanwhile, and the job has results for more than there is room.
+    await asyncio.sleep(5)
+    assert len(late_ms) >= 98
+    assert max(late_ms) <= 2
+    await pulled.aclose()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("calls_are_slow_from", [0, 500])
 async def test_mail_waits_for_one_call_of_map_async_at_most(
     bench: Any, calls_are_slow_from: int

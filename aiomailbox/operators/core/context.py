@@ -7,6 +7,7 @@ import random
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
 from aiomailbox.eventtime import (
     AlignmentConfig,
@@ -42,7 +43,13 @@ class Limiter(Protocol):
 
 
 class Handover(Protocol):
-    """A bounded place where a task leaves runs for whoever pulls results."""
+    """A bounded place where a task leaves runs for whoever pulls results.
+
+    Attributes:
+        room: Available while there is room for another run.
+    """
+
+    room: Availability
 
     def offer(self, run: Run) -> bool:
         """Take the run; False says that there is no room for another one yet."""

@@ -168,6 +168,9 @@ class Operator:
     watermark_ms: int = MIN_TIMESTAMP
     # Whether, as the head of a task, it gets input also while its output has no room.
     takes_input_always = False
+    # What the task waits for before it takes more input, beside its outputs; known
+    # once the operator is open.
+    accepts: Availability | None = None
     # Whether it keeps records back, up to a bound: then `room` says how many more fit.
     fills_up = False
 

@@ -76,6 +76,7 @@ class SinkOperator(Operator):
         self._writer = self._call(
             "create_writer", self.sink.create_writer, self.context
         )
+        self.accepts = getattr(self._writer, "accepts", None)
         restored, self._restored = self._restored, []
         if restored:
             self._call("restore", self._writer.restore, restored)
