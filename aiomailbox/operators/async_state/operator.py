@@ -288,20 +288,24 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         restored, self._restored = self._restored, []
         for piece in restored:
             self._register_restored(piece)
+        elements = [element for piece in restored for element in piece.elements]
+        if len(restored) > 1:
+            # Of several subtasks each had watermarks of its own: what they have in
+            # common follows the rows of all.
+            rows = [element for element in elements if element[0] == "row"]
+            is_held = len(rows) < len(elements)
+            elements = rows
+            if is_held and self.watermark_ms != MIN_TIMESTAMP:
+                elements = [*rows, ("watermark", self.watermark_ms)]
         pending: Pending = None
-        for piece in restored:
-            for kind, *facts in piece.elements:
-                if kind == "row":
-                    self._take_restored_row(flow, *facts)
-                elif len(restored) > 1:
-                    # Of several subtasks each had watermarks of its own: the next
-                    # one that they have in common fires what is due.
-                    continue
-                elif kind == "watermark":
-                    pending = then(pending, self.process_watermark, *facts)
-                else:
-                    status = WatermarkStatus(*facts)
-                    pending = then(pending, self.process_status, status)
+        for kind, *facts in elements:
+            if kind == "row":
+                self._take_restored_row(flow, *facts)
+            elif kind == "watermark":
+                pending = then(pending, self.process_watermark, *facts)
+            else:
+                status = WatermarkStatus(*facts)
+                pending = then(pending, self.process_status, status)
         return pending
 
     def _take_restored_row(

@@ -222,9 +222,10 @@ async def test_after_a_rescale_each_row_and_timer_is_where_its_key_is(
         pieces.append(part.operator.snapshot())
         after += part.output.elements
         await part.close()
+    # The watermark that each of them held back comes after the rows of all.
     whole = drive(Waiting(), state=redistribute(pieces, 1)[0])
-    whole.watermark(60)
     await whole.end()
+    assert whole.output.elements[-1] == Watermark(60)
     got = by_key([*before, *after, *whole.output.elements])
     assert got == by_key(expected([*steps, ("watermark", 60, None)]))
 
