@@ -152,7 +152,7 @@ class LocalClaim:
         self._path = path
         descriptor = _locked_file(path)
         self._descriptor = descriptor
-        self._close = weakref.finalize(self, os.close, descriptor)
+        self._close = weakref.finalize(self, _unlock, descriptor)
         keep_from_forks(self)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{owner} (process {os.getpid()})\n".encode(), 0)
@@ -200,6 +200,15 @@ def _locked_file(path: Path) -> int:
         except BaseException:
             os.close(descriptor)
             raise
+        os.close(descriptor)
+
+
+def _unlock(descriptor: int) -> None:
+    # Said, not only closed: a child may have been forked a moment ago, and have a copy
+    # still.
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
         os.close(descriptor)
 
 
