@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from traceback import StackSummary
 from types import FrameType
 from typing import Any, Final
 
@@ -200,13 +199,16 @@ class Closing:
 
     Args:
         steps: What is to be done, in order.
+        errors: Where it is added what they raise; None for a new list.
 
     Attributes:
         errors: What the steps raised, in order.
     """
 
-    def __init__(self, steps: Iterator[Step]) -> None:
-        self.errors: list[BaseException] = []
+    def __init__(
+        self, steps: Iterator[Step], errors: list[BaseException] | None = None
+    ) -> None:
+        self.errors: list[BaseException] = [] if errors is None else errors
         self._steps = steps
         self._runner: SupervisedTask | None = None
 
@@ -246,14 +248,24 @@ class Closing:
         # A cancellation has been delivered; the next one would be somebody else's.
         forget_cancellation(runner.task)
 
-    async def run_within(self, timeout_s: float, name: str) -> bool:
-        """Take the steps, in a task of its own that has so long; say whether it had.
+    async def run_within(
+        self, timeout_s: float, name: str, on_late: Callable[[asyncio.Task[Any]], None]
+    ) -> None:
+        """Take the steps, in a task of its own that has so long.
 
         Args:
             timeout_s: After that what is left is not waited for.
             name: Of the asyncio tasks.
+            on_late: Called with the task when its time is up, while it stands there.
         """
-        runner = SupervisedTask(self._run_here(), name=name, timeout_s=timeout_s)
+
+        def tell() -> None:
+            if runner.task is not None:
+                on_late(runner.task)
+
+        runner = SupervisedTask(
+            self._run_here(), name=name, timeout_s=timeout_s, on_late=tell
+        )
         self._runner = runner
         runner.start()
         runner.limit()
@@ -262,7 +274,6 @@ class Closing:
         except asyncio.CancelledError as error:
             self.errors.append(error)
         await self.run_late(name)
-        return not runner.is_late
 
     async def _run_here(self) -> None:
         assert self._runner is not None, "run_within starts this"
@@ -303,11 +314,6 @@ def frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
         frames.append(frame)
         work = getattr(work, "cr_await", None) or getattr(work, "ag_await", None)
     return frames
-
-
-def stack_of(task: asyncio.Task[Any]) -> StackSummary:
-    """Return where a suspended asyncio task stands, outermost frame first."""
-    return StackSummary.extract([(one, one.f_lineno) for one in frames_of(task)])
 
 
 def forget_cancellation(task: asyncio.Task[Any] | None) -> None:

@@ -65,16 +65,14 @@ class JobCommitters:
             commit = partial(entry.committer.commit, prepared, is_final=True)
             await entry.call("commit", commit)
 
-    def ending(
-        self, *, succeeded: Callable[[], bool]
-    ) -> Iterator[Callable[[], Pending]]:
+    def ending(self, *, succeeded: bool) -> Iterator[Callable[[], Pending]]:
         """Yield what cleans up every target that was begun: each is to be called once.
 
         Args:
-            succeeded: Whether the job has, asked for each target.
+            succeeded: Whether the job has.
         """
         for entry in self._begun:
-            end = partial(entry.committer.end, succeeded=succeeded())
+            end = partial(entry.committer.end, succeeded=succeeded)
             yield partial(entry.call, "end", end)
 
 

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from aiomailbox.errors import CancelTimeoutError, JobCancelledError, JobFailedError
 from aiomailbox.graph import JobGraph
-from aiomailbox.operators import users_line
 from aiomailbox.records import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.attempt_plan import AttemptPlan
@@ -36,10 +35,10 @@ from aiomailbox.supervision import (
     Closing,
     Step,
     SupervisedTask,
+    frames_of,
     outlast,
-    stack_of,
 )
-from aiomailbox.task import StreamTask
+from aiomailbox.task import StreamTask, place_of
 
 # The host has deadlines of its own, which end processes.
 _RELEASE_S: Final = 60.0
@@ -239,14 +238,17 @@ class JobMaster:
         await asyncio.sleep(0)
 
     async def _end(self) -> None:
-        name, timeout_s = f"end of job {self.graph.name}", self._config.cancel_timeout_s
-        closing = Closing(self._closing())
-        if not await closing.run_within(timeout_s, name):
-            what = f"cleaning up job {self.graph.name!r}"
-            closing.errors.append(CancelTimeoutError(what, timeout_s, ""))
-        release = SupervisedTask(self._host.release(), name=name, timeout_s=_RELEASE_S)
-        await self._supervise(release, lambda: None)
-        for error in closing.errors:
+        name, timeout_s = self.graph.name, self._config.cancel_timeout_s
+        what = f"cleaning up job {name!r}"
+        errors: list[BaseException] = []
+        closing = Closing(self._closing(errors), errors)
+        await closing.run_within(
+            timeout_s, what, lambda task: self._on_late(what, timeout_s, task)
+        )
+        what = f"releasing what job {name!r} held"
+        release = self._part(self._host.release(), what, _RELEASE_S)
+        await self._supervise(release, release.limit)
+        for error in errors:
             self._fail(error)
         self._ended_s = self.services.clock.monotonic()
         for target in (JobState.FINISHED, JobState.CANCELED, JobState.FAILED):
@@ -255,23 +257,32 @@ class JobMaster:
         for handover in self.services.handovers.values():
             handover.end()
 
-    def _closing(self) -> Iterator[Step]:
+    def _closing(self, errors: list[BaseException]) -> Iterator[Step]:
         yield from self._sources.closing()
         if self._committers is not None:
-            yield from self._committers.ending(
-                succeeded=lambda: self.state is JobState.RUNNING
-            )
+            # Said alike to all: what is committed stays, whichever of them fails now.
+            succeeded = self.state is JobState.RUNNING and not errors
+            yield from self._committers.ending(succeeded=succeeded)
 
-    def _part(self, work: Coroutine[Any, Any, None], what: str) -> SupervisedTask:
+    def _part(
+        self,
+        work: Coroutine[Any, Any, None],
+        what: str,
+        timeout_s: float | None = None,
+    ) -> SupervisedTask:
         """Return a part of the job's life, to be supervised; ``what`` says which."""
-        timeout_s = self._config.cancel_timeout_s
+        timeout_s = timeout_s or self._config.cancel_timeout_s
 
         def on_late() -> None:
-            place = "" if part.task is None else users_line(stack_of(part.task))
-            self._fail(CancelTimeoutError(what, timeout_s, f"at {place}"))
+            if part.task is not None:
+                self._on_late(what, timeout_s, part.task)
 
         part = SupervisedTask(work, name=what, timeout_s=timeout_s, on_late=on_late)
         return part
+
+    def _on_late(self, what: str, timeout_s: float, task: asyncio.Task[Any]) -> None:
+        place = place_of(frames_of(task), "unknown")
+        self._fail(CancelTimeoutError(what, timeout_s, place))
 
     async def _supervise(
         self, part: SupervisedTask, on_interrupt: Callable[[], None]

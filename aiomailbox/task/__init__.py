@@ -3,6 +3,7 @@
 from aiomailbox.task.chain import OperatorChain
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
+from aiomailbox.task.place import place_of
 from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
 from aiomailbox.task.snapshot import TaskSnapshot
 from aiomailbox.task.stream_task import StreamTask
@@ -17,4 +18,5 @@ __all__ = [
     "TaskPlan",
     "TaskSnapshot",
     "TaskState",
+    "place_of",
 ]

@@ -274,3 +274,54 @@ async def test_committers_and_writers_know_the_execution_and_no_two_are_one(
     await bench.deploy(bench.sink(bench.source([1]), sink())).wait()
     assert known[0] == known[1] != known[2] == known[3]
     assert all(len(name) == 32 and int(name, 16) >= 0 for name in known)
+
+
+@pytest.mark.parametrize("hook", ["begin", "end"])
+async def test_a_committer_that_does_not_give_way_is_left_behind_and_named(
+    bench: Any, new_sink: Any, hook: str
+) -> None:
+    async def swallow() -> None:
+        while True:
+            try:
+                await asyncio.sleep(10**6)
+            except asyncio.CancelledError:
+                continue
+
+    first = new_sink(**{hook: swallow})
+    second = new_sink(first.log)
+    source = bench.source([1], ends=False)
+    job = bench.deploy(
+        bench.sink(source, first, "stubborn"),
+        bench.sink(source, second),
+        cancel_timeout_s=5.0,
+    )
+    await asyncio.sleep(1)
+    job.cancel()
+    with pytest.raises(JobFailedError) as caught:
+        await job.wait()
+    line = swallow.__code__.co_firstlineno + 3
+    assert f"in operator 'stubborn' (uid None) at {__file__}:{line}" in str(
+        caught.value
+    )
+    assert job.state is JobState.FAILED
+    # What had begun is ended once, whoever stands in the way.
+    assert first.log.count("end False") == (1 if hook == "begin" else 2)
+    assert job.duration_s < 8
+
+
+async def test_a_commit_of_somebody_elses_cancellation_is_a_failure(
+    bench: Any, new_sink: Any
+) -> None:
+    for hook in ("begin", "commit", "end"):
+
+        async def cancelled() -> None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
+
+        sink = new_sink(**{hook: cancelled})
+        job = bench.deploy(bench.sink(bench.source([1]), sink))
+        with pytest.raises(JobFailedError, match=r"operator 'sink'.*CancelledError"):
+            await job.wait()
+        assert job.state is JobState.FAILED
+        assert sink.log[-1].startswith("end")
