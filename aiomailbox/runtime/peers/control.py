@@ -7,12 +7,12 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.exchange.remote.wire import FRAME_HEADER
 from aiomailbox.runtime.peers.messages import (
     FRAME_BYTES_MAX,
-    FromParent,
-    FromWorker,
     body_bytes,
     encode,
 )
@@ -105,7 +105,7 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
         transport = self._transport
         return 0 if transport is None else transport.get_write_buffer_size()
 
-    def send(self, message: FromParent | FromWorker) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         """Send a message; a no-op once the other end is gone."""
         transport = self._transport
         if transport is None or transport.is_closing():

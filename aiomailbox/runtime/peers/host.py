@@ -1,4 +1,4 @@
-"""Worker processes and their parent as one place where a job's tasks run.
+"""Workers and their parent as one place where a job's tasks run.
 
 Theory of operation: the parent is a peer like its workers: it has tasks, a data server
 and connections of its own. Everything that workers do arrives as calls on the loop. A
@@ -8,7 +8,6 @@ deadline runs from the first cancel; who has not ended by then is killed.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -40,15 +39,13 @@ from aiomailbox.runtime.peers.messages import (
     Splits,
     StopSources,
 )
-from aiomailbox.runtime.peers.modules import import_path
 from aiomailbox.runtime.peers.network import PeerNetwork
 from aiomailbox.runtime.peers.placement import PARENT
 from aiomailbox.runtime.peers.shipping import Shipment, pickled
-from aiomailbox.runtime.peers.workers import Worker, WorkerEvents
+from aiomailbox.runtime.peers.workers import Starter, Worker
 from aiomailbox.runtime.restored import RestoredTasks
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import TaskView
-from aiomailbox.scratch import ScratchDirectories
 from aiomailbox.supervision import outlast
 from aiomailbox.task import StreamTask
 from aiomailbox.threads import run_in_thread
@@ -61,14 +58,14 @@ _EXIT_S: Final = 5.0
 
 
 class PeersHost:
-    """Runs a job's tasks in worker processes, and in this one what has to stay.
+    """Runs a job's tasks at workers, and in this process what has to stay.
 
     Args:
         shipment: The job.
         payload: The same as bytes.
         limits: The rate limits that the bytes name by number.
         services: What the tasks of this process share.
-        new_worker: Makes a worker of a number that has not started.
+        starter: Starts the workers.
     """
 
     def __init__(
@@ -77,7 +74,7 @@ class PeersHost:
         payload: bytes,
         limits: list[RateLimit],
         services: JobServices,
-        new_worker: Callable[[int, WorkerEvents], Worker],
+        starter: Starter,
     ) -> None:
         self._shipment = shipment
         self._payload = payload
@@ -86,13 +83,14 @@ class PeersHost:
         self._local = LocalTasks([])
         self._changed = Availability()
         self._workers = [
-            new_worker(peer, self) for peer in range(1, shipment.placement.workers + 1)
+            starter.new_worker(peer, self)
+            for peer in range(1, shipment.placement.workers + 1)
         ]
         self._desk = WorkerDesk(shipment, services, limits)
         self._events: AttemptEvents | None = None
         self._early: BaseException | None = None
         self._config = shipment.config
-        self._scratch = ScratchDirectories()
+        self._starter = starter
         self._network: PeerNetwork | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._is_cancelled = False
@@ -121,10 +119,10 @@ class PeersHost:
         if not self._workers:
             return
         # What a killed job has left may be a lot to remove.
-        await run_in_thread(self._make_directories)
-        network = PeerNetwork(
-            self._shipment, PARENT, self._services, self._scratch.below("")
-        )
+        place = await run_in_thread(self._starter.prepare)
+        backend = self._config.state_backend.placed(place.directory)
+        self._config = replace(self._config, state_backend=backend)
+        network = PeerNetwork(self._shipment, PARENT, self._services, place)
         self._network = network
         self._desk.codec_digest = network.codec_digest
         address = await network.listen()
@@ -141,12 +139,6 @@ class PeersHost:
             await self._until(connecting.done)
         finally:
             connecting.cancel()
-
-    def _make_directories(self) -> None:
-        """Make the job's directories: for sockets, and for state in files."""
-        self._scratch.below("")
-        backend = self._config.state_backend.placed(self._scratch.below)
-        self._config = replace(self._config, state_backend=backend)
 
     def _on_connected(self, connecting: asyncio.Task[None]) -> None:
         if not connecting.cancelled() and self._early is None:
@@ -252,7 +244,7 @@ class PeersHost:
             await self._close_network()
         finally:
             self._services.release()
-            await run_in_thread(self._scratch.remove)
+            await run_in_thread(self._starter.release)
 
     def on_message(self, worker: Worker, attempt: int, message: FromWorker) -> None:
         """Take a worker's message about an attempt.
@@ -298,9 +290,6 @@ class PeersHost:
     def _begin(self, peer: int) -> FromParent:
         return Begin(
             peer,
-            import_path(),
-            os.environ.get("PYTHONPATH"),
-            self._scratch.paths,
             [text_of(limit, number) for number, limit in enumerate(self._limits)],
             self._payload,
         )

@@ -84,16 +84,9 @@ class LimitText(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Begin(_Message):
-    """Parent: this is the job; get ready for it.
-
-    ``directories`` are the job's own, by the place below which each was made; "" is that
-    for temporary files.
-    """
+    """Parent: this is the job; get ready for it."""
 
     peer: int
-    sys_path: list[str]
-    python_path: str | None
-    directories: dict[str, str]
     limits: list[LimitText]
     payload: bytes
 
@@ -248,7 +241,7 @@ _FROM_WORKER: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, FromWorker])
 _BEAT: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, Beat])
 
 
-def encode(message: FromParent | FromWorker | Beat, attempt: int = 0) -> bytes:
+def encode(message: msgspec.Struct, attempt: int = 0) -> bytes:
     """Return a message as one frame.
 
     Args:

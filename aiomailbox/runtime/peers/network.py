@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 from aiomailbox.exchange import (
@@ -18,8 +17,6 @@ from aiomailbox.exchange.remote.debloating import DebloatingGate
 from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.exchange.remote.handshake import WorkerIdentity
-from aiomailbox.exchange.remote.options import ConnectionOptions
-from aiomailbox.exchange.remote.security import Security
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.graph import Edge, JobGraph
 from aiomailbox.ids import PartitionId, TaskId
@@ -36,23 +33,16 @@ from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.builder import ChannelFactory
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
+from aiomailbox.runtime.peers.place import PeerPlace
 from aiomailbox.runtime.peers.placement import PARENT, Placement
 from aiomailbox.runtime.peers.record_types import record_classes
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import JobServices
 
-# A function may keep a worker's loop for as long as it likes: whether a peer is dead
-# says the parent, which watches its process. Greetings come before any function runs.
-_DAY_S: Final = 86_400.0
 # What a buffer of objects may hold as well. Each costs the same, whatever is in it, so
 # that those of 32 KiB make records of 1 KiB cost twice as much; fewer float instead.
 _SEGMENT_BYTES: Final = BUFFER_SIZE_BYTES
 _FLOATING_SHARE: Final = _SEGMENT_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
-_OPTIONS: Final = ConnectionOptions(
-    segment_bytes_max=_SEGMENT_BYTES,
-    stall_timeout=_DAY_S,
-    connect_timeout=_DAY_S,
-)
 # A buffer costs Python more than it costs Flink, whose least has 256 bytes.
 _DEBLOATED_BYTES_MIN: Final = 1024
 
@@ -68,14 +58,14 @@ class PeerNetwork:
         shipment: The job.
         peer: This process; `PARENT` or a worker.
         services: What the tasks here share.
-        directory: Where unix sockets are; only the user can reach it.
+        place: Where it runs.
 
     Attributes:
         codec_digest: Equal in all processes that read and write records alike.
     """
 
     def __init__(
-        self, shipment: Shipment, peer: int, services: JobServices, directory: str
+        self, shipment: Shipment, peer: int, services: JobServices, place: PeerPlace
     ) -> None:
         # Late: a worker has its own way to import it.
         import structlog
@@ -85,24 +75,24 @@ class PeerNetwork:
         self._placement = shipment.placement
         self._config = shipment.config
         self._services = services
-        self._directory = directory
-        self._uses_unix = shipment.uses_unix
+        self._place = place
         self._codecs, self._names = _codecs(shipment)
         self._addresses: list[PeerAddress] = []
         name = "parent" if peer == PARENT else str(peer)
         self.codec_digest = self._codecs.digest()
         identity = WorkerIdentity(shipment.job_id, name, self.codec_digest)
-        security = Security(secret=shipment.secret)
+        security = place.security
+        options = place.options._replace(segment_bytes_max=_SEGMENT_BYTES)
         log = structlog.wrap_logger(services.log, processors=[_keep_strangers])
         self._server = DataServer(
             identity,
             services.registry,
             security=security,
-            options=_OPTIONS,
+            options=options,
             log=log,
         )
         self._connections = Connections(
-            identity, security=security, options=_OPTIONS, log=log
+            identity, security=security, options=options, log=log
         )
 
     async def listen(self) -> PeerAddress:
@@ -111,10 +101,7 @@ class PeerNetwork:
         Raises:
             OSError: If there can be no socket.
         """
-        if self._uses_unix:
-            path = Path(self._directory) / f"{self._peer}.sock"
-            return await self._server.listen(PeerAddress(str(path)))
-        return await self._server.listen(PeerAddress("127.0.0.1", 0))
+        return await self._server.listen(self._place.listen_at)
 
     def know(self, addresses: list[tuple[str, int | None]]) -> None:
         """Take note of where all peers listen, in the order of their numbers."""
@@ -177,7 +164,7 @@ class PeerNetwork:
                 index,
                 buffers,
                 self._codec(edge),
-                spill_directory=self._directory,
+                spill_directory=self._place.directory(""),
             )
 
         return new_channel

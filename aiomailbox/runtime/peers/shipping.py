@@ -1,4 +1,4 @@
-"""A job on its way to other processes of this machine: cloudpickle, one way only.
+"""A job on its way to other processes: cloudpickle, one way only.
 
 Theory of operation: the graph is sent flat, nodes and edges by number, so that a long
 pipeline needs no deep recursion. Operators that stay in the parent go without their
@@ -9,7 +9,7 @@ identity. Functions of modules that a worker could not import go by value.
 from __future__ import annotations
 
 import io
-import pickle  # noqa: TID251 -- from the parent to the workers that it has started
+import pickle  # noqa: TID251 -- from the parent to its workers
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -36,8 +36,6 @@ class Shipment:
         placement: Who runs what.
         seed: Of the job's random sources.
         job_id: 16 bytes that name the job to its peers.
-        secret: What its peers prove themselves with.
-        uses_unix: Whether they meet at unix sockets, or else at TCP of this machine.
         has_arrow: Whether runs of records may be Arrow's.
         record_types: The classes that records may have; filled in by `pack`.
     """
@@ -47,8 +45,6 @@ class Shipment:
     placement: Placement
     seed: int
     job_id: bytes
-    secret: bytes
-    uses_unix: bool
     has_arrow: bool
     record_types: tuple[type, ...] = ()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import pickle  # noqa: TID251 -- the parent has sent the whole job, and made this process
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -48,6 +48,7 @@ from aiomailbox.runtime.peers.messages import (
     decode_from_parent,
 )
 from aiomailbox.runtime.peers.network import PeerNetwork, new_pool
+from aiomailbox.runtime.peers.place import PeerPlace
 from aiomailbox.runtime.peers.placement import peer_name
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import CommittableCollector, JobServices
@@ -55,9 +56,6 @@ from aiomailbox.runtime.services import CommittableCollector, JobServices
 __all__ = ["WorkerJob"]
 
 _SNAPSHOT_S: Final = 0.25
-# Records die young, a few runs of 1,024 at a time: after Python's 700 objects, most of
-# those that are looked at still live, and for nothing.
-_YOUNG_OBJECTS: Final = 10_000
 # A look that would only wait behind others is left out.
 _UNSENT_BYTES_MAX: Final = 1 << 20
 
@@ -69,7 +67,9 @@ class WorkerJob:
         shipment: The job.
         limits: Its rate limits, in the parent's order.
         begin: What else the parent has said.
+        place: Where this is.
         heart: Is told which loop to watch.
+        on_running: Called once, when all that the tasks need is there.
         log: A structlog logger.
     """
 
@@ -78,10 +78,13 @@ class WorkerJob:
         shipment: Shipment,
         limits: list[RateLimit],
         begin: Begin,
+        place: PeerPlace,
         heart: Heart,
+        on_running: Callable[[], None],
         log: Any,
     ) -> None:
         self._heart = heart
+        self._on_running = on_running
         self._shipment = shipment
         self._peer = begin.peer
         self._name = peer_name(begin.peer)
@@ -91,11 +94,9 @@ class WorkerJob:
         self._limits = RemoteLimits(limits, self._channel.send)
         self._alignments = RemoteAlignmentGroups(self._channel.send)
         self._services = self._new_services(log)
-        self._network = PeerNetwork(
-            shipment, begin.peer, self._services, begin.directories[""]
-        )
+        self._network = PeerNetwork(shipment, begin.peer, self._services, place)
         # The parent has made them, and removes them.
-        backend = shipment.config.state_backend.placed(begin.directories.__getitem__)
+        backend = shipment.config.state_backend.placed(place.directory)
         self._config = replace(shipment.config, state_backend=backend)
         self._tasks: LocalTasks | None = None
         self._deployed = Availability()
@@ -140,10 +141,7 @@ class WorkerJob:
         if tasks is None:
             return
         asyncio.get_running_loop().call_later(_SNAPSHOT_S, self._report)
-        # What is here now stays to the end: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_YOUNG_OBJECTS)
+        self._on_running()
         async with anyio.create_task_group() as group:
             tasks.start(group)
             while not tasks.is_over:

@@ -6,8 +6,9 @@ from typing import Protocol
 
 from aiomailbox.errors import WorkerDiedError
 from aiomailbox.runtime.peers.messages import Beat, FromParent, FromWorker
+from aiomailbox.runtime.peers.place import PeerPlace
 
-__all__ = ["Worker", "WorkerEvents"]
+__all__ = ["Starter", "Worker", "WorkerEvents"]
 
 
 class Worker(Protocol):
@@ -49,6 +50,29 @@ class Worker(Protocol):
 
     def release(self) -> None:
         """Close everything that is left here; it has exited, or never was."""
+        ...
+
+
+class Starter(Protocol):
+    """Starts the workers of a job somewhere: the processes of a machine, of a cluster."""
+
+    def prepare(self) -> PeerPlace:
+        """Get ready what peers need where they run; called in a thread, once.
+
+        Returns:
+            The place of the parent, itself a peer.
+
+        Raises:
+            OSError: If something cannot be had.
+        """
+        ...
+
+    def new_worker(self, peer: int, events: WorkerEvents) -> Worker:
+        """Return a worker of a number, from 1, that has not started."""
+        ...
+
+    def release(self) -> None:
+        """Remove what was made; called in a thread, when no worker is left."""
         ...
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import random
-import secrets
-import sys
 from collections.abc import Mapping
 from typing import Literal
 
@@ -17,7 +14,6 @@ from aiomailbox.policies import check_count
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.master import JobMaster
-from aiomailbox.runtime.peers.placement import place
 
 __all__ = ["Processes"]
 
@@ -85,8 +81,8 @@ class Processes:
             NotShippableError: If an operator cannot be pickled; names it and what of it.
         """
         # What only such jobs need is looked up when there is one.
-        from aiomailbox.runtime.peers.shipping import Shipment
-        from aiomailbox.runtime.processes.assembly import assemble
+        from aiomailbox.runtime.peers.assembly import assemble
+        from aiomailbox.runtime.processes.starter import ProcessStarter
 
         used_clock = clock or clock_of(asyncio.get_running_loop())
         if not isinstance(used_clock, SystemClock):
@@ -97,17 +93,7 @@ class Processes:
                 "Leave the clock and the virtual-time loop out, or run the job in one "
                 "process.",
             )
-        seed = config.seed
-        shipment = Shipment(
-            graph,
-            config,
-            place(graph, self.count),
-            random.SystemRandom().getrandbits(32) if seed is None else seed,
-            secrets.token_bytes(16),
-            secrets.token_bytes(32),
-            self.transport == "unix",
-            "pyarrow" in sys.modules,
-        )
-        job = assemble(shipment, handovers)
+        starter = ProcessStarter(config, self.transport)
+        job = assemble(graph, config, self.count, starter, handovers)
         job.start()
         return job

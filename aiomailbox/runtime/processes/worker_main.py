@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import sys
+from typing import Final
 
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.forks import keep_from_forks
@@ -24,8 +26,13 @@ from aiomailbox.runtime.peers.shipping import unpack
 from aiomailbox.runtime.peers.worker_job import WorkerJob
 from aiomailbox.runtime.processes.parent_death import ORPHANED, die_with_parent
 from aiomailbox.runtime.processes.plain_log import plain_log
+from aiomailbox.runtime.processes.setup import SETUP_BYTES_MAX, decode_setup
 
 __all__ = ["main"]
+
+# Records die young, a few runs of 1,024 at a time: after Python's 700 objects, most of
+# those that are looked at still live, and for nothing.
+_YOUNG_OBJECTS: Final = 10_000
 
 
 def main(control: int, lifeline: int, parent: int) -> None:
@@ -42,16 +49,25 @@ def main(control: int, lifeline: int, parent: int) -> None:
     heart = Heart(_taken_over(lifeline), lambda: os._exit(ORPHANED))
     end = _taken_over(control)
     try:
+        setup = read_message(end, decode_setup, SETUP_BYTES_MAX)
         begin = read_message(end, decode_from_parent, PARENT_BYTES_MAX)
     except EOFError:
         sys.exit(ORPHANED)
     if not isinstance(begin, Begin):
         raise CorruptStreamError(f"a worker cannot begin with {begin!r}")
-    _import_as_parent(begin)
+    setup.import_as_parent()
     try:
         limits = [limit_from_text(text) for text in begin.limits]
         shipment = unpack(begin.payload, limits)
-        job = WorkerJob(shipment, limits, begin, heart, plain_log())
+        job = WorkerJob(
+            shipment,
+            limits,
+            begin,
+            setup.place,
+            heart,
+            _spare_the_collector,
+            plain_log(),
+        )
     except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
         end.sendall(encode(Failed(text_of_error(error))))
         end.close()
@@ -68,10 +84,8 @@ def _taken_over(descriptor: int) -> socket.socket:
     return end
 
 
-def _import_as_parent(begin: Begin) -> None:
-    """Find modules where the parent does."""
-    sys.path[:] = begin.sys_path
-    if begin.python_path is None:
-        os.environ.pop("PYTHONPATH", None)
-    else:
-        os.environ["PYTHONPATH"] = begin.python_path
+def _spare_the_collector() -> None:
+    # What is here now stays to the end: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS)

@@ -30,6 +30,7 @@ from aiomailbox.runtime.peers.messages import (
 )
 from aiomailbox.runtime.peers.placement import peer_name
 from aiomailbox.runtime.peers.workers import WorkerEvents
+from aiomailbox.runtime.processes.setup import WorkerSetup
 
 __all__ = ["WorkerProcess"]
 
@@ -46,6 +47,7 @@ class WorkerProcess:
         peer: Its number, from 1.
         events: Who is told.
         heartbeat_timeout_s: How long it may give no sign of life.
+        new_setup: Makes what a worker of a number is told first.
 
     Attributes:
         peer: Its number.
@@ -56,7 +58,12 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, peer: int, events: WorkerEvents, *, heartbeat_timeout_s: float
+        self,
+        peer: int,
+        events: WorkerEvents,
+        *,
+        heartbeat_timeout_s: float,
+        new_setup: Callable[[int], WorkerSetup],
     ) -> None:
         self.peer = peer
         self.name = peer_name(peer)
@@ -65,6 +72,7 @@ class WorkerProcess:
         self.has_exited = True
         self._events = events
         self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._new_setup = new_setup
         self._process: asyncio.SubprocessTransport | None = None
         self._lifeline: LivenessWatch | None = None
         self._reason: str | None = None
@@ -112,6 +120,7 @@ class WorkerProcess:
             )
             mine.setblocking(False)
             await self._channel.connect(mine)
+            self._channel.send(self._new_setup(self.peer))
         except BaseException:
             mine.close()
             if self._lifeline is None:

@@ -134,9 +134,7 @@ def test_errors_are_cut_and_always_text() -> None:
 
 def desk() -> tuple[WorkerDesk, Any]:
     graph = build_job_graph("job", [Transformation("map", Operator, parallelism=2)])
-    shipment = Shipment(
-        graph, JobConfig(), place(graph, 2), 1, bytes(16), bytes(32), True, False
-    )
+    shipment = Shipment(graph, JobConfig(), place(graph, 2), 1, bytes(16), False)
     kept = SimpleNamespace(limiters=None, committables=None, alignments=None)
     events = SimpleNamespace(on_split_request=lambda *args: asked.append(args))
     asked: list[Any] = []

@@ -33,9 +33,7 @@ class Stays:
 
 def shipment(*sinks: Transformation, **settings: Any) -> Shipment:
     graph = build_job_graph("job", list(sinks), parent_apart=True, **settings)
-    return Shipment(
-        graph, JobConfig(), place(graph, 2), 7, bytes(16), bytes(32), True, False
-    )
+    return Shipment(graph, JobConfig(), place(graph, 2), 7, bytes(16), False)
 
 
 def shipped(made: Shipment) -> Shipment:

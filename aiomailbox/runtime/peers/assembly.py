@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import secrets
+import sys
 from collections.abc import Mapping
-from functools import partial
 
 from aiomailbox.clock import SystemClock
 from aiomailbox.exchange import PartitionRegistry
+from aiomailbox.graph import JobGraph
 from aiomailbox.metrics import MetricGroup
+from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.master import JobMaster
@@ -15,16 +19,29 @@ from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups
 from aiomailbox.runtime.peers.host import PeersHost
 from aiomailbox.runtime.peers.messages import AlignmentLimit
 from aiomailbox.runtime.peers.network import new_pool
-from aiomailbox.runtime.peers.placement import PARENT
+from aiomailbox.runtime.peers.placement import PARENT, place
 from aiomailbox.runtime.peers.shipping import Shipment, pack
-from aiomailbox.runtime.processes.worker_process import WorkerProcess
+from aiomailbox.runtime.peers.workers import Starter
 from aiomailbox.runtime.services import JobServices
 
 __all__ = ["assemble"]
 
 
-def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> JobMaster:
-    """Return a job that has not started; no process is there yet.
+def assemble(
+    graph: JobGraph,
+    config: JobConfig,
+    workers: int,
+    starter: Starter,
+    handovers: Mapping[str, PullHandover],
+) -> JobMaster:
+    """Return a job that has not started; no worker is there yet.
+
+    Args:
+        graph: The job.
+        config: Its settings.
+        workers: At most so many; none is without a subtask.
+        starter: Starts them.
+        handovers: Where results are pulled, by name.
 
     Raises:
         NotShippableError: If an operator cannot be pickled; names it and what of it.
@@ -32,8 +49,18 @@ def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> JobMa
     # Its import takes longer than that of everything else, where rich is installed.
     import structlog
 
-    shipment, payload, limits = pack(shipment)
-    graph, clock = shipment.graph, SystemClock()
+    seed = config.seed
+    shipment, payload, limits = pack(
+        Shipment(
+            graph,
+            config,
+            place(graph, workers),
+            random.SystemRandom().getrandbits(32) if seed is None else seed,
+            secrets.token_bytes(16),
+            "pyarrow" in sys.modules,
+        )
+    )
+    clock = SystemClock()
 
     def broadcast(limit: AlignmentLimit) -> None:
         host.broadcast(limit)
@@ -50,8 +77,5 @@ def assemble(shipment: Shipment, handovers: Mapping[str, PullHandover]) -> JobMa
         handovers=dict(handovers),
         alignments=ParentAlignmentGroups(broadcast),
     )
-    new_worker = partial(
-        WorkerProcess, heartbeat_timeout_s=shipment.config.heartbeat_timeout_s
-    )
-    host = PeersHost(shipment, payload, limits, services, new_worker)
-    return JobMaster(graph, shipment.config, services, host)
+    host = PeersHost(shipment, payload, limits, services, starter)
+    return JobMaster(graph, config, services, host)

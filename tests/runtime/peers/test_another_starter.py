@@ -1,0 +1,177 @@
+"""Peers do not know who has started them: here, workers are tasks of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+import aiomailbox as am
+from aiomailbox.errors import WorkerDiedError
+from aiomailbox.exchange.remote.endpoints import PeerAddress
+from aiomailbox.exchange.remote.options import ConnectionOptions
+from aiomailbox.exchange.remote.security import Security
+from aiomailbox.runtime.peers.assembly import assemble
+from aiomailbox.runtime.peers.control import ControlChannel
+from aiomailbox.runtime.peers.limits import limit_from_text
+from aiomailbox.runtime.peers.liveness import Heart, LivenessWatch
+from aiomailbox.runtime.peers.messages import (
+    FRAME_BYTES_MAX,
+    Begin,
+    FromParent,
+    FromWorker,
+    decode_from_worker,
+)
+from aiomailbox.runtime.peers.place import PeerPlace
+from aiomailbox.runtime.peers.placement import peer_name
+from aiomailbox.runtime.peers.shipping import unpack
+from aiomailbox.runtime.peers.worker_job import WorkerJob
+from aiomailbox.runtime.peers.workers import WorkerEvents
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+
+
+class LoopWorker:
+    """A worker that is a task of its parent's loop."""
+
+    def __init__(self, peer: int, events: WorkerEvents, place: PeerPlace) -> None:
+        self.peer = peer
+        self.name = peer_name(peer)
+        self.may_exit = False
+        self.has_exited = True
+        self._events = events
+        self._place = place
+        self._channel: ControlChannel[FromWorker] = ControlChannel(
+            decode_from_worker, FRAME_BYTES_MAX, self._on_message, lambda reason: None
+        )
+
+    async def start(self) -> None:
+        mine, self._theirs = socket.socketpair()
+        mine.setblocking(False)
+        self._theirs.setblocking(False)
+        here, there = socket.socketpair()
+        self._heart = Heart(there, lambda: None)
+        self._watch = LivenessWatch(here, 50.0, self.kill, lambda beat: None)
+        await self._channel.connect(mine)
+
+    def send(self, message: FromParent) -> None:
+        if not isinstance(message, Begin):
+            self._channel.send(message)
+            return
+        limits = [limit_from_text(text) for text in message.limits]
+        job = WorkerJob(
+            unpack(message.payload, limits),
+            limits,
+            message,
+            self._place,
+            self._heart,
+            lambda: None,
+            structlog.get_logger(),
+        )
+        self.has_exited = False
+        self._task = asyncio.get_running_loop().create_task(job.run(self._theirs))
+        self._task.add_done_callback(self._on_done)
+
+    def kill(self, reason: str | None) -> None:
+        self._task.cancel()
+
+    def release(self) -> None:
+        self._channel.abort()
+        self._watch.close()
+
+    @property
+    def attempt(self) -> int:
+        return self._channel.attempt
+
+    @attempt.setter
+    def attempt(self, number: int) -> None:
+        self._channel.attempt = number
+
+    def _on_message(self, attempt: int, message: FromWorker) -> None:
+        self._events.on_message(self, attempt, message)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self.has_exited = True
+        error = None if self.may_exit else WorkerDiedError(self.name, 0, None, "ended")
+        self._events.on_exit(self, error)
+
+
+class LoopStarter:
+    """Starts workers on the loop that runs the job, over TCP."""
+
+    def __init__(self, directory: Path) -> None:
+        self.place = PeerPlace(
+            PeerAddress("127.0.0.1", 0),
+            Security(secret=bytes(range(32))),
+            ConnectionOptions(),
+            lambda below: str(directory),
+        )
+        self.calls: list[str] = []
+
+    def prepare(self) -> PeerPlace:
+        self.calls.append("prepare")
+        return self.place
+
+    def new_worker(self, peer: int, events: WorkerEvents) -> LoopWorker:
+        return LoopWorker(peer, events, self.place)
+
+    def release(self) -> None:
+        self.calls.append("release")
+
+
+class OnThisLoop:
+    """A deployment with workers, none of which is a process."""
+
+    parent_apart = True
+
+    def __init__(self, starter: LoopStarter) -> None:
+        self._starter = starter
+
+    def deploy(
+        self,
+        graph: Any,
+        config: Any,
+        *,
+        clock: Any,
+        handovers: Mapping[str, Any],
+    ) -> Any:
+        job = assemble(graph, config, 2, self._starter, handovers)
+        job.start()
+        return job
+
+
+@pytest.fixture
+def starter(tmp_path: Path) -> LoopStarter:
+    return LoopStarter(tmp_path)
+
+
+@pytest.fixture
+def env(starter: LoopStarter) -> am.StreamExecutionEnvironment:
+    made = am.StreamExecutionEnvironment(parallelism=2, config=am.JobConfig(seed=1))
+    made.deployment = OnThisLoop(starter)
+    return made
+
+
+async def test_a_job_runs_on_workers_of_another_starter(
+    env: am.StreamExecutionEnvironment, starter: LoopStarter
+) -> None:
+    numbers = env.from_collection(range(1000)).map(lambda n: (n % 7, n))
+    sums = numbers.key_by(lambda pair: pair[0]).reduce(lambda a, b: (a[0], a[1] + b[1]))
+    last = dict(await sums.collect())
+    assert last == {key: sum(range(key, 1000, 7)) for key in range(7)}
+    assert starter.calls == ["prepare", "release"]
+
+
+async def test_an_error_of_such_a_worker_fails_the_job(
+    env: am.StreamExecutionEnvironment,
+) -> None:
+    def fail(number: int) -> int:
+        raise LookupError("no such airport")
+
+    with pytest.raises(am.JobFailedError, match="LookupError: no such airport"):
+        await env.from_collection(range(10)).map(fail).collect()
