@@ -17,6 +17,16 @@ async def slow(value: Any) -> Any:
     return value
 
 
+def has_waiting(task: tuple[str, Any]) -> bool:
+    """Whether a task is one of the slow ones, and records wait for it."""
+    name, metrics = task
+    return bool(
+        name.startswith("slow (")
+        and metrics.get("in_pool_usage")
+        and metrics.get("input_queue_length")
+    )
+
+
 async def test_the_bottleneck_in_another_process_is_named(
     env: am.StreamExecutionEnvironment,
 ) -> None:
@@ -26,7 +36,11 @@ async def test_the_bottleneck_in_another_process_is_named(
         async with asyncio.timeout(40):
             while (report := job.backpressure()).bottleneck is None:
                 await asyncio.sleep(0.1)
-        tasks = job.metrics().tasks
+            # What waits is looked at in one moment, in which it may be nothing.
+            tasks = job.metrics().tasks
+            while not any(map(has_waiting, tasks.items())):
+                await asyncio.sleep(0.05)
+                tasks = job.metrics().tasks
         await job.cancel()
     found = report.bottleneck
     assert found is not None
@@ -35,7 +49,7 @@ async def test_the_bottleneck_in_another_process_is_named(
     assert report["numbers"].level is not am.BackpressureLevel.OK
     seen: dict[str, Any] = {}
     for name, metrics in tasks.items():
-        if name.startswith("slow ("):
+        if has_waiting((name, metrics)):
             seen |= metrics
     assert seen["exclusive_buffers_usage"] is not None
     assert seen["in_pool_usage"] > 0

@@ -267,7 +267,7 @@ async def test_metrics_and_the_await_tree_tell_of_tasks_elsewhere(
             "(1/2)", "(2/2)", "(1/2)", "(2/2)",
         ]  # fmt: skip
         assert "look-up" in job.watermarks()
-        assert "in StreamTask.run" in job.await_tree().partition("look-up (1/2)")[2]
+        assert "in StreamTask._run" in job.await_tree().partition("look-up (1/2)")[2]
 
 
 def timed_by_itself() -> am.WatermarkStrategy[Any]:
