@@ -146,9 +146,12 @@ class WindowEmitter:
             await pending
 
     def _call(self, key: Any, elements: list[Any]) -> Pending:
-        process, check = self._function.process, self._check
-        if check is not None:
+        arguments = key, self._context, elements, self._collector
+        pending: Pending
+        if self._check is None:
+            pending = self._function.process(*arguments)
+        else:
             # The list is the function's own, its elements are not.
-            process = check.watched_elements(process)
-        pending: Pending = process(key, self._context, elements, self._collector)
+            records = elements.copy()
+            pending = self._check.calling(records, self._function.process, *arguments)
         return pending

@@ -101,12 +101,15 @@ class AsyncSpoiler(am.KeyedAsyncProcessFunction):
         out.collect(value["n"])
 
 
-def windowed(stream: Stream) -> Any:
+def timed(stream: Stream) -> Stream:
     strategy = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
         lambda row, _: row["n"]
     )
-    timed = stream.assign_timestamps_and_watermarks(strategy)
-    return timed.key_by("key").window(am.TumblingEventTimeWindows.of(1))
+    return stream.assign_timestamps_and_watermarks(strategy)
+
+
+def windowed(stream: Stream) -> Any:
+    return timed(stream).key_by("key").window(am.TumblingEventTimeWindows.of(1))
 
 
 def fanned_out(stream: Stream) -> Stream:
@@ -119,7 +122,27 @@ def fanned_out_later(stream: Stream) -> Stream:
     return spoilt.union(stream.map_async(wait).name("innocent"))
 
 
+def spoil_pair(left: Any, right: Any) -> Any:
+    right["n"] += 1
+    return left["n"]
+
+
+def joined(stream: Stream) -> Stream:
+    """Join records with one that came long before."""
+    many = stream.flat_map(lambda row: [{**row, "i": i} for i in range(400)])
+    first = many.filter(lambda row: row["i"] == 0 and row["n"] == 1)
+    return (
+        timed(many)
+        .key_by("key")
+        .interval_join(timed(first).key_by("key"))
+        .between(-10, 0)
+        .process(spoil_pair)
+        .name("culprit")
+    )
+
+
 CASES: dict[str, Callable[[Stream], Any]] = {
+    "join": joined,
     "map": lambda s: s.map(spoil).name("culprit"),
     "behind what passes records on": lambda s: (
         s.filter(bool)

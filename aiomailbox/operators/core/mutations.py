@@ -208,8 +208,7 @@ class MutationCheck:
         self._depth -= 1
         if self._depth:
             return
-        for value, before in self._held:
-            self._compare(value, before)
+        self._compare_all(self._held)
         del self._held[:-_KEPT]
 
     def leave_failed(self) -> None:
@@ -258,36 +257,39 @@ class MutationCheck:
         return sorted(names - {self._operator})
 
     def watched_call(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function, async or not, that also raises if it changes arguments."""
+        """Return a function of records that also raises if it changes one of them."""
 
         @functools.wraps(function)
-        def call(*arguments: Any) -> Any:
-            before = structure(arguments)
-            result = function(*arguments)
-            if isinstance(result, Awaitable):
-                return self._awaited(result, arguments, before)
-            self._compare(arguments, before)
-            return result
+        def call(*records: Any) -> Any:
+            return self.calling(records, function, *records)
 
         return call
 
-    def watched_elements(self, process: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a window's ``process`` that also raises if it changes an element."""
+    def calling(
+        self, records: Iterable[Any], function: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Call a function, async or not, and see what becomes of some records.
 
-        def call(key: Any, context: Any, elements: list[Any], out: Any) -> Any:
-            def process_them(*_: Any) -> Any:
-                return process(key, context, elements, out)
-
-            return self.watched_call(process_them)(*elements)
-
-        return call
+        Raises:
+            RecordMutatedError: If one of them has changed, at once or when awaited.
+        """
+        held = [(record, structure(record)) for record in records]
+        result = function(*args)
+        if isinstance(result, Awaitable):
+            return self._awaited(result, held)
+        self._compare_all(held)
+        return result
 
     async def _awaited(
-        self, result: Awaitable[Any], arguments: Any, before: Any
+        self, result: Awaitable[Any], held: list[tuple[Any, Any]]
     ) -> Any:
         value = await result
-        self._compare(arguments, before)
+        self._compare_all(held)
         return value
+
+    def _compare_all(self, held: list[tuple[Any, Any]]) -> None:
+        for value, before in held:
+            self._compare(value, before)
 
     def _compare(self, value: Any, before: Any, others: Iterable[str] = ()) -> None:
         after = structure(value)

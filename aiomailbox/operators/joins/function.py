@@ -19,6 +19,7 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.records import MIN_TIMESTAMP
@@ -150,6 +151,7 @@ class PairCalls:
         context: Gets the event times of each pair.
         collector: Gets the results, and emits those that were awaited at once.
         failures: Gets the pairs for which the function raises.
+        check: Watches over the records of the pairs, or None.
     """
 
     __slots__ = ("_call", "_collector", "_context", "_failures")
@@ -160,8 +162,11 @@ class PairCalls:
         context: ProcessJoinContext,
         collector: Collector,
         failures: RecordFailures,
+        check: MutationCheck | None = None,
     ) -> None:
-        self._call = function.process_element
+        self._call: Callable[..., Pending] = function.process_element
+        if check is not None:
+            self._call = _watched(check, function.process_element)
         self._context = context
         self._collector = collector
         self._failures = failures
@@ -202,3 +207,13 @@ class PairCalls:
             if emitted is not None:
                 await emitted
             pending, index = self._advance(pairs, index + 1)
+
+
+def _watched(
+    check: MutationCheck, process: Callable[..., Pending]
+) -> Callable[..., Pending]:
+    def call(left: Any, right: Any, *rest: Any) -> Pending:
+        pending: Pending = check.calling((left, right), process, left, right, *rest)
+        return pending
+
+    return call

@@ -78,7 +78,13 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
     def make_contexts(self) -> Sequence[ProcessContext]:
         """Return the context of pairs, with what it needs bound."""
         context = ProcessJoinContext(self.context, self._collector)
-        self._calls = PairCalls(self.function, context, self._collector, self._failures)
+        self._calls = PairCalls(
+            self.function,
+            context,
+            self._collector,
+            self._failures,
+            self.context.mutations,
+        )
         self._timers = self.timer_service("join-timers", self, self._collector)
         return [context]
 
