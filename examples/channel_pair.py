@@ -28,7 +28,7 @@ async def produce(partition: ResultPartition) -> int:
     subpartition = partition.subpartitions[0]
     most_queued = 0
     for start in range(0, RUNS * RUN_LENGTH, RUN_LENGTH):
-        await subpartition.writable()
+        await partition.writable()
         partition.emit_run(ListRun(list(range(start, start + RUN_LENGTH))), 0)
         most_queued = max(most_queued, subpartition.queued_buffers)
     partition.broadcast_control(Watermark(RUNS))
