@@ -39,6 +39,7 @@ from aiomailbox.connectors import (
 from aiomailbox.durations import days, hours, millis, minutes, seconds
 from aiomailbox.errors import (
     AioMailboxError,
+    CancelTimeoutError,
     JobCancelledError,
     JobFailedError,
     KeyTypeError,
@@ -175,6 +176,7 @@ __all__ = [
     "BroadcastProcessFunction",
     "BroadcastStream",
     "Cache",
+    "CancelTimeoutError",
     "CoProcessFunction",
     "CollectionSource",
     "Committer",

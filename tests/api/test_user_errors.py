@@ -394,3 +394,76 @@ async def test_a_source_that_raises_names_the_source(env: Env) -> None:
         await env.from_async_iterable(values, name="culprit").collect()
     text = str(caught.value) + "".join(getattr(caught.value.__cause__, "__notes__", ()))
     assert "culprit" in text
+
+
+class Speechless(Exception):  # noqa: N818 -- it has no words, not even these
+    """Neither ``str`` nor ``repr`` of it works."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("where", ["map", "map_async", "close", "source"])
+async def test_an_error_that_cannot_be_printed_is_not_replaced(
+    env: am.StreamExecutionEnvironment, where: str
+) -> None:
+    def check(value: int) -> int:
+        if where == "map":
+            raise Speechless
+        return value
+
+    async def call(value: int) -> int:
+        if where == "map_async":
+            raise Speechless
+        return value
+
+    class Closing(am.ProcessFunction):
+        def process_element(self, value: int, context: Any, out: Any) -> None:
+            out.collect(value)
+
+        async def close(self) -> None:
+            if where == "close":
+                raise Speechless
+
+    async def items() -> Any:
+        yield 1
+        if where == "source":
+            raise Speechless
+
+    stream = env.from_async_iterable(items).map(check).map_async(call, concurrency=2)
+    stream = stream.process(Closing())
+    with pytest.raises(am.JobFailedError) as caught:
+        await stream.collect()
+    cause = caught.value.__cause__
+    assert isinstance(cause, am.UserFunctionError)
+    assert isinstance(cause.__cause__, Speechless)
+    assert "Speechless: <Speechless.__str__ raised RuntimeError>" in str(caught.value)
+    assert f"{__file__}:" in str(caught.value)
+
+
+async def test_a_record_whose_error_cannot_be_printed_is_skipped_or_a_dead_letter(
+    env: am.StreamExecutionEnvironment,
+) -> None:
+    def check(value: int) -> int:
+        raise Speechless
+
+    async def call(value: int) -> int:
+        raise Speechless
+
+    letters = am.OutputTag("letters")
+    got: list[Any] = []
+    numbers = env.from_collection([1, 2])
+    for on_error in (am.skip, am.dead_letter(letters)):
+        for stream in (
+            numbers.map(check, on_error=on_error),
+            numbers.map_async(call, concurrency=2, on_error=on_error),
+        ):
+            stream.sink_to(got.append)
+            if on_error is not am.skip:
+                stream.get_side_output(letters).sink_to(got.append)
+    await env.execute()
+    assert [letter.error_type for letter in got] == ["Speechless"] * 4
+    assert {letter.record for letter in got} == {1, 2}
