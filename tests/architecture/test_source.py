@@ -79,6 +79,30 @@ def test_aiostream_is_imported_by_its_adapter_only(
     assert all(path.startswith("aiomailbox/connectors/aiostream") for path in users)
 
 
+def test_whoever_hands_something_to_a_thread_outlasts_it(
+    trees: dict[str, ast.Module],
+) -> None:
+    """An awaited call in a thread goes on when its waiter is cancelled.
+
+    Those that are named await nothing: a callback says that the thread is done.
+    """
+    found = {
+        path
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in {"run_in_executor", "to_thread", "run_sync"}
+    }
+    assert found == {
+        "aiomailbox/connectors/files/enumerator.py",
+        "aiomailbox/exchange/blocking/partition.py",
+        "aiomailbox/exchange/blocking/view.py",
+        "aiomailbox/exchange/blocking/writer.py",
+        "aiomailbox/testing/virtual_time.py",
+        "aiomailbox/threads.py",
+    }
+
+
 def test_every_module_postpones_its_annotations(trees: dict[str, ast.Module]) -> None:
     without = [
         path
