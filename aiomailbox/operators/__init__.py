@@ -37,6 +37,7 @@ from aiomailbox.operators.core.callables import (
     describe,
     is_async_callable,
     refuse_coroutine,
+    refuse_coroutines,
     shortened,
 )
 from aiomailbox.operators.core.checkpointed import (
@@ -323,6 +324,7 @@ __all__ = [
     "quantile",
     "redistribute",
     "refuse_coroutine",
+    "refuse_coroutines",
     "result_type",
     "shortened",
     "skip",

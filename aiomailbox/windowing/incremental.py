@@ -11,7 +11,7 @@ from aiomailbox.operators import (
     MutationCheck,
     Undoable,
     is_commutative,
-    refuse_coroutine,
+    refuse_coroutines,
 )
 from aiomailbox.state import ReduceFunction
 from aiomailbox.windowing.time_window import Window, window_datetime
@@ -139,12 +139,9 @@ class _Own(_Plain):
         return results
 
     def _refuse(self, results: list[Any]) -> None:
-        coroutines = [one for one in results if type(one) is CoroutineType]
-        for coroutine in coroutines:
-            coroutine.close()
         owner = getattr(self._get_result, "__self__", None)
         function = getattr(owner, "reduce_function", self._get_result)
-        refuse_coroutine(coroutines[0], function)
+        refuse_coroutines(results, function)
 
 
 class _Keyed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from types import CoroutineType
 from typing import Any, NoReturn
@@ -112,6 +112,20 @@ def refuse_coroutine(
         "An async def function: pass the function itself instead of calling it in a "
         "lambda, or use map_async before.",
     )
+
+
+def refuse_coroutines(
+    results: Iterable[object], function: Callable[..., Any]
+) -> NoReturn:
+    """Close the coroutines among what ``function`` returned, and raise.
+
+    Raises:
+        RecordTypeError: As `refuse_coroutine`.
+    """
+    coroutines = [one for one in results if type(one) is CoroutineType]
+    for coroutine in coroutines[1:]:
+        coroutine.close()
+    refuse_coroutine(coroutines[0], function)
 
 
 def describe(function: Callable[..., Any]) -> str:

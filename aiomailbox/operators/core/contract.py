@@ -322,30 +322,31 @@ class Operator:
 def _each(
     process: Callable[[Any, int | None], Pending], run: Run, start: int
 ) -> Pending:
-    values = run.values
-    timestamps = run.timestamps
+    pending, index = _advance(process, run, start)
+    return None if pending is None else _each_after(pending, process, run, index)
+
+
+def _advance(
+    process: Callable[[Any, int | None], Pending], run: Run, start: int
+) -> tuple[Pending, int]:
+    """Process records until one must be awaited; return that and its index."""
+    values, timestamps = run.values, run.timestamps
     for index in range(start, len(values)):
         timestamp = None if timestamps is None else timestamps[index]
         if timestamp == MIN_TIMESTAMP:
             timestamp = None
         pending = process(values[index], timestamp)
         if pending is not None:
-            return _each_after(pending, process, run, index + 1)
-    return None
+            return pending, index
+    return None, len(values)
 
 
 async def _each_after(
-    pending: Awaitable[None],
+    pending: Pending,
     process: Callable[[Any, int | None], Pending],
     run: Run,
-    start: int,
+    index: int,
 ) -> None:
-    await pending
-    values, timestamps = run.values, run.timestamps
-    for index in range(start, len(values)):
-        timestamp = None if timestamps is None else timestamps[index]
-        if timestamp == MIN_TIMESTAMP:
-            timestamp = None
-        following = process(values[index], timestamp)
-        if following is not None:
-            await following
+    while pending is not None:
+        await pending
+        pending, index = _advance(process, run, index + 1)

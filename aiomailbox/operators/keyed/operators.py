@@ -17,7 +17,7 @@ from aiomailbox.operators.aggregates.undoing import UndoableAggregate, undoable
 from aiomailbox.operators.core.callables import (
     check_function,
     is_async_callable,
-    refuse_coroutine,
+    refuse_coroutines,
 )
 from aiomailbox.operators.core.contract import Pending, awaited, then
 from aiomailbox.operators.core.failures import RecordFailures
@@ -95,11 +95,8 @@ class RollingOperator(StatefulOperator):
 
     def _refuse(self, results: list[Any]) -> NoReturn:
         """Say that the function only looks as if it gave values."""
-        coroutines = [one for one in results if type(one) is CoroutineType]
-        for coroutine in coroutines:
-            coroutine.close()
         try:
-            refuse_coroutine(coroutines[0], self._function)
+            refuse_coroutines(results, self._function)
         except RecordTypeError as error:
             raise self._failures.user_error(error) from error
 
