@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from datetime import timedelta
 from enum import Enum
 from typing import Any, ClassVar, Self
@@ -66,9 +67,20 @@ class WindowAssigner(ABC):
         """Whether `assign` looks at ``now_ms``; else it may be 0."""
         return not self.is_event_time
 
-    def for_subtask(self, rng: random.Random) -> WindowAssigner:
-        """Return the assigner that one subtask uses; this one by default."""
+    def for_subtask(
+        self, rng: random.Random, offsets: Sequence[int] = ()
+    ) -> WindowAssigner:
+        """Return the assigner that one subtask uses; this one by default.
+
+        Args:
+            rng: The operator's random source.
+            offsets: What `kept_offset` said of earlier subtasks, if there were any.
+        """
         return self
+
+    def kept_offset(self) -> int | None:
+        """Return where windows of this subtask alone begin, once that is decided."""
+        return None
 
 
 class WindowStagger(Enum):
@@ -108,6 +120,8 @@ class _TumblingWindows(WindowAssigner):
         self.size_ms = size_ms
         self.offset_ms = offset_ms
         self.stagger = stagger
+        # Whether this is the assigner of one subtask, with a beginning of its own.
+        self._is_shifted = False
 
     @classmethod
     def of(
@@ -128,14 +142,24 @@ class _TumblingWindows(WindowAssigner):
         """Whether the present decides, for all records or for the first."""
         return super().needs_now or self.stagger is WindowStagger.NATURAL
 
-    def for_subtask(self, rng: random.Random) -> WindowAssigner:
+    def for_subtask(
+        self, rng: random.Random, offsets: Sequence[int] = ()
+    ) -> WindowAssigner:
         """Return the assigner with a beginning of its own, if it is to have one."""
         if self.stagger is WindowStagger.ALIGNED:
             return self
         own = type(self)(self.size_ms, self.offset_ms, WindowStagger.NATURAL)
-        if self.stagger is WindowStagger.RANDOM:
+        own._is_shifted = True
+        if offsets:
+            own.offset_ms, own.stagger = offsets[0], WindowStagger.ALIGNED
+        elif self.stagger is WindowStagger.RANDOM:
             own._shift_by(rng.randrange(self.size_ms))
         return own
+
+    def kept_offset(self) -> int | None:
+        """Return where windows of this subtask alone begin, once that is decided."""
+        is_decided = self.stagger is WindowStagger.ALIGNED
+        return self.offset_ms if self._is_shifted and is_decided else None
 
     def _window(self, timestamp: int, now_ms: int) -> list[Any]:
         if self.stagger is WindowStagger.NATURAL:

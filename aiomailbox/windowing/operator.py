@@ -19,13 +19,14 @@ from aiomailbox.operators import (
     then,
 )
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Run
-from aiomailbox.state import ValueStateDescriptor
+from aiomailbox.state import OperatorStateSnapshot, ValueStateDescriptor
 from aiomailbox.windowing.co_group import JoinFunction
 from aiomailbox.windowing.contents import WindowContents
 from aiomailbox.windowing.emitter import Failing, WindowEmitter
 from aiomailbox.windowing.failures import WindowFailures
 from aiomailbox.windowing.functions import ProcessWindowContext
 from aiomailbox.windowing.incremental import watch_reduce
+from aiomailbox.windowing.kept_offset import kept_offsets, with_offset
 from aiomailbox.windowing.merging import MergingWindowSet, mapping_of
 from aiomailbox.windowing.time_window import TimeWindow, Window
 from aiomailbox.windowing.trigger import TriggerResult, check_result
@@ -75,13 +76,24 @@ class WindowOperator(StatefulOperator):
         self._is_event_time: bool = spec.assigner.is_event_time
         self._is_merging: bool = spec.assigner.is_merging
         self._due: list[_Due] = []
+        self._offsets: list[int] = []
         self._is_open = False
+
+    def snapshot_own(self) -> OperatorStateSnapshot:
+        """Return also where the windows begin, if each subtask has them elsewhere."""
+        offset = self._assigner.kept_offset() if self._is_open else None
+        return with_offset(super().snapshot_own(), offset)
+
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
+        """Let windows begin where they did."""
+        super().restore_own(own)
+        self._offsets = kept_offsets(own)
 
     def open(self) -> Pending:
         """Bind state and timers, and open the window function."""
         context, store = self.context, self.context.keyed_state
         self._keys = KeyReader(key_function(self._spec.key), self)
-        self._assigner = self._spec.assigner.for_subtask(context.random)
+        self._assigner = self._spec.assigner.for_subtask(context.random, self._offsets)
         self._merging_table = store.table(ValueStateDescriptor("merging-windows"))
         self._collector = Collector(self.output)
         self._failures = WindowFailures(

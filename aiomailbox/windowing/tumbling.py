@@ -31,10 +31,11 @@ from aiomailbox.records import (
     ListRun,
     Run,
 )
-from aiomailbox.state import ValueStateDescriptor
+from aiomailbox.state import OperatorStateSnapshot, ValueStateDescriptor
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.failures import WindowFailures
 from aiomailbox.windowing.incremental import watch_reduce, window_result
+from aiomailbox.windowing.kept_offset import kept_offsets, with_offset
 from aiomailbox.windowing.open_windows import Contents, EndingWindow, OpenWindows
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.undo_log import UndoLog
@@ -200,6 +201,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         self._size: int = spec.assigner.size_ms
         self._ending: EndingWindow | None = None
         self._forgets = self._lateness > 0
+        self._offsets: list[int] = []
 
     def open(self) -> Pending:
         """Bind the state."""
@@ -208,8 +210,18 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         store = context.keyed_state
         self._open = OpenWindows(store.table(ValueStateDescriptor("open-windows")))
         self._fired = OpenWindows(store.table(ValueStateDescriptor("fired-windows")))
-        self._offset: int = self._spec.assigner.for_subtask(context.random).offset_ms
+        self._assigner = self._spec.assigner.for_subtask(context.random, self._offsets)
+        self._offset: int = self._assigner.offset_ms
         return super().open()
+
+    def snapshot_own(self) -> OperatorStateSnapshot:
+        """Return also where the windows begin, if each subtask has them elsewhere."""
+        return with_offset(super().snapshot_own(), self._assigner.kept_offset())
+
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
+        """Let windows begin where they did."""
+        super().restore_own(own)
+        self._offsets = kept_offsets(own)
 
     def fill_state(self) -> None:
         """Put the contents of all windows where a snapshot finds them."""

@@ -76,6 +76,7 @@ from aiomailbox.windowing import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
+    WindowStagger,
     window_operator,
 )
 
@@ -430,8 +431,10 @@ def window_cases() -> list[Case]:
 
     tumbling, sliding = TumblingEventTimeWindows(10), SlidingEventTimeWindows(12, 4)
     sessions = EventTimeSessionWindows(5)
+    staggered = TumblingEventTimeWindows(10, 0, WindowStagger.RANDOM)
     lateness = {"allowed_lateness": 0.006}
     general: dict[str, dict[str, Any]] = {
+        "staggered": {"assigner": staggered, "window_function": Visits()},
         "tumbling": {"assigner": tumbling, "window_function": Visits()},
         "sliding": {"assigner": sliding, "aggregate": total(), "trigger": General()},
         "sessions": {"assigner": sessions, "window_function": Visits()},
@@ -452,6 +455,12 @@ def window_cases() -> list[Case]:
         },
     }
     return [
+        keyed(
+            TumblingAggregateOperator,
+            lambda: windows(staggered, aggregate=total()),
+            LATE,
+            "staggered",
+        ),
         keyed(
             TumblingAggregateOperator,
             lambda: windows(tumbling, aggregate=total(), **lateness),

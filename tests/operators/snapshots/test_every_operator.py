@@ -91,6 +91,7 @@ class Run:
         self.backend = backend
         self.out: list[Any] = []
         self.now = 0
+        self.lives = 0
         self.subtasks: list[OperatorHarness] = []
         # The watermarks that were given to the present subtasks.
         self.watermarks: list[int] = []
@@ -100,6 +101,7 @@ class Run:
     ) -> None:
         """Open new subtasks, maybe restored ones."""
         self.subtasks, self.watermarks = [], []
+        self.lives += 1
         for index in range(parallelism):
             harness = self.case.harness(
                 self.case.make(),
@@ -107,6 +109,7 @@ class Run:
                 parallelism=parallelism,
                 subtask_index=index,
                 state_backend=self.backend,
+                seed=self.lives,
             )
             harness.set_processing_time(self.now)
             if snapshots is not None:
