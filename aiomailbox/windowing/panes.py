@@ -10,7 +10,7 @@ beside the panes, so that it needs no watermark to tell what has fired.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from aiomailbox.operators import USER_ERRORS, Pending, can_merge, is_commutative
@@ -85,7 +85,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             ForgivingMerge(self._given) if self._failures.may_fail else self._given
         )
         self._merge = self._merge_of(self._panes.contents)
-        self._merge_steps: Generator[None, None, Contents] | None = None
+        self._merge_steps: Iterator[Contents | None] | None = None
         return pending
 
     def fill_state(self) -> None:
@@ -98,13 +98,13 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         spent = 0
         while spent < count:
             try:
-                next(self._merge_steps)
-            except StopIteration as end:
-                self._merge_steps = None
-                self._end(start, end.value)
-                return spent
+                found = next(self._merge_steps)
             except USER_ERRORS as error:
                 raise self.user_error(error) from error
+            if found is not None:
+                self._merge_steps = None
+                self._end(start, found)
+                return spent
             spent += STEP_LENGTH
         return spent
 

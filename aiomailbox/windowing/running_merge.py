@@ -12,7 +12,7 @@ times, in however many windows it is.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -148,23 +148,24 @@ class RunningMerge:
         Args:
             start: Of the window; after that of the one before.
         """
-        steps = self.steps(start)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                contents: Contents = end.value
-                return contents
+        *_, contents = self.steps(start)
+        assert contents is not None, "the last step gives the contents"
+        return contents
 
-    def steps(self, start: int) -> Generator[None, None, Contents]:
-        """Do as `take`, step by step of at most `STEP_LENGTH` merges; return it then."""
+    def steps(self, start: int) -> Iterator[Contents | None]:
+        """Do as `take`, step by step of at most `STEP_LENGTH` merges.
+
+        Yields:
+            None after each step but the last, which gives what the window holds. Not
+            its return value: a user's ``StopIteration`` must not look like the end.
+        """
         if start >= self._block + self._size:
             block = start - (start - self._offset) % self._size
             yield from self._begin_block(block)
         yield from self._grow(start + self._size)
         contents = self._rests.pop(start, {})
         yield from self._merge_steps(contents, self._grown)
-        return contents
+        yield contents
 
     def add(self, pane: int, key: Any, one: Any) -> None:
         """Take note that a pane got one more record, after windows were taken.
@@ -197,14 +198,14 @@ class RunningMerge:
 
     def _merge_steps(
         self, contents: Contents, others: Mapping[Any, Any]
-    ) -> Generator[None, None, None]:
+    ) -> Iterator[None]:
         items = iter(others.items())
         for _ in range(len(others) // STEP_LENGTH):
             self._merge_items(contents, islice(items, STEP_LENGTH))
             yield
         self._merge_items(contents, items)
 
-    def _begin_block(self, block: int) -> Generator[None, None, None]:
+    def _begin_block(self, block: int) -> Iterator[None]:
         self._block, self._grown_to = block, block + self._size
         self._grown = {}
         self._rests = {}
@@ -218,7 +219,7 @@ class RunningMerge:
                 self._rests[pane] = {}
                 yield from self._merge_steps(self._rests[pane], rest)
 
-    def _grow(self, end: int) -> Generator[None, None, None]:
+    def _grow(self, end: int) -> Iterator[None]:
         for pane in range(self._grown_to, end, self._pane):
             found = self._panes.get(pane)
             if found:
