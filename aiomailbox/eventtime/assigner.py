@@ -82,6 +82,25 @@ class TimestampAssigner:
             return found
         return _converted(found, values)
 
+    def assign_one(self, value: Any, previous: int | None) -> int:
+        """Return the event time of one record, milliseconds.
+
+        Args:
+            value: The record.
+            previous: Its event time so far, or None.
+
+        Raises:
+            TimestampError: As `assign`.
+        """
+        if self._function is None:
+            assert self.field is not None
+            found = _field(self.field, value)
+        elif self._takes_previous:
+            found = self._function(value, previous)
+        else:
+            found = self._function(value)
+        return found if type(found) is int else _converted([found], [value])[0]
+
     def _find(self, run: Run, values: list[Any]) -> list[Any]:
         if self._function is None:
             assert self.field is not None

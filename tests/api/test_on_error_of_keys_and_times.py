@@ -177,3 +177,13 @@ def test_what_is_no_policy_is_refused() -> None:
             IN_ORDER,
             on_error="skip",  # type: ignore[arg-type]
         )
+
+
+async def test_a_timestamp_assigner_is_called_once_for_each_record() -> None:
+    """Also if it fails for another one: it may count, or read from somewhere."""
+    times = iter([1_000, "soon", 3_000, 4_000])
+    strategy = IN_ORDER.with_timestamp_assigner(lambda record: next(times))
+    stream = Env().from_collection(["a", "b", "c", "d", "e"])
+    timed = stream.assign_timestamps_and_watermarks(strategy, on_error=am.skip)
+    assert await timed.collect() == ["a", "c", "d"]
+    assert list(times) == []

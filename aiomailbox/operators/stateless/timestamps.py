@@ -26,7 +26,13 @@ from aiomailbox.operators.core.on_error import (
     check_on_error,
     fail,
 )
-from aiomailbox.records import MAX_TIMESTAMP, ListRun, Run, WatermarkStatus
+from aiomailbox.records import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    ListRun,
+    Run,
+    WatermarkStatus,
+)
 from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
 
 
@@ -131,6 +137,9 @@ class TimestampsAndWatermarksOperator(Operator):
         assigner = self._assigner
         if assigner is None:
             return run
+        if assigner.field is None:
+            # What a function of the user's has done cannot be undone: one call a record.
+            return self._assign_each(assigner, run)
         try:
             return run.with_timestamps(_checked(assigner.assign(run)))
         except USER_ERRORS:
@@ -142,13 +151,15 @@ class TimestampsAndWatermarksOperator(Operator):
         times: list[int] = []
         for index, value in enumerate(run.values):
             stamp = None if before is None else before[index]
-            single = ListRun([value], None if stamp is None else [stamp])
+            previous = None if stamp == MIN_TIMESTAMP else stamp
             try:
-                times += _checked(assigner.assign(single))
+                time = assigner.assign_one(value, previous)
+                check_before_end_of_time(time)
             except USER_ERRORS as error:
                 self._failures.take(value, stamp, error)
             else:
                 values.append(value)
+                times.append(time)
         return ListRun(values, times)
 
     def _function(self) -> Callable[..., Any]:
