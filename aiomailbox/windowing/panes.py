@@ -85,6 +85,8 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             ForgivingMerge(self._given) if self._failures.may_fail else self._given
         )
         self._merge = self._merge_of(self._panes.contents)
+        # Starts of windows with the keys whose failed merges a snapshot has reported.
+        self._told: set[tuple[int, Any]] = set()
         self._merge_steps: Iterator[Contents | None] | None = None
         return pending
 
@@ -129,12 +131,20 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         return super()._forget_over(count) and self._panes.forget_until(last, count)
 
     def _results(self, window: TimeWindow, contents: Contents) -> list[Any]:
-        failed = _failed_in(contents) if self._failures.may_fail else {}
-        for key, merge in failed.items():
-            self._failures.take_window(key, window, merge.parts, merge.error)
-        if failed:
-            contents = {k: v for k, v in contents.items() if k not in failed}
+        if self._failures.may_fail:
+            self._report(window, contents)
+            if self._told:
+                self._told -= {(window.start, key) for key in contents}
+            contents = _mergeable(contents)
         return super()._results(window, contents)
+
+    def _report(self, window: TimeWindow, contents: Contents) -> None:
+        """Report what could not be merged, if that has not been done."""
+        for key, content in contents.items():
+            one = (window.start, key)
+            if type(content) is FailedMerge and one not in self._told:
+                self._told.add(one)
+                self._failures.take_window(key, window, content.parts, content.error)
 
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
@@ -249,12 +259,20 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             both[0][start] = self._joined(waiting[start] | revived, found)
             both[1][start] = {k: v for k, v in before.items() if k not in revived}
         self._leave_ending(both)
-        for windows in both if self._failures.may_fail else ():
-            for contents in windows.values():
-                for key in _failed_in(contents):
-                    # What cannot be merged cannot be emitted either.
-                    del contents[key]
+        if self._failures.may_fail:
+            self._leave_failed(both)
         return both
+
+    def _leave_failed(self, both: tuple[dict[int, Contents], ...]) -> None:
+        """Leave out what cannot be merged: it cannot be emitted either.
+
+        It is reported now, unless it was when the window ended, and not again then.
+        """
+        for start, contents in both[0].items():
+            self._report(TimeWindow(start, start + self._size), contents)
+        for windows in both:
+            for start, contents in windows.items():
+                windows[start] = _mergeable(contents)
 
     def _leave_ending(self, both: tuple[dict[int, Contents], ...]) -> None:
         """Let what is left of the window that is being emitted be unfired."""
@@ -281,10 +299,8 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         )
 
 
-def _failed_in(contents: Contents) -> dict[Any, FailedMerge]:
-    """Return the keys whose panes could not be merged."""
-    return {
-        key: content
-        for key, content in contents.items()
-        if type(content) is FailedMerge
-    }
+def _mergeable(contents: Contents) -> Contents:
+    """Return the contents but for those that could not be merged."""
+    if FailedMerge not in map(type, contents.values()):
+        return contents
+    return {k: v for k, v in contents.items() if type(v) is not FailedMerge}
