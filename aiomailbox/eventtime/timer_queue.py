@@ -4,9 +4,11 @@ Theory of operation: timers of one timestamp share a bucket, so that windows, wh
 at the same time for all keys, cost little. A bucket of one timer is that timer's
 ``(key, namespace)`` itself, of more a dict of them, which keeps the order. Timestamps
 come into a heap. When many are in it, they are sorted into a list, whose end is its
-earliest, for sorting a million and taking them from the end costs a fraction of taking
-a million from a heap. Either may hold timestamps whose bucket has gone; they are
-dropped when they come up, and all at once when they are the majority.
+earliest, for sorting many and taking them from the end costs a fraction of taking them
+from a heap. A list has a few thousand timestamps, so that no sort holds the event loop;
+of several lists the one with the earliest end is in use, the others wait in a heap. All
+may hold timestamps whose bucket has gone; they are dropped when they come up, and all at
+once when they are the majority.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ __all__ = ["Timer", "TimerQueue"]
 
 _STALE_MIN = 64
 _SORT_MIN = 64
+# Sorting so many takes about 2 ms, unless they are in order already.
+_SORTED_MAX = 8192
 # Turning a bucket around takes 60 ns per timer, and that in one piece.
 _TURNED_MAX = 16_384
 
@@ -41,12 +45,12 @@ class TimerQueue:
     """Timers without repetition, taken earliest first; equal times in any order.
 
     Invariants:
-        Every timestamp with a bucket is in the heap or in the sorted list. No bucket is
-        empty. The sorted list goes from the latest to the earliest.
+        Every timestamp with a bucket is in the heap or in a sorted list. No bucket is
+        empty. Sorted lists go from the latest to the earliest. None that waits is empty.
 
     Cost:
         Each sort takes at most five timestamps, most of them in order, per timestamp
-        that was added since the one before.
+        that was added since the one before, and no more than some 16,000.
 
     Example:
         >>> queue = TimerQueue()
@@ -56,12 +60,23 @@ class TimerQueue:
         (10, Timer(timestamp=10, key='k', namespace=None), None)
     """
 
-    __slots__ = ("_buckets", "_draining", "_heap", "_size", "_sorted")
+    __slots__ = (
+        "_buckets",
+        "_draining",
+        "_heap",
+        "_serial",
+        "_size",
+        "_sorted",
+        "_waiting",
+    )
 
     def __init__(self) -> None:
         self._buckets: dict[int, _Entry | dict[_Entry, None]] = {}
         self._heap: list[int] = []
         self._sorted: list[int] = []
+        # ``(its end, a number, a sorted list)``.
+        self._waiting: list[tuple[int, int, list[int]]] = []
+        self._serial = 0
         self._size = 0
         self._draining: int | None = None
 
@@ -77,11 +92,13 @@ class TimerQueue:
     @property
     def head(self) -> int | None:
         """The earliest timestamp, or None when there is no timer."""
-        heap, ordered, buckets = self._heap, self._sorted, self._buckets
+        heap, buckets = self._heap, self._buckets
         while heap and heap[0] not in buckets:
             heapq.heappop(heap)
+        ordered = self._earliest_list()
         while ordered and ordered[-1] not in buckets:
             ordered.pop()
+            ordered = self._earliest_list()
         if heap and ordered:
             return min(heap[0], ordered[-1])
         return heap[0] if heap else ordered[-1] if ordered else None
@@ -91,7 +108,10 @@ class TimerQueue:
         entry = (key, namespace)
         bucket = self._buckets.setdefault(timestamp, entry)
         if bucket is entry:
-            heapq.heappush(self._heap, timestamp)
+            heap = self._heap
+            heapq.heappush(heap, timestamp)
+            if len(heap) >= _SORTED_MAX:
+                self._sort(heap)
         elif type(bucket) is tuple:
             if bucket == entry:
                 return False
@@ -124,12 +144,16 @@ class TimerQueue:
 
     def pop_due(self, limit: int) -> Timer | None:
         """Remove and return the earliest timer if it is not after ``limit``."""
-        heap, ordered, buckets = self._heap, self._sorted, self._buckets
-        if heap and len(heap) > _SORT_MIN + len(ordered) // 4:
-            ordered += heap
-            ordered.sort(reverse=True)
-            heap.clear()
-        while heap or ordered:
+        heap, waiting, buckets = self._heap, self._waiting, self._buckets
+        ordered = self._sorted
+        if len(heap) > _SORT_MIN + len(ordered) // 4:
+            if len(ordered) <= _SORTED_MAX:
+                heap += ordered
+                ordered.clear()
+            self._sort(heap)
+        while heap or ordered or waiting:
+            if waiting and (not ordered or waiting[0][0] < ordered[-1]):
+                ordered = self._earliest_list()
             timestamp = ordered[-1] if ordered else heap[0]
             from_heap = heap and heap[0] <= timestamp
             if from_heap:
@@ -151,6 +175,25 @@ class TimerQueue:
                 return _new(Timer, (timestamp, key, namespace))
         return None
 
+    def _sort(self, heap: list[int]) -> None:
+        """Let the heap's timestamps be a sorted list that waits."""
+        heap.sort(reverse=True)
+        self._serial += 1
+        heapq.heappush(self._waiting, (heap[-1], self._serial, heap[:]))
+        heap.clear()
+
+    def _earliest_list(self) -> list[int]:
+        """Let the sorted list with the earliest end be the one in use, and return it."""
+        waiting, ordered = self._waiting, self._sorted
+        if waiting:
+            if not ordered:
+                self._sorted = heapq.heappop(waiting)[2]
+            elif waiting[0][0] < ordered[-1]:
+                self._serial += 1
+                following = (ordered[-1], self._serial, ordered)
+                self._sorted = heapq.heapreplace(waiting, following)[2]
+        return self._sorted
+
     def _pop_from(self, timestamp: int, bucket: dict[_Entry, None]) -> _Entry:
         if self._draining != timestamp:
             # Turned around once, so that taking from the end, the only cheap end of
@@ -167,7 +210,9 @@ class TimerQueue:
 
     def _drop_stale(self) -> None:
         stamps = len(self._heap) + len(self._sorted)
+        stamps += sum(len(ordered) for _, _, ordered in self._waiting)
         if stamps > 2 * len(self._buckets) + _STALE_MIN:
             self._heap = list(self._buckets)
             heapq.heapify(self._heap)
             self._sorted.clear()
+            self._waiting.clear()
