@@ -359,7 +359,9 @@ def told(error: BaseException | None) -> str:
 
 def check_told(error: BaseException, hook: str, kind: Any, *, embedded: bool) -> None:
     text = told(error)
-    assert f"operator '{HOOKS[hook]}" in text, text
+    # A key that parts a stream is taken where it is sent from.
+    owner = HOOKS[hook]
+    assert f"operator '{owner}" in text or f" before {owner}'" in text, text
     assert Path(__file__).name in text, text
     if not embedded or kind not in EXITS:
         assert isinstance(error, am.JobFailedError), text
