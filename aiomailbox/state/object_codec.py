@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec.msgpack import Decoder, Encoder
 
 from aiomailbox.errors import CorruptStreamError, StateError, WrongTypeError
-from aiomailbox.records import PythonTypes
+from aiomailbox.records import PythonTypes, map_all
 from aiomailbox.state.state_classes import StateClasses
 
 __all__ = ["ObjectCodec"]
@@ -75,10 +75,10 @@ class ObjectCodec:
             kinds = set(map(type, chain.from_iterable(values)))
         if _PLAIN.issuperset(kinds):
             try:
-                return list(map(self._encode, values))
+                return map_all(self._encode, values)
             except (OverflowError, UnicodeEncodeError):
                 pass
-        return list(map(self.encode, values))
+        return map_all(self.encode, values)
 
     def decode(self, data: bytes | memoryview) -> Any:
         """Return the value that was encoded.
