@@ -235,8 +235,8 @@ class WorkerJob:
         return Snapshot([] if tasks is None else tasks.views(with_stacks=True))
 
     def _on_lost(self, reason: BaseException | None) -> None:
-        # The lifeline ends the process when the parent is gone, and tidies up; a parent
-        # that lives and has closed the channel ends it too. Nothing more is to be said.
+        # The lifeline ends with the parent, and this with it; a parent that lives and has
+        # closed the channel ends it too. Nothing more is to be said.
         if self._tasks is not None:
             self._tasks.cancel()
 
