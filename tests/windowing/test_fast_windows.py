@@ -95,22 +95,21 @@ class Drive:
         self.make = make
         self.watermark = MIN_TIMESTAMP
         self.late: list[Any] = []
-        self.open(None)
+        self.open(None, with_watermark=False)
 
-    def open(self, state: object) -> None:
+    def open(self, state: object, *, with_watermark: bool) -> None:
         self.harness = OneInputHarness(self.make(), keyed=True)
         self.harness.restore(state)
         self.harness.open()
-        if self.watermark != MIN_TIMESTAMP:
+        if with_watermark and self.watermark != MIN_TIMESTAMP:
             self.harness.process_watermark(self.watermark)
             assert len(self.harness.take_output()) == 1
 
     def restart(self, *, with_watermark: bool) -> None:
-        if not with_watermark:
-            self.watermark = MIN_TIMESTAMP
+        """Go on from a snapshot, which event time is a part of: it does not go back."""
         state = self.harness.snapshot()
         self.late += self.harness.side_output(LATE)
-        self.open(state)
+        self.open(state, with_watermark=with_watermark)
 
     def step(self, number: int, step: Any) -> list[Any]:
         """Return what came out; firings of one moment may come in any order."""
