@@ -166,6 +166,7 @@ class InternalTimerService:
         ...     KeyGroupRange(0, 127),
         ... )
         >>> timers.register_event_time_timer("k", None, 10)
+        True
         >>> timers.advance_watermark(10)
         k 10
     """
