@@ -67,6 +67,19 @@ async def test_a_watermark_that_waits_comes_before_the_end_of_data(
     assert len(elements) == 2 * count + 3
 
 
+async def test_watermarks_that_fire_nothing_are_passed_on_in_order(bench: Any) -> None:
+    """MB-125."""
+    (producer,) = bench.input()
+    bench.add(lambda: Timed([]))
+    bench.plans[0].is_keyed = True
+    consumer = bench.output()
+    bench.start()
+    producer.watermark(100)
+    producer.watermark(200)
+    await bench.settle()
+    assert consumer.read() == [Watermark(100), Watermark(200)]
+
+
 @pytest.mark.parametrize("mode", list(StopMode))
 async def test_work_that_is_deferred_again_and_again_is_done_before_its_operator_ends(
     bench: Any, mode: StopMode
