@@ -29,6 +29,7 @@ from aiomailbox.exchange.remote.decoder import EVENT_BYTES_MAX, WireDecoder
 from aiomailbox.exchange.remote.endpoints import PeerAddress, partition_address
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
+from aiomailbox.exchange.remote.lifecycle import ConnectionState
 from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.exchange.remote.wire import encode_message
@@ -329,6 +330,9 @@ async def _converse(
         transport.abort()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+        if connection.state is ConnectionState.CONNECTING:
+            # It was lost in greeting and would begin again: whoever connects gives up.
+            connection.cannot_connect("no more attempts")
     assert connection.closed.done()
 
 
