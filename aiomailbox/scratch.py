@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -50,6 +48,9 @@ class ScratchDirectory:
     """
 
     def __init__(self, parent: StrPath | None = None) -> None:
+        # Late, here and below: its import takes long, and few jobs keep files.
+        import tempfile
+
         where = Path(tempfile.gettempdir() if parent is None else parent).absolute()
         where.mkdir(parents=True, exist_ok=True)
         remove_left_behind(where)
@@ -63,6 +64,8 @@ class ScratchDirectory:
     def remove(self) -> None:
         """Remove it with all that is in it. Idempotent."""
         if self._descriptor >= 0:
+            import shutil
+
             shutil.rmtree(self.path, ignore_errors=True)
             # Nobody may take it for left behind before it is gone.
             descriptor, self._descriptor = self._descriptor, -1
@@ -102,6 +105,8 @@ def remove_left_behind(parent: StrPath) -> None:
     Args:
         parent: Where they are.
     """
+    import shutil
+
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         found = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
         for path in found:
@@ -127,6 +132,8 @@ def _locked(path: str) -> Iterator[bool]:
 
 
 def _new_locked(parent: Path) -> tuple[Path, int]:
+    import tempfile
+
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from types import TracebackType
 
 __all__ = ["SpillFile"]
@@ -32,6 +31,9 @@ class SpillFile:
     __slots__ = ("_file", "_map", "size_bytes")
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        # Late: its import takes long, and few jobs spill.
+        import tempfile
+
         self._file = tempfile.TemporaryFile(  # noqa: SIM115 -- closed by close()
             dir=directory, prefix="aiomailbox-", suffix=".inputchannel"
         )

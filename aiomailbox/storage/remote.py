@@ -8,7 +8,6 @@ lease, a small file with a time, which its owner renews and others respect until
 from __future__ import annotations
 
 import secrets
-import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -63,6 +62,9 @@ class RemoteStorage:
         """Write a file: first here, then there, in one piece."""
         path = self._path(name)
         size = 0
+        # Late: its import takes long.
+        import tempfile
+
         with tempfile.NamedTemporaryFile() as local:
             for chunk in chunks:
                 local.write(chunk)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import gzip
 import os
 from typing import Any, BinaryIO, Final, cast
 
@@ -40,6 +38,8 @@ def open_file(name: str) -> BinaryIO:
     if is_url(name):
         opened = _fsspec(name).open(name, "rb", compression="infer").open()
         return cast("BinaryIO", opened)
+    import gzip
+
     open_local: Any = gzip.open if name.endswith(".gz") else open
     return cast("BinaryIO", open_local(name, "rb"))
 
@@ -59,6 +59,8 @@ def _find_local(path: str) -> list[str]:
     if os.path.exists(path):
         return [path]
     if _is_pattern(path):
+        import glob
+
         return [
             name for name in glob.glob(path, recursive=True) if os.path.isfile(name)
         ]

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import os
 import struct
-import tempfile
 import zlib
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -155,6 +154,9 @@ class BlockingFile:
 
 def open_nameless(directory: str | os.PathLike[str] | None) -> BinaryIO:
     """Open a file for writing and reading that no directory shows."""
+    # Late: its import takes long, and few jobs keep records in files.
+    import tempfile
+
     return tempfile.TemporaryFile(
         dir=directory, prefix="aiomailbox-", suffix=".partition"
     )
