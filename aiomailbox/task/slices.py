@@ -8,7 +8,7 @@ from typing import Final
 from aiomailbox.clock import Clock
 from aiomailbox.records import RUN_LENGTH_MAX
 
-# A slice should last about as long as the loop may be held; see decisions on D6.
+# A slice should last about as long as the loop may be held; see decision 20.
 SLICE_TARGET_S: Final = 0.001
 # Of records that are awaited: the next one may take a thousand times as long as the
 # last. Longer slices of them are not measurably faster.
