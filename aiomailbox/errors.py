@@ -318,6 +318,14 @@ class CancelTimeoutError(WorldError, TimeoutError):
 
     Attributes:
         place: The operator and the user's line where its code stood; "" if unknown.
+
+    Args:
+        what: What did not end.
+        timeout_s: The time that it had, seconds.
+        place: Where its code stood.
+
+    Concept:
+        Flink, ``task.cancellation.timeout``.
     """
 
     def __init__(self, what: str, timeout_s: float, place: str) -> None:

@@ -20,7 +20,7 @@ from aiomailbox.runtime import (
 
 @dataclass(frozen=True, slots=True)
 class JobMetrics:
-    """One look at a job's metrics.
+    """The metrics of a job at one moment.
 
     Attributes:
         state: Where the job is in its life.

@@ -255,7 +255,7 @@ class _SplitReader:
         self.availability.set_available()
 
     def notify_no_more_splits(self) -> None:
-        """Take note that no further split comes."""
+        """Be notified that no further split comes."""
         self._no_more_splits = True
         self.availability.set_available()
 

@@ -138,7 +138,7 @@ class AlignedReader:
         return None if self.watermark == MIN_TIMESTAMP else self.watermark
 
     def on_watermark(self, watermark_ms: int) -> None:
-        """Take note of a watermark; ask `availability` after it, in a batch too."""
+        """Be notified of a watermark; ask `availability` after it, in a batch too."""
         self.watermark = max(self.watermark, watermark_ms)
         self._look()
 
@@ -148,15 +148,15 @@ class AlignedReader:
         self._look()
 
     def mark_idle(self) -> None:
-        """Take note that the reader has no records."""
+        """Be notified that the reader has no records."""
         self._is_idle = True
 
     def mark_active(self) -> None:
-        """Take note that the reader has records again."""
+        """Be notified that the reader has records again."""
         self._is_idle = False
 
     def end(self) -> None:
-        """Take note that the reader was stopped or is exhausted: it waits no more."""
+        """Be notified that the reader was stopped or is exhausted: it waits no more."""
         self._is_ended = True
         self._look()
 

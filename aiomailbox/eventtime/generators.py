@@ -37,7 +37,7 @@ class WatermarkGenerator(Protocol):
     """
 
     def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:
-        """Take note of the event times of a run, milliseconds, shape ``(n,)``."""
+        """Look at the event times of a run, milliseconds, shape ``(n,)``."""
         ...
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:

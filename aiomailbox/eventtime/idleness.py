@@ -106,7 +106,7 @@ class WithIdleness:
         self._is_announced = False
 
     def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:
-        """Take note that the stream flows."""
+        """Be notified that the stream flows."""
         if timestamps:
             self._saw_record = True
             self._is_announced = False

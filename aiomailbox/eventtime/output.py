@@ -21,11 +21,11 @@ class WatermarkOutput(Protocol):
         ...
 
     def mark_idle(self) -> None:
-        """Take note that the stream will be quiet."""
+        """Be notified that the stream will be quiet."""
         ...
 
     def mark_active(self) -> None:
-        """Take note that the stream is no longer quiet."""
+        """Be notified that the stream is no longer quiet."""
         ...
 
 

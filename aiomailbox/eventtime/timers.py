@@ -58,11 +58,11 @@ class Triggerable(Protocol):
     """
 
     def on_event_time(self, timer: Timer) -> Pending:
-        """Take note that the watermark has reached the timer."""
+        """React to a timer that the watermark has reached."""
         ...
 
     def on_processing_time(self, timer: Timer) -> Pending:
-        """Take note that wall-clock time has passed the timer."""
+        """React to a timer that wall-clock time has passed."""
         ...
 
 

@@ -1,7 +1,7 @@
 """How the owner of a mailbox sleeps and how whoever puts mail wakes it.
 
 Theory of operation: the owner decides under the mailbox's lock that there is nothing
-for it, and leaves a `Waiter` there before it lets go of the lock; a put appends and
+for it, and leaves a `Waiter` there before it releases the lock; a put appends and
 takes the waiter away under the same lock. So no mail can come between the look and
 the sleep unseen.
 """

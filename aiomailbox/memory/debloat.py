@@ -197,12 +197,12 @@ class ThroughputMeter:
         self._bytes += size_bytes
 
     def resume(self, now_ms: int) -> None:
-        """Take note that there is something to read. Idempotent."""
+        """Be notified that there is something to read. Idempotent."""
         if self._since_ms is None:
             self._since_ms = now_ms
 
     def pause(self, now_ms: int) -> None:
-        """Take note that there is nothing to read. Idempotent."""
+        """Be notified that there is nothing to read. Idempotent."""
         if self._since_ms is not None:
             self._active_ms += now_ms - self._since_ms
             self._since_ms = None

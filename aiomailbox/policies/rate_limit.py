@@ -165,7 +165,7 @@ class RateWindow:
             self._even_s = max(self._even_s, now_s) + weight * self._interval_s
 
     def use(self, weight: float, now_s: float) -> None:
-        """Take note that reserved units are used now."""
+        """Use reserved units now."""
         self._give_back(weight)
         if not weight:
             return
@@ -178,7 +178,7 @@ class RateWindow:
             self._uses.append([now_s, now_s, weight])
 
     def release(self, weight: float) -> None:
-        """Take note that reserved units will not be used."""
+        """Give back reserved units that will not be used."""
         self._give_back(weight)
         if self._burst is not None:
             self._even_s -= weight * self._interval_s

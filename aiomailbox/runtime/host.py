@@ -93,7 +93,7 @@ class Host(Protocol):
         ...
 
     def views(self, *, with_stacks: bool) -> list[TaskView]:
-        """Return a look at every task."""
+        """Return the statistics of every task."""
         ...
 
     async def release(self) -> None:
@@ -172,7 +172,7 @@ class EmbeddedHost:
         self._local.deliver_splits(vertex, subtask_index, splits, no_more=no_more)
 
     def views(self, *, with_stacks: bool) -> list[TaskView]:
-        """Return a look at every task."""
+        """Return the statistics of every task."""
         return self._local.views(with_stacks=with_stacks)
 
     async def release(self) -> None:

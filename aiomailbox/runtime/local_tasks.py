@@ -87,7 +87,7 @@ class LocalTasks:
             )
 
     def views(self, *, with_stacks: bool) -> list[TaskView]:
-        """Return a look at every task."""
+        """Return the statistics of every task."""
         return [view_of(task, with_stack=with_stacks) for task in self.tasks]
 
     async def _supervise(self, task: StreamTask) -> None:

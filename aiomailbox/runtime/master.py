@@ -96,7 +96,7 @@ class JobMaster:
         return self._host.tasks
 
     def views(self, *, with_stacks: bool = False) -> list[TaskView]:
-        """Return a look at every task of the job, wherever it runs."""
+        """Return the statistics of every task of the job, wherever it runs."""
         return self._host.views(with_stacks=with_stacks)
 
     def start(self) -> None:

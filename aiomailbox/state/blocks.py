@@ -63,7 +63,7 @@ class BlockWriter:
         return self._head
 
     def add(self, data: bytes) -> bytes:
-        """Take note of the next block, and return it."""
+        """Keep the description of the next block, and return it."""
         self.blocks.append(Block(self._position, len(data), zlib.crc32(data)))
         self._position += len(data)
         return data

@@ -92,7 +92,7 @@ class StateClasses:
         return self._by_name.get(name) if isinstance(name, str) else None
 
     def expect(self, state: str, written: Mapping[str, ClassSchema]) -> None:
-        """Take note of the classes that are about to be read, as they were written.
+        """Be notified of the classes that are about to be read, as they were written.
 
         Fields that are gone are dropped; fields that are new get their defaults.
 

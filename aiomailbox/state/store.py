@@ -187,7 +187,7 @@ class StateTable(Protocol):
     put: Callable[[Any, Any], None]
 
     def prefetch(self, keys: Iterable[Any]) -> None:
-        """Take note that these keys are asked for next; a run's keys, for example."""
+        """Be notified that these keys are asked for next; a run's keys, for example."""
         ...
 
     def for_run(
@@ -331,7 +331,7 @@ class KeyedStateStore(Protocol):
         ...
 
     def prefetch(self, keys: Iterable[Any]) -> None:
-        """Take note that state of these keys, without namespaces, is used next."""
+        """Be notified that state of these keys, without namespaces, is used next."""
         ...
 
     def snapshot(self) -> KeyedStateSnapshot:

@@ -152,7 +152,7 @@ class ScriptedReader:
         self.availability.set_available()
 
     def notify_no_more_splits(self) -> None:
-        """Take note that no further script comes."""
+        """Be notified that no further script comes."""
         self._no_more = True
         self.availability.set_available()
 

@@ -168,7 +168,7 @@ class RunningMerge:
         yield contents
 
     def add(self, pane: int, key: Any, one: Any) -> None:
-        """Take note that a pane got one more record, after windows were taken.
+        """Be notified that a pane got one more record, after windows were taken.
 
         Args:
             pane: Its start.

@@ -102,18 +102,18 @@ class Trigger(ABC):
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
     ) -> TriggerResult:
-        """Take note of a record that was added to the window."""
+        """React to a record that was added to the window."""
 
     def on_event_time(
         self, timestamp: int, window: Window, context: TriggerContext
     ) -> TriggerResult:
-        """Take note that the watermark has reached a timer."""
+        """React to a timer that the watermark has reached."""
         return TriggerResult.CONTINUE
 
     def on_processing_time(
         self, timestamp: int, window: Window, context: TriggerContext
     ) -> TriggerResult:
-        """Take note that wall-clock time has passed a timer."""
+        """React to a timer that wall-clock time has passed."""
         return TriggerResult.CONTINUE
 
     @property
@@ -124,7 +124,7 @@ class Trigger(ABC):
     def on_merge(  # noqa: B027 -- only triggers that can merge have it
         self, window: Window, context: TriggerContext
     ) -> None:
-        """Take note that ``window`` replaces several others.
+        """React to ``window`` having replaced several others.
 
         Their timers and state go away with `clear`; ``on_element`` follows.
         """

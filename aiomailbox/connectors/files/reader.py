@@ -47,7 +47,7 @@ class FileReader:
         self.availability.set_available()
 
     def notify_no_more_splits(self) -> None:
-        """Take note that no further file comes."""
+        """Be notified that no further file comes."""
         self._no_more_splits = True
         self.availability.set_available()
 

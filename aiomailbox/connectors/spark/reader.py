@@ -84,7 +84,7 @@ class SparkReader:
         self._start_pump()
 
     def notify_no_more_splits(self) -> None:
-        """Take note that a reader without the split has nothing to do."""
+        """Be notified that a reader without the split has nothing to do."""
         self._no_more_splits = True
         self.availability.set_available()
 

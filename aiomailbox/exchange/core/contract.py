@@ -103,9 +103,9 @@ class DataListener(Protocol):
     """
 
     def on_data_available(self) -> None:
-        """Take note that a poll would give something."""
+        """Be notified that a poll would give something."""
         ...
 
     def on_priority_event(self, sequence_number: int) -> None:
-        """Take note that the next poll, of that number, gives a priority event."""
+        """Be notified that the next poll, of that number, gives a priority event."""
         ...

@@ -94,7 +94,7 @@ class OutputPartition(Protocol):
         ...
 
     def acknowledge_all_data_processed(self, channel: int) -> None:
-        """Take note that a consumer has processed all records."""
+        """Be notified that a consumer has processed all records."""
         ...
 
     def finish(self) -> None:

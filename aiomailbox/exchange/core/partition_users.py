@@ -63,13 +63,13 @@ class PartitionUsers:
         return not self._users
 
     def acknowledge(self, consumer: int) -> None:
-        """Take note that a consumer has processed all records; repeats are ignored."""
+        """Be notified that a consumer has processed all records; repeats are ignored."""
         self._acknowledged.add(consumer)
         if len(self._acknowledged) == self._consumers:
             self.all_data_processed.set_available()
 
     def drop(self) -> None:
-        """Take note that one consumer, or producer, has released the partition.
+        """Be notified that one consumer, or producer, has released the partition.
 
         Raises:
             IllegalStateError: If that happens more often than there are users.

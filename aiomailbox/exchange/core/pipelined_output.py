@@ -154,11 +154,11 @@ class PipelinedOutput(Output, Generic[S]):
             self.broadcast_event(EndOfData(mode))
 
     def acknowledge_all_data_processed(self, channel: int) -> None:
-        """Take note that a consumer has processed all records; repeats are ignored."""
+        """Be notified that a consumer has processed all records; repeats are ignored."""
         self._users.acknowledge(self._channels[channel])
 
     def drop_user(self) -> None:
-        """Take note that one consumer, or the producer, has let go.
+        """Be notified that one consumer, or the producer, has released it.
 
         Raises:
             IllegalStateError: If that happens more often than there are users.

@@ -74,11 +74,11 @@ class BytesView(_View, Protocol):
         ...
 
     def acknowledge_all_data_processed(self) -> None:
-        """Take note that the reader has processed all records."""
+        """Be notified that the reader has processed all records."""
         ...
 
     def set_buffer_bytes(self, size_bytes: int) -> None:
-        """Take note of the reader's wish for the size of buffers."""
+        """Be notified of the reader's wish for the size of buffers."""
         ...
 
 

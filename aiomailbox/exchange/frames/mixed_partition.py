@@ -282,7 +282,7 @@ class MixedResultPartition(Output):
             part.notify_end_of_data(mode)
 
     def acknowledge_all_data_processed(self, channel: int) -> None:
-        """Take note that a consumer has processed all records; repeats are ignored."""
+        """Be notified that a consumer has processed all records; repeats are ignored."""
         index = self._remote_index.get(channel)
         if index is not None:
             self._remote.acknowledge_all_data_processed(index)

@@ -63,7 +63,7 @@ class PendingBarrier:
         writer.expect_output_data(barrier.checkpoint_id, self._subpartition_index)
 
     def left(self, writer: ChannelStateWriter, barrier: CheckpointBarrier) -> None:
-        """Take note that a barrier was taken in time: it has overtaken nothing."""
+        """Be notified that a barrier was taken in time: it has overtaken nothing."""
         if self.checkpoint_id == barrier.checkpoint_id:
             self.complete(writer, [])
 

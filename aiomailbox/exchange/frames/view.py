@@ -37,11 +37,11 @@ class BytesSubpartitionView(ReadingEnd[BytesSubpartition]):
         self.poll: Callable[[], PolledBytes | None] = subpartition.poll
 
     def acknowledge_all_data_processed(self) -> None:
-        """Take note that the reader has processed all records."""
+        """Be notified that the reader has processed all records."""
         self._on_acknowledged()
 
     def set_buffer_bytes(self, size_bytes: int) -> None:
-        """Take note of the reader's wish for the size of buffers.
+        """Be notified of the reader's wish for the size of buffers.
 
         Raises:
             InvalidArgumentError: If it is less than 1.

@@ -29,11 +29,11 @@ class ChannelListener(Protocol):
     """The gate, as its channels see it."""
 
     def on_channel_data(self, channel: InputChannel) -> None:
-        """Take note that a channel has something to take, an error included."""
+        """Be notified that a channel has something to take, an error included."""
         ...
 
     def on_channel_priority(self, channel: InputChannel, sequence_number: int) -> None:
-        """Take note that a channel's next buffer, of that number, has priority."""
+        """Be notified that a channel's next buffer, of that number, has priority."""
         ...
 
 

@@ -38,11 +38,11 @@ class GateActivity(Protocol):
     """Who wants to know when a gate has something to read, and when it has nothing."""
 
     def on_data(self) -> None:
-        """Take note that there is something to read now."""
+        """Be notified that there is something to read now."""
         ...
 
     def on_idle(self) -> None:
-        """Take note that there is nothing to read any more."""
+        """Be notified that there is nothing to read any more."""
         ...
 
 
@@ -218,14 +218,14 @@ class InputGate:
         self.priority_availability.set_available()
 
     def on_channel_data(self, channel: InputChannel) -> None:
-        """Take note that a channel has something to take, an error included."""
+        """Be notified that a channel has something to take, an error included."""
         index = channel.index
         if self._is_queued[index] or self._partition_ended[index] or self._is_closed:
             return
         self._enqueue(channel, has_priority=False)
 
     def on_channel_priority(self, channel: InputChannel, sequence_number: int) -> None:
-        """Take note that a channel's next buffer has priority.
+        """Be notified that a channel's next buffer has priority.
 
         A number that is not after the last priority event taken is stale: ignored.
         """

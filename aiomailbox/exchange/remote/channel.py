@@ -261,11 +261,11 @@ class RemoteInputChannel(InputChannel):
         self._received.on_buffer(buffer, sequence_number, backlog)
 
     def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
-        """Take note of a data buffer without content."""
+        """Be notified of a data buffer without content."""
         self._received.on_empty_buffer(sequence_number, backlog)
 
     def on_sender_backlog(self, backlog: int) -> None:
-        """Take note of how many buffers wait at the producer."""
+        """Be notified of how many buffers wait at the producer."""
         self._buffers.on_sender_backlog(backlog)
 
     def take_credit(self) -> int:

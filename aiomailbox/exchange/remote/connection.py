@@ -131,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         raise CorruptStreamError(f"the peer has sent {type(header).__name__}")
 
     def _on_made(self) -> None:
-        """Take note that there is a transport."""
+        """Be notified that there is a transport."""
 
     def _on_open_message(self, message: Message) -> None:
         """Take a message of an open connection."""
@@ -154,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
         """See to it that the greeting comes to an end."""
 
     def _on_open(self) -> None:
-        """Take note that the peer has proved who it is."""
+        """Be notified that the peer has proved who it is."""
 
     def _report_end(self, write: Callable[..., None]) -> None:
         write(

@@ -259,7 +259,7 @@ class SenderCredit:
         self.available = initial_credit
 
     def add(self, credit: int) -> None:
-        """Take note of announced credit."""
+        """Be notified of announced credit."""
         self.available += credit
 
     def may_send(self, next_data_type: DataType) -> bool:

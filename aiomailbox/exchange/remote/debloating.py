@@ -78,11 +78,11 @@ class GateDebloating:
             self._timer = None
 
     def on_data(self) -> None:
-        """Take note that there is something to read now."""
+        """Be notified that there is something to read now."""
         self._meter.resume(self._now_ms())
 
     def on_idle(self) -> None:
-        """Take note that there is nothing to read any more."""
+        """Be notified that there is nothing to read any more."""
         self._meter.pause(self._now_ms())
 
     def recalculate(self) -> int | None:

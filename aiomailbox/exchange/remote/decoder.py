@@ -128,7 +128,7 @@ class WireDecoder:
         return self._window[len(self._window) - self._missing :]
 
     def received(self, size_bytes: int) -> None:
-        """Take note that bytes were received into `direct_window`."""
+        """Be notified that bytes were received into `direct_window`."""
         self._missing -= size_bytes
         if not self._missing:
             self._end_content()

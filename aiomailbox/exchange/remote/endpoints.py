@@ -75,11 +75,11 @@ class Receiver(Protocol):
         ...
 
     def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
-        """Take note of a data buffer without content."""
+        """Be notified of a data buffer without content."""
         ...
 
     def on_sender_backlog(self, backlog: int) -> None:
-        """Take note of how many buffers wait at the producer."""
+        """Be notified of how many buffers wait at the producer."""
         ...
 
     def take_credit(self) -> int:
@@ -87,7 +87,7 @@ class Receiver(Protocol):
         ...
 
     def on_partition_not_found(self) -> None:
-        """Take note that the partition is not there (yet): request it again later."""
+        """Be notified that the partition is not there (yet): request it again later."""
         ...
 
     def fail(self, error: BaseException) -> None:

@@ -108,7 +108,7 @@ class GateBuffers:
         )
 
     def let_go(self) -> None:
-        """Take note that a channel was released; the last one closes."""
+        """Be notified that a channel was released; the last one closes."""
         self._users -= 1
         if not self._users:
             self.close()

@@ -79,7 +79,7 @@ class Channel:
         self._host.queue(PartitionRequest, self.request.receiver, lambda: self.request)
 
     def was_not_found(self) -> None:
-        """Take note that the producer knows nothing of this channel."""
+        """Be notified that the producer knows nothing of this channel."""
         self._unsay()
         self._is_requested = False
         self._was_not_found = True

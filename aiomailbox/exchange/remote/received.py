@@ -137,7 +137,7 @@ class ReceivedBuffers:
         self._buffers.on_sender_backlog(backlog)
 
     def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
-        """Take note of a data buffer without content; its credit comes back."""
+        """Be notified of a data buffer without content; its credit comes back."""
         if self._accepts(sequence_number):
             self._expected = (sequence_number + 1) % SEQUENCE_MODULUS
             # It has used up a credit, so it uses up a buffer, for an instant.

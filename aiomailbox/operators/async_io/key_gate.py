@@ -67,7 +67,7 @@ class KeyGate:
         return False
 
     def leave(self, entry: Entry) -> Entry | None:
-        """Take note that a row is done; return the one that goes through now."""
+        """Be notified that a row is done; return the one that goes through now."""
         if entry.key is NO_KEY:
             return None
         behind = self._rows[entry.key]

@@ -81,7 +81,7 @@ class ResultQueue(Protocol):
         ...
 
     def on_done(self, entry: Entry) -> bool:
-        """Take note that a row is done; say whether something may be emitted now."""
+        """Be notified that a row is done; say whether something may be emitted now."""
         ...
 
     def take_ready(self, rows_max: int) -> Ready | None:

@@ -64,7 +64,7 @@ class SharedResults:
         return self._leave(entry)
 
     def fail(self, entry: Entry) -> list[Entry]:
-        """Take note that a row has no result; return the rows that waited for it."""
+        """Be notified that a row has no result; return the rows that waited for it."""
         return [] if entry.cache_key is None else self._leave(entry)
 
     def _leave(self, entry: Entry) -> list[Entry]:

@@ -81,7 +81,7 @@ class RowChanges:
         self.sides.append((tag, value))
 
     def change_timer(self, change: TimerChange) -> None:
-        """Take note of a timer."""
+        """Keep what is to be done with a timer."""
         self.check_open()
         self.timers.append(change)
 

@@ -119,7 +119,7 @@ class AsyncTimerService:
     """The timers of a row's key; what is registered counts when the row has ended.
 
     Args:
-        changes: Takes note of timers.
+        changes: Keeps what is to be done with timers.
         context: The operator's context.
         watermark: The watermark that the row knows of.
         refusal: Why there are no timers; empty if there are.

@@ -90,7 +90,7 @@ class KeyedAsyncProcessFunction:
     async def on_timer(
         self, timestamp: int, context: KeyedAsyncContext, out: Any
     ) -> None:
-        """Take note that a timer of the key is due; by default nothing happens."""
+        """React to a timer of the key that is due; by default nothing happens."""
 
     def close(self) -> Pending:
         """Release resources; called also after a failure."""

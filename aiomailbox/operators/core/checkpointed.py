@@ -72,9 +72,9 @@ class CheckpointedFunction(Protocol):
         ...             self.buffer.clear()
         >>> with OneInputHarness(ProcessOperator(Pairs())) as harness:
         ...     harness.process_element("a")
-        ...     cut = harness.snapshot()
+        ...     kept = harness.snapshot()
         >>> harness = OneInputHarness(ProcessOperator(Pairs()))
-        >>> harness.restore(cut)
+        >>> harness.restore(kept)
         >>> with harness:
         ...     harness.process_element("b")
         ...     harness.values
@@ -86,7 +86,7 @@ class CheckpointedFunction(Protocol):
         ...
 
     def snapshot_state(self, context: FunctionStateContext) -> None:
-        """Put into the state what is to be kept; it is cut right afterwards."""
+        """Put into the state what is to be kept; the snapshot follows at once."""
         ...
 
 
@@ -122,7 +122,7 @@ class FunctionHooks:
             if is_async_callable(method):
                 raise WrongTypeError(
                     "function",
-                    f"{describe(method)} is async, and a cut does not wait",
+                    f"{describe(method)} is async, and a snapshot does not wait",
                     "Write def instead of async def.",
                 )
         self._function = function

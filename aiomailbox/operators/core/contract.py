@@ -139,7 +139,7 @@ class Input(Protocol):
         ...
 
     def process_status(self, status: WatermarkStatus) -> Pending:
-        """Take note that the input became idle or active."""
+        """Be notified that the input became idle or active."""
         ...
 
     def process_latency_marker(self, marker: LatencyMarker) -> Pending:
@@ -147,7 +147,7 @@ class Input(Protocol):
         ...
 
     def end_input(self) -> Pending:
-        """Take note that no more records come on this input (drain only)."""
+        """Be notified that no more records come on this input (drain only)."""
         ...
 
 
@@ -216,7 +216,7 @@ class Operator:
             self.empty_state()
 
     def fill_state(self) -> None:
-        """Put into state what is kept elsewhere, right before it is captured."""
+        """Put into state what is kept outside of it, right before it is captured."""
 
     def empty_state(self) -> None:
         """Take out of state what `fill_state` put there only for the snapshot."""
@@ -286,7 +286,7 @@ class Operator:
         return None
 
     def end_input(self) -> Pending:
-        """Take note that no more records come."""
+        """Be notified that no more records come."""
         return None
 
     def settle(self) -> Pending:

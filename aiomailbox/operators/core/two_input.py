@@ -67,11 +67,11 @@ class TwoInputOperator(Operator):
         raise TypeError(f"{type(self).__name__} does not process its second input")
 
     def end_input1(self) -> Pending:
-        """Take note that no more records come on the first input."""
+        """Be notified that no more records come on the first input."""
         return None
 
     def end_input2(self) -> Pending:
-        """Take note that no more records come on the second input."""
+        """Be notified that no more records come on the second input."""
         return None
 
     def input_watermark(self, timestamp_ms: int, index: int) -> Pending:

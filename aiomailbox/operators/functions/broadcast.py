@@ -57,7 +57,7 @@ class BroadcastProcessFunction(RichFunction):
         )
 
     def end_input(self, index: int, out: Collector) -> Pending:
-        """Take note that the stream (0) or the broadcast stream (1) has ended."""
+        """React to the end of the stream (0) or of the broadcast stream (1)."""
         return None
 
 
@@ -73,7 +73,7 @@ class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
 
     @inherited_on_timer
     def on_timer(self, timestamp: int, context: Any, out: Collector) -> Pending:
-        """Take note that a timer is due; see `KeyedProcessFunction.on_timer`."""
+        """React to a timer that is due; see `KeyedProcessFunction.on_timer`."""
         return None
 
 

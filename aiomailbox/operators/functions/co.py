@@ -128,7 +128,7 @@ class CoProcessFunction(RichFunction):
         return None
 
     def end_input(self, index: int, out: Collector) -> Pending:
-        """Take note that the first (0) or the second (1) stream has ended."""
+        """React to the end of the first (0) or the second (1) stream."""
         return None
 
 

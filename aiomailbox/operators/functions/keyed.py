@@ -60,7 +60,7 @@ class KeyedProcessFunction(ProcessFunction):
 
     @inherited_on_timer
     def on_timer(self, timestamp: int, context: Any, out: Collector) -> Pending:
-        """Take note that a timer is due.
+        """React to a timer that is due.
 
         Results get the timer's event time, or none if it is about processing time.
 

@@ -25,7 +25,7 @@ class KeyedCoProcessFunction(CoProcessFunction):
 
     @inherited_on_timer
     def on_timer(self, timestamp: int, context: Any, out: Collector) -> Pending:
-        """Take note that a timer is due; see `KeyedProcessFunction.on_timer`."""
+        """React to a timer that is due; see `KeyedProcessFunction.on_timer`."""
         return None
 
 

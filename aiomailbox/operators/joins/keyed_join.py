@@ -114,7 +114,7 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
         raise TypeError(f"{type(self).__name__} does not define take")
 
     def on_event_time(self, timer: Timer) -> Pending:
-        """Take note that event time has reached a timer."""
+        """React to a timer that event time has reached."""
         raise TypeError(f"{type(self).__name__} does not define on_event_time")
 
     def on_processing_time(self, timer: Timer) -> Pending:

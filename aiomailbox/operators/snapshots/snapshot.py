@@ -14,7 +14,7 @@ __all__ = ["OperatorSnapshot"]
 
 @dataclass(frozen=True, slots=True)
 class OperatorSnapshot:
-    """A cut of all that an operator keeps: nothing that happens later changes it.
+    """All that an operator keeps, at one moment: nothing that happens later changes it.
 
     It is taken between two records, on the loop, and made bytes anywhere: see
     `snapshot_chunks`. What is large, keyed state and timers, is a mapping by key

@@ -96,7 +96,7 @@ class SourceAlignment:
         return max(int(left_ms / self._ms_per_record), 1)
 
     def on_run(self, records: int, watermark_ms: int) -> None:
-        """Take note of the length of a run and of the watermark after it."""
+        """Be notified of the length of a run and of the watermark after it."""
         before = self._reader.watermark
         if before != MIN_TIMESTAMP:
             self._ms_per_record = max(watermark_ms - before, 0) / records

@@ -113,7 +113,7 @@ class SplitEnumerator(Protocol[SplitT]):
         ...
 
     def add_reader(self, subtask_index: int) -> None:
-        """Take note that a reader is there."""
+        """Be notified that a reader is there."""
         ...
 
     def handle_split_request(self, subtask_index: int) -> None:
@@ -161,7 +161,7 @@ class SourceReader(Protocol[SplitT]):
         ...
 
     def notify_no_more_splits(self) -> None:
-        """Take note that no further split comes."""
+        """Be notified that no further split comes."""
         ...
 
     def snapshot(self) -> list[SplitT]:

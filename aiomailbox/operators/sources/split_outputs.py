@@ -76,7 +76,7 @@ class SplitProgress:
         self._output.mark_idle()
 
     def follow(self, timestamps: list[int] | None) -> None:
-        """Take note of the event times of a run, and advance the watermark."""
+        """Be notified of the event times of a run, and advance the watermark."""
         if timestamps is not None:
             self._generator.on_run(timestamps, self._output)
         self._generator.on_periodic_emit(self._output)
@@ -130,7 +130,7 @@ class SplitOutputs:
         return self._multiplexer.split_watermarks()
 
     def assign(self, split_id: str) -> None:
-        """Take note of a split that the reader has got."""
+        """Be notified of a split that the reader has got."""
         if split_id not in self._splits and _NO_SPLIT not in self._splits:
             self._register(split_id)
 

@@ -127,7 +127,7 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
             self._transport.abort()
 
     def connection_made(self, transport: Any) -> None:
-        """Take note of the transport."""
+        """Keep the transport."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:

@@ -213,7 +213,7 @@ class PeersHost:
         self._workers[peer - 1].send(message)
 
     def views(self, *, with_stacks: bool) -> list[TaskView]:
-        """Return a look at every task; those of workers are up to 0.25 s old."""
+        """Return the statistics of every task; those of workers are up to 0.25 s old."""
         order: dict[int, int] = {
             vertex.id: place
             for place, vertex in enumerate(self._shipment.graph.vertices)
@@ -277,7 +277,7 @@ class PeersHost:
         )
 
     def on_exit(self, worker: Worker, error: WorkerDiedError | None) -> None:
-        """Take note that a worker's process is gone."""
+        """Be notified that a worker's process is gone."""
         if error is not None:
             self._fail(error)
         self._tell()

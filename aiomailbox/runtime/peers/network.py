@@ -96,7 +96,7 @@ class PeerNetwork:
         )
 
     async def listen(self) -> PeerAddress:
-        """Listen for readers elsewhere, and return where.
+        """Listen for remote readers, and return where.
 
         Raises:
             OSError: If there can be no socket.
@@ -104,7 +104,7 @@ class PeerNetwork:
         return await self._server.listen(self._place.listen_at)
 
     def know(self, addresses: list[tuple[str, int | None]]) -> None:
-        """Take note of where all peers listen, in the order of their numbers."""
+        """Learn where all peers listen, in the order of their numbers."""
         self._addresses = [PeerAddress(host, port) for host, port in addresses]
 
     async def connect(self) -> None:

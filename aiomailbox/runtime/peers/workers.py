@@ -84,9 +84,9 @@ class WorkerEvents(Protocol):
         ...
 
     def on_held(self, worker: Worker, beat: Beat) -> None:
-        """Take note that a loop of the worker is held, and by what."""
+        """Be notified that a loop of the worker is held, and by what."""
         ...
 
     def on_exit(self, worker: Worker, error: WorkerDiedError | None) -> None:
-        """Take note that it is gone; with an error if it should not be."""
+        """Be notified that it is gone; with an error if it should not be."""
         ...

@@ -57,7 +57,7 @@ class CacheLimit:
         self._divide()
 
     def observe(self, count: int, size_bytes: int) -> None:
-        """Take note how large contents are as bytes."""
+        """Keep how large contents are as bytes."""
         if count:
             self._average_bytes += (size_bytes / count - self._average_bytes) / 4
             self._divide()
