@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import aiomailbox
+from aiomailbox.exchange import InputGate, PipelinedSubpartition, ResultPartition
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
@@ -23,6 +24,10 @@ def owners_of() -> dict[str, tuple[type, ...]]:
         "stream": stream,
         "connected": (aiomailbox.ConnectedStreams,),
         "job": (aiomailbox.JobClient,),
+        "executor": (aiomailbox.MailboxExecutor,),
+        "partition": (ResultPartition,),
+        "subpartition": (PipelinedSubpartition,),
+        "gate": (InputGate,),
     }
 
 

@@ -52,7 +52,7 @@ class FileSource:
     thread, a bounded way ahead of the pipeline. A snapshot says which files are still
     to be read, and the byte (Parquet: the row) to go on with, so the source goes on
     exactly where a snapshot was taken, as long as files do not change. A file has to be
-    complete when it appears: write it elsewhere and move it.
+    complete when it appears: write it in another place and move it.
 
     Args:
         path: A file, a directory, a pattern with ``*``, a URL that fsspec knows (extra
