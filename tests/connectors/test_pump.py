@@ -74,14 +74,16 @@ async def test_a_blocked_thread_is_cancelled_and_waited_for() -> None:
 
 
 async def test_cancelling_who_stops_it_does_not_cut_that_short() -> None:
-    may_end = threading.Event()
+    is_stubborn, may_end = threading.Event(), threading.Event()
 
     def stubborn(_: Bench) -> Iterator[int]:
-        yield 1
+        is_stubborn.set()
         may_end.wait(30)
+        yield 1
 
     bench = Bench(stubborn)
-    bench.ready.clear()
+    while not is_stubborn.is_set():
+        await asyncio.sleep(0.001)
     stopping = asyncio.create_task(bench.pump.stop())
     for _ in range(3):
         await asyncio.sleep(0.02)

@@ -130,7 +130,7 @@ def test_an_interrupt_half_way_ends_it_soon_with_130_and_nothing_left(
         shown = _read_until(terminal, r"[45]\d%")
         family = psutil.Process(demo.pid).children(recursive=True)
         assert any("java" in process.name() for process in family)
-        assert list(out.glob(".flight_delays-*"))
+        assert list(out.glob(".flight_delays.*"))
         os.killpg(demo.pid, signal.SIGINT)
         interrupted = time.monotonic()
         shown += _read_until(terminal, None)

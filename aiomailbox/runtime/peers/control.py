@@ -37,7 +37,7 @@ class FrameBuffer:
         >>> from aiomailbox.runtime.peers.messages import Cancel
         >>> frames, sent = FrameBuffer(100), encode(Cancel())
         >>> [*frames.feed(sent[:5])], [*frames.feed(sent[5:] + sent[:1])]
-        ([], [b'\x91\xa6Cancel'])
+        ([], [b'\x92\x00\x91\xa6Cancel'])
     """
 
     def __init__(self, bytes_max: int) -> None:
