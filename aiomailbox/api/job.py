@@ -58,7 +58,7 @@ class OperatorWatermark(NamedTuple):
 
 
 class JobClient:
-    """Watches, cancels and waits for one job.
+    """Watches, stops, cancels and waits for one job.
 
     Made by `StreamExecutionEnvironment.start`. Everything but the awaitable methods
     answers at once.

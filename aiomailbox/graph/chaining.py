@@ -52,7 +52,7 @@ def build_job_graph(
         max_parallelism: Key groups; None derives them as Flink does.
         chaining: Whether operators may share tasks at all.
         parent_apart: Whether operators that need the process that starts the job share
-            no task with others, which may run elsewhere.
+            no task with others, which may be remote.
 
     Raises:
         InvalidArgumentError: As `resolve_nodes`.

@@ -2,7 +2,7 @@
 
 Theory of operation: an id that nobody chose is made of the operator's name and of the
 ids of what feeds it, so that neither chaining nor parallelism, nor an operator that is
-added elsewhere, changes it. Of twins, which have one name and one input, the later
+added after it or in another branch, changes it. Of twins, which have one name and one input, the later
 ones are numbered in the order in which they were described.
 
 Concept:

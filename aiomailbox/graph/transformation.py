@@ -1,7 +1,7 @@
 """What the user's calls describe: operators, and where their input comes from.
 
 Nothing here is live: a transformation holds factories and descriptors only, so that
-a graph can be pickled, sent elsewhere, and run there.
+a graph can be pickled, sent to another process, and run there.
 """
 
 from __future__ import annotations

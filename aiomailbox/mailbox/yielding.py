@@ -147,7 +147,7 @@ class MailYielder:
 
         All of it where nothing but the operator is at work: the default action has
         called the head of the chain, or the loop has run the operator's own mail.
-        Elsewhere an operator before it is in the middle of something.
+        Otherwise an operator before it is in the middle of something.
         """
         suspended = self._control.suspended_mails
         if self._depth or len(suspended) > 1:

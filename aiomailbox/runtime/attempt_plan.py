@@ -28,5 +28,5 @@ class AttemptPlan:
     restored: RestoredTasks = field(default_factory=dict)
 
     def task_id(self, vertex: VertexId, subtask_index: int) -> TaskId:
-        """Return the name of a subtask's attempt, also of one that runs elsewhere."""
+        """Return the name of a subtask's attempt, also of a remote one."""
         return TaskId(vertex, subtask_index, self.number)

@@ -34,7 +34,7 @@ ChannelFactory = Callable[[Edge, PartitionId, int], InputChannel]
 
 
 class Wiring(Protocol):
-    """Which tasks are built here, and how they reach those that are elsewhere."""
+    """Which tasks are built here, and how they reach remote ones."""
 
     def is_here(self, task: TaskId) -> bool:
         """Say whether a task is built here."""
@@ -52,11 +52,11 @@ class Wiring(Protocol):
         ...
 
     def open_gate(self, owner: str, remote_channels: int) -> ChannelFactory:
-        """Return what makes the channels of a gate whose producers are elsewhere."""
+        """Return what makes the channels of a gate whose producers are remote."""
         ...
 
     def new_gate(self, channels: list[InputChannel], name: str) -> InputGate:
-        """Return a gate of channels, some of them from elsewhere."""
+        """Return a gate of channels, some of them remote."""
         ...
 
 

@@ -64,7 +64,7 @@ class _Message(msgspec.Struct, tag=True, array_like=True):
 
 
 class ErrorText(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's exception as text: nothing of it is ever executed elsewhere."""
+    """A worker's exception as text: nothing of it is ever executed in the parent."""
 
     kind: str
     text: str
