@@ -18,7 +18,7 @@ from aiomailbox.mailbox.governor import LoopGovernor, governor_of
 
 __all__ = ["LoopClock", "SliceBudget"]
 
-# Letting go costs about 8 us: under 10 ns per turn at this many.
+# Releasing the loop costs about 8 us: under 10 ns per turn at this many.
 _TURNS_MAX: Final = 1024
 # Bounds what one slice can overrun when actions suddenly become slow.
 _STRIDE_MAX: Final = 16

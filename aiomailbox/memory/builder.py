@@ -3,7 +3,7 @@
 Theory of operation: a builder appends behind a position that it publishes with
 `BufferBuilder.commit`; a consumer builds slices of what is published and not yet read.
 The segment goes back when the builder, every copy of the consumer and every slice
-have let go, in any order.
+have released it, in any order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BufferBuilder:
     """The writing end of a segment.
 
     Args:
-        segment: Owned until everyone has let go.
+        segment: Owned until everyone has released it.
         recycler: Gets the segment back, once.
 
     Invariants:
@@ -155,7 +155,7 @@ class BufferBuilder:
         self.capacity_bytes = min(wished, self._buffer.capacity_bytes)
 
     def close(self) -> None:
-        """Let go of the segment; idempotent. The consumer reads on."""
+        """Release the segment; idempotent. The consumer reads on."""
         if not self._closed:
             self._closed = True
             self._buffer.recycle()
@@ -251,7 +251,7 @@ class BufferConsumer:
         return BufferConsumer(self._buffer.retain(), self._position, self._reader)
 
     def close(self) -> None:
-        """Let go of the segment; idempotent. Slices already built stay valid."""
+        """Release the segment; idempotent. Slices already built stay valid."""
         if not self._closed:
             self._closed = True
             self._buffer.recycle()

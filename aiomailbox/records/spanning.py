@@ -267,7 +267,7 @@ class RecordDeserializer:
         return RecordPiece(DeserializationResult.LAST_RECORD, content)
 
     def _consumed(self) -> RecordPiece:
-        # Let go of the memory: it goes back to its pool.
+        # Release the memory: it goes back to its pool.
         self._buffer = _EMPTY
         self._position = 0
         return _PARTIAL

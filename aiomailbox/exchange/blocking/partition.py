@@ -166,7 +166,7 @@ class BlockingResultPartition:
 
     @property
     def reader_count(self) -> int:
-        """Readers that have not let go, or still read."""
+        """Readers that have not released it, or still read."""
         return self._readers
 
     def emit_record(self, framed: bytes | bytearray | memoryview, channel: int) -> None:
@@ -305,7 +305,7 @@ class BlockingResultPartition:
             self.release()
 
     def release(self, failure: BaseException | None = None) -> None:
-        """Let nobody else read; delete the data when the last reader has let go.
+        """Let nobody else read; delete the data when the last reader has released it.
 
         Args:
             failure: Why, when the producer failed. Idempotent.

@@ -86,7 +86,7 @@ class BlockingView:
 
     @property
     def is_released(self) -> bool:
-        """Whether the reader has let go, or reading failed and all else was taken."""
+        """Whether the reader has released it, or reading failed and all else was taken."""
         return self._has_let_go or (self.failure is not None and not self._loaded)
 
     def is_available(self, *, has_credit: bool = True) -> bool:
@@ -141,7 +141,7 @@ class BlockingView:
         """Do nothing: the buffers have the sizes in which they were written."""
 
     def release(self) -> None:
-        """Let go: what was read and not taken is dropped. Idempotent."""
+        """Release it: what was read and not taken is dropped. Idempotent."""
         if self._has_let_go:
             return
         self._has_let_go = True

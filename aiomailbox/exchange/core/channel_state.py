@@ -41,7 +41,7 @@ class ChannelStateWriter(Protocol):
 
 
 class _NoChannelState:
-    """Lets go of everything: for jobs that keep no data in flight."""
+    """Releases everything: for jobs that keep no data in flight."""
 
     def add_output_data(
         self, checkpoint_id: int, subpartition_index: int, buffers: list[ReadOnlySlice]

@@ -108,7 +108,7 @@ class OutputPartition(Protocol):
         ...
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
-        """Call back once: all have let go, or everything was released."""
+        """Call back once: all have released it, or everything was released."""
         ...
 
     def close(self) -> None:

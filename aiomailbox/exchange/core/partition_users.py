@@ -12,7 +12,7 @@ __all__ = ["PartitionUsers"]
 
 
 class PartitionUsers:
-    """Counts who has let go of a partition, and who has processed all of it.
+    """Counts who has released a partition, and who has processed all of it.
 
     Args:
         partition_id: Used in messages.
@@ -29,12 +29,12 @@ class PartitionUsers:
     Example:
         >>> from aiomailbox.ids import PartitionId, TaskId, VertexId
         >>> users = PartitionUsers(PartitionId(TaskId(VertexId(0), 0, 0), 0), 1)
-        >>> users.on_consumed(lambda: print("all have let go"))
+        >>> users.on_consumed(lambda: print("all have released it"))
         >>> users.drop()
         >>> users.have_left
         False
         >>> users.drop()
-        all have let go
+        all have released it
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class PartitionUsers:
             self.leave()
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
-        """Call back once: all have let go, or everything was released."""
+        """Call back once: all have released it, or everything was released."""
         self._on_consumed = callback
 
     def leave(self) -> None:

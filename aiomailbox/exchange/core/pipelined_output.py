@@ -136,7 +136,7 @@ class PipelinedOutput(Output, Generic[S]):
 
     @abc.abstractmethod
     def _stop_writing(self) -> None:
-        """Let go of the buffers that are written to."""
+        """Release the buffers that are written to."""
 
     def flush(self, channel: int) -> None:
         """Let one consumer take what is queued, the unfinished buffer included."""

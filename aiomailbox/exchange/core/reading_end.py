@@ -20,7 +20,7 @@ class ReadingEnd(Generic[S]):
         subpartition: What is read.
         listener: Who is told when something can be taken; about what is queued
             already only if `tell_again` is called.
-        on_released: Called once, after the view let go.
+        on_released: Called once, after the view was released.
 
     Raises:
         IllegalStateError: If the subpartition has a view already or was released.
@@ -44,12 +44,12 @@ class ReadingEnd(Generic[S]):
 
     @property
     def is_released(self) -> bool:
-        """Whether either side has let go."""
+        """Whether either side has released it."""
         return self._has_let_go or self._subpartition.is_released
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the producer let go, if it failed."""
+        """Why the producer released it, if it failed."""
         return self._subpartition.failure
 
     @property
@@ -75,7 +75,7 @@ class ReadingEnd(Generic[S]):
         self._subpartition.tell_again()
 
     def release(self) -> None:
-        """Let go: what is queued is recycled, what is still added is dropped."""
+        """Release it: what is queued is recycled, what is still added is dropped."""
         if self._has_let_go:
             return
         self._has_let_go = True

@@ -1,7 +1,7 @@
 """What subpartitions have in common, whatever their buffers hold.
 
 Theory of operation: a subpartition has one reader in its life. Events may block it until
-the reader resumes, and the producer may let go of it before its end.
+the reader resumes, and the producer may release it before its end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ResultSubpartition(abc.ABC, Generic[Q]):
     Attributes:
         index: As given.
         is_finished: Whether the event that ends the partition is queued, or taken.
-        is_released: Whether everything was let go of.
+        is_released: Whether everything was released.
         failure: Why, if the producer failed.
         buffers_total: Buffers counted so far, events included.
         bytes_total: Bytes taken so far.
@@ -109,7 +109,7 @@ class ResultSubpartition(abc.ABC, Generic[Q]):
 
     @abc.abstractmethod
     def _clear(self, failure: BaseException | None) -> None:
-        """Let go of what is queued."""
+        """Release what is queued."""
 
     def attach(self, listener: DataListener) -> None:
         """Tell a reader from now on; it is not told about what is queued.
@@ -152,7 +152,7 @@ class ResultSubpartition(abc.ABC, Generic[Q]):
             self._listener.on_data_available()
 
     def release(self, failure: BaseException | None = None) -> None:
-        """Let go of what is queued and tell a reader that nothing will come.
+        """Release what is queued and tell a reader that nothing will come.
 
         Args:
             failure: Why, when the producer failed. Idempotent.

@@ -181,7 +181,7 @@ class MixedResultPartition(Output):
     def emit_run(self, run: Run, channel: int) -> bool:
         """Queue records for one consumer; an empty run is ignored.
 
-        What goes to a consumer that has let go is dropped, and not even encoded.
+        What goes to a consumer that has released it is dropped, and not even encoded.
 
         Returns:
             Whether something is queued that only a flush, or more records, let the

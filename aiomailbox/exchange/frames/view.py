@@ -19,7 +19,7 @@ class BytesSubpartitionView(ReadingEnd[BytesSubpartition]):
         listener: Who is told when something can be taken; about what is queued
             already it is not told.
         on_acknowledged: Called when the reader has processed all records.
-        on_released: Called once, after the view let go.
+        on_released: Called once, after the view was released.
     """
 
     __slots__ = ("_on_acknowledged", "poll")

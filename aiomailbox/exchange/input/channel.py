@@ -75,7 +75,7 @@ class InputChannel:
         """Tell the producer that all its records have been processed."""
 
     def release(self) -> None:
-        """Let go of the producer; recycles what is queued. Idempotent."""
+        """Release the producer; recycles what is queued. Idempotent."""
         self.is_released = True
 
     def statistics(self) -> ChannelStatistics:
@@ -170,7 +170,7 @@ class LocalInputChannel(InputChannel):
             What was taken, or None if nothing can be taken now.
 
         Raises:
-            StopTask: If the producer has let go before the end of its partition.
+            StopTask: If the producer has released its partition before the end.
             BaseException: The channel's own error, if it has one.
         """
         if self.error is not None:
@@ -202,7 +202,7 @@ class LocalInputChannel(InputChannel):
             partition.acknowledge_all_data_processed(self.subpartition_index)
 
     def release(self) -> None:
-        """Let go of the producer; recycles what is queued. Idempotent."""
+        """Release the producer; recycles what is queued. Idempotent."""
         self.is_released = True
         if self._retry is not None:
             self._retry.cancel()

@@ -18,7 +18,7 @@ __all__ = ["PartitionRegistry"]
 class PartitionRegistry:
     """Partitions by id; the id names the producer's attempt.
 
-    A partition leaves when its producer and all its consumers have let go.
+    A partition leaves when its producer and all its consumers have released it.
 
     Concept:
         Flink, ``ResultPartitionManager``.

@@ -111,7 +111,7 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
     def emit_run(self, run: Run, channel: int) -> bool:
         """Queue records for one consumer; an empty run is ignored.
 
-        What goes to a consumer that has let go is dropped.
+        What goes to a consumer that has released it is dropped.
 
         Returns:
             Whether something is left in an unfinished buffer, which only a flush, or

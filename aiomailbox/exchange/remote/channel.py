@@ -214,7 +214,7 @@ class RemoteInputChannel(InputChannel):
             self._link.announce_buffer_size(size_bytes)
 
     def release(self) -> None:
-        """Let go of the producer; every buffer goes back. Idempotent."""
+        """Release the producer; every buffer goes back. Idempotent."""
         if self.is_released:
             return
         self.is_released = True

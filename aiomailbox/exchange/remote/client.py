@@ -123,7 +123,7 @@ class ClientConnection(Connection):
         return channel
 
     def forget(self, channel: Channel) -> None:
-        """Let go of a channel that was closed; the last one closes the connection."""
+        """Release a channel that was closed; the last one closes the connection."""
         self._links -= 1
         self._remove(channel)
         if not self._links and not self.is_ending:

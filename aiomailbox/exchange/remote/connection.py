@@ -141,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def _on_lost(self, error: TransportError) -> None:
-        """Let go of everything: it is over."""
+        """Release everything: it is over."""
 
     def _is_expected_end(self) -> bool:
         """Whether the peer may just go away now."""
@@ -230,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of everything that was pinned, and tell everybody."""
+        """Release everything that was pinned, and tell everybody."""
         if self._outgoing is not None:
             self._outgoing.recycle_all()
         if self._life.state is ConnectionState.GREETING and self._tries_again:

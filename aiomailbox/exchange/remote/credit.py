@@ -156,7 +156,7 @@ class ChannelBuffers:
         return credit
 
     def on_blocking_event(self) -> None:
-        """Let go of floating buffers when the producer stops, if there are no others.
+        """Release floating buffers when the producer stops, if there are no others.
 
         A channel without buffers of its own would hold on to them for nothing.
         """
@@ -287,6 +287,6 @@ class SenderCredit:
         return not self.initial_credit and not self.available and backlog > 0
 
     def on_resume(self) -> None:
-        """Forget credit for buffers that a reader without its own has let go."""
+        """Forget credit for buffers that a reader without its own has released."""
         if not self.initial_credit:
             self.available = 0

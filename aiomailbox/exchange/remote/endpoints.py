@@ -58,7 +58,7 @@ class Receiver(Protocol):
 
     Attributes:
         receiver_id: 16 bytes that nobody else on the connection has.
-        is_released: Whether the channel has let go; what still arrives is skipped.
+        is_released: Whether the channel has released it; what still arrives is skipped.
     """
 
     receiver_id: bytes
@@ -119,7 +119,7 @@ class ChannelLink(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go: the producer sends nothing more; the last one closes. Idempotent."""
+        """Release it: the producer sends nothing more; the last one closes. Idempotent."""
         ...
 
 

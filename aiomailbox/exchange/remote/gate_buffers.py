@@ -18,7 +18,7 @@ __all__ = ["GateBuffers"]
 class GateBuffers:
     """Exclusive segments for each remote channel of a gate, and a floating pool for all.
 
-    When the last channel has let go, everything returns to the global pool by itself;
+    When the last channel has released it, everything returns to the global pool by itself;
     `close` is for a gate that was never read.
 
     Args:

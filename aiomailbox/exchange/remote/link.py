@@ -35,7 +35,7 @@ class ChannelHost(Protocol):
         ...
 
     def forget(self, channel: Channel) -> None:
-        """Let go of a channel that was closed."""
+        """Release a channel that was closed."""
         ...
 
 
@@ -135,7 +135,7 @@ class Channel:
         )
 
     def close(self) -> None:
-        """Let go. Idempotent."""
+        """Release it. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
             self._host.forget(self)

@@ -76,7 +76,7 @@ class Reader:
 
     @property
     def was_cut_off(self) -> bool:
-        """Whether the producer let go before the end of the partition."""
+        """Whether the producer released it before the end of the partition."""
         view = self._view
         return view is not None and view.is_released and not self.has_ended
 
@@ -151,7 +151,7 @@ class Reader:
             self._view.set_buffer_bytes(size_bytes)
 
     def release(self) -> None:
-        """Let go of the view. Idempotent."""
+        """Release the view. Idempotent."""
         view, self._view = self._view, None
         if view is not None:
             view.release()

@@ -221,7 +221,7 @@ class ReceivedBuffers:
         ]
 
     def release(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Release everything. Idempotent."""
         if self.is_released:
             return
         self.is_released = True
