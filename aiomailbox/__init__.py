@@ -6,7 +6,7 @@ dependency are looked up when they are first used.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiomailbox import connectors as _connectors
 from aiomailbox.api import (
@@ -30,12 +30,7 @@ from aiomailbox.api import (
     run,
 )
 from aiomailbox.availability import Availability
-from aiomailbox.connectors import (
-    AsyncIterableSource,
-    CollectionSource,
-    FileSource,
-    FunctionSink,
-)
+from aiomailbox.connectors import AsyncIterableSource, CollectionSource, FunctionSink
 from aiomailbox.durations import days, hours, millis, minutes, seconds
 from aiomailbox.errors import (
     AioMailboxError,
@@ -161,6 +156,9 @@ from aiomailbox.windowing import (
     TumblingProcessingTimeWindows,
     explain_window,
 )
+
+if TYPE_CHECKING:
+    from aiomailbox.connectors import FileSource
 
 __all__ = [
     "AggregateFunction",
@@ -314,10 +312,12 @@ __version__ = "0.1.0"
 
 # Public names behind an extra are not in __all__, so that a star import works bare.
 _BEHIND_AN_EXTRA = ("ParquetSink", "SparkSource")
+# What only some programs need is imported when it is asked for.
+_LATE = ("FileSource",)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _BEHIND_AN_EXTRA:
+    if name not in _BEHIND_AN_EXTRA and name not in _LATE:
         raise AttributeError(f"module 'aiomailbox' has no attribute {name!r}")
     return getattr(_connectors, name)
 

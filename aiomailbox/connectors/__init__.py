@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.collection import CollectionSource
-from aiomailbox.connectors.files import FileSource
 from aiomailbox.connectors.function_sink import FunctionSink
 from aiomailbox.connectors.pull_sink import PullSink
 from aiomailbox.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from aiomailbox.connectors.files import FileSource
 
 __all__ = [
     "AsyncIterableSource",
@@ -34,6 +36,9 @@ _BEHIND_AN_EXTRA: Final = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "FileSource":
+        # Needs no extra, but not every program reads files.
+        return importlib.import_module("aiomailbox.connectors.files").FileSource
     if name not in _BEHIND_AN_EXTRA:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, extra, requirement = _BEHIND_AN_EXTRA[name]
