@@ -19,7 +19,7 @@ class MeasuredAvailability(Availability):
 
     Args:
         source: The availability.
-        timer: Measures how long `wait` suspends.
+        timer: Measures how long `wait` suspends, and how long a `waiter` is waited for.
     """
 
     __slots__ = ("_source", "_timer")
@@ -44,8 +44,12 @@ class MeasuredAvailability(Availability):
         self._source.discard(callback)
 
     def waiter(self) -> asyncio.Future[None]:
-        """Return a fresh future of the source."""
-        return self._source.waiter()
+        """Return a fresh future of the source, and measure until it is done."""
+        waiter = self._source.waiter()
+        if not waiter.done():
+            self._timer.mark_start()
+            waiter.add_done_callback(self._on_waited)
+        return waiter
 
     async def wait(self) -> None:
         """Suspend until available, and measure that; returns at once if it is."""
@@ -57,3 +61,6 @@ class MeasuredAvailability(Availability):
             await source.wait()
         finally:
             self._timer.mark_end()
+
+    def _on_waited(self, waiter: asyncio.Future[None]) -> None:
+        self._timer.mark_end()

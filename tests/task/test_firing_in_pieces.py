@@ -72,6 +72,18 @@ async def test_firing_stops_where_the_output_has_no_room(bench: Any) -> None:
     assert consumer.elements == [*range(_COUNT), Watermark(_WATERMARK)]
 
 
+async def test_waiting_for_room_while_firing_counts_as_backpressure(bench: Any) -> None:
+    producer, consumer = _firing_task(bench)
+    task = bench.start()
+    producer.watermark(_WATERMARK)
+    await asyncio.sleep(20)
+    assert task.metrics()["hard_backpressured_time_ms_per_second"] > 950
+    while not consumer.read() or consumer.elements[-1] != Watermark(_WATERMARK):
+        await bench.settle(20)
+    await asyncio.sleep(20)
+    assert task.metrics()["hard_backpressured_time_ms_per_second"] == 0
+
+
 @pytest.mark.parametrize("awaits", [False, True])
 async def test_mail_is_taken_between_two_pieces_and_records_are_not(
     bench: Any, awaits: bool
