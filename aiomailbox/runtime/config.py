@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,6 +11,12 @@ from aiomailbox.exchange import BUFFER_SIZE_BYTES
 from aiomailbox.state import HeapStateBackend, StateBackend
 
 _HEARTBEAT_TIMEOUT_S_MIN: Final = 3.0
+_LEAST: Final = {
+    "buffers_per_channel": 1,
+    "floating_buffers": 0,
+    "overdraft_buffers": 0,
+    "buffer_size_bytes": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +46,7 @@ class JobConfig:
         seed: Seeds the random sources of operators; None takes one from the system.
 
     Raises:
-        InvalidArgumentError: If ``buffer_debloat_target_ms`` is less than 1, or
-            ``heartbeat_timeout_s`` less than 3.
+        InvalidArgumentError: If a number is out of its range.
 
     Concept:
         Flink, ``taskmanager.network.memory.buffer-debloat.enabled`` and ``.target``,
@@ -61,6 +67,19 @@ class JobConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            count = getattr(self, name)
+            if count < least:
+                raise InvalidArgumentError(
+                    name, f"{count} is too few", f"Use {least} or more."
+                )
+        # Not `<=`: it would take NaN.
+        if not 0 < self.cancel_timeout_s < math.inf:
+            raise InvalidArgumentError(
+                "cancel_timeout_s",
+                f"{self.cancel_timeout_s} is no time in which a task can end",
+                "Give seconds above 0; 30 is usual.",
+            )
         if self.buffer_debloat_target_ms < 1:
             raise InvalidArgumentError(
                 "buffer_debloat_target_ms",

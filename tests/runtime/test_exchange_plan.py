@@ -42,3 +42,21 @@ def test_a_job_without_exchanges_still_has_a_pool(bench: Any) -> None:
 def test_a_target_of_no_time_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="buffer_debloat_target_ms"):
         JobConfig(buffer_debloat_target_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("buffers_per_channel", 0),
+        ("floating_buffers", -1),
+        ("overdraft_buffers", -1),
+        ("buffer_size_bytes", 0),
+        ("cancel_timeout_s", 0),
+        ("cancel_timeout_s", -1.0),
+        ("cancel_timeout_s", float("nan")),
+        ("cancel_timeout_s", float("inf")),
+    ],
+)
+def test_settings_that_no_job_can_run_with_are_refused(name: str, value: float) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{name}: {value}"):
+        JobConfig(**{name: value})  # type: ignore[arg-type]
