@@ -425,6 +425,22 @@ async def test_on_error_applies_to_the_pair() -> None:
         assert harness.context.metrics.counter("skipped").value == 1
 
 
+def test_what_a_pair_had_emitted_before_it_failed_stays() -> None:
+    class EmitsAndFails(ProcessJoinFunction):
+        def process_element(
+            self, left: Any, right: Any, context: Any, out: Any
+        ) -> None:
+            out.collect("emitted")
+            raise ValueError(left)
+
+    operator = IntervalJoinOperator(first, first, 0, 0, EmitsAndFails(), on_error=skip)
+    with TwoInputHarness(operator, keyed=True) as harness:
+        harness.first.process_element(("k", 1), 1)
+        harness.second.process_element(("k", 1), 1)
+        assert harness.values == ["emitted"]
+        assert harness.context.metrics.counter("skipped").value == 1
+
+
 def test_the_users_line_is_named_when_the_function_raises() -> None:
     def divide(left: Any, right: Any) -> float:
         return left[1] / 0  # type: ignore[no-any-return]
