@@ -22,7 +22,7 @@ def safe_str(error: object) -> str:
     """
     try:
         return str(error)
-    except Exception as broken:  # noqa: BLE001 -- the error itself must not be lost
+    except BaseException as broken:  # noqa: BLE001 -- the error itself must not be lost
         return f"<{type(error).__name__}.__str__ raised {type(broken).__name__}>"
 
 
@@ -30,7 +30,7 @@ def safe_repr(error: object) -> str:
     """Return ``repr(error)``, or what is wrong with it; see `safe_str`."""
     try:
         return repr(error)
-    except Exception as broken:  # noqa: BLE001 -- the error itself must not be lost
+    except BaseException as broken:  # noqa: BLE001 -- the error itself must not be lost
         return f"<{type(error).__name__}.__repr__ raised {type(broken).__name__}>"
 
 

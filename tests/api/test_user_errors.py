@@ -406,6 +406,23 @@ class Speechless(Exception):  # noqa: N818 -- it has no words, not even these
         raise RuntimeError("no words")
 
 
+class Exiting(BaseException):
+    """Whoever asks for its words is to exit."""
+
+    def __str__(self) -> str:
+        raise SystemExit(5)
+
+
+async def test_words_that_exit_keep_no_task_from_its_end(
+    env: am.StreamExecutionEnvironment,
+) -> None:
+    def exit_(value: int) -> int:
+        raise Exiting
+
+    with pytest.raises(am.JobFailedError, match="__str__ raised SystemExit"):
+        await env.from_collection([1]).map(exit_).collect()
+
+
 @pytest.mark.parametrize("where", ["map", "map_async", "close", "source"])
 async def test_an_error_that_cannot_be_printed_is_not_replaced(
     env: am.StreamExecutionEnvironment, where: str
