@@ -7,15 +7,29 @@ the three verbs is used: ``await stream.collect()`` (or ``await env.execute()``)
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    Self,
+    TypeVar,
+    overload,
+)
 
+from aiomailbox.api.adapted import itself, of_pair
+from aiomailbox.api.broadcast import BroadcastConnectedStream, BroadcastStream
 from aiomailbox.api.build import (
     GROWS_WITH_KEYS,
     check_count,
     check_kind,
+    check_max_parallelism,
+    check_name,
     check_strategy,
     function_info,
     key_check,
@@ -24,40 +38,82 @@ from aiomailbox.api.build import (
     own_copy,
     sink_transformation,
 )
-from aiomailbox.api.connecting import Connecting
+from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.definition import JobDefinition
-from aiomailbox.api.joins import Joins, KeyedJoins
-from aiomailbox.api.keyed_functions import KeyedFunctions
-from aiomailbox.api.partitioning import Partitioning
-from aiomailbox.api.results import ResultVerbs
-from aiomailbox.api.settings import OperatorSettings
-from aiomailbox.api.typed import DeclaredType
-from aiomailbox.api.useful import KeyedUseful, Useful
+from aiomailbox.api.interval import IntervalJoin, join_info
+from aiomailbox.api.pull import pull_runs, pull_values
+from aiomailbox.api.sessions import SessionMaker
+from aiomailbox.api.typed import RecordTypeCheck
+from aiomailbox.api.window_joins import JoinedStreams
 from aiomailbox.api.windowed import WindowedStream
-from aiomailbox.errors import WrongTypeError
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.exchange import KeyGroupPartitioner, Partitioner
-from aiomailbox.graph import FunctionInfo, OperatorFactory, Origin, Transformation
+from aiomailbox.exchange import (
+    BroadcastPartitioner,
+    CustomPartitioner,
+    ForwardPartitioner,
+    GlobalPartitioner,
+    KeyGroupPartitioner,
+    Partitioner,
+    RebalancePartitioner,
+    RescalePartitioner,
+    ShufflePartitioner,
+)
+from aiomailbox.graph import (
+    ChainingStrategy,
+    FunctionInfo,
+    OperatorFactory,
+    Origin,
+    Transformation,
+)
 from aiomailbox.operators import (
+    AsOfJoinOperator,
     AsyncMapOperator,
+    BatchOperator,
+    BufferOperator,
+    BufferPolicy,
+    DeduplicateOperator,
     ErrorAction,
+    KeyedAggregateOperator,
+    KeyedAsyncProcessFunction,
+    KeyedAsyncProcessOperator,
     KeyedProcessFunction,
     KeyedProcessOperator,
     KeyedReduceOperator,
+    KeySelector,
+    LookupJoinOperator,
+    MatchOperator,
     OnError,
+    Pattern,
     ProcessFunction,
+    ProcessJoinFunction,
     ProcessOperator,
+    RecordFields,
+    SampleOperator,
     Sink,
     StageKind,
     TimestampsAndWatermarksOperator,
+    WithLatestOperator,
     check_function,
     check_on_error,
     fail,
+    field_or_function,
+    pair,
     stateless,
 )
 from aiomailbox.policies import Batch, Cache, RateLimit, Retry
 from aiomailbox.records import OutputTag
-from aiomailbox.windowing import WindowAssigner
+from aiomailbox.state import AggregateFunction, MapStateDescriptor
+from aiomailbox.windowing import (
+    CoGroupFunction,
+    EventTimeSessionWindows,
+    JoinFunction,
+    SidedKey,
+    WindowAssigner,
+    mark_first,
+    mark_second,
+)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -67,16 +123,7 @@ K = TypeVar("K")
 _ANY_MAX_PARALLELISM = 128
 
 
-class DataStream(
-    ResultVerbs[T],
-    OperatorSettings,
-    DeclaredType["DataStream[T]"],
-    Partitioning["DataStream[T]"],
-    Connecting[T, "DataStream[Any]"],
-    Joins["DataStream[Any]"],
-    Useful["DataStream[Any]"],
-    Generic[T],
-):
+class DataStream(Generic[T]):
     """A stream of records of type ``T``.
 
     Made by a `StreamExecutionEnvironment` and by the methods of other streams.
@@ -88,6 +135,8 @@ class DataStream(
     def __init__(self, definition: JobDefinition, origins: list[Origin]) -> None:
         self._definition = definition
         self._origins = origins
+        # What a keyed stream is placed by.
+        self._key: Callable[[Any], Any] | None = None
 
     def map(
         self,
@@ -181,8 +230,8 @@ class DataStream(
             >>> am.run(env.from_collection([1, 2]).map_async(double).collect())
             [2, 4]
         """
-        if ordered == "key" and key is None and isinstance(self, KeyedStream):
-            key = self.key
+        if ordered == "key" and key is None:
+            key = self._key
         factory = partial(
             own_copy,
             AsyncMapOperator,
@@ -200,7 +249,7 @@ class DataStream(
             on_error=check_on_error(on_error),
             buffer=buffer,
             key_buffer=key_buffer,
-            partition_key=self.key if isinstance(self, KeyedStream) else None,
+            partition_key=self._key,
         )
         # Wrong arguments fail here, where they are written.
         sample = factory()
@@ -277,6 +326,204 @@ class DataStream(
             origins += other._origins
         return DataStream(self._definition, origins)
 
+    @overload
+    def connect(
+        self, other: BroadcastStream
+    ) -> BroadcastConnectedStream[DataStream[Any]]: ...
+
+    @overload
+    def connect(
+        self, other: DataStream[U]
+    ) -> ConnectedStreams[T, U, DataStream[Any]]: ...
+
+    def connect(
+        self, other: BroadcastStream | DataStream[U]
+    ) -> (
+        BroadcastConnectedStream[DataStream[Any]]
+        | ConnectedStreams[T, U, DataStream[Any]]
+    ):
+        """Give two streams, of different types if need be, to one operator.
+
+        Args:
+            other: A stream, or what ``broadcast(descriptor)`` returns.
+        """
+        key = self._key
+        if isinstance(other, BroadcastStream):
+            self._check_joinable(other.stream, "other")
+            return BroadcastConnectedStream(self._connected, other, key)
+        self._check_joinable(other, "other")
+        other_key = other._key
+        keys = None if key is None or other_key is None else (key, other_key)
+        return ConnectedStreams(self._connected, other._origins, keys)
+
+    def join(self, other: DataStream[Any]) -> JoinedStreams[DataStream[Any]]:
+        """Join two streams: each pair of records with one key in one window.
+
+        Args:
+            other: The second stream, of another type if need be.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> time = am.WatermarkStrategy.for_monotonous_timestamps()
+            >>> time = time.with_timestamp_assigner(lambda record: record[1])
+            >>> clicks = env.from_collection([("a", 1000), ("b", 2000)], time)
+            >>> buys = env.from_collection([("a", 1500), ("a", 9000)], time)
+            >>> joined = (
+            ...     clicks.join(buys)
+            ...     .where(lambda click: click[0])
+            ...     .equal_to(lambda buy: buy[0])
+            ...     .window(am.TumblingEventTimeWindows.of(am.seconds(5)))
+            ...     .apply(lambda click, buy: (click[0], buy[1] - click[1]))
+            ... )
+            >>> am.run(joined.collect())
+            [('a', 500)]
+        """
+        self._check_joinable(other, "other")
+        return JoinedStreams(partial(self._sided, other), JoinFunction)
+
+    def co_group(self, other: DataStream[Any]) -> JoinedStreams[DataStream[Any]]:
+        """Group two streams: the records of a key and window, as two lists.
+
+        Args:
+            other: The second stream, of another type if need be.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> time = am.WatermarkStrategy.for_monotonous_timestamps()
+            >>> time = time.with_timestamp_assigner(lambda record: record[1])
+            >>> orders = env.from_collection([("a", 1000), ("b", 2000)], time)
+            >>> payments = env.from_collection([("a", 1500)], time)
+            >>> unpaid = (
+            ...     orders.co_group(payments)
+            ...     .where(lambda order: order[0])
+            ...     .equal_to(lambda payment: payment[0])
+            ...     .window(am.TumblingEventTimeWindows.of(am.seconds(5)))
+            ...     .apply(lambda orders, payments: [] if payments else orders)
+            ... )
+            >>> am.run(unpaid.collect())
+            [('b', 2000)]
+        """
+        self._check_joinable(other, "other")
+        return JoinedStreams(partial(self._sided, other), CoGroupFunction)
+
+    def lookup_join(
+        self,
+        lookup: Callable[[Any], Awaitable[Any]],
+        *,
+        key: KeySelector,
+        join: Callable[[Any, Any], Any] | None = None,
+        left: bool = False,
+        cache: Cache | None = None,
+        concurrency: int = 16,
+        ordered: bool = True,
+        timeout: timedelta | float | None = None,
+        deadline: timedelta | float | None = None,
+        retry: Retry | None = None,
+        limit: RateLimit | None = None,
+        batch: Batch | None = None,
+        on_error: OnError = fail,
+        buffer: int | None = None,
+    ) -> DataStream[Any]:
+        """Join each record with what an async function finds for its key.
+
+        Args:
+            lookup: ``async def lookup(key)``; returns None if there is nothing.
+                Otherwise like the function of `DataStream.map_async`.
+            key: A field's name, or a function of a record.
+            join: ``(record, found)`` → the result; None for a tuple of both.
+            left: Whether records for which nothing was found stay, joined with None.
+            cache: Keeps what was found, ``Cache(size=..., ttl=...)``.
+            concurrency: Lookups under way at a time in the whole job.
+            ordered: Whether results keep the order of the records.
+            timeout: Limit of one attempt, a timedelta or seconds.
+            deadline: Limit of all attempts of a record with their waits.
+            retry: How often, and after which waits, a failed lookup is repeated.
+            limit: A rate that all who name it keep together.
+            batch: Look several keys up in one call: it gets and returns a list.
+            on_error: What to do with a record whose lookup or join failed.
+            buffer: Records held in the whole job.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> async def country_of(city):
+            ...     return {"Oslo": "Norway"}.get(city)
+            >>> env = am.StreamExecutionEnvironment()
+            >>> cities = env.from_collection(["Oslo", "Atlantis", "Oslo"])
+            >>> joined = cities.lookup_join(
+            ...     country_of, key=str.title, left=True, cache=am.Cache(ttl=60)
+            ... )
+            >>> am.run(joined.collect())
+            [('Oslo', 'Norway'), ('Atlantis', None), ('Oslo', 'Norway')]
+        """
+        factory = partial(
+            own_copy,
+            LookupJoinOperator,
+            lookup,
+            key=key,
+            join=join,
+            keep_unmatched=left,
+            cache=cache,
+            concurrency=check_count(concurrency, "concurrency"),
+            ordered=ordered,
+            timeout=timeout,
+            deadline=deadline,
+            retry=retry,
+            limit=limit,
+            batch=batch,
+            on_error=check_on_error(on_error),
+            buffer=buffer,
+            partition_key=self._key,
+        )
+        # Wrong arguments fail here, where they are written.
+        sample = factory()
+        return self._derive(
+            "lookup join",
+            factory,
+            functions=(function_info(lookup, serial=False),),
+            bound=f"{sample.buffer} records",
+        )
+
+    def with_latest_from(
+        self,
+        other: DataStream[Any],
+        function: Callable[[Any, Any], Any | Awaitable[Any]] | None = None,
+        *,
+        on_error: OnError = fail,
+    ) -> DataStream[Any]:
+        """Combine each record with the record of another stream that came last.
+
+        Which one that is depends on when records arrive; `KeyedStream.as_of_join` goes
+        by event time. Records that come before the other stream's first one are
+        dropped and counted as ``records_without_latest``.
+
+        Args:
+            other: The other stream; every subtask gets all of it.
+            function: ``(record, latest)`` → the result, sync or ``async def``; None for
+                a tuple of both.
+            on_error: What to do with a pair for which it raises.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> rates = env.from_collection([10])
+            >>> pairs = env.from_collection([1, 2]).with_latest_from(rates)
+            >>> set(am.run(pairs.collect())) <= {(1, 10), (2, 10)}
+            True
+        """
+        self._check_joinable(other, "other")
+        combine: Any = None
+        if function is not None:
+            check_function(function, "function", arity=2)
+            combine = of_pair(function)
+        everywhere = [
+            Origin(origin.transformation, BroadcastPartitioner(), origin.tag)
+            for origin in other._origins
+        ]
+        pairs = self._connected(everywhere, "with_latest_from", WithLatestOperator)
+        return pairs if combine is None else pairs.map(combine, on_error=on_error)
+
     def through(
         self, pipeline: Callable[[DataStream[T]], DataStream[U]]
     ) -> DataStream[U]:
@@ -288,6 +535,220 @@ class DataStream(
         """Return the side output ``tag`` of the operator that made this stream."""
         check_kind(tag, OutputTag, "tag", "Write am.OutputTag('late').")
         return DataStream(self._definition, [Origin(self._operator, None, tag)])
+
+    def batch(
+        self, size: int, within: timedelta | float | None = None
+    ) -> DataStream[list[T]]:
+        """Put records together in lists, in their order.
+
+        A list goes out when it is full, when its first record has waited for
+        ``within``, when the stream becomes idle, and at the end. Its event time is the
+        latest one of its records; a watermark waits for the list that is open.
+
+        Args:
+            size: Records in a list at most.
+            within: How long the first record waits for others, in processing time: a
+                timedelta or seconds; None for as long as it takes.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> lists = env.from_collection([1, 2, 3]).batch(2, within=am.seconds(1))
+            >>> am.run(lists.collect())
+            [[1, 2], [3]]
+        """
+        factory = partial(BatchOperator, size, within)
+        factory()
+        return self._derive("batch", factory, bound=f"{size} records")
+
+    def buffer(self, size: int, policy: BufferPolicy = "drop_oldest") -> DataStream[T]:
+        """Take records as fast as they come, and lose some rather than wait.
+
+        A source that cannot wait is thus parted from a consumer that is too slow at
+        times. Beside those that wait here, records are on their way to the consumer,
+        as many as the buffers of `JobConfig` hold: thousands of small ones, unless it
+        says less. Watermarks keep their places between records. What is lost is counted
+        as ``records_dropped``.
+
+        Args:
+            size: Records that wait at most.
+            policy: What happens to one too many: ``"drop_oldest"``: the one that waits
+                longest is dropped; ``"latest"``: all that wait are dropped, and the new
+                one waits; ``"error"``: the job fails with `BufferFullError`.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> am.run(env.from_collection([1, 2]).buffer(10).collect())
+            [1, 2]
+        """
+        factory = partial(BufferOperator, size, policy)
+        factory()
+        return self._derive(
+            "buffer", factory, chaining=ChainingStrategy.NEVER, bound=f"{size} records"
+        )
+
+    def sample(self, fraction: float) -> DataStream[T]:
+        """Pass on a random part of the records, each with the same probability.
+
+        With ``JobConfig(seed=...)`` a job that is run again chooses the same ones of
+        the same input.
+
+        Args:
+            fraction: The probability, from 0 to 1.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> part = am.run(env.from_collection(range(1000)).sample(0.1).collect())
+            >>> 60 < len(part) < 140
+            True
+        """
+        factory = partial(SampleOperator, fraction)
+        factory()
+        return self._derive("sample", factory)
+
+    def rate_limit(
+        self,
+        limit: RateLimit,
+        *,
+        weight: float | Callable[[T], float] | None = None,
+    ) -> DataStream[T]:
+        """Let through at most so many records in any window of time, in their order.
+
+        The others wait, and the source with them; none is dropped.
+
+        Args:
+            limit: How many; those that name the same limit share it in the whole job.
+            weight: What a record costs: a number, or a function; None for 1.
+
+        Raises:
+            WrongTypeError: If ``limit`` is not a `RateLimit`.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> slow = env.from_collection([1, 2, 3]).rate_limit(am.RateLimit(1000))
+            >>> am.run(slow.collect())
+            [1, 2, 3]
+        """
+        if not isinstance(limit, RateLimit):
+            raise WrongTypeError(
+                "limit", f"{limit!r} is not a RateLimit", "Write am.RateLimit(100)."
+            )
+        limited: DataStream[T] = self.map_async(itself, limit=limit, weight=weight)
+        return limited.name("rate_limit")
+
+    def forward(self) -> DataStream[T]:
+        """Keep records in their subtask; the parallelism must be equal."""
+        return self._partitioned(ForwardPartitioner())
+
+    def rebalance(self) -> DataStream[T]:
+        """Deal records out to all subtasks in turn."""
+        return self._partitioned(RebalancePartitioner())
+
+    def rescale(self) -> DataStream[T]:
+        """Deal records out to the subtasks nearby in turn."""
+        return self._partitioned(RescalePartitioner())
+
+    def shuffle(self) -> DataStream[T]:
+        """Give each record to a subtask chosen at random."""
+        return self._partitioned(ShufflePartitioner())
+
+    @overload
+    def broadcast(self) -> DataStream[T]: ...
+
+    @overload
+    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream: ...
+
+    def broadcast(
+        self, *descriptors: MapStateDescriptor
+    ) -> DataStream[T] | BroadcastStream:
+        """Give every record to every subtask.
+
+        Args:
+            *descriptors: Broadcast state, to keep what the records say: rules, prices.
+
+        Returns:
+            Without descriptors a stream; with them what `DataStream.connect` takes for
+            a `BroadcastProcessFunction`.
+        """
+        stream = self._partitioned(BroadcastPartitioner())
+        return BroadcastStream(stream, descriptors) if descriptors else stream
+
+    def global_(self) -> DataStream[T]:
+        """Give every record to the first subtask."""
+        return self._partitioned(GlobalPartitioner())
+
+    def partition_custom(
+        self, partitioner: Callable[[Any, int], int], key: str | Callable[[T], Any]
+    ) -> DataStream[T]:
+        """Give each record to the subtask that ``partitioner(key, count)`` names."""
+        check_function(partitioner, "partitioner", arity=2)
+        return self._partitioned(
+            CustomPartitioner(partitioner, field_or_function(key, "key"))
+        )
+
+    def checked(self, output_type: type[U] | None) -> DataStream[Any]:
+        """Declare the type of the records: one of another type fails the job.
+
+        Args:
+            output_type: A class, or None to declare nothing.
+
+        Raises:
+            WrongTypeError: If it is neither.
+        """
+        if output_type is None:
+            return self
+        check = RecordTypeCheck(output_type, self._origins[0].transformation.name)
+        stream = self._stateless(StageKind.MAP, check, fail)
+        item = stream._origins[0].transformation
+        item.record_fields = RecordFields.of_type(output_type)
+        item.follows_input = item.is_part_of_input = True
+        return stream
+
+    def name(self, name: str) -> Self:
+        """Name the operator that made this stream."""
+        self._operator.name = check_name(name, "name")
+        return self
+
+    def uid(self, uid: str) -> Self:
+        """Give the operator a stable name, under which its state is found again."""
+        self._operator.uid = check_name(uid, "uid")
+        return self
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Run the operator that made this stream in so many subtasks."""
+        self._operator.parallelism = check_count(parallelism, "parallelism")
+        return self
+
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
+        """Give the operator so many key groups."""
+        self._operator.max_parallelism = check_max_parallelism(max_parallelism)
+        return self
+
+    def slot_sharing_group(self, name: str) -> Self:
+        """Keep the operator, and those that follow it, apart from other groups.
+
+        Operators of different groups share no task. A deployment over several
+        processes gives groups workers of their own.
+
+        Args:
+            name: The group's name; ``"default"`` is the one of all who say nothing and
+                whose inputs are in several groups, or nowhere.
+        """
+        self._operator.slot_sharing_group = check_name(name, "name")
+        return self
+
+    def disable_chaining(self) -> Self:
+        """Give the operator a task of its own."""
+        self._operator.chaining = ChainingStrategy.NEVER
+        return self
+
+    def start_new_chain(self) -> Self:
+        """Begin a new task with the operator."""
+        self._operator.chaining = ChainingStrategy.HEAD
+        return self
 
     def sink_to(
         self, sink: Sink | Callable[[T], Any], *, on_error: OnError = fail
@@ -323,6 +784,146 @@ class DataStream(
         )
         self._definition.sinks.append(item)
         return DataStream(self._definition, [Origin(item)])
+
+    def __aiter__(self) -> AsyncGenerator[T]:
+        """Run the stream and yield its records, at the pace of the consumer.
+
+        Leaving the loop early needs ``contextlib.aclosing`` (or ``stream.take``) to
+        cancel the job at once.
+        """
+        return pull_values(self._definition, self._origins, "pull")
+
+    async def collect(self, job_name: str = "collect") -> list[T]:
+        """Return all records as a list; with subtasks, in no promised order.
+
+        Raises:
+            JobFailedError: If the job failed.
+        """
+        values: list[T] = []
+        runs = pull_runs(self._definition, self._origins, job_name)
+        async with aclosing(runs):
+            async for run in runs:
+                values.extend(run.values)
+        return values
+
+    async def count(self) -> int:
+        """Return how many records there are.
+
+        Raises:
+            JobFailedError: If the job failed.
+        """
+        total = 0
+        runs = pull_runs(self._definition, self._origins, "count")
+        async with aclosing(runs):
+            async for run in runs:
+                total += len(run)
+        return total
+
+    async def take(self, count: int) -> list[T]:
+        """Return the first records, then cancel the rest of the job.
+
+        Args:
+            count: How many at most, at least 1.
+
+        Raises:
+            JobFailedError: If the job failed before.
+        """
+        check_count(count, "count")
+        values: list[T] = []
+        records: AsyncGenerator[Any] = pull_values(
+            self._definition, self._origins, "take"
+        )
+        async with aclosing(records):
+            async for value in records:
+                values.append(value)
+                if len(values) == count:
+                    break
+        return values
+
+    async def show(self, count: int = 20) -> None:
+        """Print the first records, one a line.
+
+        Raises:
+            JobFailedError: If the job failed before.
+        """
+        for value in await self.take(count):
+            print(value)  # noqa: T201 -- printing is what it is for
+
+    async def arrow_batches(self) -> AsyncGenerator[Any]:
+        """Yield the results as Arrow record batches, one per run.
+
+        Needs pyarrow. Records are NamedTuples, dicts, dataclasses or msgspec Structs;
+        records that are batches already are passed on.
+
+        Raises:
+            MissingExtraError: If pyarrow is not installed.
+            JobFailedError: If the job failed.
+        """
+        from aiomailbox.connectors import record_batches
+
+        runs = pull_runs(self._definition, self._origins, "arrow_batches")
+        to_batches = record_batches()
+        async with aclosing(runs):
+            async for run in runs:
+                for batch in to_batches(run):
+                    yield batch
+
+    async def to_spark(self, spark: Any, *, schema: Any = None) -> Any:
+        """Run the stream and return its records as a Spark DataFrame.
+
+        The records are collected in this process first.
+
+        Args:
+            spark: The SparkSession that gets the data.
+            schema: The DataFrame's schema; None infers it from the records.
+
+        Raises:
+            MissingExtraError: If pyspark is not installed.
+            JobFailedError: If the job failed.
+        """
+        from aiomailbox.connectors import dataframe_from_records
+
+        records = await self.collect("to_spark")
+        return await dataframe_from_records(spark, records, schema=schema)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is missing where a verb of keyed streams is used without a key.
+
+            Raises:
+                AttributeError: Always.
+            """
+            kind = type(self)
+            text = f"{kind.__name__!r} object has no attribute {name!r}"
+            if any(hasattr(keyed, name) for keyed in kind.__subclasses__()):
+                text = f"{name} needs a key: write stream.key_by(...).{name}(...)"
+            raise AttributeError(text, name=name, obj=self)
+
+    @property
+    def _operator(self) -> Transformation:
+        origins = self._origins
+        while len(origins) == 1 and origins[0].tag is None:
+            item = origins[0].transformation
+            if not item.is_part_of_input:
+                return item
+            origins = item.inputs[0]
+        message = (
+            "this stream is a union or a side output: name, uid and settings "
+            "belong to an operator; set them on the stream that an operator made"
+        )
+        raise UsageError(message)
+
+    def _check_joinable(self, other: object, parameter: str) -> None:
+        """Raise if ``other`` is not a stream, or one of another environment."""
+        if not isinstance(other, DataStream):
+            raise WrongTypeError(parameter, f"{other!r} is not a stream")
+        if other._definition is not self._definition:
+            raise InvalidArgumentError(
+                parameter,
+                "the stream belongs to another environment",
+                "Make both streams from one StreamExecutionEnvironment.",
+            )
 
     def _stateless(
         self, kind: StageKind, function: Callable[[T], Any], on_error: OnError
@@ -367,14 +968,21 @@ class DataStream(
         item = Transformation(name, factory, [self._origins, others], **facts)
         return DataStream(self._definition, [Origin(item)])
 
+    def _sided(
+        self, other: DataStream[Any], key: SidedKey, assigner: WindowAssigner
+    ) -> WindowedStream[Any, Any, DataStream[Any]]:
+        """Return the windows of both streams, united, each record with its side."""
+        first, second = (
+            stream._derive(name, partial(stateless, StageKind.MAP, mark))
+            for stream, name, mark in (
+                (self, "first side", mark_first),
+                (other, "second side", mark_second),
+            )
+        )
+        return first.union(second).key_by(key).window(assigner)
 
-class KeyedStream(
-    DataStream[T],
-    KeyedJoins["DataStream[Any]"],
-    KeyedFunctions["DataStream[Any]"],
-    KeyedUseful["DataStream[Any]"],
-    Generic[K, T],
-):
+
+class KeyedStream(DataStream[T], Generic[K, T]):
     """A stream whose records are placed by key.
 
     Made by `DataStream.key_by`. The methods of `DataStream` work here too; their
@@ -392,7 +1000,7 @@ class KeyedStream(
             definition,
             [Origin(origin.transformation, by_key, origin.tag) for origin in origins],
         )
-        self.key = key
+        self.key = self._key = key
 
     def reduce(
         self, function: Callable[[T, T], T], *, on_error: OnError = fail
@@ -420,6 +1028,24 @@ class KeyedStream(
         infos = (function_info(function),)
         return self._keyed("reduce", factory, infos, unbounded=GROWS_WITH_KEYS)
 
+    def aggregate(
+        self, aggregate: AggregateFunction, *, on_error: OnError = fail
+    ) -> DataStream[Any]:
+        """Aggregate the records of each key, and emit the result after every record.
+
+        Args:
+            aggregate: ``am.count()``, ``am.aggregates(...)`` or your own.
+            on_error: What to do with a record for which it raises.
+        """
+        factory = partial(
+            KeyedAggregateOperator,
+            self.key,
+            aggregate,
+            on_error=check_on_error(on_error),
+        )
+        factory()
+        return self._keyed("aggregate", factory, unbounded=GROWS_WITH_KEYS)
+
     def process(self, function: Any, *, on_error: OnError = fail) -> DataStream[Any]:
         """Hand each record to a `KeyedProcessFunction` with state and timers of its key."""
         check_kind(
@@ -431,6 +1057,306 @@ class KeyedStream(
         infos = (function_info(function.process_element),)
         return self._keyed("process", partial(make, on_error=policy), infos)
 
+    def process_async(
+        self,
+        function: KeyedAsyncProcessFunction | Callable[..., Awaitable[None]],
+        *,
+        concurrency: int = 16,
+        timeout: timedelta | float | None = None,
+        deadline: timedelta | float | None = None,
+        retry: Retry | None = None,
+        limit: RateLimit | None = None,
+        on_error: OnError = fail,
+        buffer: int | None = None,
+        key_buffer: int | None = None,
+    ) -> DataStream[Any]:
+        """Hand each record to an async function with state and timers of its key.
+
+        Records of a key are processed one at a time and in their order, those of
+        different keys at once. What a call emits and changes takes effect when it has
+        returned, all at once, or not at all if it raises; a snapshot never sees half
+        of it. Watermarks and timers keep their places between the records of a key.
+
+        Args:
+            function: A `KeyedAsyncProcessFunction`, or an ``async def`` function
+                ``(value, context, out)``.
+            concurrency: Calls under way at a time in the whole job.
+            timeout: Limit of one attempt, a timedelta or seconds.
+            deadline: Limit of all attempts of a record with their waits.
+            retry: How often, and after which waits, a failed call is repeated; each
+                attempt begins with the state that the key had before the record.
+            limit: A rate that all who name it keep together.
+            on_error: What to do with a record after the last attempt. A timer that
+                fails always fails the job.
+            buffer: Records held in the whole job, 4 times ``concurrency`` by default.
+            key_buffer: Records that may wait for their key, beside ``buffer``.
+
+        Example:
+            >>> import asyncio
+            >>> import aiomailbox as am
+            >>> seen = am.ValueStateDescriptor("seen", int, default=0)
+            >>> async def number(word, context, out):
+            ...     await asyncio.sleep(0.001)
+            ...     count = context.state.get_value(seen)
+            ...     count.update(count.value() + 1)
+            ...     out.collect(f"{word}{count.value()}")
+            >>> env = am.StreamExecutionEnvironment()
+            >>> words = env.from_collection(["a", "b", "a"]).key_by(lambda word: word)
+            >>> sorted(am.run(words.process_async(number).collect()))
+            ['a1', 'a2', 'b1']
+        """
+        factory = partial(
+            KeyedAsyncProcessOperator,
+            self.key,
+            function,
+            concurrency=check_count(concurrency, "concurrency"),
+            timeout=timeout,
+            deadline=deadline,
+            retry=retry,
+            limit=limit,
+            on_error=check_on_error(on_error),
+            buffer=buffer,
+            key_buffer=key_buffer,
+        )
+        # Wrong arguments fail here, where they are written.
+        sample = factory()
+        process: Any = getattr(function, "process_element", function)
+        return self._keyed(
+            "process_async",
+            factory,
+            (function_info(process, serial=False),),
+            bound=f"{sample.buffer} records",
+        )
+
+    def transform_with_state(
+        self, processor: Any, *, time_mode: str = "None"
+    ) -> DataStream[Any]:
+        """Run a class that was written for Spark's ``transformWithState``.
+
+        It is used as it is, whether it derives from pyspark's ``StatefulProcessor`` or
+        only looks like it. Rows are the records of the stream, keys are tuples, state
+        holds tuples; results are what the processor yields. Schemas and output modes
+        are not needed; ``handleInitialState`` is not called.
+
+        Args:
+            processor: An instance with ``init``, ``handleInputRows``,
+                ``handleExpiredTimer`` and ``close``.
+            time_mode: Which time its timers are about: ``"None"``, ``"EventTime"`` or
+                ``"ProcessingTime"``.
+        """
+        # What only users of Spark need is imported when they use it.
+        from aiomailbox.connectors.spark.transform_with_state import (
+            TransformWithStateOperator,
+        )
+
+        factory = partial(
+            TransformWithStateOperator, self.key, processor, time_mode=time_mode
+        )
+        factory()
+        return self._keyed(
+            "transform_with_state",
+            factory,
+            (function_info(processor.handleInputRows),),
+        )
+
     def window(self, assigner: WindowAssigner) -> WindowedStream[K, T, DataStream[Any]]:
         """Group the records of each key into windows of time."""
         return WindowedStream(self.key, assigner, self._keyed)
+
+    def sessionise(self, gap: timedelta | float) -> DataStream[Any]:
+        """Put records of a key between pauses together, as `Session` records.
+
+        Args:
+            gap: A pause in event time that ends a session: a timedelta or seconds.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> time = am.WatermarkStrategy.for_monotonous_timestamps()
+            >>> time = time.with_timestamp_assigner(lambda click: click[1])
+            >>> clicks = env.from_collection([("a", 0), ("a", 900), ("a", 5000)], time)
+            >>> sessions = clicks.key_by(lambda c: c[0]).sessionise(am.seconds(1))
+            >>> for one in am.run(sessions.collect()):
+            ...     print(one.key, one.start, one.end, len(one.records))
+            a 0 900 2
+            a 5000 5000 1
+        """
+        windows: WindowedStream[K, T, DataStream[Any]] = WindowedStream(
+            self.key, EventTimeSessionWindows.with_gap(gap), self._keyed
+        )
+        return windows.apply(SessionMaker(duration_ms(gap, "gap")))
+
+    def deduplicate(self, ttl: timedelta | float | None = None) -> DataStream[T]:
+        """Pass on the first record of each key and drop the others.
+
+        Args:
+            ttl: After how long, in processing time since its first record, a key counts
+                as new again: a timedelta or seconds; None for never. Without it state
+                grows with the number of keys.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> words = env.from_collection(["a", "b", "a"]).key_by(lambda word: word)
+            >>> am.run(words.deduplicate(ttl=am.hours(1)).collect())
+            ['a', 'b']
+        """
+        factory = partial(DeduplicateOperator, self.key, ttl=ttl)
+        factory()
+        unbounded = GROWS_WITH_KEYS if ttl is None else ""
+        return self._keyed("deduplicate", factory, unbounded=unbounded)
+
+    def match(
+        self, pattern: Pattern, *, partials_max: int = 1000, on_error: OnError = fail
+    ) -> DataStream[Any]:
+        """Emit a `Match` for records of a key that match a pattern, in event time.
+
+        Records are sorted by event time up to the watermark; late ones are dropped and
+        counted. Unless the pattern says otherwise (`Pattern.skipping`) a record is part
+        of one match only: a match ends all others that have begun. Patterns should say
+        ``within``, or beginnings of matches are kept for ever.
+
+        Args:
+            pattern: What to look for; begun with ``am.pattern(...)``.
+            partials_max: Beginnings of matches that are kept per key; beyond it the
+                earliest is forgotten and counted as ``partial_matches_dropped``.
+            on_error: What to do with a record for which a step's ``where`` raises.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> time = am.WatermarkStrategy.for_monotonous_timestamps()
+            >>> time = time.with_timestamp_assigner(lambda payment: payment[2])
+            >>> payments = [("ann", 1, 0), ("ann", 5, 10), ("ann", 900, 20)]
+            >>> fraud = (
+            ...     am.pattern("test", where=lambda payment: payment[1] < 2)
+            ...     .followed_by("theft", where=lambda payment: payment[1] > 500)
+            ...     .within(am.minutes(5))
+            ... )
+            >>> stream = env.from_collection(payments, time).key_by(lambda p: p[0])
+            >>> for found in am.run(stream.match(fraud).collect()):
+            ...     print(found.key, found.events["theft"], found.end - found.start)
+            ann ('ann', 900, 20) 20
+        """
+        factory = partial(
+            MatchOperator,
+            self.key,
+            pattern,
+            partials_max=partials_max,
+            on_error=on_error,
+        )
+        factory()
+        infos = tuple(
+            function_info(step.where)
+            for step in pattern.steps
+            if step.where is not None
+        )
+        unbounded = GROWS_WITH_KEYS if pattern.within_ms is None else ""
+        return self._keyed("match", factory, infos, unbounded=unbounded)
+
+    def interval_join(self, other: DataStream[Any]) -> IntervalJoin[DataStream[Any]]:
+        """Join two keyed streams: pairs with one key and event times near each other.
+
+        Args:
+            other: The right stream, keyed too.
+
+        Raises:
+            UsageError: If the right stream has no key.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> time = am.WatermarkStrategy.for_monotonous_timestamps()
+            >>> time = time.with_timestamp_assigner(lambda record: record[1])
+            >>> orders = env.from_collection([("a", 1000)], time)
+            >>> parcels = env.from_collection([("a", 3000), ("a", 60000)], time)
+            >>> joined = (
+            ...     orders.key_by(lambda order: order[0])
+            ...     .interval_join(parcels.key_by(lambda parcel: parcel[0]))
+            ...     .between(am.seconds(0), am.seconds(10))
+            ...     .process(lambda order, parcel: (order[0], parcel[1] - order[1]))
+            ... )
+            >>> am.run(joined.collect())
+            [('a', 2000)]
+        """
+        derive = partial(self._join_by_key, other)
+        return IntervalJoin(derive, (self.key, self._key_of(other, "interval_join")))
+
+    def as_of_join(
+        self,
+        versions: DataStream[Any],
+        join: ProcessJoinFunction | Callable[[Any, Any], Any] | None = None,
+        *,
+        left: bool = False,
+        left_late: OutputTag | None = None,
+        on_error: OnError = fail,
+    ) -> DataStream[Any]:
+        """Join each record with the newest version that is not younger than it.
+
+        A record waits until the watermark has reached it. Of each key the newest
+        version that the watermark has passed is kept, and those after it.
+
+        Args:
+            versions: The right stream, keyed too: prices, rates, settings over time.
+            join: A `ProcessJoinFunction`, or ``(record, version)`` → the result, sync
+                or ``async def``; None for a tuple of both.
+            left: Whether records without a version stay, joined with None.
+            left_late: The side output of records that come too late.
+            on_error: What to do with a pair for which ``join`` raises.
+
+        Raises:
+            UsageError: If the right stream has no key.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> time = am.WatermarkStrategy.for_monotonous_timestamps()
+            >>> time = time.with_timestamp_assigner(lambda record: record[1])
+            >>> orders = env.from_collection([("EUR", 1500), ("EUR", 2500)], time)
+            >>> rates = env.from_collection([("EUR", 1000, 2), ("EUR", 2000, 3)], time)
+            >>> joined = orders.key_by(lambda order: order[0]).as_of_join(
+            ...     rates.key_by(lambda rate: rate[0]),
+            ...     lambda order, rate: (order[1], rate[2]),
+            ... )
+            >>> am.run(joined.collect())
+            [(1500, 2), (2500, 3)]
+        """
+        function = pair if join is None else join
+        factory = partial(
+            own_copy,
+            AsOfJoinOperator,
+            self.key,
+            self._key_of(versions, "as_of_join"),
+            function,
+            keep_unmatched=left,
+            left_late=left_late,
+            on_error=on_error,
+        )
+        factory()
+        infos = () if join is None else (join_info(join),)
+        return self._join_by_key(
+            versions, "as-of join", factory, infos, unbounded=GROWS_WITH_KEYS
+        )
+
+    def _key_of(self, other: DataStream[Any], verb: str) -> Callable[[Any], Any]:
+        self._check_joinable(other, "other")
+        key = other._key
+        if key is None:
+            message = (
+                f"{verb} needs keys on both streams: "
+                f"a.key_by(...).{verb}(b.key_by(...))"
+            )
+            raise UsageError(message)
+        return key
+
+    def _join_by_key(
+        self,
+        other: DataStream[Any],
+        name: str,
+        factory: OperatorFactory,
+        infos: tuple[FunctionInfo, ...],
+        **facts: Any,
+    ) -> DataStream[Any]:
+        return self._connected(
+            other._origins, name, factory, functions=infos, is_keyed=True, **facts
+        )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from aiomailbox.errors import RecordTypeError, WrongTypeError
-from aiomailbox.graph import Origin
-from aiomailbox.operators import OnError, RecordFields, StageKind, fail
-
-StreamT = TypeVar("StreamT")
 
 
 class RecordTypeCheck:
@@ -51,31 +47,3 @@ class RecordTypeCheck:
                 "Convert it, or declare the type that comes.",
             )
         return record
-
-
-class DeclaredType(Generic[StreamT]):
-    """The method of streams that declares the type of the records."""
-
-    _origins: list[Origin]
-
-    def _stateless(self, kind: StageKind, function: Any, on_error: OnError) -> StreamT:
-        raise TypeError(f"{type(self).__name__} does not define _stateless")
-
-    def checked(self, output_type: type | None) -> StreamT:
-        """Declare the type of the records: one of another type fails the job.
-
-        Args:
-            output_type: A class, or None to declare nothing.
-
-        Raises:
-            WrongTypeError: If it is neither.
-        """
-        if output_type is None:
-            unchanged: Any = self
-            return unchanged  # type: ignore[no-any-return]
-        check = RecordTypeCheck(output_type, self._origins[0].transformation.name)
-        stream: Any = self._stateless(StageKind.MAP, check, fail)
-        item = stream._origins[0].transformation
-        item.record_fields = RecordFields.of_type(output_type)
-        item.follows_input = item.is_part_of_input = True
-        return stream  # type: ignore[no-any-return]

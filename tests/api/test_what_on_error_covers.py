@@ -162,7 +162,7 @@ CASES: dict[str, tuple[Callable[[Stream], Any], int]] = {
         lambda s: s.map_async(number_later, on_error=am.skip),
         2,
     ),
-    "Joins.lookup_join": (
+    "DataStream.lookup_join": (
         lambda s: s.lookup_join(number_later, key=same, on_error=am.skip),
         2,
     ),
@@ -204,15 +204,15 @@ CASES: dict[str, tuple[Callable[[Stream], Any], int]] = {
         ),
         2,
     ),
-    "KeyedFunctions.aggregate": (
+    "KeyedStream.aggregate": (
         lambda s: keyed(s).aggregate(Own(), on_error=am.skip),
         2,
     ),
-    "KeyedFunctions.process_async": (
+    "KeyedStream.process_async": (
         lambda s: keyed(s).process_async(Async(), on_error=am.skip),
         2,
     ),
-    "KeyedUseful.match": (lambda s: keyed(s).match(LARGE, on_error=am.skip), 2),
+    "KeyedStream.match": (lambda s: keyed(s).match(LARGE, on_error=am.skip), 2),
     "IntervalJoined.process": (
         lambda s: (
             keyed(s)
@@ -222,12 +222,12 @@ CASES: dict[str, tuple[Callable[[Stream], Any], int]] = {
         ),
         2,
     ),
-    "KeyedJoins.as_of_join": (
+    "KeyedStream.as_of_join": (
         lambda s: keyed(s).as_of_join(keyed(one(s)), paired, on_error=am.skip),
         2,
     ),
     # How many pairs there are depends on when records arrive: none has a result.
-    "Useful.with_latest_from": (
+    "DataStream.with_latest_from": (
         lambda s: s.with_latest_from(one(s), lambda *_: 1 // 0, on_error=am.skip),
         0,
     ),
