@@ -32,7 +32,7 @@ class ParquetCommitter:
         self._turns = ThreadTurns()
         self._owner = f"job {context.job_name!r}"
 
-    async def begin(self) -> None:
+    async def begin(self, *, restored: bool) -> None:
         """Claim the target and make the staging directory.
 
         Raises:
@@ -44,7 +44,9 @@ class ParquetCommitter:
             "Choose a path where this process may create files.",
         )
 
-    async def commit(self, committables: list[Any], *, is_final: bool) -> None:
+    async def commit(
+        self, committables: list[Any], *, checkpoint_id: int, is_final: bool
+    ) -> None:
         """Make files visible; those that are visible already stay.
 
         Raises:

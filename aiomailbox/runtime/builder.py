@@ -121,6 +121,9 @@ class TaskBuilder:
         environment = TaskEnvironment(
             job_name=self._graph.name,
             execution_id=services.execution_id,
+            job_id=services.job_id,
+            commits_at_checkpoints=services.commits_at_checkpoints,
+            is_resumable=services.is_resumable,
             task_id=task_id,
             task_name=name,
             parallelism=vertex.parallelism,

@@ -1,15 +1,25 @@
-"""The committers of a job: checked first, committed last, cleaned up always."""
+"""The committers of a job: checked first, committed with checkpoints, ended always."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Final
 
 from aiomailbox.graph import JobGraph, Node
 from aiomailbox.ids import OperatorId
 from aiomailbox.operators import Committer, CommitterContext, Pending, naming_hook
+from aiomailbox.policies import Retry
 from aiomailbox.runtime.services import JobServices
+
+# A commit that finds nobody at the other end is made again; what else goes wrong would go
+# wrong again.
+_RETRY: Final = Retry(
+    attempts=5, initial=0.1, maximum=5.0, retry_on=(ConnectionError, TimeoutError)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +36,18 @@ class _Entry:
 
 
 class JobCommitters:
-    """What makes the results of a job visible, all of it or nothing.
+    """What makes the results of a job visible: with each checkpoint, or once at its end.
 
     Args:
         graph: The job; each of its sinks may have a committer.
-        services: Name the execution; writers leave there what is to be committed.
+        services: Name the execution and the job, and say when it commits.
 
     Raises:
         UserFunctionError: If a sink cannot make its committer.
     """
 
     def __init__(self, graph: JobGraph, services: JobServices) -> None:
-        self._committables = services.committables
+        self._random = random.Random(services.seed)
         self._begun: list[_Entry] = []
         self._entries = [
             entry
@@ -46,24 +56,58 @@ class JobCommitters:
             if (entry := _entry(graph, node, services)) is not None
         ]
 
-    async def begin(self) -> None:
+    async def begin(self, *, restored: bool) -> None:
         """Check every target, before any task starts.
 
         Raises whatever a committer raises; what `ending` yields cleans up what had begun.
+
+        Args:
+            restored: Whether the job goes on from a checkpoint.
         """
         for entry in self._entries:
             self._begun.append(entry)
-            await entry.call("begin", entry.committer.begin)
+            begin = partial(entry.committer.begin, restored=restored)
+            await entry.call("begin", begin)
 
-    async def commit(self) -> None:
-        """Make everything visible that the writers prepared; nothing follows.
+    async def commit(
+        self,
+        prepared: Mapping[OperatorId, Sequence[Any]],
+        *,
+        checkpoint_id: int,
+        is_final: bool,
+    ) -> None:
+        """Make visible what the writers prepared; may be called again with the same.
 
-        Raises whatever a committer raises; what `ending` yields takes back what was committed.
+        A sink is asked if there is something of it, and at the end.
+
+        Raises whatever a committer raises, after a few attempts if nobody answered.
+
+        Args:
+            prepared: What `SinkWriter.prepare_commit` returned, by the sink's operator.
+            checkpoint_id: The checkpoint that holds it; 0 without checkpoints.
+            is_final: Whether nothing follows.
         """
         for entry in self._entries:
-            prepared = self._committables.take(entry.operator_id)
-            commit = partial(entry.committer.commit, prepared, is_final=True)
-            await entry.call("commit", commit)
+            committables = list(prepared.get(entry.operator_id, ()))
+            if committables or is_final:
+                commit = partial(
+                    entry.committer.commit,
+                    committables,
+                    checkpoint_id=checkpoint_id,
+                    is_final=is_final,
+                )
+                await entry.call("commit", partial(self._persist, commit))
+
+    async def recover(self) -> None:
+        """Let committers remove what was prepared and nothing refers to.
+
+        To be called when no writer runs and what a restored checkpoint holds has been
+        committed. Raises whatever a committer raises.
+        """
+        for entry in self._entries:
+            recover = getattr(entry.committer, "recover", None)
+            if recover is not None:
+                await entry.call("recover", recover)
 
     def ending(self, *, succeeded: bool) -> Iterator[Callable[[], Pending]]:
         """Yield what cleans up every target that was begun: each is to be called once.
@@ -75,12 +119,35 @@ class JobCommitters:
             end = partial(entry.committer.end, succeeded=succeeded)
             yield partial(entry.call, "end", end)
 
+    async def _persist(self, commit: Callable[[], Pending]) -> None:
+        """Call again while nobody answers, a few times."""
+        for attempt in range(1, _RETRY.attempts + 1):
+            try:
+                pending = commit()
+                if pending is not None:
+                    await pending
+            except Exception as error:
+                if attempt == _RETRY.attempts or not _RETRY.wants_error(error):
+                    raise
+                await asyncio.sleep(_RETRY.delay_s(attempt, self._random))
+            else:
+                return
+
 
 def _entry(graph: JobGraph, node: Node, services: JobServices) -> _Entry | None:
     item = node.transformation
     if item.sink is None:
         return None
-    context = CommitterContext(graph.name, services.execution_id, item.name, item.uid)
+    context = CommitterContext(
+        graph.name,
+        services.execution_id,
+        item.name,
+        item.uid,
+        operator_id=node.operator_id,
+        job_id=services.job_id,
+        commits_at_checkpoints=services.commits_at_checkpoints,
+        is_resumable=services.is_resumable,
+    )
     with naming_hook("create_committer", item.name, item.uid):
         committer = item.sink.create_committer(context)
     return None if committer is None else _Entry(node.operator_id, context, committer)

@@ -225,14 +225,18 @@ class JobMaster:
         if self.state is JobState.RUNNING and self._committers is not None:
             self._is_committing = True
             what = f"committing the results of job {name!r}"
-            commit = self._part(self._committers.commit(), what)
+            # Whole, and only here: there are no checkpoints that commit parts of it.
+            committing = self._committers.commit(
+                self.services.committables.take_all(), checkpoint_id=0, is_final=True
+            )
+            commit = self._part(committing, what)
             await self._supervise(commit, commit.limit)
         await self._end()
 
     async def _begin(self) -> None:
         committers = JobCommitters(self.graph, self.services)
         self._committers = committers
-        await committers.begin()
+        await committers.begin(restored=False)
         await self._host.prepare()
         # An interrupt that came from a committer's own code arrives here.
         await asyncio.sleep(0)

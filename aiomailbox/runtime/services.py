@@ -39,9 +39,10 @@ class CommittableCollector:
         """Take what ``prepare_commit`` of a writer returned."""
         self._by_operator.setdefault(operator_id, []).extend(committables)
 
-    def take(self, operator_id: OperatorId) -> list[Any]:
-        """Return and forget what was collected for a sink."""
-        return self._by_operator.pop(operator_id, [])
+    def take_all(self) -> dict[OperatorId, list[Any]]:
+        """Return and forget what was collected, by sink."""
+        taken, self._by_operator = self._by_operator, {}
+        return taken
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +62,10 @@ class JobServices:
         committables: What sinks prepared.
         handovers: Where results are pulled, by name.
         alignments: The groups of sources that wait for each other.
+        job_id: Names the job, also when its program is started again.
+        commits_at_checkpoints: Whether the job takes checkpoints, and sinks commit at
+            each; else they commit at its success.
+        is_resumable: Whether a checkpoint may outlive this execution.
     """
 
     execution_id: str
@@ -74,6 +79,9 @@ class JobServices:
     committables: CommittableCollector = field(default_factory=CommittableCollector)
     handovers: dict[str, PullHandover] = field(default_factory=dict)
     alignments: AlignmentGroups = field(default_factory=AlignmentGroups)
+    job_id: str = ""
+    commits_at_checkpoints: bool = False
+    is_resumable: bool = False
 
     def release(self) -> None:
         """Release what tasks may have left, once none of them runs any more."""

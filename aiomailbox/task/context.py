@@ -52,13 +52,17 @@ class TaskRuntimeContext:
         self._helpers = helpers
         self.job_name = environment.job_name
         self.execution_id = environment.execution_id
+        self.job_id = environment.job_id
         self.task_name = environment.task_name
         self.operator_name = plan.name
         self.uid = plan.uid
+        self.operator_id = str(plan.operator_id)
         self.subtask_index = environment.subtask_index
         self.parallelism = environment.parallelism
         self.max_parallelism = environment.max_parallelism
         self.attempt = environment.task_id.attempt
+        self.commits_at_checkpoints = environment.commits_at_checkpoints
+        self.is_resumable = environment.is_resumable
         self.key_group_range = key_group_range(
             environment.max_parallelism,
             environment.parallelism,

@@ -22,6 +22,9 @@ class TaskEnvironment:
     Attributes:
         job_name: The job's name.
         execution_id: Names this execution of the job, and no other.
+        job_id: Names the job, also when its program is started again.
+        commits_at_checkpoints: Whether the job takes checkpoints.
+        is_resumable: Whether a checkpoint may outlive this execution.
         task_id: Vertex, subtask and attempt.
         task_name: For people: the chain's name with the subtask.
         parallelism: Subtasks of this vertex.
@@ -60,6 +63,9 @@ class TaskEnvironment:
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
     cancel_timeout_s: float = 30.0
     check_mutations: bool = False
+    job_id: str = ""
+    commits_at_checkpoints: bool = False
+    is_resumable: bool = False
 
     @property
     def subtask_index(self) -> int:

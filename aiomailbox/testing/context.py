@@ -53,6 +53,8 @@ class TestRuntimeContext:
         parallelism: Subtasks of the operator.
         subtask_index: Which of them this is, from 0.
         attempt: How often the job was restarted.
+        commits_at_checkpoints: Whether the job takes checkpoints.
+        is_resumable: Whether a checkpoint may outlive the execution.
         seed: Of the random source.
         state_backend: Where keyed state is kept.
 
@@ -82,16 +84,22 @@ class TestRuntimeContext:
         attempt: int = 0,
         seed: int = 0,
         state_backend: StateBackend | None = None,
+        commits_at_checkpoints: bool = False,
+        is_resumable: bool = False,
     ) -> None:
         self.job_name = "test"
         self.execution_id = "0123456789abcdef" * 2
+        self.job_id = "test"
         self.task_name = f"{operator_name} ({subtask_index + 1}/{parallelism})"
         self.operator_name = operator_name
         self.uid = uid
+        self.operator_id = uid or operator_name
         self.subtask_index = subtask_index
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
         self.attempt = attempt
+        self.commits_at_checkpoints = commits_at_checkpoints
+        self.is_resumable = is_resumable
         self.key_group_range = key_group_range(
             max_parallelism, parallelism, subtask_index
         )

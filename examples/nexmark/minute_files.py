@@ -97,12 +97,14 @@ class MinuteCommitter:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def begin(self) -> None:
+    def begin(self, *, restored: bool) -> None:
         """Refuse a directory that has something in it."""
         if self._path.exists() and any(self._path.iterdir()):
             raise FileExistsError(f"{self._path} is not empty")
 
-    def commit(self, committables: list[Path], *, is_final: bool) -> None:
+    def commit(
+        self, committables: list[Path], *, checkpoint_id: int, is_final: bool
+    ) -> None:
         """Give files their names."""
         for path in committables:
             if path.exists():

@@ -48,7 +48,7 @@ async def finish(pending: Any) -> None:
 async def write(sink: ParquetSink, *runs: list[Any], commit: bool = True) -> None:
     """Run a job of one writer by hand."""
     committer = sink.create_committer(CONTEXT)
-    await finish(committer.begin())
+    await finish(committer.begin(restored=False))
     writer = sink.create_writer(TestRuntimeContext("sink"))
     succeeded = False
     try:
@@ -57,7 +57,11 @@ async def write(sink: ParquetSink, *runs: list[Any], commit: bool = True) -> Non
             await finish(writer.write_run(run))
         await finish(writer.flush(end_of_input=True))
         if commit:
-            await finish(committer.commit(writer.prepare_commit(), is_final=True))
+            await finish(
+                committer.commit(
+                    writer.prepare_commit(), checkpoint_id=0, is_final=True
+                )
+            )
         succeeded = commit
     finally:
         await finish(writer.close())
@@ -136,7 +140,7 @@ async def test_nothing_is_visible_before_the_commit_nor_after_a_failure(
     target = tmp_path / "out"
     sink = ParquetSink(target, row_group_rows=1)
     committer = sink.create_committer(CONTEXT)
-    await finish(committer.begin())
+    await finish(committer.begin(restored=False))
     writer = sink.create_writer(TestRuntimeContext("sink"))
     await finish(writer.write_run(ListRun([{"a": 1}, {"a": 2}])))
     assert not target.exists()
@@ -150,7 +154,7 @@ async def test_a_target_that_exists_is_refused_and_stays(tmp_path: Path) -> None
     target = tmp_path / "out"
     await write(ParquetSink(target), [{"a": 1}])
     with pytest.raises(TargetExistsError, match="overwrite"):
-        await ParquetSink(target).create_committer(CONTEXT).begin()
+        await ParquetSink(target).create_committer(CONTEXT).begin(restored=False)
     assert read(target) == [{"a": 1}]
 
 
@@ -170,7 +174,7 @@ async def test_a_parent_that_is_a_file_is_an_error_before_anything_starts(
     (tmp_path / "file").write_text("x")
     sink = ParquetSink(tmp_path / "file" / "out")
     with pytest.raises(SinkError, match="cannot be written"):
-        await sink.create_committer(CONTEXT).begin()
+        await sink.create_committer(CONTEXT).begin(restored=False)
 
 
 async def test_files_have_at_most_so_many_rows(tmp_path: Path) -> None:
@@ -191,18 +195,20 @@ async def test_files_have_at_most_so_many_rows(tmp_path: Path) -> None:
 async def test_committing_twice_is_committing_once(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path / "out")
     committer = sink.create_committer(CONTEXT)
-    await finish(committer.begin())
+    await finish(committer.begin(restored=False))
     writer = sink.create_writer(TestRuntimeContext("sink"))
     await finish(writer.write_run(ListRun([{"a": 1}])))
     await finish(writer.flush(end_of_input=False))
     names = writer.prepare_commit()
-    await finish(committer.commit(names, is_final=True))
-    await finish(committer.commit(names, is_final=True))
+    await finish(committer.commit(names, checkpoint_id=0, is_final=True))
+    await finish(committer.commit(names, checkpoint_id=0, is_final=True))
     second = sink.create_writer(TestRuntimeContext("sink"))
     second.restore(writer.snapshot())
     await finish(second.write_run(ListRun([{"a": 2}])))
     await finish(second.flush(end_of_input=True))
-    await finish(committer.commit(second.prepare_commit(), is_final=True))
+    await finish(
+        committer.commit(second.prepare_commit(), checkpoint_id=0, is_final=True)
+    )
     await finish(committer.end(succeeded=True))
     assert read(tmp_path / "out") == [{"a": 1}, {"a": 2}]
 
@@ -326,13 +332,15 @@ async def test_rows_of_an_arrow_run_are_refused_one_by_one(tmp_path: Path) -> No
     run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
     sink = ParquetSink(tmp_path / "out", schema=schema)
     committer = sink.create_committer(CONTEXT)
-    await finish(committer.begin())
+    await finish(committer.begin(restored=False))
     writer = sink.create_writer(TestRuntimeContext("sink"))
     with pytest.raises(RecordsRefusedError) as caught:
         await finish(writer.write_run(run))
     assert (list(caught.value.errors), caught.value.seen) == ([1], 3)
     await finish(writer.flush(end_of_input=True))
-    await finish(committer.commit(writer.prepare_commit(), is_final=True))
+    await finish(
+        committer.commit(writer.prepare_commit(), checkpoint_id=0, is_final=True)
+    )
     await finish(writer.close())
     await finish(committer.end(succeeded=True))
     assert read(tmp_path / "out") == [{"n": 1}, {"n": 3}]

@@ -64,12 +64,15 @@ class TestCommitter:
         hook = self.sink.hooks.get(what)
         return None if hook is None else hook()
 
-    def begin(self) -> Any:
+    def begin(self, *, restored: bool) -> Any:
         self.sink.log.append("begin")
         return self._call("begin")
 
-    def commit(self, committables: list[Any], *, is_final: bool) -> Any:
+    def commit(
+        self, committables: list[Any], *, checkpoint_id: int, is_final: bool
+    ) -> Any:
         assert is_final
+        assert checkpoint_id == 0
         self.sink.log.append(f"commit {sorted(committables)}")
         return self._call("commit")
 

@@ -14,6 +14,7 @@ from aiomailbox.errors import (
     UserFunctionError,
 )
 from aiomailbox.runtime import JobState
+from aiomailbox.runtime.committing import JobCommitters
 
 
 def fail(message: str) -> Any:
@@ -325,3 +326,95 @@ async def test_a_commit_of_somebody_elses_cancellation_is_a_failure(
             await job.wait()
         assert job.state is JobState.FAILED
         assert sink.log[-1].startswith("end")
+
+
+def failing(error: Exception, *, times: int) -> Any:
+    calls = 0
+
+    def hook() -> None:
+        nonlocal calls
+        calls += 1
+        if calls <= times:
+            raise error
+
+    return hook
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("gone"), TimeoutError("slow")])
+async def test_a_commit_that_nobody_answers_is_made_again(
+    bench: Any, new_sink: Any, error: Exception
+) -> None:
+    sink = new_sink(commit=failing(error, times=4))
+    job = bench.deploy(bench.sink(bench.source([1, 2]), sink))
+    await job.wait()
+    assert sink.log[-6:] == ["commit [1, 2]"] * 5 + ["end True"]
+    # 0.1 + 0.2 + 0.4 + 0.8 seconds, a tenth more or less.
+    assert 1.3 < job.duration_s < 1.7
+
+
+async def test_a_commit_that_nobody_ever_answers_fails_the_job(
+    bench: Any, new_sink: Any
+) -> None:
+    sink = new_sink(commit=failing(ConnectionRefusedError("no server"), times=10**6))
+    job = bench.deploy(bench.sink(bench.source([1]), sink))
+    with pytest.raises(JobFailedError, match="no server"):
+        await job.wait()
+    assert sink.log[-6:] == ["commit [1]"] * 5 + ["end False"]
+
+
+async def test_committers_hear_of_a_checkpoint_only_what_is_theirs(
+    bench: Any, new_sink: Any
+) -> None:
+    """The job's side of checkpoints, by hand: what is empty is said at the end only."""
+    calls: list[Any] = []
+
+    class Logged:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def begin(self, *, restored: bool) -> None:
+            calls.append((self.name, "begin", restored))
+
+        def commit(
+            self, committables: list[Any], *, checkpoint_id: int, is_final: bool
+        ) -> None:
+            calls.append((self.name, checkpoint_id, committables, is_final))
+
+        def end(self, *, succeeded: bool) -> None:
+            calls.append((self.name, "end", succeeded))
+
+    class Recovering(Logged):
+        def recover(self) -> None:
+            calls.append((self.name, "recover"))
+
+    first, second = new_sink(), new_sink()
+    first.create_committer = lambda context: Logged("first")
+    second.create_committer = lambda context: Recovering("second")
+    source = bench.source([1])
+    job = bench.prepare(
+        bench.sink(source, first, uid="a"), bench.sink(source, second, uid="b")
+    )
+    committers = JobCommitters(job.graph, job.services)
+    ids = [
+        node.operator_id
+        for vertex in job.graph.vertices
+        for node in vertex.nodes
+        if node.transformation.sink is not None
+    ]
+    await committers.begin(restored=True)
+    await committers.recover()
+    await committers.commit({ids[1]: ["x"]}, checkpoint_id=7, is_final=False)
+    await committers.commit({}, checkpoint_id=8, is_final=True)
+    for end in committers.ending(succeeded=True):
+        await end()  # type: ignore[misc]
+    assert calls == [
+        ("first", "begin", True),
+        ("second", "begin", True),
+        ("second", "recover"),
+        ("second", 7, ["x"], False),
+        ("first", 8, [], True),
+        ("second", 8, [], True),
+        ("first", "end", True),
+        ("second", "end", True),
+    ]
+    job.services.release()

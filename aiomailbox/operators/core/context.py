@@ -67,13 +67,21 @@ class RuntimeContext(Protocol):
         job_name: The job's name.
         execution_id: Names this execution of the job, and no other: hexadecimal
             digits, the same in all tasks and after restarts.
+        job_id: Names the job, also when its program is started again.
         task_name: The task's name, with subtask.
         operator_name: The operator's name.
         uid: The operator's uid as the user gave it, or None.
+        operator_id: Names the operator in the job: from its uid, or else from its place
+            in the graph.
         subtask_index: From 0.
         parallelism: Subtasks of this operator.
         max_parallelism: Key groups of the job.
-        attempt: From 0; grows with every restart.
+        attempt: From 0; grows with every restart, also of the program if the job goes
+            on from a checkpoint.
+        commits_at_checkpoints: Whether the job takes checkpoints: then what a sink's
+            writer prepared is committed at each, and else at the job's success.
+        is_resumable: Whether a checkpoint may outlive this execution, so that another
+            one goes on from it.
         key_group_range: The key groups of this subtask.
         clock: The job's clock.
         random: A random source seeded per operator and subtask.
@@ -91,13 +99,17 @@ class RuntimeContext(Protocol):
 
     job_name: str
     execution_id: str
+    job_id: str
     task_name: str
     operator_name: str
     uid: str | None
+    operator_id: str
     subtask_index: int
     parallelism: int
     max_parallelism: int
     attempt: int
+    commits_at_checkpoints: bool
+    is_resumable: bool
     key_group_range: KeyGroupRange
     clock: Clock
     random: random.Random

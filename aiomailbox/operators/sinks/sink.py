@@ -1,8 +1,14 @@
 """Sinks: writers in the tasks, one committer per job.
 
+Theory of operation: writers prepare, the committer makes visible. In a job that takes
+checkpoints, what was prepared before a barrier is part of the checkpoint and is committed
+when that is complete; without, everything is committed once, at the job's success. After
+a crash the committer begins with ``restored=True``, commits what the restored checkpoint
+has, perhaps again, and then removes what nothing refers to.
+
 Concept:
     Flink, SinkV2 (FLIP-143): ``Sink``, ``SinkWriter``, ``Committer``. Ours commits at
-    the job: when a checkpoint completed, or when a job without checkpoints succeeded.
+    the job.
 """
 
 from __future__ import annotations
@@ -60,19 +66,38 @@ class CommitterContext:
         execution_id: What `RuntimeContext.execution_id` is to the sink's writers.
         operator_name: The sink's name.
         uid: The sink's uid as the user gave it, or None.
+        operator_id: What `RuntimeContext.operator_id` is to the sink's writers.
+        job_id: What `RuntimeContext.job_id` is to the sink's writers.
+        commits_at_checkpoints: Whether the job takes checkpoints, and commits at each.
+        is_resumable: Whether a checkpoint may outlive this execution, so that another
+            one goes on from it.
     """
 
     job_name: str
     execution_id: str
     operator_name: str
     uid: str | None
+    operator_id: str = ""
+    job_id: str = ""
+    commits_at_checkpoints: bool = False
+    is_resumable: bool = False
 
 
 class Committer(Protocol):
-    """Makes results visible; one per sink and job, called by the job."""
+    """Makes results visible; one per sink and job, called by the job.
 
-    def begin(self) -> Pending:
-        """Check the target, before any task starts.
+    A committer whose writers leave something durable before it is committed has a method
+    ``recover()``, without arguments. It is called after `begin` and after what a restored
+    checkpoint holds was committed, before writers start, and at each later restart of the
+    tasks; it removes what writers prepared and nothing refers to any more.
+    """
+
+    def begin(self, *, restored: bool) -> Pending:
+        """Claim and check the target, before any task starts.
+
+        Args:
+            restored: Whether the job goes on from a checkpoint: the target holds what
+                earlier executions committed, and what they prepared must stay.
 
         Raises:
             TargetExistsError: If the target is already there.
@@ -80,11 +105,17 @@ class Committer(Protocol):
         """
         ...
 
-    def commit(self, committables: list[Any], *, is_final: bool) -> Pending:
+    def commit(
+        self, committables: list[Any], *, checkpoint_id: int, is_final: bool
+    ) -> Pending:
         """Make visible what writers prepared; may be called again with the same.
 
+        A ``ConnectionError`` or ``TimeoutError`` makes the job call it again, a few
+        times; any other error fails the job.
+
         Args:
-            committables: What writers prepared, of all subtasks; may be empty.
+            committables: What writers prepared, of all subtasks; may be empty if final.
+            checkpoint_id: The checkpoint that has it; 0 in a job without checkpoints.
             is_final: Whether everything is there then. The job may still fail, if
                 another of its sinks does.
         """
@@ -94,8 +125,10 @@ class Committer(Protocol):
         """Clean up, also if `begin` failed; called once.
 
         Args:
-            succeeded: Whether the job did. If not, nothing that is not committed stays
-                behind, and what was committed may be taken back.
+            succeeded: Whether the job did. If not, a job without checkpoints leaves
+                nothing behind, and may take back what it committed. A job with them
+                keeps what it committed; if `CommitterContext.is_resumable`, also what
+                it prepared, for the execution that goes on.
         """
         ...
 

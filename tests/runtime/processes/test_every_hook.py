@@ -243,11 +243,11 @@ class Committer:
         self.case = case
         case("create_committer")
 
-    def begin(self) -> Any:
+    def begin(self, *, restored: bool) -> Any:
         self.case.note("opened", "committer")
         return self.case("begin")
 
-    def commit(self, committables: list[Any], *, is_final: bool = True) -> Any:
+    def commit(self, committables: list[Any], **facts: Any) -> Any:
         return self.case("commit")
 
     def end(self, *, succeeded: bool) -> Any:
@@ -532,8 +532,8 @@ class Writer:
     def close(self): say("writer closed")
 
 class Committer:
-    def begin(self): pass
-    async def commit(self, committables, *, is_final=True):
+    def begin(self, *, restored): pass
+    async def commit(self, committables, *, checkpoint_id, is_final):
         await linger("commit")
         say("committed")
     def end(self, *, succeeded): say("end", succeeded)
