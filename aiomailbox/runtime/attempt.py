@@ -63,6 +63,7 @@ class Attempt:
         self._host = host
         self._owner = owner
         self._changed = Availability()
+        self._is_over = False
 
     async def run(self) -> None:
         """Run all tasks to their end, however that comes.
@@ -85,6 +86,7 @@ class Attempt:
                     self._owner.cancel()
                     self._host.on_interrupt()
                 self._changed.reset()
+        self._is_over = True
 
     def cancel(self) -> None:
         """Ask all tasks to end; any number of times, at any time."""
@@ -95,12 +97,16 @@ class Attempt:
         self._host.stop(mode)
 
     def fail(self, error: BaseException, task: str | None = None) -> None:
-        """Fail, and end all tasks.
+        """Fail, and end all tasks; a no-op once all have ended.
+
+        A worker that dies when there is nothing left to do spoils no result.
 
         Args:
             error: Why; the first one counts.
             task: Which task had it, if one did.
         """
+        if self._is_over:
+            return
         note = None if task is None else f"in task {task!r} of job {self._job_name!r}"
         self.failure.add(error, note)
         self._owner.on_failing()

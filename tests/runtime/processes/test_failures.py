@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import aiomailbox as am
+from tests.runtime.processes.programs import is_alive
 
 # A busy machine takes seconds to start an interpreter.
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
@@ -207,6 +208,65 @@ async def test_a_job_in_processes_is_stopped_and_commits(
         assert job.state is am.JobState.FINISHED
     written = pq.read_table(tmp_path / "rows").column("number").to_pylist()
     assert sorted(written) == sorted(seen) == list(range(len(seen)))
+
+
+@pytest.mark.parametrize("where", ["commit", "end"])
+async def test_a_worker_that_dies_when_its_tasks_have_ended_spoils_no_commit(
+    env: am.StreamExecutionEnvironment, traces: Any, where: str
+) -> None:
+    told: list[Any] = []
+
+    async def kill_workers(here: str) -> None:
+        if here == where:
+            killed = traces.workers()
+            assert killed
+            for worker in killed:
+                worker.kill()
+            while any(map(is_alive, killed)):
+                await asyncio.sleep(0.02)
+            # The parent hears of it, whatever it is doing.
+            await asyncio.sleep(0.2)
+
+    class Writer:
+        count = 0
+
+        def write_run(self, run: Any) -> None:
+            self.count += len(run)
+
+        def flush(self, *, end_of_input: bool) -> None: ...
+
+        def prepare_commit(self) -> list[Any]:
+            return [self.count]
+
+        def snapshot(self) -> list[Any]:
+            return []
+
+        def close(self) -> None: ...
+
+    class Committer:
+        def begin(self) -> None: ...
+
+        async def commit(self, committables: list[Any], *, is_final: bool) -> None:
+            await kill_workers("commit")
+            told.append(sum(committables))
+
+        async def end(self, *, succeeded: bool) -> None:
+            await kill_workers("end")
+            told.append(succeeded)
+
+    class Sink:
+        def create_writer(self, context: Any) -> Writer:
+            return Writer()
+
+        def create_committer(self, context: Any) -> Committer:
+            return committer
+
+    committer = Committer()
+    env.from_collection(range(10)).rebalance().sink_to(Sink())
+    async with env.start() as job:
+        await job.result()
+        assert job.state is am.JobState.FINISHED
+    assert told == [10, True]
 
 
 async def test_a_module_that_ends_a_worker_while_it_loads_the_job(
