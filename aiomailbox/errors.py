@@ -523,6 +523,30 @@ class StorageClaimedError(WorldError):
         )
 
 
+class CheckpointDeclinedError(WorldError):
+    """A task takes no part in a checkpoint.
+
+    Args:
+        checkpoint_id: Its number.
+        reason: Why.
+    """
+
+    def __init__(self, checkpoint_id: int, reason: str) -> None:
+        self.checkpoint_id = checkpoint_id
+        super().__init__(f"checkpoint {checkpoint_id} was declined: {reason}")
+
+
+class CheckpointFailedError(WorldError):
+    """A checkpoint or savepoint did not complete.
+
+    Args:
+        reason: Why.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"there is no new checkpoint: {reason}")
+
+
 class InvalidRecordError(WorldError):
     """A file has something at a place where a record should be.
 

@@ -158,6 +158,25 @@ class OperatorChain:
         for link in self.links:
             await _finish(link.operator.prepare_snapshot_pre_barrier())
 
+    async def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell the operators, tail first; all are told, the first error is raised."""
+        await self._tell_all("notify_checkpoint_complete", checkpoint_id)
+
+    async def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Tell the operators, tail first; all are told, the first error is raised."""
+        await self._tell_all("notify_checkpoint_aborted", checkpoint_id)
+
+    async def _tell_all(self, hook: str, checkpoint_id: int) -> None:
+        first: BaseException | None = None
+        for link in reversed(self.links):
+            try:
+                with self._naming(link, hook):
+                    await _finish(getattr(link.operator, hook)(checkpoint_id))
+            except Exception as error:  # noqa: BLE001 -- the others are told, too
+                first = first or error
+        if first is not None:
+            raise first
+
     async def finish(self, mode: StopMode) -> None:
         """Finish the operators one by one, head first, each with all its mail.
 

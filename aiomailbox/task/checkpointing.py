@@ -96,6 +96,7 @@ class SubtaskCheckpoints:
         self._aborted_max = aborted_max
         # In the order they were aborted; none is at or before `last_id`.
         self._aborted: dict[int, None] = {}
+        self._idle: list[Callable[[], None]] = []
         self._writing: dict[int, Callable[[], object]] = {}
 
     @property
@@ -155,7 +156,7 @@ class SubtaskCheckpoints:
         """Hear that a checkpoint will not complete, and which one did before."""
         if checkpoint_id <= self.completed_id:
             return None
-        cancel = self._writing.pop(checkpoint_id, None)
+        cancel = self._end_writing(checkpoint_id)
         if cancel is not None:
             cancel()
         elif checkpoint_id > self.last_id:
@@ -163,6 +164,13 @@ class SubtaskCheckpoints:
             while len(self._aborted) > self._aborted_max:
                 del self._aborted[next(iter(self._aborted))]
         return self._aborted_after(checkpoint_id, latest_completed_id)
+
+    def when_written(self, callback: Callable[[], None]) -> None:
+        """Call back once, when no snapshot is on its way any more."""
+        if self._writing:
+            self._idle.append(callback)
+        else:
+            callback()
 
     def close(self) -> None:
         """Cancel what is being written."""
@@ -183,12 +191,20 @@ class SubtaskCheckpoints:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 -- the coordinator decides
-            if self._writing.pop(checkpoint_id, None) is not None:
+            if self._end_writing(checkpoint_id) is not None:
                 self._responder.decline(checkpoint_id, error)
             return
         # One that was aborted meanwhile is nobody's any more.
-        if self._writing.pop(checkpoint_id, None) is not None:
+        if self._end_writing(checkpoint_id) is not None:
             self._responder.acknowledge(checkpoint_id, written)
+
+    def _end_writing(self, checkpoint_id: int) -> Callable[[], object] | None:
+        cancel = self._writing.pop(checkpoint_id, None)
+        if not self._writing:
+            idle, self._idle = self._idle, []
+            for callback in idle:
+                callback()
+        return cancel
 
     def _broadcast(self, event: CheckpointBarrier | CancelCheckpoint) -> None:
         for writer in self._writers:

@@ -13,6 +13,33 @@ from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Handover, Limiter
 from aiomailbox.policies import RateLimit
 from aiomailbox.state import HeapStateBackend, StateBackend
+from aiomailbox.task.checkpointing import CheckpointResponder
+
+__all__ = ["TaskCheckpointing", "TaskEnvironment"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCheckpointing:
+    """How a task takes checkpoints.
+
+    Attributes:
+        responder: Keeps the snapshots, and tells the coordinator.
+        is_exactly_once: Whether channels wait for each other's barriers.
+        may_overtake: Whether barriers may overtake data.
+        after_end: Whether checkpoints go on once some tasks have finished; a task
+            whose data has ended then waits for the one that commits its results.
+        restored_id: The checkpoint that the task goes on from, -1 for none.
+    """
+
+    responder: CheckpointResponder
+    is_exactly_once: bool = True
+    may_overtake: bool = False
+    after_end: bool = True
+    restored_id: int = -1
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +68,9 @@ class TaskEnvironment:
         state_backend: Makes the stores of operators with keys.
         cancel_timeout_s: How long the task may take to end once it is told to.
         check_mutations: Whether records are watched that were emitted.
+        checkpointing: How it takes checkpoints; None for a job without.
+        on_running: Told once, when the task has been restored.
+        on_end_of_data: Told once, when no more records will come out of the task.
     """
 
     job_name: str
@@ -66,6 +96,9 @@ class TaskEnvironment:
     job_id: str = ""
     commits_at_checkpoints: bool = False
     is_resumable: bool = False
+    checkpointing: TaskCheckpointing | None = None
+    on_running: Callable[[], None] = _nothing
+    on_end_of_data: Callable[[], None] = _nothing
 
     @property
     def subtask_index(self) -> int:

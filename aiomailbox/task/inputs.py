@@ -8,7 +8,7 @@ caller finishes it before the next call.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import CorruptStreamError
@@ -18,15 +18,26 @@ from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Input, InputStatus, Pending, then
 from aiomailbox.records import (
     MIN_TIMESTAMP,
+    CancelCheckpoint,
+    CheckpointBarrier,
     Element,
     EndOfData,
     EndOfPartition,
+    EventAnnouncement,
     LatencyMarker,
+    RuntimeEvent,
     StopMode,
     Watermark,
     WatermarkStatus,
 )
 from aiomailbox.task.slices import SliceSize
+
+CHECKPOINT_EVENTS: Final = (
+    CheckpointBarrier,
+    CancelCheckpoint,
+    EventAnnouncement,
+    EndOfPartition,
+)
 
 
 class TaskInput(Protocol):
@@ -62,6 +73,18 @@ class TaskInput(Protocol):
 
     def close(self) -> Pending:
         """Stop reading."""
+        ...
+
+
+class GateBarriers(Protocol):
+    """Who takes the events of a gate that belong to checkpoints."""
+
+    def on_event(self, channel: int, event: RuntimeEvent) -> Pending:
+        """Take an event that belongs to checkpoints, or the end of a channel."""
+        ...
+
+    def on_data(self, size_bytes: int) -> None:
+        """Count a buffer of data that was read."""
         ...
 
 
@@ -106,7 +129,12 @@ class NetworkInput:
     """
 
     def __init__(
-        self, gate: InputGate, target: Input, size: SliceSize, metrics: MetricGroup
+        self,
+        gate: InputGate,
+        target: Input,
+        size: SliceSize,
+        metrics: MetricGroup,
+        barriers: GateBarriers | None = None,
     ) -> None:
         self._rest = InputAvailability(gate.availability)
         self.availability: Availability = self._rest
@@ -115,6 +143,7 @@ class NetworkInput:
         self.is_idle = False
         self._gate = gate
         self._target = target
+        self._barriers = barriers
         self._size = size
         self._records_in = metrics.counter("records_in")
         self._valve = StatusWatermarkValve(gate.channel_count)
@@ -143,6 +172,8 @@ class NetworkInput:
             self._channel, buffer = polled
             if buffer.event is not None:
                 return self._on_event(buffer)
+            if self._barriers is not None:
+                self._barriers.on_data(buffer.size_bytes)
             self._buffer = buffer
             self._rest.has_rest = True
             self._elements = buffer.elements
@@ -243,7 +274,12 @@ class NetworkInput:
     def _on_event(self, buffer: ObjectBuffer) -> InputStatus:
         event = buffer.event
         buffer.recycle()
-        if not isinstance(event, EndOfData | EndOfPartition):
+        barriers = self._barriers
+        if barriers is not None and isinstance(event, CHECKPOINT_EVENTS):
+            self.pending = barriers.on_event(self._channel, event)
+        elif barriers is not None and isinstance(event, EndOfData):
+            self._gate.acknowledge_all_data_processed(self._channel)
+        elif not isinstance(event, EndOfData | EndOfPartition):
             # Recycled in silence, a barrier would block its channel for ever.
             raise CorruptStreamError(
                 f"channel {self._channel} of {self._gate!r} brought {event!r}, which "

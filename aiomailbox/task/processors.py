@@ -22,6 +22,7 @@ from aiomailbox.operators import (
     watched_input,
 )
 from aiomailbox.records import RUN_LENGTH_MAX
+from aiomailbox.task.barriers import InputBarriers
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.inputs import NetworkInput, TaskInput
 from aiomailbox.task.slices import SliceSize
@@ -291,6 +292,7 @@ def create_processor(
     gates: list[InputGate],
     environment: TaskEnvironment,
     room: Callable[[], int] | None = None,
+    barriers: InputBarriers | None = None,
 ) -> InputProcessor:
     """Return the processor for a head operator: source, one input or several.
 
@@ -300,6 +302,7 @@ def create_processor(
         environment: What the task was given.
         room: How many records the operators can take without waiting; None if they
             never have to.
+        barriers: Takes the events of checkpoints; None for a job without.
     """
     if isinstance(head, SourceOperator):
         size = SliceSize(environment.clock, room=room)
@@ -310,7 +313,13 @@ def create_processor(
     size = SliceSize(environment.clock, records_max=longest, room=room)
     metrics = head.context.metrics
     network = [
-        NetworkInput(gate, watched_input(head, index), size, metrics)
+        NetworkInput(
+            gate,
+            watched_input(head, index),
+            size,
+            metrics,
+            None if barriers is None else barriers.of_gate(index),
+        )
         for index, gate in enumerate(gates)
     ]
     metrics.gauge("watermark", lambda: min(one.watermark_ms for one in network))

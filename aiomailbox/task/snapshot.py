@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiomailbox.eventtime import ValveSnapshot
 from aiomailbox.ids import OperatorId
 from aiomailbox.operators import OperatorSnapshot
 
-__all__ = ["TaskSnapshot"]
+__all__ = ["Prepared", "TaskSnapshot"]
+
+# The number of a checkpoint, and what a sink's writer prepared for it.
+Prepared = tuple[int, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,9 @@ class TaskSnapshot:
             alone; an operator without a snapshot begins anew.
         inputs: For each input of an operator that was the head of its task, how far
             event time had come on its channels.
+        committables: Per sink what its writer has prepared and nobody has committed
+            yet, each with the number of the checkpoint that it was prepared for.
+        is_finished: Whether the task had nothing more to do but to wait.
 
     Example:
         >>> TaskSnapshot().operators
@@ -29,3 +36,7 @@ class TaskSnapshot:
 
     operators: Mapping[OperatorId, OperatorSnapshot] = field(default_factory=dict)
     inputs: Mapping[OperatorId, tuple[ValveSnapshot, ...]] = field(default_factory=dict)
+    committables: Mapping[OperatorId, tuple[Prepared, ...]] = field(
+        default_factory=dict
+    )
+    is_finished: bool = False

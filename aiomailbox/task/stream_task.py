@@ -14,7 +14,8 @@ Concept:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Any
 
 from aiomailbox.availability import Availability
@@ -27,7 +28,7 @@ from aiomailbox.mailbox import (
 )
 from aiomailbox.metrics import MetricValue
 from aiomailbox.operators import InputStatus, Pending, SourceOperator, is_foreign
-from aiomailbox.records import StopMode
+from aiomailbox.records import CheckpointBarrier, StopMode
 from aiomailbox.supervision import Closing, SupervisedTask, frames_of
 from aiomailbox.task.chain import OperatorChain
 from aiomailbox.task.environment import TaskEnvironment
@@ -40,6 +41,7 @@ from aiomailbox.task.plan import TaskPlan
 from aiomailbox.task.processing_time import SystemProcessingTimeService
 from aiomailbox.task.processors import InputProcessor, create_processor
 from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.task_checkpoints import PreparedResults, TaskCheckpoints
 from aiomailbox.task.task_metrics import buffer_metrics, time_metrics
 
 
@@ -65,6 +67,10 @@ class StreamTask:
         plan: TaskPlan,
         restored: TaskSnapshot | None = None,
     ) -> None:
+        self._prepared = PreparedResults()
+        self._hand_over = environment.prepared
+        if environment.checkpointing is not None:
+            environment = replace(environment, prepared=self._prepared.add)
         self.environment = environment
         self.plan = plan
         self.lifecycle = TaskLifecycle()
@@ -79,6 +85,7 @@ class StreamTask:
         self._output = all_of([writer.availability for writer in plan.writers])
         self._helpers = HelperTasks(self.fail)
         self._input: InputProcessor | None = None
+        self._checkpoints: TaskCheckpoints | None = None
         self._runner: SupervisedTask | None = None
         self._interruptible = False
         self._interrupted = False
@@ -175,6 +182,27 @@ class StreamTask:
         if isinstance(head, SourceOperator):
             head.stop(mode)
 
+    async def trigger_checkpoint(self, barrier: CheckpointBarrier) -> None:
+        """Take the coordinator's barrier; runs as mail.
+
+        Concept:
+            Flink, ``StreamTask.triggerCheckpointAsync``.
+        """
+        assert self._checkpoints is not None, "the job takes checkpoints"
+        await self._checkpoints.trigger(barrier)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> Pending:
+        """Hear that a checkpoint is complete; runs as mail."""
+        assert self._checkpoints is not None, "the job takes checkpoints"
+        return self._checkpoints.notify_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(
+        self, checkpoint_id: int, latest_completed_id: int
+    ) -> Pending:
+        """Hear that a checkpoint will not complete; runs as mail."""
+        assert self._checkpoints is not None, "the job takes checkpoints"
+        return self._checkpoints.notify_aborted(checkpoint_id, latest_completed_id)
+
     def snapshot(self) -> TaskSnapshot:
         """Return the state of all operators; call it as mail of this task."""
         assert self.chain is not None, "the task has not been restored"
@@ -241,8 +269,13 @@ class StreamTask:
         self.processor.mailbox.bind_owner()
         if self._restored is not None:
             self.chain.restore(self._restored.operators)
+        self._checkpoints = self._new_checkpoints(self.chain)
         self._input = create_processor(
-            self.chain.head, self.plan.gates, self.environment, self.chain.room()
+            self.chain.head,
+            self.plan.gates,
+            self.environment,
+            self.chain.room(),
+            None if self._checkpoints is None else self._checkpoints.barriers,
         )
         if self._restored is not None:
             self._input.restore(self._restored.inputs.get(self.chain.head_id, ()))
@@ -257,6 +290,7 @@ class StreamTask:
         self.lifecycle.advance(TaskState.RUNNING)
         await self.chain.resume()
         self._input.start()
+        self.environment.on_running()
 
     async def _invoke(self) -> None:
         await self.processor.run_mailbox_loop()
@@ -345,17 +379,44 @@ class StreamTask:
         await chain.finish(mode)
         for writer in self.plan.writers:
             writer.notify_end_of_data(mode)
+        if self._checkpoints is not None:
+            self._checkpoints.end_data(is_finished=mode is StopMode.DRAIN)
+        self.environment.on_end_of_data()
 
     async def _after_invoke(self) -> None:
         """Run the remaining mail, stop timers, then the mailbox, then the operators."""
         self.lifecycle.advance(TaskState.FINISHING)
-        # No checkpoint is waited for yet: nothing else keeps the task alive.
-        self.processor.all_actions_completed()
+        if self._checkpoints is None:
+            self.processor.all_actions_completed()
+        else:
+            self._checkpoints.when_may_end(self.processor.all_actions_completed)
         await self.processor.run_mailbox_loop()
+        self._check_cancelled()
         await self._timers.quiesce()
         self.processor.prepare_close()
         await self.processor.drain()
         self._flush()
+        for operator_id, committables in self._prepared.take_rest().items():
+            self._hand_over(operator_id, committables)
+
+    def _new_checkpoints(self, chain: OperatorChain) -> TaskCheckpoints | None:
+        settings = self.environment.checkpointing
+        if settings is None:
+            return None
+        return TaskCheckpoints(
+            settings,
+            chain,
+            self.snapshot,
+            self.plan.gates,
+            self.plan.writers,
+            self._prepared,
+            self.processor.main_executor,
+            self.environment.clock,
+            self._spawn,
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> Callable[[], object]:
+        return self._helpers.spawn(work, name=f"{self.name}/snapshot").cancel
 
     def _cause_of_end(self, error: BaseException | None) -> BaseException | None:
         """Say what really ended the task, given what surfaced."""
@@ -371,6 +432,8 @@ class StreamTask:
 
     def _steps_of_closing(self) -> Iterator[Callable[[], Pending]]:
         yield self._close_timers
+        if self._checkpoints is not None:
+            yield self._checkpoints.close
         if self._input is not None:
             yield self._input.close
         if self.chain is not None:

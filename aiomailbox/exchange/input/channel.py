@@ -71,6 +71,12 @@ class InputChannel:
         """Go on after an event that blocked upstream."""
         raise TypeError(f"{type(self).__name__} does not define resume_consumption")
 
+    def prioritize(self, sequence_number: int) -> None:
+        """Let the barrier of that number overtake what is queued before it.
+
+        Only barriers of other processes are announced before they can be read.
+        """
+
     def acknowledge_all_data_processed(self) -> None:
         """Tell the producer that all its records have been processed."""
 

@@ -187,6 +187,10 @@ class InputGate:
         """
         self.channels[channel_index].resume_consumption()
 
+    def prioritize(self, channel_index: int, sequence_number: int) -> None:
+        """Let a queued barrier that was announced overtake what is before it."""
+        self.channels[channel_index].prioritize(sequence_number)
+
     def acknowledge_all_data_processed(self, channel_index: int) -> None:
         """Tell a channel's producer that all its records have been processed."""
         self.channels[channel_index].acknowledge_all_data_processed()

@@ -285,6 +285,14 @@ class Operator:
         """Emit what must go out before the barrier of a checkpoint."""
         return None
 
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> Pending:
+        """Be notified that a checkpoint is complete, which nothing takes back."""
+        return None
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> Pending:
+        """Be notified that a checkpoint will not complete; the next one holds all."""
+        return None
+
     def end_input(self) -> Pending:
         """Be notified that no more records come."""
         return None
