@@ -153,10 +153,11 @@ class OperatorChain:
         """The id of the operator that gets the task's input."""
         return self._operator_id(self.links[0])
 
-    async def prepare_snapshot_pre_barrier(self) -> None:
+    async def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Let the operators emit what must precede a barrier, head first."""
         for link in self.links:
-            await _finish(link.operator.prepare_snapshot_pre_barrier())
+            operator = link.operator
+            await _finish(operator.prepare_snapshot_pre_barrier(checkpoint_id))
 
     async def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Tell the operators, tail first; all are told, the first error is raised."""

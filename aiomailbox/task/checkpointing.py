@@ -30,7 +30,7 @@ _ABORTED_MAX: Final = 128
 class CheckpointedChain(Protocol):
     """What a checkpoint needs of a task's operators."""
 
-    async def prepare_snapshot_pre_barrier(self) -> None:
+    async def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Let the operators emit what must precede a barrier, head first."""
         ...
 
@@ -127,7 +127,7 @@ class SubtaskCheckpoints:
         if was_aborted:
             self._broadcast(CancelCheckpoint(checkpoint_id))
             return False
-        await self._chain.prepare_snapshot_pre_barrier()
+        await self._chain.prepare_snapshot_pre_barrier(checkpoint_id)
         self._broadcast(barrier)
         try:
             snapshot = self._capture()

@@ -241,9 +241,9 @@ class OperatorHarness:
         """Let the operator emit what it holds back, after all inputs ended."""
         self.do(self.operator.finish)
 
-    def prepare_snapshot(self) -> None:
-        """Let the operator emit what must precede a barrier."""
-        self.do(self.operator.prepare_snapshot_pre_barrier)
+    def prepare_snapshot(self, checkpoint_id: int = 1) -> None:
+        """Let the operator emit what must precede the barrier of a checkpoint."""
+        self.do(self.operator.prepare_snapshot_pre_barrier, checkpoint_id)
 
     def snapshot(self) -> OperatorSnapshot:
         """Return what a new operator needs to go on; call `prepare_snapshot` first."""

@@ -34,7 +34,7 @@ class Task:
             aborted_max=aborted_max,
         )
 
-    async def prepare_snapshot_pre_barrier(self) -> None:
+    async def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         self.log.append("prepare")
 
     async def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

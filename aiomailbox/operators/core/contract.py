@@ -281,8 +281,11 @@ class Operator:
         """Pass the marker on."""
         return self.output.emit_latency_marker(marker)
 
-    def prepare_snapshot_pre_barrier(self) -> Pending:
-        """Emit what must go out before the barrier of a checkpoint."""
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Pending:
+        """Emit what must go out before the barrier of a checkpoint; `snapshot` follows.
+
+        Nothing is processed between the two.
+        """
         return None
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> Pending:
@@ -303,7 +306,7 @@ class Operator:
         The input has not ended: windows, timers and batches that are not complete stay
         as they are, and go with the state.
         """
-        return self.prepare_snapshot_pre_barrier()
+        return None
 
     def finish(self) -> Pending:
         """Emit what is still held back; no more input follows."""

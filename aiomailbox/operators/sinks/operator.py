@@ -89,8 +89,12 @@ class SinkOperator(Operator):
             return self._write_on(rest, pending)
         return self._failures.report() if self._failures.waiting else None
 
-    def prepare_snapshot_pre_barrier(self) -> Pending:
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Pending:
         """Flush the writer and hand over what it prepared."""
+        return self.settle()
+
+    def settle(self) -> Pending:
+        """Flush the writer and hand over what it prepared, without a checkpoint."""
         if self._ended:
             return None
         return self._flush(end_of_input=False)
