@@ -506,6 +506,19 @@ class DamagedFileError(WorldError):
         super().__init__(f"{name} cannot be read: {problem}")
 
 
+class NoCheckpointError(WorldError):
+    """There is no checkpoint to restore from where one was asked for.
+
+    Args:
+        place: The directory or URL.
+        problem: What is there instead.
+    """
+
+    def __init__(self, place: str, problem: str) -> None:
+        self.place = place
+        super().__init__(f"no checkpoint can be restored from {place}: {problem}")
+
+
 class StorageClaimedError(WorldError):
     """Somebody else writes where this job would.
 

@@ -1,12 +1,20 @@
 """Checkpoints of a job: when they begin, whom they concern, and what becomes of them.
 
 `CheckpointPlanner` takes every decision and does nothing; `CheckpointSettings` says how
-often, and `CompletedCheckpoints` which of them are kept.
+often, and `CompletedCheckpoints` which of them are kept. `CheckpointWriter` writes what
+tasks go on from, and `CheckpointStore` makes it count, and reads it again.
 """
 
 from __future__ import annotations
 
 from aiomailbox.checkpoint.failures import FailureCounter, FailureReason
+from aiomailbox.checkpoint.handles import PreparedData, TaskHandle
+from aiomailbox.checkpoint.metadata import (
+    CheckpointMetadata,
+    OperatorInfo,
+    VertexMetadata,
+    describe_vertices,
+)
 from aiomailbox.checkpoint.plan import (
     CheckpointPlan,
     SubtaskState,
@@ -27,18 +35,37 @@ from aiomailbox.checkpoint.planner import (
     SetPeriodicTimer,
     StartCheckpoint,
 )
+from aiomailbox.checkpoint.reader import (
+    CheckpointFiles,
+    RestoredCommittables,
+    RestoredJob,
+)
 from aiomailbox.checkpoint.request import CheckpointRequest, RequestQueue
+from aiomailbox.checkpoint.restored import (
+    JobSnapshot,
+    RestoredTasks,
+    job_snapshot,
+    restored_tasks,
+)
 from aiomailbox.checkpoint.retention import CompletedCheckpoints
 from aiomailbox.checkpoint.settings import CheckpointingMode, CheckpointSettings
+from aiomailbox.checkpoint.store import LATEST, CheckpointStore
+from aiomailbox.checkpoint.task_bytes import decode_prepared
+from aiomailbox.checkpoint.writer import CheckpointWriter
 
 __all__ = [
+    "LATEST",
     "Acknowledgement",
     "CancelExpiry",
     "CheckpointAction",
+    "CheckpointFiles",
+    "CheckpointMetadata",
     "CheckpointPlan",
     "CheckpointPlanner",
     "CheckpointRequest",
     "CheckpointSettings",
+    "CheckpointStore",
+    "CheckpointWriter",
     "CheckpointingMode",
     "CompletedCheckpoints",
     "DiscardCheckpoint",
@@ -47,12 +74,24 @@ __all__ = [
     "FailureCounter",
     "FailureReason",
     "Finalize",
+    "JobSnapshot",
     "NotifyAborted",
     "NotifyComplete",
+    "OperatorInfo",
+    "PreparedData",
     "RequestQueue",
+    "RestoredCommittables",
+    "RestoredJob",
+    "RestoredTasks",
     "SetExpiry",
     "SetPeriodicTimer",
     "StartCheckpoint",
     "SubtaskState",
+    "TaskHandle",
+    "VertexMetadata",
+    "decode_prepared",
+    "describe_vertices",
+    "job_snapshot",
     "plan_checkpoint",
+    "restored_tasks",
 ]

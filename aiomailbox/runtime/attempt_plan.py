@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aiomailbox.checkpoint import RestoredTasks
 from aiomailbox.ids import TaskId, VertexId
-from aiomailbox.runtime.restored import RestoredTasks
 
 __all__ = ["AttemptPlan"]
 

@@ -55,6 +55,18 @@ class Storage(Protocol):
         """
         ...
 
+    def view(self, name: str) -> memoryview:
+        """Return a file's contents as a whole; of a local file, they stay on the disk.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+        """
+        ...
+
+    def sweep(self, below: str = "") -> None:
+        """Remove what crashes left half written; nobody may be writing there."""
+        ...
+
     def names(self, below: str = "") -> list[str]:
         """Return the names of all files below a name, sorted; those half written not."""
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 import secrets
 import weakref
@@ -81,6 +82,14 @@ class LocalStorage:
         with open(self._path(name), "rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 yield chunk
+
+    def view(self, name: str) -> memoryview:
+        """Return a file's contents, mapped into memory."""
+        with open(self._path(name), "rb") as file:
+            # Nothing cannot be mapped.
+            if os.fstat(file.fileno()).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def names(self, below: str = "") -> list[str]:
         """Return the names of all files below a name, sorted."""

@@ -80,6 +80,13 @@ class RemoteStorage:
             while chunk := file.read(_CHUNK_BYTES):
                 yield chunk
 
+    def view(self, name: str) -> memoryview:
+        """Return a file's contents; they are in memory then."""
+        return memoryview(b"".join(self.read(name)))
+
+    def sweep(self, below: str = "") -> None:
+        """Do nothing: files are put there in one piece."""
+
     def names(self, below: str = "") -> list[str]:
         """Return the names of all files below a name, sorted."""
         # Listings may be cached, and another process may have written.

@@ -28,6 +28,8 @@ class TaskSnapshot:
         committables: Per sink what its writer has prepared and nobody has committed
             yet, each with the number of the checkpoint that it was prepared for.
         is_finished: Whether the task had nothing more to do but to wait.
+        channel_state: The buffers that the barrier of an unaligned checkpoint
+            overtook, in order, by the name of their channel.
 
     Example:
         >>> TaskSnapshot().operators
@@ -40,3 +42,4 @@ class TaskSnapshot:
         default_factory=dict
     )
     is_finished: bool = False
+    channel_state: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)

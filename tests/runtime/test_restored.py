@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import aiomailbox as am
+from aiomailbox.checkpoint import JobSnapshot, job_snapshot, restored_tasks
 from aiomailbox.clock import clock_of
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime import ValveSnapshot
@@ -23,7 +24,6 @@ from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.local_tasks import LocalTasks
-from aiomailbox.runtime.restored import JobSnapshot, job_snapshot, restored_tasks
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
 from aiomailbox.state import OperatorStateSnapshot
@@ -97,6 +97,7 @@ class Life:
             registry=PartitionRegistry(),
             limiters=LimiterService(clock_of(loop)),
         )
+        self.graph = graph
         self.sources = JobSources(self._deliver)
         builder = TaskBuilder(
             graph,
@@ -123,7 +124,9 @@ class Life:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.running)
-        kept = job_snapshot(found.values(), self.sources.snapshot())
+        heads = {one.id: one.head.operator_id for one in self.graph.vertices}
+        vertices = {heads[vertex]: tasks for vertex, tasks in found.items()}
+        kept = job_snapshot(vertices, self.sources.snapshot())
         return JobSnapshot(
             {
                 name: [*map(through_bytes, each)]

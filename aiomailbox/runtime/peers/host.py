@@ -15,6 +15,7 @@ from typing import Any, Final
 import anyio
 
 from aiomailbox.availability import Availability
+from aiomailbox.checkpoint import RestoredTasks
 from aiomailbox.errors import (
     InvalidArgumentError,
     WorkerDiedError,
@@ -43,7 +44,6 @@ from aiomailbox.runtime.peers.network import PeerNetwork
 from aiomailbox.runtime.peers.placement import PARENT
 from aiomailbox.runtime.peers.shipping import Shipment, pickled
 from aiomailbox.runtime.peers.workers import Starter, Worker
-from aiomailbox.runtime.restored import RestoredTasks
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.supervision import outlast

@@ -7,7 +7,7 @@ parallelism may be others than when it was kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiomailbox.errors import StateError
@@ -22,6 +22,7 @@ __all__ = ["JobSnapshot", "RestoredTasks", "job_snapshot", "restored_tasks"]
 # By vertex and subtask.
 RestoredTasks = Mapping[tuple[VertexId, int], TaskSnapshot]
 _Inputs = tuple[ValveSnapshot, ...]
+_Channels = Mapping[str, tuple[bytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class JobSnapshot:
         inputs: Per operator that was the head of its tasks how far event time had come
             on the channels of each subtask.
         enumerators: Per source what its enumerator goes on from.
+        channels: Per operator that was the head of its tasks the buffers in flight of
+            each subtask, by the names of their channels; of unaligned checkpoints.
     """
 
     operators: Mapping[OperatorId, Sequence[OperatorSnapshot | None]] = field(
@@ -41,27 +44,32 @@ class JobSnapshot:
     )
     inputs: Mapping[OperatorId, Sequence[_Inputs]] = field(default_factory=dict)
     enumerators: Mapping[OperatorId, OperatorSnapshot] = field(default_factory=dict)
+    channels: Mapping[OperatorId, Sequence[_Channels]] = field(default_factory=dict)
 
 
 def job_snapshot(
-    vertices: Iterable[Sequence[TaskSnapshot]],
+    vertices: Mapping[OperatorId, Sequence[TaskSnapshot]],
     enumerators: Mapping[OperatorId, OperatorSnapshot] | None = None,
 ) -> JobSnapshot:
     """Return what the tasks of a job kept, by operators.
 
     Args:
-        vertices: Per vertex the snapshots of its subtasks, in order.
+        vertices: Per vertex, by the operator at its head, the snapshots of its
+            subtasks, in order.
         enumerators: Per source what its enumerator kept.
     """
     operators: dict[OperatorId, list[OperatorSnapshot | None]] = {}
     inputs: dict[OperatorId, list[_Inputs]] = {}
-    for tasks in vertices:
+    channels: dict[OperatorId, list[_Channels]] = {}
+    for head, tasks in vertices.items():
+        if any(task.channel_state for task in tasks):
+            channels[head] = [task.channel_state for task in tasks]
         for index, task in enumerate(tasks):
             for name, snapshot in task.operators.items():
                 operators.setdefault(name, [None] * len(tasks))[index] = snapshot
             for name, times in task.inputs.items():
                 inputs.setdefault(name, []).append(times)
-    return JobSnapshot(operators, inputs, enumerators or {})
+    return JobSnapshot(operators, inputs, enumerators or {}, channels)
 
 
 def restored_tasks(
@@ -76,14 +84,16 @@ def restored_tasks(
         allow_unmatched: Whether state may be left that no operator of the graph has.
 
     Raises:
-        StateError: If there is such state and it may not be left, or the state of an
-            operator cannot be spread.
+        StateError: If there is such state and it may not be left, the state of an
+            operator cannot be spread, or the number of key groups is another one.
 
     Concept:
         Flink, ``StateAssignmentOperation``.
     """
     if not allow_unmatched:
         _check_matched(snapshot, graph)
+    _check_key_groups(snapshot, graph)
+    _check_channels(snapshot, graph)
     tasks: dict[tuple[VertexId, int], TaskSnapshot] = {}
     for vertex in graph.vertices:
         spread = {
@@ -93,11 +103,15 @@ def restored_tasks(
         }
         head = vertex.head.operator_id
         times = _spread_times(snapshot.inputs.get(head, ()), vertex.parallelism)
+        channels = snapshot.channels.get(head, ())
         for index in range(vertex.parallelism):
             operators = {name: found[index] for name, found in spread.items()}
             inputs = {head: times[index]} if times else {}
-            if operators or inputs:
-                tasks[vertex.id, index] = TaskSnapshot(operators, inputs)
+            in_flight = channels[index] if channels else {}
+            if operators or inputs or in_flight:
+                tasks[vertex.id, index] = TaskSnapshot(
+                    operators, inputs, channel_state=in_flight
+                )
     return tasks
 
 
@@ -125,3 +139,30 @@ def _check_matched(snapshot: JobSnapshot, graph: JobGraph) -> None:
             f"has {sorted(known)}. Give operators the uid that they had; state is lost "
             "only if that is allowed."
         )
+
+
+def _check_key_groups(snapshot: JobSnapshot, graph: JobGraph) -> None:
+    for node in (node for vertex in graph.vertices for node in vertex.nodes):
+        for one in snapshot.operators.get(node.operator_id, ()):
+            if one is None:
+                continue
+            counts = {piece.max_parallelism for piece in one.keyed if piece.states}
+            counts |= {timers.max_parallelism for timers in one.timers.values()}
+            for count in counts - {node.max_parallelism}:
+                raise StateError(
+                    f"the state of operator {node.name!r} (uid "
+                    f"{node.transformation.uid!r}) was written with max_parallelism "
+                    f"{count}, and the job has {node.max_parallelism}: every key would "
+                    f"be looked for in another place. Set max_parallelism to {count}."
+                )
+
+
+def _check_channels(snapshot: JobSnapshot, graph: JobGraph) -> None:
+    now = {vertex.head.operator_id: vertex.parallelism for vertex in graph.vertices}
+    for head, channels in snapshot.channels.items():
+        if now.get(head) != len(channels):
+            raise StateError(
+                f"the checkpoint is unaligned: it has records in flight to {head!r}, "
+                f"which ran in {len(channels)} subtasks. Restore it with the same "
+                "graph and parallelism, or take a savepoint, which has none."
+            )

@@ -1,0 +1,198 @@
+"""Reads checkpoints and savepoints: all checksums first, then what is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from aiomailbox.checkpoint.handles import PreparedData, TaskHandle
+from aiomailbox.checkpoint.layout import METADATA_NAME, open_place
+from aiomailbox.checkpoint.metadata import CheckpointMetadata, read_metadata
+from aiomailbox.checkpoint.restored import JobSnapshot, job_snapshot
+from aiomailbox.checkpoint.task_bytes import check_task, decode_prepared, decode_task
+from aiomailbox.errors import DamagedFileError, StateError
+from aiomailbox.ids import OperatorId
+from aiomailbox.operators import decode_snapshot
+from aiomailbox.state import PickleSerializer
+from aiomailbox.storage import Storage
+from aiomailbox.task import TaskSnapshot
+
+__all__ = ["CheckpointFiles", "RestoredCommittables", "RestoredJob"]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredCommittables:
+    """What one sink's subtask had prepared, and what may not be committed yet.
+
+    Attributes:
+        operator: The sink.
+        checkpoint_id: Before whose barrier it was prepared.
+        subtask_index: The subtask.
+        values: The committables.
+    """
+
+    operator: OperatorId
+    checkpoint_id: int
+    subtask_index: int
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredJob:
+    """What a job goes on from.
+
+    Attributes:
+        metadata: Of the checkpoint.
+        snapshot: The state, for `restored_tasks`.
+        committables: To be committed before the job goes on, in the order of their
+            checkpoints.
+        place: The path or URL of the checkpoint.
+    """
+
+    metadata: CheckpointMetadata
+    snapshot: JobSnapshot
+    committables: tuple[RestoredCommittables, ...]
+    place: str
+
+
+class CheckpointFiles:
+    """The files of one checkpoint or savepoint, for reading; all calls block.
+
+    Args:
+        storage: Where it is.
+        directory: Its name there.
+    """
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage = storage
+        self._below = f"{directory}/" if directory else ""
+
+    @classmethod
+    def at(cls, place: str | os.PathLike[str]) -> CheckpointFiles:
+        """Return those at a path or URL."""
+        return cls(*open_place(place))
+
+    @property
+    def place(self) -> str:
+        """The path or URL."""
+        return f"{self._storage.place}/{self._below}".rstrip("/")
+
+    def metadata(self) -> CheckpointMetadata:
+        """Return what the metadata says.
+
+        Raises:
+            FileNotFoundError: If there is no checkpoint, or it never was complete.
+            DamagedFileError: If the file is not what was written.
+            StateError: If another release wrote it.
+        """
+        name = f"{self._below}{METADATA_NAME}"
+        where = f"{self._storage.place}/{name}"
+        return read_metadata(where, self._storage.read(name))
+
+    def tasks(
+        self, metadata: CheckpointMetadata
+    ) -> Iterator[tuple[TaskHandle, memoryview]]:
+        """Yield every task with its bytes, once their checksums have been compared.
+
+        Raises:
+            DamagedFileError: If a file is missing, or not what was written.
+        """
+        for handle in metadata.handles:
+            yield handle, self._bytes_of(handle)
+
+    def verify(self) -> CheckpointMetadata:
+        """Read everything and compare all checksums; return the metadata.
+
+        Raises:
+            FileNotFoundError: If there is no metadata.
+            DamagedFileError: If a file is missing, or not what was written.
+        """
+        metadata = self.metadata()
+        for _ in self.tasks(metadata):
+            pass
+        return metadata
+
+    def restored(
+        self, classes: Iterable[Any], *, allow_pickle: bool = False
+    ) -> RestoredJob:
+        """Return what a job goes on from; keyed state is decoded when it is asked for.
+
+        Args:
+            classes: The classes that state may hold, or type hints that name them.
+            allow_pickle: Whether state that was pickled may be read.
+
+        Raises:
+            FileNotFoundError: If there is no metadata.
+            DamagedFileError: If a file is missing, or not what was written.
+            StateError: If state does not fit its classes, or needs pickle.
+        """
+        metadata = self.metadata()
+        if not allow_pickle:
+            self._refuse_pickle(metadata)
+        declared = list(classes)
+        # All of them are checked before the first one is decoded.
+        tasks = {handle.task: (handle, data) for handle, data in self.tasks(metadata)}
+        snapshots = {
+            task: decode_task(handle, data, declared, allow_pickle=allow_pickle)
+            for task, (handle, data) in tasks.items()
+        }
+        vertices = {
+            vertex.operators[0].id: [
+                TaskSnapshot() if handle is None else snapshots[handle.task]
+                for handle in vertex.tasks
+            ]
+            for vertex in metadata.vertices
+        }
+        enumerators = {
+            operator: decode_snapshot(data, declared, allow_pickle=allow_pickle)
+            for operator, data in metadata.enumerators.items()
+        }
+        committables = tuple(
+            RestoredCommittables(
+                one.operator,
+                one.checkpoint_id,
+                one.subtask_index,
+                decode_prepared(one, declared),
+            )
+            for one in _in_order(metadata)
+        )
+        snapshot = job_snapshot(vertices, enumerators)
+        return RestoredJob(metadata, snapshot, committables, self.place)
+
+    def _bytes_of(self, handle: TaskHandle) -> memoryview:
+        if handle.file is None:
+            name = METADATA_NAME
+            data = memoryview(handle.inline)
+        else:
+            name = f"{self._below}{handle.file}"
+            try:
+                data = self._storage.view(name)
+            except FileNotFoundError as error:
+                where = f"{self._storage.place}/{name}"
+                raise DamagedFileError(where, "it is missing") from error
+        check_task(handle, data, f"{self._storage.place}/{name}")
+        return data
+
+    def _refuse_pickle(self, metadata: CheckpointMetadata) -> None:
+        pickled = [
+            f"{state!r} of operator {operator!r}"
+            for operator, states in metadata.serializers.items()
+            for state, serializer in states.items()
+            if serializer == PickleSerializer.id
+        ]
+        if pickled:
+            raise StateError(
+                f"{self.place} has state that was pickled: {', '.join(pickled)}. "
+                "Reading it would run what its bytes say: allow it with "
+                "allow_pickle=True if you trust whoever could write them."
+            )
+
+
+def _in_order(metadata: CheckpointMetadata) -> list[PreparedData]:
+    """Return what sinks have prepared, that of earlier checkpoints first."""
+    found = [*metadata.prepared]
+    for handle in metadata.handles:
+        found += handle.prepared
+    return sorted(found, key=lambda one: one.checkpoint_id)

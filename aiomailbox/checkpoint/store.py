@@ -1,0 +1,308 @@
+"""The checkpoints of one job: which there are, which is complete, which goes.
+
+Theory of operation: a job claims its directory, so that no other one writes there. What
+a crash left that never became complete is removed then. A checkpoint counts from the
+moment when its metadata is durable, and that is written last; when it goes, the
+metadata goes first. Beside them one small file says which attempt is the newest and
+which checkpoint was the last to complete, so that a checkpoint that has vanished is
+told from one that never was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from aiomailbox.checkpoint.layout import (
+    METADATA_NAME,
+    checkpoint_directory,
+    checkpoint_id_of,
+    job_directory,
+)
+from aiomailbox.checkpoint.metadata import CheckpointMetadata, metadata_chunks
+from aiomailbox.checkpoint.reader import CheckpointFiles, RestoredJob
+from aiomailbox.clock import Clock
+from aiomailbox.errors import (
+    CorruptStreamError,
+    DamagedFileError,
+    NoCheckpointError,
+)
+from aiomailbox.storage import Storage, checked_chunks, checked_frames, open_storage
+
+__all__ = ["LATEST", "CheckpointStore"]
+
+LATEST: Final = "latest"
+_JOB_FILE: Final = "_job"
+_JOB_KIND: Final = 2
+# What an attempt's number is raised by if the last one cannot be read any more.
+_LOST_EPOCHS: Final = 1_000
+
+
+class _Job(msgspec.Struct, frozen=True):
+    """What outlives the program besides checkpoints.
+
+    Attributes:
+        epoch: The newest attempt.
+        completed: The last checkpoint that completed; 0 for none.
+    """
+
+    epoch: int = 0
+    completed: int = 0
+
+
+class CheckpointStore:
+    """The checkpoints of one job, which nobody else writes; all calls block.
+
+    Args:
+        storage: Where checkpoints are.
+        job_id: The identity of the job.
+        clock: Tells when a claim runs out.
+        log: A structlog logger.
+        owner: Who claims, for the message to others.
+
+    Raises:
+        StorageClaimedError: If another job with this identity runs.
+        OSError: If the place cannot be written.
+
+    Concept:
+        Flink, ``FsCheckpointStorageAccess`` and ``CompletedCheckpointStore``.
+
+    Example:
+        >>> import tempfile
+        >>> from aiomailbox.clock import SystemClock
+        >>> from aiomailbox.storage import LocalStorage
+        >>> from aiomailbox.testing import RecordingLog
+        >>> storage = LocalStorage(tempfile.mkdtemp())
+        >>> store = CheckpointStore(storage, "delays", SystemClock(), RecordingLog())
+        >>> store.load("latest", []) is None, store.next_checkpoint_id
+        (True, 1)
+        >>> store.close()
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        job_id: str,
+        clock: Clock,
+        log: Any,
+        *,
+        owner: str | None = None,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._log = log
+        self._below = job_directory(job_id)
+        self._claim = storage.claim(
+            self._below, owner or f"job {job_id!r}", clock.now_ms()
+        )
+        try:
+            storage.sweep(self._below)
+            found, self._complete = self._scan()
+            self._job = self._read_job()
+            self._newest = max(self._job.completed, *found, 0)
+            for checkpoint_id in sorted(found - self._complete):
+                self.discard(checkpoint_id)
+        except BaseException:
+            self._claim.release()
+            raise
+
+    @property
+    def place(self) -> str:
+        """The path or URL of the job's directory."""
+        return f"{self._storage.place}/{self._below}"
+
+    @property
+    def next_checkpoint_id(self) -> int:
+        """A number beyond those of all checkpoints that the job found, or completed."""
+        return self._newest + 1
+
+    def newest_first(self) -> list[int]:
+        """Return the numbers of all complete checkpoints."""
+        return sorted(self._complete, reverse=True)
+
+    def new_epoch(self) -> int:
+        """Begin an attempt: return its number, above all that there were; durable."""
+        self._write_job(msgspec.structs.replace(self._job, epoch=self._job.epoch + 1))
+        return self._job.epoch
+
+    def renew(self) -> None:
+        """Hold the claim for longer; needed more often than every `LEASE_MS`.
+
+        Raises:
+            StorageClaimedError: If somebody else has taken over.
+        """
+        self._claim.renew(self._clock.now_ms())
+
+    def complete(
+        self,
+        metadata: CheckpointMetadata,
+        location: str | os.PathLike[str] | None = None,
+    ) -> str:
+        """Make a checkpoint count: write its metadata, durably.
+
+        Args:
+            metadata: What it is.
+            location: The place of a savepoint, as tasks have been given it.
+
+        Returns:
+            Its path or URL, to restore from.
+
+        Raises:
+            StorageClaimedError: If somebody else has taken over.
+            OSError: If it cannot be written; then it is not complete.
+        """
+        self.renew()
+        checkpoint_id = metadata.checkpoint_id
+        chunks = metadata_chunks(metadata)
+        if location is not None:
+            storage = open_storage(location)
+            storage.write(METADATA_NAME, chunks)
+            return storage.place
+        directory = self._directory(checkpoint_id)
+        self._storage.write(f"{directory}/{METADATA_NAME}", chunks)
+        self._complete.add(checkpoint_id)
+        self._newest = max(self._newest, checkpoint_id)
+        if checkpoint_id > self._job.completed:
+            self._write_job(msgspec.structs.replace(self._job, completed=checkpoint_id))
+        return f"{self._storage.place}/{directory}"
+
+    def discard(
+        self,
+        checkpoint_id: int,
+        location: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Delete everything that was written for a checkpoint.
+
+        Args:
+            checkpoint_id: One that failed, or that newer ones have subsumed.
+            location: The place of a savepoint that failed.
+
+        Raises:
+            OSError: If it cannot be deleted; it does not count any more then.
+        """
+        storage, directory = self._storage, self._directory(checkpoint_id)
+        if location is not None:
+            storage, directory = open_storage(location), ""
+        else:
+            self._complete.discard(checkpoint_id)
+        below = f"{directory}/" if directory else ""
+        # The metadata goes first: half a checkpoint must not look like one.
+        storage.delete([f"{below}{METADATA_NAME}"])
+        storage.delete(storage.names(directory))
+
+    def load(
+        self,
+        which: int | str | os.PathLike[str],
+        classes: Iterable[Any],
+        *,
+        allow_pickle: bool = False,
+    ) -> RestoredJob | None:
+        """Return what a checkpoint or savepoint holds.
+
+        Args:
+            which: ``"latest"`` for this job's newest one that can be read, the number
+                of one of this job's, or the path or URL of any.
+            classes: The classes that state may hold, or type hints that name them.
+            allow_pickle: Whether state that was pickled may be read.
+
+        Returns:
+            None if the latest is asked for and none was ever complete.
+
+        Raises:
+            NoCheckpointError: If there is none there, or none that can be read.
+            DamagedFileError: If the one that was named is not what was written.
+            StateError: If state does not fit its classes, or needs pickle.
+        """
+        declared = list(classes)
+        if which == LATEST:
+            return self._load_latest(declared, allow_pickle=allow_pickle)
+        if isinstance(which, int):
+            files = CheckpointFiles(self._storage, self._directory(which))
+        else:
+            files = CheckpointFiles.at(which)
+        try:
+            return files.restored(declared, allow_pickle=allow_pickle)
+        except FileNotFoundError as error:
+            raise NoCheckpointError(
+                files.place, "there is no _metadata, which a complete one has"
+            ) from error
+
+    def close(self) -> None:
+        """Give the claim back. Idempotent."""
+        self._claim.release()
+
+    def _load_latest(
+        self, classes: list[Any], *, allow_pickle: bool
+    ) -> RestoredJob | None:
+        expected = self._job.completed
+        if expected and expected not in self._complete:
+            self._warn(expected, "its metadata is missing")
+        for checkpoint_id in self.newest_first():
+            files = CheckpointFiles(self._storage, self._directory(checkpoint_id))
+            try:
+                return files.restored(classes, allow_pickle=allow_pickle)
+            except (DamagedFileError, CorruptStreamError, FileNotFoundError) as error:
+                self._warn(checkpoint_id, str(error))
+        if self._complete or expected:
+            raise NoCheckpointError(
+                self.place,
+                "checkpoints were completed, and none of them can be read any more; "
+                "to begin anew, give the job another job_id, or remove the directory",
+            )
+        return None
+
+    def _warn(self, checkpoint_id: int, problem: str) -> None:
+        self._log.warning(
+            "checkpoint skipped",
+            checkpoint=checkpoint_id,
+            place=f"{self._storage.place}/{self._directory(checkpoint_id)}",
+            problem=problem,
+        )
+
+    def _scan(self) -> tuple[set[int], set[int]]:
+        """Return the numbers that were used, and those of complete checkpoints."""
+        found: set[int] = set()
+        complete: set[int] = set()
+        for name in self._storage.names(self._below):
+            directory, _, file = name.removeprefix(f"{self._below}/").partition("/")
+            checkpoint_id = checkpoint_id_of(directory)
+            if checkpoint_id is not None:
+                found.add(checkpoint_id)
+                if file == METADATA_NAME:
+                    complete.add(checkpoint_id)
+        return found, complete
+
+    def _directory(self, checkpoint_id: int) -> str:
+        return f"{self._below}/{checkpoint_directory(checkpoint_id)}"
+
+    def _read_job(self) -> _Job:
+        name = f"{self._below}/{_JOB_FILE}"
+        try:
+            data = b"".join(checked_frames(name, _JOB_KIND, self._storage.read(name)))
+            return msgspec.msgpack.decode(data, type=_Job)
+        except FileNotFoundError as error:
+            if not self._complete:
+                return _Job()
+            problem = str(error)
+        except (DamagedFileError, msgspec.MsgspecError) as error:
+            problem = str(error)
+        self._log.warning("the number of the last attempt is lost", problem=problem)
+        return _Job(epoch=_LOST_EPOCHS + self._newest_epoch())
+
+    def _newest_epoch(self) -> int:
+        newest = 0
+        for checkpoint_id in self._complete:
+            files = CheckpointFiles(self._storage, self._directory(checkpoint_id))
+            try:
+                newest = max(newest, files.metadata().epoch)
+            except (DamagedFileError, FileNotFoundError):
+                continue
+        return newest
+
+    def _write_job(self, job: _Job) -> None:
+        data = checked_chunks(_JOB_KIND, [msgspec.msgpack.encode(job)])
+        self._storage.write(f"{self._below}/{_JOB_FILE}", data)
+        self._job = job

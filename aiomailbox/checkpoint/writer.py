@@ -1,0 +1,107 @@
+"""Writes the snapshots of one process's tasks, off the loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any, Final
+
+from aiomailbox.checkpoint.handles import TaskHandle
+from aiomailbox.checkpoint.layout import checkpoint_directory, job_directory
+from aiomailbox.checkpoint.task_bytes import (
+    TaskBytes,
+    encode_prepared,
+    serializers_in,
+)
+from aiomailbox.ids import SubtaskId
+from aiomailbox.storage import Storage, open_storage
+from aiomailbox.task import TaskSnapshot
+
+__all__ = ["INLINE_BYTES_MAX", "CheckpointWriter"]
+
+# A file of its own costs some syncs; what is smaller goes with the metadata.
+INLINE_BYTES_MAX: Final = 16 * 1024
+
+
+class CheckpointWriter:
+    """Writes what tasks go on from; all calls block, in any thread.
+
+    Args:
+        storage: Where checkpoints are.
+        job_id: The identity of the job.
+        classes: The classes that state may hold, or type hints that name them; state
+            of others is refused, for nobody could read it. None for all that occur.
+
+    Example:
+        >>> import tempfile
+        >>> from aiomailbox.ids import VertexId
+        >>> from aiomailbox.storage import LocalStorage
+        >>> writer = CheckpointWriter(LocalStorage(tempfile.mkdtemp()), "delays")
+        >>> task = SubtaskId(VertexId(0), 0)
+        >>> writer.write_task(1, task, 1, TaskSnapshot()).file is None
+        True
+    """
+
+    def __init__(
+        self, storage: Storage, job_id: str, classes: Iterable[Any] | None = None
+    ) -> None:
+        self._storage = storage
+        self._below = job_directory(job_id)
+        self._classes = None if classes is None else list(classes)
+
+    def write_task(
+        self,
+        checkpoint_id: int,
+        task: SubtaskId,
+        epoch: int,
+        snapshot: TaskSnapshot,
+        location: str | os.PathLike[str] | None = None,
+    ) -> TaskHandle:
+        """Write the snapshot of a task, durably, and return where it is.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            task: The task.
+            epoch: The attempt: one that is dead never writes what a later one did.
+            snapshot: What the task goes on from.
+            location: The place of a savepoint; None for a checkpoint.
+
+        Raises:
+            OSError: If it cannot be written; nothing of it is left then.
+            StateError: If something in it cannot be kept as bytes.
+        """
+        name = f"{task}-{epoch}"
+        prepared = encode_prepared(snapshot, task.subtask_index, self._classes)
+        made = TaskBytes(snapshot, self._classes)
+        chunks = iter(made)
+        head: list[bytes] = []
+        for chunk in chunks:
+            head.append(chunk)
+            if made.size > INLINE_BYTES_MAX:
+                break
+        is_inline = made.size <= INLINE_BYTES_MAX
+        if not is_inline:
+            storage, below = self._place(checkpoint_id, location)
+            storage.write(f"{below}{name}", chain(head, chunks))
+        return TaskHandle(
+            checkpoint_id=checkpoint_id,
+            vertex=task.vertex,
+            subtask_index=task.subtask_index,
+            epoch=epoch,
+            size=made.size,
+            file=None if is_inline else name,
+            inline=b"".join(head) if is_inline else b"",
+            sections=tuple(made.sections),
+            serializers=serializers_in(snapshot),
+            prepared=prepared,
+            is_finished=snapshot.is_finished,
+        )
+
+    def _place(
+        self, checkpoint_id: int, location: str | os.PathLike[str] | None
+    ) -> tuple[Storage, str]:
+        if location is not None:
+            return open_storage(location), ""
+        below = f"{self._below}/{checkpoint_directory(checkpoint_id)}/"
+        return self._storage, below

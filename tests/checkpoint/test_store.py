@@ -1,0 +1,264 @@
+"""What was written is restored; a checkpoint counts whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiomailbox.checkpoint import CheckpointWriter, RestoredJob
+from aiomailbox.errors import (
+    DamagedFileError,
+    NoCheckpointError,
+    StateError,
+    StorageClaimedError,
+)
+from aiomailbox.ids import SubtaskId, VertexId
+from aiomailbox.storage import LocalStorage
+from aiomailbox.task import TaskSnapshot
+from aiomailbox.testing import RecordingLog
+from tests.checkpoint.checkpoints import (
+    COUNT,
+    SINK,
+    SOURCE,
+    Visit,
+    handles,
+    metadata,
+    open_store,
+    take,
+    task_snapshot,
+)
+
+LARGE = "x" * 20_000
+
+
+def number_of(restored: RestoredJob | None) -> int:
+    """Return the number that all state of a checkpoint was made of, checked whole."""
+    assert restored is not None
+    snapshot = restored.snapshot
+    number = restored.metadata.checkpoint_id
+    for one in snapshot.operators[COUNT]:
+        assert one is not None
+        (keyed,) = one.keyed
+        found = {
+            key: value
+            for groups in keyed.key_groups.values()
+            for key, value in groups[0]
+        }
+        assert {visit.number for visit in found.values()} == {number}
+        assert len(found) == 4
+        assert one.timers["timers"].event[0] == [(number, "key-0", None)]
+    assert snapshot.enumerators[SOURCE].own.elements("enumerator") == [
+        Visit("file", number)
+    ]
+    return number
+
+
+@pytest.mark.parametrize("payload", ["", LARGE], ids=["inline", "files"])
+def test_what_was_written_is_restored(tmp_path: Path, payload: str) -> None:
+    store = open_store(tmp_path)
+    place = take(store, tmp_path, 1, payload=payload)
+    assert ((tmp_path / "job/chk-1/1.0-1").exists()) is bool(payload)
+    for which in ("latest", 1, place, f"{place}/_metadata"):
+        restored = store.load(which, [Visit])
+        assert number_of(restored) == 1
+        assert restored is not None
+        expected = task_snapshot(1, payload=payload)
+        kept = restored.snapshot
+        assert list(kept.operators[SINK]) == [expected.operators[SINK]] * 2
+        assert list(kept.inputs[COUNT]) == [expected.inputs[COUNT]] * 2
+        assert list(kept.channels[COUNT]) == [expected.channel_state] * 2
+        assert [
+            (one.operator, one.checkpoint_id, one.subtask_index, one.values)
+            for one in restored.committables
+        ] == [(SINK, 1, index, (Visit("file", 1),)) for index in range(2)]
+        assert restored.place == place
+
+
+def test_a_job_without_checkpoints_begins_anew(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    assert store.load("latest", []) is None
+    handles(CheckpointWriter(LocalStorage(tmp_path), "job"), 1, payload=LARGE)
+    assert store.load("latest", []) is None
+    with pytest.raises(NoCheckpointError, match="no _metadata"):
+        store.load(1, [])
+
+
+def test_the_newest_complete_one_is_the_latest(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for number in (1, 2, 10):
+        take(store, tmp_path, number)
+    handles(CheckpointWriter(LocalStorage(tmp_path), "job"), 11, payload=LARGE)
+    assert store.newest_first() == [10, 2, 1]
+    assert number_of(store.load("latest", [Visit])) == 10
+
+
+def test_what_never_became_complete_is_removed_by_the_next_life(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    take(store, tmp_path, 1, payload=LARGE)
+    handles(CheckpointWriter(LocalStorage(tmp_path), "job"), 2, payload=LARGE)
+    (tmp_path / "job/chk-2/1.0-1.0a.part").touch()
+    store.close()
+    again = open_store(tmp_path)
+    assert not (tmp_path / "job/chk-2").exists()
+    assert again.next_checkpoint_id == 3
+    assert number_of(again.load("latest", [Visit])) == 1
+
+
+def test_epochs_grow_over_lives(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    assert [store.new_epoch(), store.new_epoch()] == [1, 2]
+    store.close()
+    again = open_store(tmp_path)
+    assert again.new_epoch() == 3
+
+
+def test_an_epoch_is_never_used_again_when_its_file_is_lost(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    take(store, tmp_path, 1)
+    assert store.new_epoch() == 1
+    store.close()
+    for damage in (b"damaged", None):
+        file = tmp_path / "job/_job"
+        file.unlink() if damage is None else file.write_bytes(damage)
+        log = RecordingLog()
+        again = open_store(tmp_path, log)
+        assert again.new_epoch() > 1_000
+        assert "last attempt is lost" in log.entries[0][1]
+        again.close()
+
+
+def test_two_jobs_do_not_share_a_directory(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with pytest.raises(StorageClaimedError, match="job 'job'"):
+        open_store(tmp_path)
+    other = open_store(tmp_path, job_id="job/2")
+    assert other.place == f"{tmp_path}/job%2F2"
+    store.close()
+    store.close()
+    open_store(tmp_path)
+
+
+def test_discarding_leaves_nothing_and_touches_no_other(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for number in (1, 2):
+        take(store, tmp_path, number, payload=LARGE)
+    store.discard(1)
+    store.discard(1)
+    assert store.newest_first() == [2]
+    assert sorted(path.name for path in (tmp_path / "job").iterdir()) == [
+        ".lock",
+        "_job",
+        "chk-2",
+    ]
+    assert number_of(store.load("latest", [Visit])) == 2
+
+
+def test_a_savepoint_can_be_moved(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "jobs")
+    place = take(
+        store, tmp_path / "jobs", 1, payload=LARGE, location=tmp_path / "saved"
+    )
+    assert place == f"{tmp_path}/saved"
+    assert store.newest_first() == []
+    (tmp_path / "saved").rename(tmp_path / "moved")
+    assert number_of(store.load(tmp_path / "moved", [Visit])) == 1
+    with pytest.raises(NoCheckpointError, match="saved"):
+        store.load(place, [Visit])
+
+
+def test_a_savepoint_that_failed_leaves_nothing(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "jobs")
+    place = tmp_path / "saved"
+    writer = CheckpointWriter(LocalStorage(tmp_path / "jobs"), "job")
+    handles(writer, 1, payload=LARGE, location=place)
+    store.discard(1, place)
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "damage", ["missing", "cut", "flipped", "longer", "no metadata"]
+)
+def test_a_damaged_newest_is_skipped_for_the_one_before(
+    tmp_path: Path, damage: str
+) -> None:
+    log = RecordingLog()
+    store = open_store(tmp_path, log)
+    for number in (1, 2):
+        take(store, tmp_path, number, payload=LARGE)
+    file = tmp_path / "job/chk-2/1.1-1"
+    data = bytearray(file.read_bytes())
+    match damage:
+        case "missing":
+            file.unlink()
+        case "cut":
+            file.write_bytes(data[:-1])
+        case "flipped":
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+        case "longer":
+            file.write_bytes(bytes(data) + b"\0")
+        case "no metadata":
+            (tmp_path / "job/chk-2/_metadata").unlink()
+    store.close()
+    again = open_store(tmp_path, log)
+    assert number_of(again.load("latest", [Visit])) == 1
+    ((_, event, _),) = log.entries
+    assert event == "checkpoint skipped"
+    assert again.next_checkpoint_id == 3
+    if damage != "no metadata":
+        with pytest.raises(DamagedFileError, match=r"1\.1-1"):
+            again.load(2, [Visit])
+
+
+def test_a_job_whose_checkpoints_are_all_gone_does_not_begin_anew(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path)
+    take(store, tmp_path, 1)
+    (tmp_path / "job/chk-1/_metadata").unlink()
+    store.close()
+    with pytest.raises(NoCheckpointError, match="none of them can be read"):
+        open_store(tmp_path).load("latest", [Visit])
+
+
+def test_state_that_does_not_fit_is_refused_not_skipped(tmp_path: Path) -> None:
+    log = RecordingLog()
+    store = open_store(tmp_path, log)
+    for number in (1, 2):
+        take(store, tmp_path, number)
+    with pytest.raises(StateError, match="Visit"):
+        store.load("latest", [])
+    assert log.entries == []
+
+
+def test_a_task_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    writer = CheckpointWriter(storage, "job")
+    bad: Any = object()
+    snapshot = task_snapshot(1, payload=LARGE)
+    operators = {**snapshot.operators, "z": task_snapshot(2).operators[SINK]}
+    operators["z"].own.states["writer"].elements.append(bad)
+    with pytest.raises(StateError, match="object cannot be kept"):
+        writer.write_task(
+            1, SubtaskId(VertexId(0), 0), 1, TaskSnapshot(operators=operators)
+        )
+    assert storage.names() == []
+
+
+def test_state_of_classes_that_nobody_declared_is_refused_when_written(
+    tmp_path: Path,
+) -> None:
+    writer = CheckpointWriter(LocalStorage(tmp_path), "job", [int])
+    with pytest.raises(StateError, match="nobody could read it"):
+        handles(writer, 1)
+
+
+def test_metadata_of_a_later_format_is_refused_not_skipped(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    take(store, tmp_path, 1)
+    written = handles(CheckpointWriter(LocalStorage(tmp_path), "job"), 2)
+    store.complete(metadata(2, written, version=2))
+    with pytest.raises(StateError, match="has format 2, and this release reads 1"):
+        store.load("latest", [Visit])
