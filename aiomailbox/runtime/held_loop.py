@@ -19,6 +19,8 @@ from aiomailbox.operators.stateless.fused_loop import FusedLoop
 __all__ = ["HeldLoop", "look_at_loop"]
 
 _STACK_MAX: Final = 30
+# The whole has to fit into a sign of life, and names are as long as users like.
+_TEXT_MAX: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +59,23 @@ def look_at_loop(loop: asyncio.AbstractEventLoop, thread: int) -> HeldLoop | Non
         ((each, each.f_lineno) for each in reversed(frames)), lookup_lines=False
     )
     return HeldLoop(
-        "" if task is None else task.get_name(),
-        operator,
-        uid,
-        users_line(summaries),
+        "" if task is None else _short(task.get_name()),
+        _short(operator),
+        None if uid is None else _short(uid),
+        _short(users_line(summaries)),
         [
-            f"in {each.name} ({each.filename}:{each.lineno})"
+            _short(f"in {each.name} ({each.filename}:{each.lineno})")
             for each in summaries[-_STACK_MAX:]
         ],
     )
+
+
+def _short(text: str) -> str:
+    """Return a text, or its beginning and its end, where lines are numbered."""
+    if len(text) <= _TEXT_MAX:
+        return text
+    half = _TEXT_MAX // 2
+    return f"{text[: half - 2]} … {text[1 - half :]}"
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -79,10 +89,13 @@ def _operator(frames: list[FrameType]) -> tuple[str, str | None]:
     inner: set[CodeType] = set()
     for frame in frames:
         code = frame.f_code
-        owner = frame.f_locals.get("self") if "self" in code.co_varnames[:1] else None
-        if isinstance(owner, FusedLoop):
+        is_method = "self" in code.co_varnames[:1]
+        owner: Any = frame.f_locals.get("self") if is_method else None
+        # Not isinstance(): it asks the object, which is the user's and may fail.
+        kind = type(owner)
+        if issubclass(kind, FusedLoop):
             return _stage(owner, inner)
-        if isinstance(owner, Operator) and hasattr(owner, "context"):
+        if issubclass(kind, Operator) and hasattr(owner, "context"):
             return owner.context.operator_name, owner.context.uid
         inner.add(code)
     return "", None

@@ -33,7 +33,7 @@ def text_of_error(error: BaseException) -> ErrorText:
         type(error).__name__,
         _cut(safe_str(error)),
         # The end says where it happened.
-        _clean(lines[-_TEXT_MAX:]),
+        lines[-_TEXT_MAX:],
         [_cut(note) for note in notes[:_NOTES_MAX]],
         isinstance(error, RemoteFailureError | TransportError),
     )
@@ -52,9 +52,4 @@ def error_from_text(worker: str, text: ErrorText) -> RemoteTaskError:
 
 
 def _cut(text: str) -> str:
-    return _clean(text[:_TEXT_MAX])
-
-
-def _clean(text: str) -> str:
-    """Replace what UTF-8 cannot carry."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return text[:_TEXT_MAX]

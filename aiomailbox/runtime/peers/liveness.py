@@ -96,7 +96,11 @@ class Heart:
             return Beat(held_s, None)
         self._pause = self._pause_next
         self._pause_next = min(2 * self._pause_next, _REPORT_BEATS_MAX)
-        return Beat(held_s, look_at_loop(loop, self._loop_thread))
+        try:
+            return Beat(held_s, look_at_loop(loop, self._loop_thread))
+        except Exception:  # noqa: BLE001 -- what stands there is the user's
+            # Whoever cannot be described lives all the same.
+            return Beat(held_s, None)
 
     def _on_turn(self) -> None:
         self._has_turned = True

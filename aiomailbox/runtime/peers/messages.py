@@ -252,7 +252,27 @@ def encode(message: msgspec.Struct, attempt: int = 0) -> bytes:
         >>> encode(Cancel(), 3).hex()
         '00000013badc0ffe48920391a643616e63656c'
     """
-    return frame(_CONTROL, _ENCODER.encode((attempt, message)))
+    try:
+        body = _ENCODER.encode((attempt, message))
+    except UnicodeEncodeError:
+        # A name or a path with bytes that are no text.
+        body = _ENCODER.encode((attempt, _without_surrogates(message)))
+    return frame(_CONTROL, body)
+
+
+def _without_surrogates(value: Any) -> Any:
+    """Replace what UTF-8 cannot carry, in all texts of a message."""
+    built_in: Any = msgspec.to_builtins(value, builtin_types=(bytes,))
+    if isinstance(built_in, str):
+        return built_in.encode("utf-8", "backslashreplace").decode()
+    if isinstance(built_in, list | tuple):
+        return [_without_surrogates(each) for each in built_in]
+    if isinstance(built_in, dict):
+        return {
+            _without_surrogates(key): _without_surrogates(each)
+            for key, each in built_in.items()
+        }
+    return built_in
 
 
 def body_bytes(header: bytes | bytearray | memoryview, bytes_max: int) -> int:

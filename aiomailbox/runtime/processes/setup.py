@@ -27,7 +27,7 @@ class WorkerSetup(msgspec.Struct, frozen=True, array_like=True):
     """The first frame that a worker process gets.
 
     Attributes:
-        sys_path: Where the parent finds modules.
+        sys_path: Where the parent finds modules. Names of directories need not be text.
         python_path: What ``PYTHONPATH`` is in the parent, None if it is not set.
         directories: The job's directories, by the place below which each was made.
         host: Where it listens, or the path of a unix socket.
@@ -35,8 +35,8 @@ class WorkerSetup(msgspec.Struct, frozen=True, array_like=True):
         secret: What the peers of the job prove themselves with.
     """
 
-    sys_path: list[str]
-    python_path: str | None
+    sys_path: list[bytes]
+    python_path: bytes | None
     directories: dict[str, str]
     host: str
     port: int | None
@@ -54,11 +54,11 @@ class WorkerSetup(msgspec.Struct, frozen=True, array_like=True):
 
     def import_as_parent(self) -> None:
         """Find modules where the parent does, and let programs that are started do so."""
-        sys.path[:] = self.sys_path
+        sys.path[:] = map(os.fsdecode, self.sys_path)
         if self.python_path is None:
             os.environ.pop("PYTHONPATH", None)
         else:
-            os.environ["PYTHONPATH"] = self.python_path
+            os.environb[b"PYTHONPATH"] = self.python_path
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(tuple[int, WorkerSetup])

@@ -64,8 +64,8 @@ class ProcessStarter:
         if self._transport == "unix":
             listen_at = PeerAddress(str(Path(directories[""]) / f"{peer}.sock"))
         return WorkerSetup(
-            import_path(),
-            os.environ.get("PYTHONPATH"),
+            [os.fsencode(entry) for entry in import_path()],
+            os.environb.get(b"PYTHONPATH"),
             directories,
             listen_at.host,
             listen_at.port,

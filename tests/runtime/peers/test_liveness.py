@@ -15,8 +15,9 @@ import pytest
 import aiomailbox as am
 from aiomailbox.runtime.held_loop import HeldLoop, look_at_loop
 from aiomailbox.runtime.peers import liveness
+from aiomailbox.runtime.peers.control import FrameBuffer
 from aiomailbox.runtime.peers.liveness import Heart, LivenessWatch
-from aiomailbox.runtime.peers.messages import Beat, Cancel, encode
+from aiomailbox.runtime.peers.messages import Beat, Cancel, decode_beat, encode
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
 
@@ -181,6 +182,81 @@ def test_the_operator_of_a_fused_chain_is_told_by_its_function(function: Any) ->
     assert (held.operator, held.uid) == ("slow", "slow-1")
     assert "slow" in held.task
     assert held.line == f"{__file__}:{hold.__code__.co_firstlineno + 2}"
+
+
+class Proxy:
+    """Like the proxies of web frameworks outside of a request."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("there is no request")
+
+    def hold(self, value: int) -> int:
+        return hold(value)
+
+
+def named(name: str) -> Any:
+    """A function of a file of that name."""
+    code = compile("def outer(value):\n    return inner(value)", name, "exec")
+    found: dict[str, Any] = {"inner": hold}
+    exec(code, found)
+    return found["outer"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda value: Proxy.hold(Proxy(), value),
+        named("long" * 20_000),
+        named("undecodable\udc80"),
+    ],
+    ids=["proxy", "long", "undecodable"],
+)
+def test_whatever_holds_a_loop_fits_into_a_sign_of_life(function: Any) -> None:
+    _HELD.clear()
+    _RELEASED.clear()
+    loops: list[asyncio.AbstractEventLoop] = []
+    stream = am.StreamExecutionEnvironment().from_collection([1]).map(function)
+    stream = stream.name("name" * 20_000).uid("uid" * 20_000)
+
+    async def collect() -> None:
+        loops.append(asyncio.get_running_loop())
+        await stream.collect()
+
+    thread = threading.Thread(target=lambda: am.run(collect()))
+    thread.start()
+    assert _HELD.wait(20)
+    assert thread.ident is not None
+    frame = encode(Beat(3.0, look_at_loop(loops[0], thread.ident)))
+    _RELEASED.set()
+    thread.join()
+    (body,) = FrameBuffer(64 * 1024).feed(frame)
+    held = decode_beat(body).held
+    assert held is not None
+    assert held.operator.startswith("namename")
+    assert held.line == f"{__file__}:{hold.__code__.co_firstlineno + 2}"
+    assert len(held.stack) > 3
+
+
+async def test_a_heart_beats_on_where_nobody_can_say_what_holds_the_loop(
+    monkeypatch: Any,
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("cannot be described")
+
+    monkeypatch.setattr(liveness, "look_at_loop", fail)
+    mine, theirs = socket.socketpair()
+    listener = Listener(mine, 0.5)
+    ended = threading.Event()
+    heart = Heart(theirs, ended.set)
+    # One that never turns.
+    loop = asyncio.new_event_loop()
+    heart.watch(loop)
+    await asyncio.sleep(1.5)
+    assert not listener.failed.done()
+    listener.watch.close()
+    assert ended.wait(20)
+    loop.close()
 
 
 @pytest.mark.parametrize("timeout_s", [2.9, 0, -1, float("nan")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -48,5 +49,19 @@ def test_a_module_that_shadows_another_one_in_the_parent_does_so_in_workers(
         )
     path = f"import sys; sys.path[1:1] = [{str(first)!r}, {str(second)!r}]\n"
     program = start(tmp_path, path + SCRIPT + TOTAL)
+    out, errors = program.communicate(timeout=150)
+    assert out.split() == ["loaded", "90"], errors
+
+
+def test_a_program_in_a_directory_whose_name_is_no_text(
+    traces: Any, tmp_path: Path
+) -> None:
+    here = tmp_path / os.fsdecode(b"na\xefve")
+    try:
+        here.mkdir()
+    except OSError:
+        pytest.skip("names have to be text here")
+    (here / "helper.py").write_text("def double(number):\n    return 2 * number\n")
+    program = start(here, SCRIPT + TOTAL)
     out, errors = program.communicate(timeout=150)
     assert out.split() == ["loaded", "90"], errors
