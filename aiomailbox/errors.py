@@ -7,6 +7,7 @@ outside went wrong (a task, a peer, a disk) and the restart strategy decides.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 
 
@@ -32,6 +33,19 @@ def safe_repr(error: object) -> str:
         return repr(error)
     except BaseException as broken:  # noqa: BLE001 -- the error itself must not be lost
         return f"<{type(error).__name__}.__repr__ raised {type(broken).__name__}>"
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an error; a user's type that takes none goes without.
+
+    Example:
+        >>> error = ValueError("bad")
+        >>> add_note(error, "in operator 'parse'")
+        >>> error.__notes__
+        ["in operator 'parse'"]
+    """
+    with suppress(BaseException):
+        BaseException.add_note(error, note)
 
 
 class AioMailboxError(Exception):

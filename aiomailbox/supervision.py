@@ -12,7 +12,16 @@ Concept:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+import gc
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
+from inspect import isasyncgen
 from types import FrameType
 from typing import Any, Final
 
@@ -21,13 +30,14 @@ import anyio
 __all__ = [
     "SupervisedTask",
     "close_by_force",
+    "end_tasks",
     "forget_cancellation",
     "frames_of",
     "outlast",
 ]
 
 # Flink interrupts every 30 s of the 180 s that a task has.
-_INTERRUPTS: Final = 6
+INTERRUPTS: Final = 6
 _GRACE_S: Final = 1.0
 # When time is up: enough for what does not really wait.
 _MOMENT_S: Final = 0.05
@@ -73,6 +83,7 @@ class SupervisedTask:
         on_late: Called when its time is up, before it is interrupted a last time.
 
     Attributes:
+        name: Of the asyncio task.
         task: The asyncio task, once it has started.
         error: What the work raised.
         is_late: Whether its time is up; it should do nothing more that takes time.
@@ -92,8 +103,8 @@ class SupervisedTask:
         self.error: BaseException | None = None
         self.is_late = False
         self.is_given_up = False
+        self.name = name
         self._work = work
-        self._name = name
         self._timeout_s = timeout_s
         self._grace_s = grace_s
         self._on_late = on_late
@@ -104,7 +115,7 @@ class SupervisedTask:
     def start(self) -> None:
         """Start the work; call it once."""
         loop = asyncio.get_running_loop()
-        self.task = loop.create_task(self._keep(), name=self._name)
+        self.task = loop.create_task(self._keep(), name=self.name)
         self.task.add_done_callback(self._on_done)
 
     def interrupt(self) -> None:
@@ -152,7 +163,7 @@ class SupervisedTask:
         self._cancel()
         loop = asyncio.get_running_loop()
         self._repetition = loop.call_later(
-            self._timeout_s / _INTERRUPTS, self._interrupt
+            self._timeout_s / INTERRUPTS, self._interrupt
         )
 
     def _expire(self) -> None:
@@ -175,8 +186,8 @@ class SupervisedTask:
             self.task.cancel()
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
-            # Before it began: otherwise what came has been kept.
+        if task.cancelled() and self.error is None:
+            # Before it began, or in the step in which it ended.
             self.error = asyncio.CancelledError()
             self._work.close()
         self._finish()
@@ -203,12 +214,14 @@ class Closing:
 
     Attributes:
         errors: What the steps raised, in order.
+        is_interrupted: Whether somebody cancelled who waits in `run_within`.
     """
 
     def __init__(
         self, steps: Iterator[Step], errors: list[BaseException] | None = None
     ) -> None:
         self.errors: list[BaseException] = [] if errors is None else errors
+        self.is_interrupted = False
         self._steps = steps
         self._runner: SupervisedTask | None = None
 
@@ -272,6 +285,7 @@ class Closing:
         try:
             await runner.outlast()
         except asyncio.CancelledError as error:
+            self.is_interrupted = True
             self.errors.append(error)
         await self.run_late(name)
 
@@ -283,6 +297,20 @@ class Closing:
         pending: Awaitable[None] | None = step()
         if pending is not None:
             await pending
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]], *, every_s: float) -> None:
+    """Cancel asyncio tasks until all have ended; what they raise is left to them.
+
+    Args:
+        tasks: They may have ended.
+        every_s: When to tell one again that swallowed its cancellation.
+    """
+    running = {task for task in tasks if not task.done()}
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=every_s)
 
 
 def close_by_force(task: asyncio.Task[Any]) -> None:
@@ -310,10 +338,21 @@ def frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
     while work is not None:
         frame = getattr(work, "cr_frame", None) or getattr(work, "ag_frame", None)
         if frame is None:
-            break
+            work = _generator_behind(work)
+            continue
         frames.append(frame)
         work = getattr(work, "cr_await", None) or getattr(work, "ag_await", None)
     return frames
+
+
+def _generator_behind(step: object) -> AsyncGenerator[Any, Any] | None:
+    """Return the asynchronous generator that somebody awaits a step of, if it is one."""
+    # No attribute of ``__anext__()`` or ``aclose()`` leads to it, and they have no type
+    # that could be asked for: only the garbage collector knows whose step it is.
+    if isinstance(step, asyncio.Future):
+        return None
+    generators = [one for one in gc.get_referents(step) if isasyncgen(one)]
+    return generators[0] if generators else None
 
 
 def forget_cancellation(task: asyncio.Task[Any] | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from typing import Any
+from typing import Any, Final
 
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.collection import (
@@ -24,8 +24,12 @@ from aiomailbox.operators import (
     StaticEnumerator,
 )
 from aiomailbox.records import RUN_LENGTH_MAX, ListRun
+from aiomailbox.supervision import end_tasks
 
 __all__ = ["AsyncIterableSource"]
+
+# A sixth of the time that a job has by default to end.
+_INTERRUPT_EVERY_S: Final = 5.0
 
 
 class AsyncIterableSource:
@@ -84,7 +88,7 @@ class AsyncIterableSource:
 
     def create_reader(self, context: ReaderContext) -> _AsyncReader:
         """Create a reader."""
-        return _AsyncReader(self._open, self._buffered_max)
+        return _AsyncReader(context, self._open, self._buffered_max)
 
     def _open(self, position: int) -> AsyncIterator[Any]:
         made = self._iterable.open(position)
@@ -105,9 +109,13 @@ class _AsyncReader:
     """Takes what the helper task has collected."""
 
     def __init__(
-        self, open_at: Callable[[int], AsyncIterator[Any]], buffered_max: int
+        self,
+        context: ReaderContext,
+        open_at: Callable[[int], AsyncIterator[Any]],
+        buffered_max: int,
     ) -> None:
         self.availability = Availability()
+        self._context = context
         self._open_at = open_at
         self._buffered_max = buffered_max
         self._room = Availability(available=True)
@@ -117,6 +125,7 @@ class _AsyncReader:
         self._is_started = False
         self._position = 0
         self._task: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._ended = False
         self._is_ending = False
         self._error: BaseException | None = None
@@ -170,24 +179,25 @@ class _AsyncReader:
         """Await no more elements; those that have come are still emitted, then it ends."""
         self._is_ending = True
         if self._task is not None:
-            self._task.cancel()
+            ending = end_tasks([self._task], every_s=_INTERRUPT_EVERY_S)
+            self._stopping = self._context.spawn(ending, name="async iterable stops")
         else:
             self._ended = True
             self.availability.set_available()
 
     def close(self) -> Pending:
-        """End the helper task, which closes the generator."""
-        task, self._task = self._task, None
+        """End the helper task, which closes the generator; its owner waits for it."""
         self._is_ending = True
         self._values.clear()
-        return None if task is None else _end(task)
+        if self._task is not None:
+            self._task.cancel()
+        return None
 
     def _start_task(self) -> None:
         if self._is_ending or self._task is not None:
             return
         if self._is_started and self._split is not None:
-            loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._collect(), name="async iterable")
+            self._task = self._context.spawn(self._collect(), name="async iterable")
             self._task.add_done_callback(self._on_collected)
 
     def _on_collected(self, task: asyncio.Task[None]) -> None:
@@ -221,14 +231,9 @@ class _AsyncReader:
             self._values.append(value)
             if not self.availability.available:
                 self.availability.set_available()
+            if self._is_ending:
+                # It caught its cancellation, and has given what it had.
+                return
             if len(self._values) >= self._buffered_max:
                 self._room.reset()
                 await self._room.wait()
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled():
-        # Whatever closing the generator raised was kept for a poll that never comes.
-        task.exception()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from aiomailbox.errors import MailboxClosedError, StopTask, safe_str
+from aiomailbox.errors import MailboxClosedError, StopTask, add_note, safe_str
 from aiomailbox.mailbox.mail import MAX_PRIORITY, Mail, MailOptions
 from aiomailbox.mailbox.ownership import current_task_or_none
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
@@ -30,8 +30,8 @@ def control_mail(function: Callable[..., object], *args: object, what: str) -> M
 def attach_later_error(first: BaseException, later: BaseException) -> BaseException:
     """Return ``first`` with a note about ``later``: the first error wins."""
     if later is not first:
-        first.add_note(
-            f"afterwards also failed: {type(later).__name__}: {safe_str(later)}"
+        add_note(
+            first, f"afterwards also failed: {type(later).__name__}: {safe_str(later)}"
         )
     return first
 

@@ -60,9 +60,14 @@ from aiomailbox.operators.core.contract import (
     then,
 )
 from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.hooks import is_foreign, naming_hook, owner_of
+from aiomailbox.operators.core.hooks import (
+    call_hook,
+    is_foreign,
+    naming_hook,
+    owner_of,
+)
 from aiomailbox.operators.core.input_selection import InputSelectable, InputSelection
-from aiomailbox.operators.core.locate import user_location, users_line
+from aiomailbox.operators.core.locate import is_users, user_location, users_line
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.on_error import (
     USER_ERRORS,
@@ -285,6 +290,7 @@ __all__ = [
     "WithLatestOperator",
     "aggregates",
     "awaited",
+    "call_hook",
     "callable_kind",
     "can_merge",
     "check_aggregate",
@@ -313,6 +319,7 @@ __all__ = [
     "is_closing",
     "is_commutative",
     "is_foreign",
+    "is_users",
     "last",
     "max_",
     "mean",

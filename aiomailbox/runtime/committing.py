@@ -11,7 +11,13 @@ from typing import Any, Final
 
 from aiomailbox.graph import JobGraph, Node
 from aiomailbox.ids import OperatorId
-from aiomailbox.operators import Committer, CommitterContext, Pending, naming_hook
+from aiomailbox.operators import (
+    Committer,
+    CommitterContext,
+    Pending,
+    call_hook,
+    naming_hook,
+)
 from aiomailbox.policies import Retry
 from aiomailbox.runtime.services import JobServices
 
@@ -29,10 +35,13 @@ class _Entry:
     committer: Committer
 
     async def call(self, hook: str, call: Callable[[], Pending]) -> None:
-        with naming_hook(hook, self.context.operator_name, self.context.uid):
-            pending = call()
-            if pending is not None:
+        operator, uid = self.context.operator_name, self.context.uid
+        pending = call_hook(hook, operator, uid, call)
+        if pending is not None:
+            with naming_hook(hook, operator, uid):
                 await pending
+                # Where it cancelled the task that runs it, that arrives here.
+                await asyncio.sleep(0)
 
 
 class JobCommitters:
@@ -148,6 +157,6 @@ def _entry(graph: JobGraph, node: Node, services: JobServices) -> _Entry | None:
         commits_at_checkpoints=services.commits_at_checkpoints,
         is_resumable=services.is_resumable,
     )
-    with naming_hook("create_committer", item.name, item.uid):
-        committer = item.sink.create_committer(context)
+    create = item.sink.create_committer
+    committer = call_hook("create_committer", item.name, item.uid, create, context)
     return None if committer is None else _Entry(node.operator_id, context, committer)

@@ -6,6 +6,7 @@ from aiomailbox.errors import (
     RemoteFailureError,
     RemoteTaskError,
     TransportError,
+    add_note,
     safe_repr,
 )
 
@@ -41,12 +42,12 @@ class FirstError:
         first = self.error
         if first is None or (_is_echo(first) and not _is_echo(error)):
             if note is not None:
-                error.add_note(note)
+                add_note(error, note)
             self.error = error
             if first is not None:
-                error.add_note(f"also: {safe_repr(first)}")
+                add_note(error, f"also: {safe_repr(first)}")
         elif error is not first:
-            first.add_note(f"later error: {safe_repr(error)}")
+            add_note(first, f"later error: {safe_repr(error)}")
 
 
 def _is_echo(error: BaseException) -> bool:

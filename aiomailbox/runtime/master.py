@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,7 +37,7 @@ from aiomailbox.supervision import (
     frames_of,
     outlast,
 )
-from aiomailbox.task import StreamTask, place_of
+from aiomailbox.task import StreamTask, failure_of, place_of
 
 # The host has deadlines of its own, which end processes.
 _RELEASE_S: Final = 60.0
@@ -253,7 +252,7 @@ class JobMaster:
         release = self._part(self._host.release(), what, _RELEASE_S)
         await self._supervise(release, release.limit)
         for error in errors:
-            self._fail(error)
+            self._fail_unless_wanted(error, is_interrupted=closing.is_interrupted)
         self._ended_s = self.services.clock.monotonic()
         for target in (JobState.FINISHED, JobState.CANCELED, JobState.FAILED):
             if self.lifecycle.advance(target):
@@ -292,16 +291,28 @@ class JobMaster:
         self, part: SupervisedTask, on_interrupt: Callable[[], None]
     ) -> None:
         """Run a part to its end; what it raises fails the job."""
+        is_interrupted = False
         part.start()
-        with suppress(asyncio.CancelledError):
+        try:
             await part.outlast(on_interrupt)
+        except asyncio.CancelledError:
+            is_interrupted = True
         if part.error is not None and not part.is_late:
-            self._fail(part.error)
+            self._fail_unless_wanted(part.error, is_interrupted=is_interrupted)
+
+    def _fail_unless_wanted(
+        self, error: BaseException, *, is_interrupted: bool
+    ) -> None:
+        """Keep an error; a cancellation that nobody asked for is the user's code's own."""
+        is_wanted = is_interrupted or self.lifecycle.is_cancelling
+        if isinstance(error, asyncio.CancelledError) and not is_wanted:
+            error = failure_of(error, f"job {self.graph.name!r}")
+        self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """Keep the first error, and end what runs."""
         if isinstance(error, asyncio.CancelledError):
-            # Not a function's own, which would be named: the loop goes down.
+            # Not the user's code's own: the loop goes down.
             self._is_committing = False
             self.cancel()
         elif self._attempt is not None:

@@ -3,7 +3,7 @@
 from aiomailbox.task.chain import OperatorChain
 from aiomailbox.task.environment import TaskCheckpointing, TaskEnvironment
 from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
-from aiomailbox.task.place import place_of
+from aiomailbox.task.place import failure_of, place_of
 from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
 from aiomailbox.task.snapshot import Prepared, TaskSnapshot
 from aiomailbox.task.stream_task import StreamTask
@@ -20,5 +20,6 @@ __all__ = [
     "TaskPlan",
     "TaskSnapshot",
     "TaskState",
+    "failure_of",
     "place_of",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from aiomailbox.supervision import close_by_force
+from aiomailbox.supervision import INTERRUPTS, close_by_force, end_tasks
 
 
 class HelperTasks:
@@ -15,12 +15,16 @@ class HelperTasks:
 
     Args:
         on_failure: Told when one fails.
+        timeout_s: How long those that are told to end may take.
     """
 
-    __slots__ = ("_closing", "_on_failure", "_tasks")
+    __slots__ = ("_closing", "_every_s", "_on_failure", "_tasks")
 
-    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, on_failure: Callable[[BaseException], None], timeout_s: float = 30.0
+    ) -> None:
         self._on_failure = on_failure
+        self._every_s = timeout_s / INTERRUPTS
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -38,17 +42,13 @@ class HelperTasks:
         """Those that have not ended."""
         return [task for task in self._tasks if not task.done()]
 
-    def cancel(self) -> None:
-        """Cancel what still runs, and tell of no failure any more."""
-        self._closing = True
-        for task in self._tasks:
-            task.cancel()
-
     async def close(self) -> None:
-        """Cancel what still runs and wait for it."""
-        self.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        """Cancel what still runs, again and again, and wait for it.
+
+        When time is up somebody else ends this, and what is left: see `end_by_force`.
+        """
+        self._closing = True
+        await end_tasks(self._tasks, every_s=self._every_s)
 
     def end_by_force(self) -> None:
         """End what does not heed its cancellation; for when time is up."""

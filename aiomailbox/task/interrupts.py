@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.errors import safe_repr
+from aiomailbox.errors import add_note, safe_repr
 
 
 def first_of(
@@ -22,5 +22,5 @@ def first_of(
     """
     if first is None or later is None or later is first:
         return later if first is None else first
-    first.add_note(f"{occasion}: {safe_repr(later)}")
+    add_note(first, f"{occasion}: {safe_repr(later)}")
     return first

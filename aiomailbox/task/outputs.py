@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from aiomailbox.availability import Availability, when_all_available
-from aiomailbox.errors import AioMailboxError, UserFunctionError
+from aiomailbox.errors import AioMailboxError, UserFunctionError, add_note
 from aiomailbox.exchange import RecordWriter
 from aiomailbox.metrics import Counter
 from aiomailbox.operators import (
@@ -132,7 +132,7 @@ class WriterOutput:
         try:
             self._write(run)
         except AioMailboxError as error:
-            error.add_note(f"in {self._partitioner_name}")
+            add_note(error, f"in {self._partitioner_name}")
             raise
         except USER_ERRORS as error:
             name = self._partitioner_name

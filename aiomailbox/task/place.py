@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Iterable
 from traceback import StackSummary
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
-from aiomailbox.errors import MailFailedError, UserFunctionError
-from aiomailbox.operators import owner_of, users_line
+from aiomailbox.errors import MailFailedError, UserFunctionError, add_note, safe_repr
+from aiomailbox.operators import is_foreign, is_users, owner_of, users_line
+from aiomailbox.supervision import frames_of
 from aiomailbox.task.chain import Link
 
-__all__ = ["name_place", "place_of"]
+__all__ = ["failure_of", "name_place", "place_of", "places_of"]
 
 _AS_THEY_ARE: Final = (Exception, KeyboardInterrupt, SystemExit)
 
@@ -26,7 +28,7 @@ def place_of(frames: Iterable[FrameType], otherwise: str) -> str:
         frames: Outermost first.
         otherwise: Which operators it may be, if the frames do not tell.
     """
-    stack = [(frame, frame.f_lineno) for frame in frames]
+    stack = _lines_of(frames)
     if not stack:
         return ""
     links = [frame.f_locals.get("link") for frame, _ in stack]
@@ -35,6 +37,43 @@ def place_of(frames: Iterable[FrameType], otherwise: str) -> str:
     if owner is None and contexts:
         owner = contexts[-1].operator_name, contexts[-1].uid
     return f"in operator {_named(owner) if owner else otherwise} at {_line(stack)}"
+
+
+def places_of(tasks: Iterable[asyncio.Task[Any]], otherwise: str) -> str:
+    """Return where suspended asyncio tasks stand; see `place_of`.
+
+    One that only waits, on no line of the user's, is left out if another one is there.
+    """
+    stacks = [frames for task in tasks if (frames := frames_of(task))]
+    own = [stack for stack in stacks if is_users(_line(_lines_of(stack)))]
+    return "; ".join(place_of(stack, otherwise) for stack in own or stacks)
+
+
+def failure_of(error: BaseException, what: str) -> BaseException:
+    """Return the failure that an error is which ended something; never raises.
+
+    It names operator and line where they can be found, and is no cancellation: whoever
+    asks knows that nobody wanted the end.
+
+    Args:
+        error: It may be a cancellation: of something awaited, or of the task by its own
+            code.
+        what: What ended.
+    """
+    if isinstance(error, asyncio.CancelledError) and error.__cause__ is not None:
+        # A hook of the user's, which is named there.
+        return error.__cause__
+    failure = MailFailedError(what, error) if is_foreign(error) else error
+    if failure is not error:
+        failure.__cause__ = error
+    try:
+        failure = name_place(failure)
+    except BaseException as fault:  # noqa: BLE001 -- the error itself must not be lost
+        add_note(failure, f"its place was not found: {safe_repr(fault)}")
+    if isinstance(failure, asyncio.CancelledError):
+        failure = MailFailedError(what, error)
+        failure.__cause__ = error
+    return failure
 
 
 def name_place(error: BaseException) -> BaseException:
@@ -54,11 +93,15 @@ def name_place(error: BaseException) -> BaseException:
     if owner is None:
         return error
     if cause is error and isinstance(error, _AS_THEY_ARE):
-        error.add_note(f"in operator {_named(owner)} at {_line(stack)}")
+        add_note(error, f"in operator {_named(owner)} at {_line(stack)}")
         return error
     named = UserFunctionError(*owner, _line(stack), cause)
     named.__cause__ = cause
     return named
+
+
+def _lines_of(frames: Iterable[FrameType]) -> _Stack:
+    return [(frame, frame.f_lineno) for frame in frames]
 
 
 def _named(owner: tuple[str, str | None]) -> str:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import CancelTimeoutError, MailFailedError, StopTask
+from aiomailbox.errors import CancelTimeoutError, StopTask
 from aiomailbox.exchange import RecordWriter
 from aiomailbox.mailbox import (
     MailboxController,
@@ -29,14 +29,14 @@ from aiomailbox.mailbox import (
 from aiomailbox.metrics import MetricValue
 from aiomailbox.operators import InputStatus, Pending, SourceOperator, is_foreign
 from aiomailbox.records import CheckpointBarrier, StopMode
-from aiomailbox.supervision import Closing, SupervisedTask, frames_of
+from aiomailbox.supervision import Closing, SupervisedTask
 from aiomailbox.task.chain import OperatorChain
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.task.interrupts import first_of
 from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
 from aiomailbox.task.outputs import all_of
-from aiomailbox.task.place import name_place, place_of
+from aiomailbox.task.place import failure_of, places_of
 from aiomailbox.task.plan import TaskPlan
 from aiomailbox.task.processing_time import SystemProcessingTimeService
 from aiomailbox.task.processors import InputProcessor, create_processor
@@ -83,7 +83,7 @@ class StreamTask:
         self._restored = restored
         self._timers = SystemProcessingTimeService(environment.clock)
         self._output = all_of([writer.availability for writer in plan.writers])
-        self._helpers = HelperTasks(self.fail)
+        self._helpers = HelperTasks(self.fail, environment.cancel_timeout_s)
         self._input: InputProcessor | None = None
         self._checkpoints: TaskCheckpoints | None = None
         self._runner: SupervisedTask | None = None
@@ -425,10 +425,10 @@ class StreamTask:
             ended and (self._interrupted or self.lifecycle.is_cancelling)
         ):
             return None
-        if is_foreign(error):
-            foreign, error = error, MailFailedError(self.name, error)
-            error.__cause__ = foreign
-        return name_place(error)
+        if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
+            # Its own code's, or the loop goes down: that is known at the end.
+            return error
+        return failure_of(error, self.name)
 
     def _steps_of_closing(self) -> Iterator[Callable[[], Pending]]:
         yield self._close_timers
@@ -461,7 +461,7 @@ class StreamTask:
         operators = " or ".join(
             f"{one.name!r} (uid {one.uid!r})" for one in self.plan.operators
         )
-        places = "; ".join(place_of(frames_of(task), operators) for task in tasks)
+        places = places_of(tasks, operators)
         timeout_s = self.environment.cancel_timeout_s
         self._closing.errors.append(
             CancelTimeoutError(f"{what} task {self.name!r}", timeout_s, places)
@@ -481,6 +481,9 @@ class StreamTask:
         error = first_of(self._failure, self._error, "later")
         for later in [*self._closing.errors, self._failure]:
             error = first_of(error, later, "cleaning up failed too")
+        if interrupt is None and isinstance(error, asyncio.CancelledError):
+            # Nobody wanted it.
+            error = failure_of(error, self.name)
         for writer in self.plan.writers:
             try:
                 self._end_output(writer, error)

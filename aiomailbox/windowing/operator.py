@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aiomailbox.errors import IllegalStateError, TimestampError
+from aiomailbox.errors import IllegalStateError, TimestampError, add_note
 from aiomailbox.eventtime import InternalTimerService, Timer
 from aiomailbox.operators import (
     USER_ERRORS,
@@ -297,7 +297,7 @@ class WindowOperator(StatefulOperator):
     ) -> None:
         """Undo what a record has changed, and do with it what ``on_error`` says."""
         if isinstance(error, (TimestampError, IllegalStateError)):
-            error.add_note(f"in operator {self.context.operator_name!r}")
+            add_note(error, f"in operator {self.context.operator_name!r}")
             raise error
         self._due.clear()
         if self._log is not None:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Iterator, Mapping
 from operator import length_hint
 from typing import Any
 
-from aiomailbox.errors import TimestampError
+from aiomailbox.errors import TimestampError, add_note
 from aiomailbox.operators import (
     USER_ERRORS,
     Collector,
@@ -93,7 +93,7 @@ class AggregateWindowsOperator(StatefulOperator):
                 self._add_all(keys, remaining, times)
                 break
             except TimestampError as error:
-                error.add_note(f"in operator {self.context.operator_name!r}")
+                add_note(error, f"in operator {self.context.operator_name!r}")
                 raise
             except USER_ERRORS as error:
                 index = len(values) - length_hint(remaining) - 1

@@ -373,6 +373,101 @@ async def test_who_cancels_the_task_of_an_iterable_fails_the_job(env: Env) -> No
         async with env.start() as job:
             await asyncio.sleep(1)
             for task in asyncio.all_tasks():
-                if task.get_name() == "async iterable":
+                if task.get_name().endswith("/async iterable"):
                     task.cancel()
             await asyncio.wait_for(job.result(), 100)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "stop"])
+async def test_a_generator_that_never_gives_way_is_left_behind_and_named(
+    env: Env, assert_nothing_left: NothingLeft, verb: str
+) -> None:
+    async def stubborn() -> AsyncIterator[int]:
+        while True:
+            try:
+                await asyncio.sleep(10**6)
+                yield 1
+            except BaseException:
+                continue
+
+    line = stubborn.__code__.co_firstlineno + 3
+    stream = env.from_async_iterable(stubborn, name="stubborn")
+    stream.sink_to(lambda n: None)
+    with pytest.raises(am.JobFailedError) as caught:
+        async with env.start() as job:
+            await asyncio.sleep(1)
+            if verb == "stop":
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(job.stop(), 100)
+            start = asyncio.get_running_loop().time()
+            await job.cancel()
+    assert asyncio.get_running_loop().time() - start < 32
+    places = str(caught.value).partition("it stood ")[2]
+    assert places == f"in operator 'stubborn' (uid None) at {__file__}:{line}"
+    assert_nothing_left()
+
+
+class _NoNotesError(ValueError):
+    def add_note(self, note: str) -> None:
+        raise SystemExit(note)
+
+
+class _OwnNotesError(ValueError):
+    @property
+    def __notes__(self) -> Any:
+        raise SystemExit
+
+
+class _Unlucky:
+    """Something of the user's whose frames are looked at for operators."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise SystemExit
+
+    def map(self, number: int) -> int:
+        raise KeyboardInterrupt if number else ValueError(number)
+
+
+@pytest.mark.parametrize("moment", ["map", "open", "close"])
+@pytest.mark.parametrize("kind", [_NoNotesError, _OwnNotesError])
+async def test_an_error_that_takes_no_notes_ends_the_job_all_the_same(
+    env: Env, assert_nothing_left: NothingLeft, kind: Any, moment: str
+) -> None:
+    class Failing(am.ProcessFunction):
+        def open(self, context: Any) -> None:
+            self.fail("open")
+
+        def process_element(self, value: int, context: Any, out: Any) -> None:
+            self.fail("map")
+
+        def close(self) -> None:
+            self.fail("close")
+
+        def fail(self, at: str) -> None:
+            if at in {moment, "close"}:
+                raise kind(at)
+
+    stream = env.from_collection([1]).process(Failing())
+    stream.sink_to(lambda n: None)
+    with pytest.raises(am.JobFailedError, match=moment):
+        await asyncio.wait_for(env.execute(), 100)
+    assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_looking_for_the_operator_of_an_error_never_keeps_the_task_from_its_end(
+    env: Env, assert_nothing_left: NothingLeft, number: int
+) -> None:
+    env.from_collection([number]).map(_Unlucky().map).sink_to(lambda n: None)
+    ended = []
+
+    async def run() -> None:
+        try:
+            async with asyncio.timeout(100):
+                await env.execute()
+        except BaseException as error:
+            ended.append(type(error))
+
+    await asyncio.ensure_future(run())
+    assert ended == [KeyboardInterrupt if number else am.JobFailedError]
+    assert_nothing_left()

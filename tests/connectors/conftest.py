@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import InputStatus
+from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.testing import ManualClock
 
 
@@ -31,9 +33,15 @@ class FakeReaderContext:
         self.metrics = MetricGroup("reader")
         self.log = Log()
         self.requested = 0
+        self.helpers = HelperTasks(lambda error: None)
+        self.operator_name = "source"
+        self.uid = None
 
     def request_split(self) -> None:
         self.requested += 1
+
+    def spawn(self, work: Any, *, name: str) -> asyncio.Task[None]:
+        return self.helpers.spawn(work, name=name)
 
 
 class FakeSplitOutput:
@@ -133,6 +141,8 @@ class Driven:
             pending = reader.close()
             if pending is not None:
                 await pending
+        for context in self.contexts:
+            await context.helpers.close()
 
 
 @pytest.fixture

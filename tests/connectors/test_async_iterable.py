@@ -149,3 +149,49 @@ async def test_a_reader_stays_available_while_something_is_held(drive: Any) -> N
         assert driven.reader.availability.available
         assert len(driven.output.values) == 3 - left
     await driven.close()
+
+
+async def test_a_generator_that_swallows_its_cancellation_is_told_again(
+    drive: Any,
+) -> None:
+    swallowed = []
+
+    async def stubborn() -> AsyncIterator[int]:
+        while len(swallowed) < 3:
+            try:
+                await asyncio.sleep(10**6)
+            except asyncio.CancelledError as error:
+                swallowed.append(error)
+        yield 1
+
+    driven = drive(AsyncIterableSource(stubborn))
+    await asyncio.sleep(1)
+    await driven.close()
+    assert len(swallowed) == 3
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_what_a_stopped_generator_still_gives_is_its_last_element(
+    drive: Any,
+) -> None:
+    closed = []
+
+    async def stubborn() -> AsyncIterator[int]:
+        number = 0
+        try:
+            while True:
+                try:
+                    await asyncio.sleep(1)
+                except asyncio.CancelledError:
+                    number = 100
+                yield number
+                number += 1
+        finally:
+            closed.append(number)
+
+    driven = drive(AsyncIterableSource(stubborn))
+    await driven.read(runs_max=2)
+    driven.reader.stop()
+    assert await driven.read() == [0, 1, 100]
+    assert closed == [100]
+    await driven.close()

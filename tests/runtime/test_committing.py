@@ -418,3 +418,59 @@ async def test_committers_hear_of_a_checkpoint_only_what_is_theirs(
         ("second", "end", True),
     ]
     job.services.release()
+
+
+OWN_CANCELS = ["create_committer", "begin", "create_writer", "flush", "commit", "end"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("hook", OWN_CANCELS)
+async def test_a_hook_that_cancels_the_asyncio_task_it_runs_in_fails_the_job(
+    bench: Any, hook: str, is_async: bool
+) -> None:
+    if is_async and hook.startswith("create"):
+        pytest.skip("it is not awaited")
+
+    def reach(name: str) -> Any:
+        if name == hook and not is_async:
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+        return later() if name == hook and is_async else None
+
+    async def later() -> None:
+        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        await asyncio.sleep(0)
+
+    class Hooks:
+        def create_committer(self, context: Any) -> Any:
+            reach("create_committer")
+            return self
+
+        def create_writer(self, context: Any) -> Any:
+            reach("create_writer")
+            return self
+
+        def begin(self, *, restored: bool) -> Any:
+            return reach("begin")
+
+        def commit(self, prepared: Any, *, checkpoint_id: int, is_final: bool) -> Any:
+            return reach("commit")
+
+        def end(self, *, succeeded: bool) -> Any:
+            return reach("end")
+
+        def write_run(self, run: Any) -> None:
+            pass
+
+        def flush(self, *, end_of_input: bool) -> Any:
+            return reach("flush")
+
+        def prepare_commit(self) -> list[Any]:
+            return []
+
+        def close(self) -> None:
+            pass
+
+    job = bench.deploy(bench.sink(bench.source([1]), Hooks(), "odd"))
+    with pytest.raises(JobFailedError, match=r"operator 'odd'.*CancelledError"):
+        await job.wait()
+    assert job.state is JobState.FAILED

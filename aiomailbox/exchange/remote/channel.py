@@ -20,6 +20,7 @@ from aiomailbox.errors import (
     PartitionNotFoundError,
     RemoteFailureError,
     StopTask,
+    add_note,
     safe_str,
 )
 from aiomailbox.exchange.core.buffer import ObjectBuffer
@@ -319,8 +320,8 @@ class RemoteInputChannel(InputChannel):
         except BaseException as error:
             # What was read of the buffer is lost, so nothing after it makes sense.
             self._deserializer.clear()
-            error.add_note(
-                f"in what arrived from {self.partition_id} at {self.address}"
+            add_note(
+                error, f"in what arrived from {self.partition_id} at {self.address}"
             )
             if self.error is None:
                 self.error = error

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from aiomailbox.operators.async_io.entry import Call, Worker
 from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.supervision import end_tasks
 
 __all__ = ["WorkerPool"]
+
+_INTERRUPT_EVERY_S: Final = 1.0
 
 
 class WorkerPool:
@@ -77,12 +81,7 @@ class WorkerPool:
         self.closing = True
         self._todo.clear()
         tasks = [worker.task for worker in self._workers]
-        while tasks:
-            for task in tasks:
-                task.cancel()
-            # A function that swallows its cancellation is told again.
-            _, running = await asyncio.wait(tasks, timeout=1.0)
-            tasks = list(running)
+        await end_tasks(tasks, every_s=_INTERRUPT_EVERY_S)
 
     def _wake_one(self) -> None:
         if self._idle:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from aiomailbox.errors import TimestampError
+from aiomailbox.errors import TimestampError, add_note
 from aiomailbox.eventtime import (
     RelativeClock,
     TimerHandle,
@@ -50,7 +50,7 @@ def assign_timestamps(
         return run.with_timestamps(assigner.assign(run))
     except TimestampError as error:
         context = operator.context
-        error.add_note(f"in operator {context.operator_name!r} (uid {context.uid!r})")
+        add_note(error, f"in operator {context.operator_name!r} (uid {context.uid!r})")
         raise
     except USER_ERRORS as error:
         raise operator.user_error(error) from error

@@ -10,6 +10,7 @@ from aiomailbox.errors import (
     RecordMutatedError,
     StopTask,
     UserFunctionError,
+    add_note,
     safe_str,
 )
 from aiomailbox.operators.core.callables import describe, shortened
@@ -113,7 +114,7 @@ class RecordFailures:
             UserFunctionError: From ``error``, unless that is one.
         """
         failure = self.user_error(error)
-        failure.add_note(note)
+        add_note(failure, note)
         if failure is error:
             raise failure
         raise failure from error

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
-from aiomailbox.errors import AioMailboxError, UserFunctionError
+from aiomailbox.errors import AioMailboxError, UserFunctionError, add_note
+from aiomailbox.operators.core.callables import describe
 from aiomailbox.operators.core.locate import is_own_line, user_location
 
 
@@ -34,29 +37,57 @@ def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
 
     Raises:
         UserFunctionError: From whatever the user's code raises, also from a
-            cancellation that is not the running task's own; but what ends the process
-            is raised as it is.
+            cancellation that is not the running task's own. One that is its own is
+            raised with such an error as its cause, and what ends the process as it is.
     """
     place = f"in {hook}() of operator {operator!r} (uid {uid!r})"
     try:
         yield
     except AioMailboxError as error:
         location = user_location(error)
-        error.add_note(place if is_own_line(location) else f"{place} at {location}")
+        add_note(error, place if is_own_line(location) else f"{place} at {location}")
         raise
     except (KeyboardInterrupt, SystemExit) as error:
-        error.add_note(f"{place} at {user_location(error)}")
+        add_note(error, f"{place} at {user_location(error)}")
         raise
     except BaseException as error:
-        if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
-            raise
         owner = owner_of(frame for frame, _ in traceback.walk_tb(error.__traceback__))
         if owner is not None:
             operator, uid = owner
         location = user_location(error)
         failure = UserFunctionError(operator, uid, location, error)
-        failure.add_note(place)
+        add_note(failure, place)
+        if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
+            # Whoever did not want this finds there whose it was.
+            error.__cause__ = error.__cause__ or failure
+            raise
         raise failure from error
+
+
+def call_hook(
+    hook: str, operator: str, uid: str | None, call: Callable[..., Any], *args: Any
+) -> Any:
+    """Call a hook of the user's, and name operator, uid and hook in what it raises.
+
+    What it awaits is left to the caller; see `naming_hook`, also for the arguments.
+
+    Raises:
+        UserFunctionError: From whatever it raises.
+        asyncio.CancelledError: If it cancels the asyncio task that it runs in, at once
+            and not where that next waits. The cause names it.
+    """
+    task: asyncio.Task[object] | None = asyncio.current_task()
+    cancels = 0 if task is None else task.cancelling()
+    with naming_hook(hook, operator, uid):
+        result = call(*args)
+    if task is None or task.cancelling() <= cancels:
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+    cancelled = asyncio.CancelledError("it cancelled the task that runs it")
+    failure = UserFunctionError(operator, uid, describe(call), cancelled)
+    add_note(failure, f"in {hook}() of operator {operator!r} (uid {uid!r})")
+    raise cancelled from failure
 
 
 def owner_of(frames: Iterable[FrameType]) -> tuple[str, str | None] | None:
@@ -69,7 +100,7 @@ def owner_of(frames: Iterable[FrameType]) -> tuple[str, str | None] | None:
     for frame in frames:
         owner = frame.f_locals.get("self")
         # A user's attribute may do anything.
-        with suppress(Exception):
+        with suppress(BaseException):
             # What works for an operator knows it by what takes its failed records.
             for holder in (getattr(owner, "_failures", None), owner):
                 for name in ("_context", "context"):

@@ -68,6 +68,15 @@ def users_line(frames: Sequence[traceback.FrameSummary]) -> str:
     return "unknown"
 
 
+def is_users(location: str) -> bool:
+    """Say whether a location is the user's, and not of a library or aiomailbox itself."""
+    return not (
+        is_own_line(location)
+        or "site-packages" in location
+        or location.startswith(_STANDARD_LIBRARY)
+    )
+
+
 def is_own_line(location: str) -> bool:
     """Say whether a location is in aiomailbox itself, or not known: of no use to users.
 

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ClassVar, Final
 
-from aiomailbox.errors import RecordMutatedError
+from aiomailbox.errors import RecordMutatedError, add_note
 
 __all__ = ["MutationCheck", "difference", "structure"]
 
@@ -297,5 +297,5 @@ class MutationCheck:
             kind, change = type(value).__name__, difference(before, after)
             error = RecordMutatedError(self._operator, self._uid, kind, change)
             for other in others:
-                error.add_note(f"operator {other!r} had it at the same time")
+                add_note(error, f"operator {other!r} had it at the same time")
             raise error

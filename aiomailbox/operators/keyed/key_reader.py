@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, Final, NoReturn
 
-from aiomailbox.errors import KeyTypeError, RecordTypeError
+from aiomailbox.errors import KeyTypeError, RecordTypeError, add_note
 from aiomailbox.keygroups import KeyGroupAssigner
 from aiomailbox.operators.core.callables import describe, refuse_coroutine
 from aiomailbox.operators.core.contract import Operator
@@ -115,7 +115,7 @@ class KeyReader:
                     return map_all(key.getter(values[0]), values)
             return [key(value) for value in values]
         except RecordTypeError as error:
-            error.add_note(f"in operator {self._operator.context.operator_name!r}")
+            add_note(error, f"in operator {self._operator.context.operator_name!r}")
             raise
         except USER_ERRORS as error:
             raise self._operator.user_error(error) from error

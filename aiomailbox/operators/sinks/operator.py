@@ -10,7 +10,7 @@ from typing import Any
 from aiomailbox.errors import RecordsRefusedError
 from aiomailbox.operators.core.contract import Operator, Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.hooks import naming_hook
+from aiomailbox.operators.core.hooks import call_hook, naming_hook
 from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
 from aiomailbox.operators.sinks.sink import Sink, SinkWriter
 from aiomailbox.records import Run
@@ -177,8 +177,8 @@ class SinkOperator(Operator):
             await pending
 
     def _call(self, hook: str, call: Callable[..., Any], *args: Any) -> Any:
-        with self._naming(hook):
-            return call(*args)
+        context = self.context
+        return call_hook(hook, context.operator_name, context.uid, call, *args)
 
     def _naming(self, hook: str) -> AbstractContextManager[None]:
         context = self.context

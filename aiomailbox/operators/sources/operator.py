@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -32,12 +33,15 @@ from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
 class OperatorReaderContext:
     """What a reader may use of its task; see `ReaderContext`."""
 
+    operator_name: str
+    uid: str | None
     subtask_index: int
     parallelism: int
     clock: Clock
     metrics: MetricGroup
     log: Any
     request_split: Callable[[], None]
+    spawn: Callable[..., asyncio.Task[None]]
 
 
 class SourceMode(Enum):
@@ -170,12 +174,15 @@ class SourceOperator(Operator):
             self._strategy, self._ticks.clock, self._records_max
         )
         for_reader = OperatorReaderContext(
+            context.operator_name,
+            context.uid,
             context.subtask_index,
             context.parallelism,
             context.clock,
             context.metrics,
             context.log,
             self._request_split,
+            context.spawn,
         )
         with self._naming("create_reader"):
             self._reader = self.source.create_reader(for_reader)

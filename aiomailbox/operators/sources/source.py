@@ -6,6 +6,8 @@ Concept:
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -78,8 +80,17 @@ class ReaderOutput(SplitOutput, Protocol):
 
 
 class ReaderContext(Protocol):
-    """What a reader may use of its task."""
+    """What a reader may use of its task.
 
+    Attributes:
+        operator_name: The source's name.
+        uid: The source's uid as the user gave it, or None.
+        subtask_index: From 0.
+        parallelism: Readers of this source.
+    """
+
+    operator_name: str
+    uid: str | None
     subtask_index: int
     parallelism: int
     clock: Clock
@@ -88,6 +99,15 @@ class ReaderContext(Protocol):
 
     def request_split(self) -> None:
         """Ask the enumerator for another split."""
+        ...
+
+    def spawn(
+        self, work: Coroutine[Any, Any, None], *, name: str
+    ) -> asyncio.Task[None]:
+        """Start a coroutine that belongs to the reader's task.
+
+        It is cancelled and awaited when the task ends; if it fails the task fails.
+        """
         ...
 
 

@@ -9,6 +9,7 @@ from aiomailbox.errors import (
     RemoteFailureError,
     RemoteTaskError,
     TransportError,
+    add_note,
     safe_str,
 )
 from aiomailbox.runtime.peers.messages import ErrorText
@@ -45,9 +46,9 @@ def error_from_text(worker: str, text: ErrorText) -> RemoteTaskError:
         worker, text.kind, text.text, text.traceback, is_echo=text.is_echo
     )
     for note in text.notes:
-        error.add_note(note)
+        add_note(error, note)
     if text.traceback:
-        error.add_note(f"Traceback of {worker}:\n{text.traceback}")
+        add_note(error, f"Traceback of {worker}:\n{text.traceback}")
     return error
 
 
