@@ -37,10 +37,12 @@ def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:
     names: set[str] = set()
     hidden = False
     for item in _reachable(function):
-        if isinstance(item, StateDescriptor):
+        # Not isinstance(): it asks the object, which is the user's and may fail.
+        kind = type(item)
+        if issubclass(kind, StateDescriptor):
             if item.ttl_config is None:
                 names.add(item.name)
-        elif isinstance(item, CodeType) and not _MAKERS.isdisjoint(item.co_names):
+        elif kind is CodeType and not _MAKERS.isdisjoint(item.co_names):
             written, unnamed = described_in(item)
             names |= written
             hidden = hidden or unnamed

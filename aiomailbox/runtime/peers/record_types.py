@@ -68,7 +68,9 @@ class RecordTypes:
         waiting = [] if self.is_complete else [value]
         while waiting and len(self._kept) < _SEEN_MAX:
             item = waiting.pop()
-            if not isinstance(item, type | FunctionType) or id(item) in self._seen:
+            # Not isinstance(): it asks the object, which is the user's and may fail.
+            is_looked_at = issubclass(type(item), type | FunctionType)
+            if not is_looked_at or id(item) in self._seen:
                 continue
             self._seen.add(id(item))
             self._kept.append(item)
@@ -130,13 +132,20 @@ def _named_by(item: type | FunctionType) -> Iterator[Any]:
     for name in names:
         found = item.__globals__.get(name)
         yield found
-        if isinstance(found, ModuleType):
-            yield from (getattr(found, each, None) for each in names)
+        if issubclass(type(found), ModuleType):
+            yield from (_attribute(found, each) for each in names)
     for cell in item.__closure__ or ():
         try:
             yield cell.cell_contents
         except ValueError:
             continue
+
+
+def _attribute(module: Any, name: str) -> Any:
+    try:
+        return getattr(module, name, None)
+    except Exception:  # noqa: BLE001 -- what a module that loads itself late raises
+        return None
 
 
 def _in_hint(hint: Any) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ def why_unpicklable(value: Any, probe: Callable[[Any], None]) -> str | None:
         return None
     way: list[str] = []
     for _ in range(_DEPTH_MAX):
-        for name, part in islice(_parts(value), _PARTS_MAX):
+        for name, part in _seen_parts(value):
             found = _problem(part, probe)
             if found is not None:
                 way.append(name)
@@ -57,6 +58,15 @@ def _problem(value: Any, probe: Callable[[Any], None]) -> str | None:
     return None
 
 
+def _seen_parts(value: Any) -> list[tuple[str, Any]]:
+    """Return what a value holds, as far as it shows it."""
+    seen: list[tuple[str, Any]] = []
+    # An object may fail when it is asked for what it has.
+    with contextlib.suppress(Exception):
+        seen.extend(islice(_parts(value), _PARTS_MAX))
+    return seen
+
+
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a value holds, with a name for people; "" where it is not theirs."""
     if isinstance(value, functools.partial):
@@ -67,7 +77,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         named = {**variables.nonlocals, **variables.globals}
         name = value.__qualname__
         for key, part in named.items():
-            if not isinstance(part, ModuleType):
+            # Not isinstance(): it asks the object.
+            if not issubclass(type(part), ModuleType):
                 yield f"variable {key!r} of {name}", part
         yield from ((f"default of {name}", part) for part in value.__defaults__ or ())
     elif isinstance(value, MethodType):

@@ -6,11 +6,12 @@ import functools
 import sys
 import threading
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 
+import aiomailbox as am
 from aiomailbox.errors import NotShippableError
 from aiomailbox.exchange import KeyGroupPartitioner
 from aiomailbox.graph import Origin, Transformation, build_job_graph
@@ -241,3 +242,45 @@ def test_classes_of_a_function_keep_their_names_on_the_way() -> None:
     )
     assert mine.fingerprint() == theirs.fingerprint()
     assert mine.of(Local) is not None
+
+
+class Proxy:
+    """Like the proxies of web frameworks outside of a request."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("there is no request")
+
+
+def lazy_module() -> ModuleType:
+    """Like those that import their parts when they are asked for."""
+
+    def load(name: str) -> Any:
+        raise RuntimeError(f"install more to have {name}")
+
+    module = ModuleType("lazy")
+    module.__dict__["__getattr__"] = load
+    return module
+
+
+def answer(value: Any) -> Any:
+    return request if value else lazy.part  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_what_fails_when_it_is_asked_is_not_asked() -> None:
+    named = {"request": Proxy(), "lazy": lazy_module()}
+    function = FunctionType(answer.__code__, named)
+
+    def pickle(value: Any) -> None:
+        if value is function or value is named["request"]:
+            raise TypeError("a request cannot be pickled")
+
+    types = RecordTypes()
+    types.look_at(function)
+    assert types.found == {}
+    problem = why_unpicklable(function, pickle)
+    assert problem == (
+        "its variable 'request' of answer is a Proxy: a request cannot be pickled"
+    )
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([1]).map(function).sink_to(print)
+    assert "map" in env.explain()
