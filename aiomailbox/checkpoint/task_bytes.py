@@ -24,7 +24,12 @@ from aiomailbox.operators import (
     encode_snapshot,
     snapshot_chunks,
 )
-from aiomailbox.state import ObjectSerializer, OperatorStateSnapshot
+from aiomailbox.records import RecordClass
+from aiomailbox.state import (
+    ObjectSerializer,
+    OperatorStateSnapshot,
+    kept_taken_apart,
+)
 from aiomailbox.task import TaskSnapshot
 
 __all__ = [
@@ -38,6 +43,17 @@ __all__ = [
 
 _COMMITTABLES: Final = "committables"
 _WHOLE: Final = 1 << 22
+
+
+def _batch_class() -> RecordClass:
+    # Its import takes long, and few jobs need it.
+    from aiomailbox.columnar import batch_class
+
+    return batch_class()
+
+
+# Records that are batches of Arrow, wherever operators hold them.
+kept_taken_apart("pyarrow.lib:RecordBatch", _batch_class)
 
 
 class TaskBytes:

@@ -21,8 +21,8 @@ from aiomailbox.columnar.forms import (
     check_unique,
     record_form,
 )
-from aiomailbox.columnar.named_tuples import record_class
 from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.records.named_tuples import record_class
 
 __all__ = [
     "EPOCH",

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import msgspec
 
-from aiomailbox.columnar.named_tuples import record_class
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
 from aiomailbox.records import map_all
+from aiomailbox.records.named_tuples import record_class
 
 __all__ = [
     "ClassForm",

@@ -129,6 +129,11 @@ class RecordClasses:
 
         Hints that name no such class, or cannot be resolved, are passed over.
         """
+        return cls(cls.kinds_in(hints))
+
+    @staticmethod
+    def kinds_in(hints: Iterable[Any]) -> list[type]:
+        """Return the same classes without a table: several may have one name."""
         found: dict[type, None] = {}
         seen: set[int] = set()
         # Hints are kept, so that no other one gets the identity of one that was seen.
@@ -141,7 +146,7 @@ class RecordClasses:
             if isinstance(hint, type) and _is_record(hint) and hint not in found:
                 found[hint] = None
                 waiting.extend(_hints_of(hint))
-        return cls(found)
+        return list(found)
 
     def __len__(self) -> int:
         return len(self._declared) + len(self._families)

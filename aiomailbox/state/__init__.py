@@ -43,7 +43,12 @@ from aiomailbox.state.snapshot_codec import (
     decode_keyed_snapshot,
     encode_keyed_snapshot,
 )
-from aiomailbox.state.state_classes import declared_classes, kept_in_state
+from aiomailbox.state.state_classes import (
+    declared_classes,
+    family_kept_in_state,
+    kept_in_state,
+    kept_taken_apart,
+)
 from aiomailbox.state.store import (
     AggregatingState,
     KeyedStateStore,
@@ -99,6 +104,8 @@ __all__ = [
     "declared_classes",
     "decode_keyed_snapshot",
     "encode_keyed_snapshot",
+    "family_kept_in_state",
     "kept_in_state",
+    "kept_taken_apart",
     "redistribute_operator_state",
 ]

@@ -167,11 +167,17 @@ def check_fields(
 ) -> None:
     """Raise if objects of a class, as they were written, cannot be made any more.
 
-    Fields that are gone are dropped; fields that are new need a default.
+    Fields that are new need a default; none may be gone, or of another type.
 
     Raises:
         StateError: Naming the state, the field, and both types.
     """
+    for name in written:
+        if name not in now:
+            raise StateError(
+                f"state {state!r}: field {name!r} of {reference} was written and is "
+                "gone, so its values would be lost. Give it back; it may have a default."
+            )
     for name, (options, required) in now.items():
         if name not in written:
             if required:

@@ -25,7 +25,7 @@ import msgspec
 from aiomailbox.errors import CorruptStreamError, StateError
 from aiomailbox.keygroups import UPPER_BOUND_MAX_PARALLELISM
 from aiomailbox.state.blocks import BLOCK_BYTES, BLOCK_ROWS, BlockReader, BlockWriter
-from aiomailbox.state.schema import ClassSchema, Options, StateSchema, class_schema
+from aiomailbox.state.schema import ClassSchema, Options, StateSchema
 from aiomailbox.state.serializers import (
     ObjectSerializer,
     PickleSerializer,
@@ -228,9 +228,8 @@ def contents_of(
     serializer: str, known: StateSchema, objects: ObjectSerializer
 ) -> Contents:
     """Return how contents were written, once they have been."""
-    met = objects.codec.classes.met
-    fields = {name: class_schema(kind) for name, kind in met.items()}
-    schema = StateSchema(known.parts, {**known.classes, **fields})
+    met = objects.codec.classes.schemas()
+    schema = StateSchema(known.parts, {**known.classes, **met})
     return Contents(
         serializer, schema.fingerprint, schema.parts, schema.classes, list(met)
     )

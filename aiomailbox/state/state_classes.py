@@ -9,6 +9,7 @@ name that they hold.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,9 @@ import msgspec
 
 from aiomailbox.errors import StateError
 from aiomailbox.records import RecordClass, RecordClasses
+from aiomailbox.records.named_tuples import record_class
+from aiomailbox.records.record_classes import Family
+from aiomailbox.records.spark_rows import row_class
 from aiomailbox.state.schema import (
     ClassSchema,
     check_fields,
@@ -24,12 +28,22 @@ from aiomailbox.state.schema import (
     is_record_class,
 )
 
-__all__ = ["StateClasses", "declared_classes", "kept_in_state"]
+__all__ = [
+    "StateClasses",
+    "declared_classes",
+    "family_kept_in_state",
+    "kept_in_state",
+    "kept_taken_apart",
+]
 
 KindT = TypeVar("KindT", bound=type)
 
 # What operators and sources of ours keep, by reference.
 _OURS: Final[dict[str, type]] = {}
+# Classes of NamedTuples that are made from the names of their fields.
+_FAMILIES: Final[dict[str, Family]] = {}
+# Classes that are no records, and what takes their objects apart.
+_TAKEN_APART: Final[dict[str, Callable[[], RecordClass]]] = {}
 
 
 def kept_in_state(kind: KindT) -> KindT:
@@ -41,6 +55,40 @@ def kept_in_state(kind: KindT) -> KindT:
     """
     _OURS[class_reference(kind)] = kind
     return kind
+
+
+def family_kept_in_state(reference: str, make: Family) -> None:
+    """Declare NamedTuple classes that are made from field names, for all jobs.
+
+    Args:
+        reference: What all of them are called, ``module:name``.
+        make: Makes one; the same one for the same names.
+    """
+    _FAMILIES[reference] = make
+
+
+def kept_taken_apart(reference: str, make: Callable[[], RecordClass]) -> None:
+    """Declare a class that is no record, for all jobs.
+
+    Args:
+        reference: Its name, ``module:name``.
+        make: Called once it is met: returns how its objects are taken apart.
+    """
+    _TAKEN_APART[reference] = make
+
+
+def _spark_row() -> RecordClass:
+    # Who has such rows has imported it; nothing else does, for the sake of a name.
+    module = sys.modules.get("pyspark.sql.types")
+    if module is None:
+        raise StateError(
+            "there are Rows of Spark in the state: import pyspark.sql before it is read"
+        )
+    return row_class(module.Row)
+
+
+family_kept_in_state(class_reference(record_class(())), record_class)
+kept_taken_apart("pyspark.sql.types:Row", _spark_row)
 
 
 def declared_classes(hints: Iterable[Any]) -> dict[str, type]:
@@ -56,8 +104,9 @@ def declared_classes(hints: Iterable[Any]) -> dict[str, type]:
         >>> "geometry:Point" in declared_classes([dict[str, Point]])
         True
     """
-    found = RecordClasses.found_in(hints).kinds()
-    return {**_OURS, **{class_reference(kind): kind for kind in found}}
+    # Of two with one name only one can be meant by it: the first.
+    found = RecordClasses.kinds_in(hints)
+    return {**_OURS, **{class_reference(kind): kind for kind in found[::-1]}}
 
 
 class StateClasses:
@@ -77,7 +126,7 @@ class StateClasses:
         self._declared = declared
         self._by_kind: dict[type, RecordClass] = {}
         self._by_name: dict[str, RecordClass] = {}
-        self.met: dict[str, type] = {}
+        self.met: dict[str, RecordClass] = {}
 
     def of(self, kind: type) -> RecordClass:
         """Return how a class is taken apart.
@@ -94,7 +143,7 @@ class StateClasses:
     def expect(self, state: str, written: Mapping[str, ClassSchema]) -> None:
         """Be notified of the classes that are about to be read, as they were written.
 
-        Fields that are gone are dropped; fields that are new get their defaults.
+        Fields that are new get their defaults.
 
         Args:
             state: The state's name.
@@ -105,7 +154,11 @@ class StateClasses:
             StateError: If a class was not declared, or does not fit any more.
         """
         for reference, fields in written.items():
-            kind = (self._declared or {}).get(reference)
+            made = _TAKEN_APART.get(reference)
+            if made is not None:
+                self._put(made(), reference)
+                continue
+            kind = (self._declared or {}).get(reference) or _member(reference)
             if kind is None:
                 raise StateError(
                     f"state {state!r} holds objects of {reference}, which is not among "
@@ -116,8 +169,25 @@ class StateClasses:
             check_fields(state, reference, fields, class_schema(kind))
             self._enter(kind, reference, tuple(fields))
 
+    def schemas(self) -> dict[str, ClassSchema]:
+        """Return the fields of the classes that were written, by their references."""
+        return {
+            reference: dict.fromkeys(entry.fields, ((), True))
+            if reference in _TAKEN_APART
+            else class_schema(entry.kind)
+            for reference, entry in self.met.items()
+        }
+
     def _meet(self, kind: type) -> RecordClass:
         reference = class_reference(kind)
+        made = _TAKEN_APART.get(reference)
+        if made is not None:
+            return self._noted(self._put(made(), reference))
+        if reference in _FAMILIES:
+            described: Any = kind
+            member = f"{reference}({','.join(described._fields)})"
+            if _member(member) is kind:
+                return self._noted(self._enter(kind, member, described._fields))
         if reference in self._by_name:
             raise StateError(f"two classes are called {reference}: rename one")
         if not is_record_class(kind):
@@ -132,8 +202,11 @@ class StateClasses:
                 f"{reference} is not among the classes that the job declares. Name it "
                 "in a type hint or in the type_ of the state's descriptor."
             )
-        self.met[reference] = kind
-        return self._enter(kind, reference, RecordClass(kind).fields)
+        return self._noted(self._enter(kind, reference, RecordClass(kind).fields))
+
+    def _noted(self, entry: RecordClass) -> RecordClass:
+        self.met[entry.name] = entry
+        return entry
 
     def _enter(
         self, kind: type, reference: str, fields: tuple[str, ...]
@@ -143,9 +216,26 @@ class StateClasses:
             entry = RecordClass.taken_apart(
                 kind, fields, entry.split, _older(kind, fields)
             )
+        return self._put(entry, reference)
+
+    def _put(self, entry: RecordClass, reference: str) -> RecordClass:
         entry.name = reference
-        self._by_kind[kind] = self._by_name[reference] = entry
+        self._by_kind[entry.kind] = self._by_name[reference] = entry
         return entry
+
+
+def _member(reference: str) -> type | None:
+    """Return the class of a family that a reference is of, if it is of one."""
+    family, _, rest = reference.partition("(")
+    make = _FAMILIES.get(family)
+    if make is None or not rest.endswith(")"):
+        return None
+    fields = tuple(rest[:-1].split(",")) if rest != ")" else ()
+    try:
+        return make(fields)
+    except ValueError:
+        # Not the names of fields.
+        return None
 
 
 def _older(kind: Any, fields: tuple[str, ...]) -> Callable[[Any], Any]:

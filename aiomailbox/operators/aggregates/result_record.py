@@ -8,6 +8,7 @@ from collections import namedtuple
 from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.state import family_kept_in_state
 
 # Type checkers want to know the fields.
 _namedtuple: Final[Any] = namedtuple  # noqa: PYI024 -- the fields are data
@@ -28,6 +29,9 @@ def result_type(fields: tuple[str, ...]) -> type[Any]:
     made.__reduce__ = _reduce
     result: type[Any] = made
     return result
+
+
+family_kept_in_state(f"{__name__}:Result", result_type)
 
 
 def check_result_fields(names: tuple[str, ...], reserved: frozenset[str]) -> None:

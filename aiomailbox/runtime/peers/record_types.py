@@ -21,8 +21,9 @@ import msgspec
 from aiomailbox.operators import DeadLetter
 from aiomailbox.operators.aggregates.result_record import result_type
 from aiomailbox.records import RecordClasses
+from aiomailbox.records.named_tuples import record_class
 from aiomailbox.records.record_classes import Family, RecordClass
-from aiomailbox.runtime.peers.spark_rows import is_spark_row, row_class
+from aiomailbox.records.spark_rows import is_spark_row, row_class
 from aiomailbox.windowing import FailedWindow, GlobalWindow, TimeWindow
 
 __all__ = ["RecordTypes", "record_classes"]
@@ -95,12 +96,10 @@ def record_classes(found: Iterable[type], *, has_arrow: bool) -> RecordClasses:
     """
     families: dict[str, Family] = {f"{result_type.__module__}.Result": result_type}
     if has_arrow:
-        # Its import takes long, and few jobs need it.
-        from aiomailbox.columnar import record_class
-
         families[f"{record_class.__module__}.Record"] = record_class
     declared: dict[str, type | RecordClass] = {}
     if has_arrow:
+        # Its import takes long, and few jobs need it.
         from aiomailbox.columnar import batch_class
 
         entry = batch_class()

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import CorruptStreamError
+from aiomailbox.operators import OperatorSnapshot, decode_snapshot, encode_snapshot
 from aiomailbox.records import ByteReader
+from aiomailbox.records.spark_rows import is_spark_row, row_class
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.peers.record_types import RecordTypes, record_classes
-from aiomailbox.runtime.peers.spark_rows import is_spark_row, row_class
+from aiomailbox.state import OperatorStateSnapshot
 
 Row: Any = pytest.importorskip("pyspark.sql").Row
 
@@ -36,6 +38,13 @@ def test_rows_come_back_with_their_names(rows: list[Any]) -> None:
     assert [type(row) for row in back] == [Row] * len(rows)
     # Its repr has the names, and those of rows inside.
     assert list(map(repr, back)) == list(map(repr, rows))
+
+
+@given(ROWS | ROWS.map(lambda row: Row(inner=row, pair=(row, 1))))
+def test_rows_are_kept_in_state_with_their_names(row: Any) -> None:
+    own = OperatorStateSnapshot().with_list("held", [row])
+    data = encode_snapshot(OperatorSnapshot(own=own), [])
+    assert repr(decode_snapshot(data).own.elements("held")) == repr([row])
 
 
 def test_a_row_class_of_the_users_makes_such_rows() -> None:
