@@ -102,14 +102,14 @@ class CoGroupFunction(ApplyFunction):
     """
 
     def __init__(self, function: Callable[[list[Any], list[Any]], Any]) -> None:
-        self.function = self._function = check_function(function, "function", arity=2)
+        self.function = check_function(function, "function", arity=2)
         self._kind = callable_kind(function)
 
     def process(
         self, key: Any, context: Any, elements: list[Sided], out: Any
     ) -> Pending:
         """Emit what the function returns for the window's records."""
-        return self.emit(self._function(*sides_of(elements)), out)
+        return self.emit(self.function(*sides_of(elements)), out)
 
 
 class JoinFunction(ProcessWindowFunction):

@@ -58,7 +58,9 @@ class WindowEmitter:
         """The user's function, to be named when it raises."""
         aggregate = self.aggregate
         if aggregate is None:
-            function: Callable[..., Any] = self._function.process
+            function: Callable[..., Any] = getattr(
+                self._function, "function", self._function.process
+            )
             return function
         reduce = getattr(aggregate, "reduce_function", None)
         return reduce or aggregate.add  # type: ignore[no-any-return]
@@ -77,6 +79,7 @@ class WindowEmitter:
     def emit(self, key: Any, window: Window, content: Any) -> Pending:
         """Collect the result of what a window holds."""
         self._collector.timestamp = window.max_timestamp
+        self._collector.passed = 0
         self._context.window = window
         if self.is_async:
             return self._emit_awaited(key, window, content)

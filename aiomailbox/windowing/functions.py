@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aiomailbox.errors import StateError, WrongTypeError
+from aiomailbox.errors import OverdraftCeilingError, StateError, WrongTypeError
 from aiomailbox.operators import (
     CallableKind,
     Collector,
@@ -189,14 +189,14 @@ class ApplyFunction(ProcessWindowFunction):
     """
 
     def __init__(self, function: Callable[[Any, Any, list[Any]], Any]) -> None:
-        self._function = check_function(function, "window_function", arity=3)
+        self.function = check_function(function, "window_function", arity=3)
         self._kind = callable_kind(function)
 
     def process(
         self, key: Any, context: ProcessWindowContext, elements: list[Any], out: Any
     ) -> Pending:
         """Emit what the function returns."""
-        return self.emit(self._function(key, context.window, elements), out)
+        return self.emit(self.function(key, context.window, elements), out)
 
     def emit(self, results: Any, out: Any) -> Pending:
         """Emit the items of what the function returned."""
@@ -211,18 +211,21 @@ class ApplyFunction(ProcessWindowFunction):
         if not hasattr(results, "__iter__"):
             raise WrongTypeError(
                 "window_function",
-                f"{describe(self._function)} returned {results!r}, not an iterable",
+                f"{describe(self.function)} returned {results!r}, not an iterable",
                 "Return a list of results, or write a generator.",
             )
-        for result in results:
-            out.collect(result)
+        out.collect_all(results)
 
     async def _await(self, results: Any, out: Any) -> None:
         self._collect(await results, out)
 
     async def _iterate(self, results: Any, out: Any) -> None:
         async for result in results:
-            out.collect(result)
+            try:
+                out.collect(result)
+            except OverdraftCeilingError as error:
+                await results.athrow(error)
+                raise
 
 
 def check_window_function(function: Any) -> Any:

@@ -101,6 +101,13 @@ class AggregateWindowsOperator(StatefulOperator):
         pending = self._failures.report() if self._failures.waiting else None
         return then(pending, self._collector.emit)
 
+    def close(self) -> Pending:
+        """Forget what could not be passed on."""
+        collector = getattr(self, "_collector", None)
+        if collector is not None:
+            collector.discard()
+        return super().close()
+
     def fire(self, timestamp_ms: int) -> Pending:
         """Emit what ends, and forget what is over, in pieces."""
         pending = then(self._pieces.run(self._emit_ended), self.emit_collected)

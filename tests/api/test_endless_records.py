@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import itertools
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import OverdraftCeilingError
+from aiomailbox.operators.core import collector
 
 Env = am.StreamExecutionEnvironment
 Stream = am.DataStream[Any]
@@ -90,6 +92,22 @@ class EndlessWindow(am.ProcessWindowFunction):
         emit_for_ever(out.collect)
 
 
+def endless_generator(*_: Any) -> Any:
+    for number in itertools.count():
+        yield number  # as collect(number) does
+        if number > 20 * COLLECTED_MAX:
+            pytest.fail("nothing has stopped the function")
+
+
+async def endless_async_generator(*_: Any) -> Any:
+    for number in endless_generator():
+        yield number  # as collect(number) does
+
+
+def endless_iterator(*_: Any) -> Any:  # never says collect(number)
+    return itertools.count()
+
+
 class EndlessJoin(am.ProcessJoinFunction):
     def process_element(self, left: Any, right: Any, context: Any, out: Any) -> None:
         emit_for_ever(out.collect)
@@ -110,6 +128,21 @@ def keyed(stream: Stream) -> am.KeyedStream[str, Any]:
     return stream.key_by(lambda record: record[0])
 
 
+def windows(stream: Stream, on_error: am.OnError) -> Any:
+    windows = keyed(stream).window(am.TumblingEventTimeWindows.of(1))
+    return windows.on_error(on_error)
+
+
+def grouped(stream: Stream, function: Any) -> Stream:
+    return (
+        stream.co_group(stream)
+        .where(lambda record: record[0])
+        .equal_to(lambda record: record[0])
+        .window(am.TumblingEventTimeWindows.of(1))
+        .apply(function)
+    )
+
+
 RULES = am.MapStateDescriptor("rules")
 
 ENDLESS: dict[str, Callable[[Stream, am.OnError], Stream]] = {
@@ -128,6 +161,10 @@ ENDLESS: dict[str, Callable[[Stream, am.OnError], Stream]] = {
         .on_error(e)
         .process(EndlessWindow())
     ),
+    "apply": lambda s, e: windows(s, e).apply(endless_generator),
+    "apply async": lambda s, e: windows(s, e).apply(endless_async_generator),
+    "apply iterator": lambda s, e: windows(s, e).apply(endless_iterator),
+    "co_group": lambda s, e: grouped(s, endless_generator),
     "interval join": lambda s, e: (
         keyed(s)
         .interval_join(keyed(s))
@@ -152,8 +189,8 @@ def check(failure: BaseException) -> None:
     error = user_error_of(failure)
     assert isinstance(error.__cause__, OverdraftCeilingError)
     assert error.operator == "culprit"
-    file, _, line = error.location.rpartition(":")
-    assert file == __file__
+    file, _, line = error.location.rstrip(")").rpartition(":")
+    assert file.rpartition("(")[2] == __file__
     source = inspect.getsource(inspect.getmodule(check)).splitlines()[int(line) - 1]  # type: ignore[arg-type]
     assert "collect(number)" in source or "context.output" in source
 
@@ -169,6 +206,57 @@ async def test_the_task_fails_and_the_function_is_named(
     with pytest.raises(am.JobFailedError) as caught:
         await stream.rebalance().map(lambda number: number).collect()
     check(caught.value)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("case", ["process", "timer", "window", "apply", "side"])
+async def test_a_record_whose_results_nobody_takes_has_an_end_as_well(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "_PASSED_MAX", 50)
+    env = Env()
+    if case == "side":
+        culprit = events(env).process(EndlessSide()).name("culprit")
+    else:
+        culprit = ENDLESS[case](events(env), am.skip).name("culprit")
+    with pytest.raises(am.JobFailedError) as caught:
+        await culprit.filter(lambda number: False).collect()
+    check(caught.value)
+
+
+async def test_many_records_may_together_emit_what_one_may_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Many(am.ProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            for number in range(2_000):
+                out.collect(number)
+
+    monkeypatch.setattr(collector, "_PASSED_MAX", 3)
+    env = Env()
+    stream = env.from_collection(range(50)).process(Many())
+    assert await stream.filter(lambda number: number == 1).count() == 50
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("fails", ["endless", "error"])
+async def test_nothing_that_was_to_be_awaited_is_left_behind(
+    fails: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    class Much(am.ProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            for number in range(1_000_000):
+                out.collect(number)
+                context.output(SIDE, number)
+            if fails == "endless":
+                emit_for_ever(out.collect)
+            raise ValueError
+
+    stream = events(Env()).process(Much())
+    with pytest.raises(am.JobFailedError):
+        await stream.map(lambda number: number).collect()
+    gc.collect()
+    assert [str(one.message) for one in recwarn] == []
 
 
 @pytest.mark.real_time

@@ -143,8 +143,8 @@ class TransformWithStateOperator(StatefulOperator):
     def _collect(self, handle: Any, *arguments: Any) -> None:
         try:
             results: Iterable[Any] | None = handle(*arguments)
-            for result in results or ():
-                self._collector.collect(result)
+            self._collector.passed = 0
+            self._collector.collect_all(results or ())
         except Exception as error:
             raise self.user_error(error) from error
 

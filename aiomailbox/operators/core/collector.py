@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import CoroutineType
+from collections.abc import Callable, Iterable, Mapping
+from types import CoroutineType, GeneratorType
 from typing import Any, Final
 
 from aiomailbox.errors import OverdraftCeilingError
@@ -13,6 +13,8 @@ from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, ListRun, OutputTag
 
 # The results that may be held until a function returns, which cannot be paused.
 RESULTS_MAX: Final = DEFAULT_OVERDRAFT_CEILING * RUN_LENGTH_MAX
+# The pieces that one call may emit where nobody holds them: about a second's worth.
+_PASSED_MAX: Final = 10 * DEFAULT_OVERDRAFT_CEILING
 
 # A piece of results, and the method of the output that takes it.
 _Held = tuple[Callable[..., Pending], tuple[Any, ...]]
@@ -37,6 +39,8 @@ class Collector:
         timestamp: The event time that results get, milliseconds; `MIN_TIMESTAMP` for
             none. Set by the operator before each call of the function.
         has_passed: Whether a piece has gone out, or is held, since `emit`.
+        passed: How many have, since the function was called; whoever calls it sets this
+            to 0 before.
 
     Invariants:
         An output that must be waited for gets nothing before that: pieces are held, as
@@ -66,6 +70,7 @@ class Collector:
         "_timestamps",
         "_values",
         "has_passed",
+        "passed",
         "timestamp",
     )
 
@@ -79,13 +84,15 @@ class Collector:
         self._holds = False
         self._failure: BaseException | None = None
         self.has_passed = False
+        self.passed = 0
         self.timestamp = MIN_TIMESTAMP
 
     def collect(self, value: Any) -> None:
         """Take a result.
 
         Raises:
-            OverdraftCeilingError: If one record has emitted more than may be lent. The
+            OverdraftCeilingError: If one record has emitted more than may be lent, or
+                ten times that where everything is consumed or dropped at once. The
                 task fails then, also if the function catches it.
         """
         self._values.append(value)
@@ -104,6 +111,16 @@ class Collector:
         if len(side[0]) == RUN_LENGTH_MAX:
             del self._sides[tag]
             self._pass(self._output.emit_side, tag, _run(*side))
+
+    def collect_all(self, results: Iterable[Any]) -> None:
+        """Take what a function has returned; raises as `collect`, in a generator's line."""
+        for result in results:
+            try:
+                self.collect(result)
+            except OverdraftCeilingError as error:
+                if isinstance(results, GeneratorType):
+                    results.throw(error)
+                raise
 
     def hold(self) -> Mark:
         """Pass nothing on until `release`, so that it can be taken back."""
@@ -150,6 +167,7 @@ class Collector:
         if self._failure is not None:
             raise self._failure
         self.has_passed = False
+        self.passed = 0
         if self._pending is not None:
             return self._emit_held()
         pending: Pending = None
@@ -163,7 +181,7 @@ class Collector:
         """Forget what could not be passed on; nothing follows."""
         pending, self._pending = self._pending, None
         if isinstance(pending, CoroutineType):
-            pending.close()
+            _close(pending)
         self._held.clear()
 
     def _take(self) -> ListRun:
@@ -177,7 +195,14 @@ class Collector:
         if self._failure is not None:
             raise self._failure
         self.has_passed = True
+        self.passed += 1
         try:
+            if self.passed > _PASSED_MAX:
+                raise OverdraftCeilingError(
+                    f"one call has emitted {self.passed} times {RUN_LENGTH_MAX} results, "
+                    "which is taken for a call without end. Emit less for each record "
+                    "(a generator flat_map is paused between its items)."
+                )
             if self._pending is None and not self._holds:
                 self._pending = emit(*args)
             else:
@@ -185,6 +210,7 @@ class Collector:
         except BaseException as error:
             # The function may catch it, and on_error may be for other errors.
             self._failure = error
+            self.discard()
             raise
 
     def _hold(self, emit: Callable[..., Pending], args: tuple[Any, ...]) -> None:
@@ -213,6 +239,19 @@ class Collector:
         sides, self._sides = self._sides, {}
         runs = [(tag, _run(*side)) for tag, side in sides.items()]
         return in_turn(self._output.emit_side, runs)
+
+
+def _close(work: CoroutineType[Any, Any, Any]) -> None:
+    """End a coroutine that has not begun, and those that it was to wait for.
+
+    Python warns of coroutines that nobody awaits, not of those that were closed; but
+    closing one does not reach those that it was given.
+    """
+    frame = work.cr_frame
+    for given in [] if frame is None else list(frame.f_locals.values()):
+        if isinstance(given, CoroutineType) and given is not work:
+            _close(given)
+    work.close()
 
 
 def _run(values: list[Any], timestamps: list[int]) -> ListRun:

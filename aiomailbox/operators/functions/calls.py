@@ -106,6 +106,7 @@ class ElementCalls:
                 context.timestamp = None if stamp == MIN_TIMESTAMP else stamp
             if enter is not None:
                 enter(keys[index])
+            collector.passed = 0
             try:
                 pending = function(values[index], context, collector)
             except USER_ERRORS as error:

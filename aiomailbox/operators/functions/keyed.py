@@ -127,6 +127,7 @@ class KeyedFunctionOperator(ElementOperator, StatefulOperator):
     def on_event_time(self, timer: Timer) -> Pending:
         """Call the function with a timer in event time."""
         self._collector.timestamp = timer.timestamp
+        self._collector.passed = 0
         return self._call_timer(timer, TimeDomain.EVENT_TIME)
 
     def on_processing_time(self, timer: Timer) -> Pending:

@@ -185,6 +185,7 @@ class PairCalls:
             context.right_timestamp = None if right_ms == MIN_TIMESTAMP else right_ms
             stamp = max(left_ms, right_ms)
             context.timestamp = collector.timestamp = stamp
+            collector.passed = 0
             try:
                 pending = call(left, right, context, collector)
             except USER_ERRORS as error:

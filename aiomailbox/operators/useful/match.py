@@ -141,6 +141,13 @@ class MatchOperator(StatefulOperator):
         """Do nothing: there are no timers in processing time."""
         return None
 
+    def close(self) -> Pending:
+        """Forget what could not be passed on, and disarm the timers."""
+        collector = getattr(self, "_collector", None)
+        if collector is not None:
+            collector.discard()
+        return super().close()
+
     def emit_collected(self) -> Pending:
         """Pass on the matches, and what failed."""
         reported = self._failures.report() if self._failures.waiting else None
