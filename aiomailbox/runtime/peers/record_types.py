@@ -24,14 +24,17 @@ from aiomailbox.records import RecordClasses
 from aiomailbox.records.named_tuples import record_class
 from aiomailbox.records.record_classes import Family, RecordClass
 from aiomailbox.records.spark_rows import is_spark_row, row_class
+from aiomailbox.state import StateDescriptor
 from aiomailbox.windowing import FailedWindow, GlobalWindow, TimeWindow
 
-__all__ = ["RecordTypes", "record_classes"]
+__all__ = ["RECORDS_OF_OURS", "RecordTypes", "is_foreign", "record_classes"]
 
 _SEEN_MAX: Final = 20_000
 _OURS: Final = "aiomailbox."
+# Where descriptors say what a state consists of.
+_TYPES_OF_STATE: Final = ("type_", "key_type", "value_type")
 # What operators of ours make records of.
-_ALWAYS: Final[tuple[type, ...]] = (
+RECORDS_OF_OURS: Final[tuple[type, ...]] = (
     DeadLetter,
     FailedWindow,
     GlobalWindow,
@@ -65,19 +68,19 @@ class RecordTypes:
         self._kept: list[Any] = []
 
     def look_at(self, value: Any) -> None:
-        """Look at something that is about to be pickled: functions and classes count."""
+        """Look at an object of the job: functions, classes, state descriptors count."""
         waiting = [] if self.is_complete else [value]
         while waiting and len(self._kept) < _SEEN_MAX:
             item = waiting.pop()
             # Not isinstance(): it asks the object, which is the user's and may fail.
-            is_looked_at = issubclass(type(item), type | FunctionType)
+            is_looked_at = issubclass(type(item), type | FunctionType | StateDescriptor)
             if not is_looked_at or id(item) in self._seen:
                 continue
             self._seen.add(id(item))
             self._kept.append(item)
             if isinstance(item, type) and _is_record(item) and not _is_inner(item):
                 self.found[item] = None
-            if _is_foreign(item) or is_spark_row(item):
+            if is_foreign(item) or is_spark_row(item):
                 continue
             named = list(_named_by(item))
             if (item.__module__ or "").startswith(_OURS):
@@ -104,7 +107,7 @@ def record_classes(found: Iterable[type], *, has_arrow: bool) -> RecordClasses:
 
         entry = batch_class()
         declared[entry.name] = entry
-    for kind in [*_ALWAYS, *found]:
+    for kind in [*RECORDS_OF_OURS, *found]:
         name = f"{kind.__module__}.{kind.__qualname__}"
         if name not in families:
             # Of two with one name only one can be meant by it.
@@ -112,7 +115,11 @@ def record_classes(found: Iterable[type], *, has_arrow: bool) -> RecordClasses:
     return RecordClasses(declared.values(), families)
 
 
-def _named_by(item: type | FunctionType) -> Iterator[Any]:
+def _named_by(item: type | FunctionType | StateDescriptor) -> Iterator[Any]:
+    if isinstance(item, StateDescriptor):
+        for name in _TYPES_OF_STATE:
+            yield from _in_hint(getattr(item, name, None))
+        return
     try:
         hints = list(typing.get_type_hints(item).values())
     except Exception:  # noqa: BLE001 -- a hint is whatever the user wrote
@@ -121,6 +128,8 @@ def _named_by(item: type | FunctionType) -> Iterator[Any]:
         yield from _in_hint(hint)
     if isinstance(item, type):
         for member in vars(item).values():
+            if issubclass(type(member), StateDescriptor):
+                yield member
             function = getattr(member, "__func__", getattr(member, "fget", member))
             if isinstance(function, FunctionType):
                 yield from _named_by(function)
@@ -177,7 +186,7 @@ def _is_inner(kind: type) -> bool:
     return kind.__module__.startswith(_OURS) and public is not kind
 
 
-def _is_foreign(item: type | FunctionType) -> bool:
+def is_foreign(item: Any) -> bool:
     """Say whether it belongs to Python itself, where no user's records are."""
     root = (item.__module__ or "").partition(".")[0]
     return root in sys.stdlib_module_names and root != "__main__"

@@ -1,0 +1,121 @@
+"""A job declares the classes that its functions name, hold, or keep in state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import aiomailbox as am
+from aiomailbox.graph import build_job_graph
+from aiomailbox.runtime.declared import state_classes
+
+
+@dataclass
+class Held:
+    n: int = 0
+
+
+class Inner(NamedTuple):
+    n: int = 0
+
+
+@dataclass
+class Kept:
+    inner: list[Inner] = field(default_factory=list)
+
+
+@dataclass
+class InCode:
+    n: int = 0
+
+
+@dataclass
+class Element:
+    n: int = 0
+
+
+@dataclass
+class InGlobalState:
+    n: int = 0
+
+
+@dataclass
+class Accumulator:
+    n: int = 0
+
+
+@dataclass
+class Unnamed:
+    n: int = 0
+
+
+TOTAL = am.ReducingStateDescriptor("total", max, InGlobalState)
+
+
+class Sum:
+    """An aggregate function as users write them."""
+
+    def create_accumulator(self) -> Accumulator:
+        return Accumulator()
+
+    def add(self, value: Any, accumulator: Accumulator) -> Accumulator:
+        return accumulator
+
+    def get_result(self, accumulator: Accumulator) -> int:
+        return accumulator.n
+
+    def merge(self, one: Accumulator, other: Accumulator) -> Accumulator:
+        return one
+
+
+class Function(am.KeyedProcessFunction):
+    kept = am.MapStateDescriptor("kept", str, dict[str, Kept])
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        context.state.get_reducing(TOTAL)
+        out.collect(InCode(value))
+
+
+class Slotted:
+    __slots__ = ("_held", "empty")
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError("nobody may ask")
+
+
+def classes_of(env: Any, stream: Any) -> set[str]:
+    stream.sink_to(print)
+    graph = build_job_graph("job", list(env._definition.sinks), max_parallelism=128)
+    return {kind.__name__ for kind in state_classes(graph)}
+
+
+def test_classes_of_functions_state_and_records_are_declared() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([*range(2_000), Element()]).key_by(str)
+    held = Slotted({"one": [Held()]})
+    found = classes_of(env, stream.process(Function(held)))
+    assert {"Held", "Kept", "InCode", "Element", "InGlobalState"} <= found
+    assert "Unnamed" not in found
+    assert {"DeadLetter", "FailedWindow", "TimeWindow"} <= found
+
+
+def test_classes_of_accumulators_are_declared() -> None:
+    env = am.StreamExecutionEnvironment()
+    windows = (
+        env.from_collection([1]).key_by(str).window(am.TumblingEventTimeWindows.of(1))
+    )
+    assert "Accumulator" in classes_of(env, windows.aggregate(Sum()))
+
+
+def test_a_large_collection_is_not_walked() -> None:
+    env = am.StreamExecutionEnvironment()
+    rows = [[Held()] for _ in range(50_000)]
+    assert "InCode" in classes_of(
+        env, env.from_collection(rows).map(lambda row: InCode(len(row)))
+    )
