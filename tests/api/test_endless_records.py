@@ -287,6 +287,20 @@ async def test_a_function_cannot_catch_the_end_of_its_task() -> None:
         await stream.rebalance().map(lambda number: number).collect()
 
 
+def test_who_catches_the_end_of_the_task_again_and_again_gets_no_more_memory() -> None:
+    class Full:
+        def emit_run(self, run: Any) -> None:
+            raise OverdraftCeilingError("full")
+
+    results = collector.Collector(Full())  # type: ignore[arg-type]
+    for _ in range(100):
+        with pytest.raises(OverdraftCeilingError) as caught:
+            emit_for_ever(results.collect)
+        where = [frame.name for frame in caught.traceback]
+        assert "emit_for_ever" in where
+        assert len(where) < 10
+
+
 async def test_what_one_record_emits_fits_if_it_is_consumed_at_once() -> None:
     """Results go on while the function runs: only the end of a chain keeps them."""
 

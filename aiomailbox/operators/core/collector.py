@@ -193,7 +193,8 @@ class Collector:
     def _pass(self, emit: Callable[..., Pending], *args: Any) -> None:
         """Pass a piece on while the function runs, or hold it until it has returned."""
         if self._failure is not None:
-            raise self._failure
+            # Its traceback grows with each raise, and keeps what the frames had in hand.
+            raise self._failure.with_traceback(None)
         self.has_passed = True
         self.passed += 1
         try:
