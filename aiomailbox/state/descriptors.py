@@ -11,7 +11,11 @@ from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.state.functions import AggregateFunction, ReduceFunction
 from aiomailbox.state.schema import StateSchema, class_schemas, type_options
-from aiomailbox.state.serializers import ObjectSerializer, StateSerializer
+from aiomailbox.state.serializers import (
+    ObjectSerializer,
+    StateSerializer,
+    give_serializer,
+)
 from aiomailbox.state.state_classes import kept_in_state
 
 __all__ = [
@@ -106,6 +110,17 @@ class StateDescriptor:
                 f"state cannot be called {self.name!r}",
                 "Give it a non-empty string, unique within its operator.",
             )
+        self._give_serializer()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what was pickled: in another process it is as if it were made there."""
+        self.__dict__.update(state)
+        self._give_serializer()
+
+    def _give_serializer(self) -> None:
+        serializer: StateSerializer | None = getattr(self, "serializer", None)
+        if serializer is not None:
+            give_serializer(serializer)
 
     @property
     def ttl_config(self) -> StateTtlConfig | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle  # noqa: TID251 -- the one place of the explicit opt-in
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
-from aiomailbox.errors import StateError
+from aiomailbox.errors import StateError, WrongTypeError
 from aiomailbox.state.object_codec import ObjectCodec
 from aiomailbox.state.state_classes import StateClasses
 
@@ -13,13 +13,18 @@ __all__ = [
     "ObjectSerializer",
     "PickleSerializer",
     "StateSerializer",
+    "check_serializer",
     "encode_all",
+    "give_serializer",
     "serializer_of",
 ]
 
 
 class StateSerializer(Protocol):
     """Turns contents into bytes and back.
+
+    One of the user's is given to a descriptor where the function is defined, not when
+    it opens: state is read back before.
 
     Attributes:
         id: Named in the metadata of snapshots, with the version of the format.
@@ -99,21 +104,69 @@ def encode_all(serializer: StateSerializer, contents: list[Any]) -> list[bytes]:
     return [serializer.encode(content) for content in contents]
 
 
+# By their ids, those of users that a descriptor has been made with.
+_GIVEN: Final[dict[str, StateSerializer]] = {}
+
+
+def give_serializer(serializer: StateSerializer) -> None:
+    """Let state that a serializer of the user's wrote be read: a descriptor names it.
+
+    Of two with one id the last counts.
+
+    Raises:
+        WrongTypeError: If it is no serializer, or has the id of one of ours.
+    """
+    given: Any = serializer
+    identifier = getattr(given, "id", None)
+    if isinstance(given, PickleSerializer | ObjectSerializer):
+        return
+    if not isinstance(identifier, str) or not identifier:
+        raise WrongTypeError(
+            "serializer",
+            f"{given!r} has no id, which snapshots name it by",
+            'Give its class an id with a version, such as id = "proto/1".',
+        )
+    if identifier in {ObjectSerializer.id, PickleSerializer.id}:
+        raise WrongTypeError(
+            "serializer",
+            f"{identifier!r} is the id of another one",
+            "Give it an id of its own.",
+        )
+    for method in ("encode", "decode"):
+        if not callable(getattr(given, method, None)):
+            raise WrongTypeError(
+                "serializer",
+                f"{given!r} has no method {method}",
+                "See StateSerializer for the two it needs.",
+            )
+    _GIVEN[identifier] = serializer
+
+
+def check_serializer(state: str, identifier: str) -> None:
+    """Raise if nothing here can read what a serializer wrote.
+
+    Raises:
+        StateError: Naming the state.
+    """
+    ours = {ObjectSerializer.id, PickleSerializer.id}
+    if identifier not in ours and identifier not in _GIVEN:
+        raise StateError(
+            f"state {state!r} was written by serializer {identifier!r}, and no "
+            "descriptor here gives it. Name it in the state's descriptor where the "
+            "function is defined, such as a class attribute: one that is made when "
+            "the function opens comes too late."
+        )
+
+
 def serializer_of(identifier: str, objects: ObjectSerializer) -> StateSerializer:
     """Return the serializer that metadata names.
 
     Args:
-        identifier: Its id.
+        identifier: Its id, which is known here; see `check_serializer`.
         objects: The one to return for its own id; it remembers classes.
-
-    Raises:
-        StateError: If there is none of that id.
     """
     if identifier == ObjectSerializer.id:
         return objects
     if identifier == PickleSerializer.id:
         return PickleSerializer()
-    raise StateError(
-        f"the state was written by serializer {identifier!r}, which is not known here; "
-        f"known are {ObjectSerializer.id!r} and {PickleSerializer.id!r}"
-    )
+    return _GIVEN[identifier]

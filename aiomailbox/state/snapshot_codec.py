@@ -29,6 +29,7 @@ from aiomailbox.state.schema import ClassSchema, Options, StateSchema
 from aiomailbox.state.serializers import (
     ObjectSerializer,
     PickleSerializer,
+    check_serializer,
     serializer_of,
 )
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
@@ -290,6 +291,7 @@ def reader_of(
             f"state {state!r} was pickled, and reading it would run what its bytes "
             "say. Allow it if you trust whoever could write them."
         )
+    check_serializer(state, contents.serializer)
     classes = StateClasses(declared)
     met = {name: contents.classes.get(name, {}) for name in contents.met}
     classes.expect(state, met)

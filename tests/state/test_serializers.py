@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import enum
+import pickle
 import sys
 import uuid
 import zoneinfo
@@ -16,16 +17,18 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.errors import CorruptStreamError, StateError
+from aiomailbox.errors import CorruptStreamError, StateError, WrongTypeError
 from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.operators import OperatorSnapshot, decode_snapshot, encode_snapshot
 from aiomailbox.operators.aggregates.result_record import result_type
 from aiomailbox.records.named_tuples import record_class
 from aiomailbox.state import (
     HeapStateStore,
+    ListStateDescriptor,
     MapStateDescriptor,
     ObjectSerializer,
     OperatorStateSnapshot,
+    OperatorStateStore,
     PickleSerializer,
     ValueStateDescriptor,
     decode_keyed_snapshot,
@@ -315,3 +318,77 @@ def test_the_newest_of_two_classes_with_one_name_does_not_matter() -> None:
     assert type(found) is first
     with pytest.raises(StateError, match="not among the classes"):
         through_bytes(second(1), classes=[first, second])
+
+
+class Reversed:
+    """Writes a list of texts in a way of its own."""
+
+    id = "reversed/1"
+
+    def encode(self, content: Any) -> bytes:
+        return "\n".join(content[::-1]).encode()
+
+    def decode(self, data: bytes) -> Any:
+        return data.decode().split("\n")[::-1]
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the serializers that descriptors have given, none at first."""
+    known: dict[str, Any] = {}
+    monkeypatch.setattr("aiomailbox.state.serializers._GIVEN", known)
+    return known
+
+
+def test_a_serializer_of_the_users_writes_and_reads(
+    new_store: Any, given: dict[str, Any]
+) -> None:
+    data = cut_with(new_store, ["a", "b"], serializer=Reversed())
+    assert b"b\na" in data
+    given.clear()
+    pickled = pickle.dumps(ValueStateDescriptor("account", serializer=Reversed()))
+    given.clear()
+    with pytest.raises(StateError, match=r"'account' .*'reversed/1'.*no descriptor"):
+        decode_keyed_snapshot(data)
+    descriptor = pickle.loads(pickled)
+    after = new_store()
+    after.restore([decode_keyed_snapshot(data)])
+    after.set_current_key("a")
+    assert after.get_value(descriptor).value() == ["a", "b"]
+    again = new_store()
+    again.restore([decode_keyed_snapshot(encode_keyed_snapshot(after.snapshot()))])
+    again.set_current_key("a")
+    assert again.get_value(descriptor).value() == ["a", "b"]
+    with pytest.raises(StateError, match="written by serializer 'reversed/1'"):
+        again.get_value(ValueStateDescriptor("account"))
+
+
+def test_lists_without_keys_are_written_by_serializers_of_the_users(
+    given: dict[str, Any],
+) -> None:
+    descriptor = ListStateDescriptor("lines", serializer=Reversed())
+    store = OperatorStateStore()
+    store.get_list_state(descriptor).add(["a", "b"])
+    data = encode_snapshot(OperatorSnapshot(operator=store.snapshot()))
+    given.clear()
+    with pytest.raises(StateError, match=r"'lines' .*'reversed/1'.*no descriptor"):
+        decode_snapshot(data)
+    given[Reversed.id] = Reversed()
+    after = OperatorStateStore()
+    after.restore([decode_snapshot(data).operator])
+    assert after.get_list_state(descriptor).get() == [["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({}, "has no id"),
+        ({"id": 7}, "has no id"),
+        ({"id": "msgpack/2"}, "is the id of another one"),
+        ({"id": "x/1", "encode": bytes}, "no method decode"),
+    ],
+)
+def test_what_is_no_serializer_is_refused(members: dict[str, Any], said: str) -> None:
+    serializer: Any = type("Wrong", (), members)()
+    with pytest.raises(WrongTypeError, match=said):
+        ListStateDescriptor("lines", serializer=serializer)
