@@ -9,12 +9,17 @@ from aiomailbox.api.pipeline import Pipeline, pipeline
 from aiomailbox.api.run import run
 from aiomailbox.api.sessions import Session
 from aiomailbox.api.stream import DataStream, KeyedStream
-from aiomailbox.api.window_joins import JoinedStreams, JoinedWindows
+from aiomailbox.api.window_joins import (
+    CoGroupedWindows,
+    JoinedStreams,
+    JoinedWindows,
+)
 from aiomailbox.api.windowed import WindowedStream
 
 __all__ = [
     "BroadcastConnectedStream",
     "BroadcastStream",
+    "CoGroupedWindows",
     "ConnectedStreams",
     "DataStream",
     "IntervalJoin",

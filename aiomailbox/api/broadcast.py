@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aiomailbox.api.build import function_info, own_copy
 from aiomailbox.errors import UsageError, WrongTypeError
@@ -20,10 +20,16 @@ from aiomailbox.operators import (
 )
 from aiomailbox.state import MapStateDescriptor
 
-StreamT = TypeVar("StreamT")
+if TYPE_CHECKING:
+    # A stream leads to this class, and this class to a stream: only in their types.
+    from aiomailbox.api.stream import DataStream
+
+A = TypeVar("A")
+B = TypeVar("B")
+U = TypeVar("U")
 
 
-class BroadcastStream:
+class BroadcastStream(Generic[B]):
     """A stream that every subtask gets, to be connected with another one.
 
     Made by `DataStream.broadcast` with descriptors of broadcast state.
@@ -36,12 +42,14 @@ class BroadcastStream:
         Flink, ``BroadcastStream``.
     """
 
-    def __init__(self, stream: Any, descriptors: Sequence[MapStateDescriptor]) -> None:
+    def __init__(
+        self, stream: DataStream[B], descriptors: Sequence[MapStateDescriptor]
+    ) -> None:
         self.stream = stream
-        self.descriptors = check_descriptors(descriptors)
+        self.descriptors: Sequence[MapStateDescriptor] = check_descriptors(descriptors)
 
 
-class BroadcastConnectedStream(Generic[StreamT]):
+class BroadcastConnectedStream(Generic[A, B]):
     """A stream and a broadcast one, to be processed together.
 
     Made by `DataStream.connect` with a `BroadcastStream`.
@@ -52,8 +60,8 @@ class BroadcastConnectedStream(Generic[StreamT]):
 
     def __init__(
         self,
-        derive: Callable[..., StreamT],
-        other: BroadcastStream,
+        derive: Callable[..., DataStream[Any]],
+        other: BroadcastStream[B],
         key: Callable[[Any], Any] | None,
     ) -> None:
         self._derive = derive
@@ -62,10 +70,11 @@ class BroadcastConnectedStream(Generic[StreamT]):
 
     def process(
         self,
-        function: BroadcastProcessFunction | KeyedBroadcastProcessFunction,
+        function: BroadcastProcessFunction[A, B, U]
+        | KeyedBroadcastProcessFunction[Any, A, B, U],
         *,
         on_error: OnError = fail,
-    ) -> StreamT:
+    ) -> DataStream[U]:
         """Hand the records of both streams to one function object.
 
         Args:
@@ -93,14 +102,14 @@ class BroadcastConnectedStream(Generic[StreamT]):
             >>> am.run(checked.collect())
             [(5, True), (15, False)]
         """
-        if not isinstance(function, BroadcastProcessFunction):
+        keyed = isinstance(function, KeyedBroadcastProcessFunction)
+        if not keyed and not isinstance(function, BroadcastProcessFunction):
             raise WrongTypeError(
                 "function",
                 f"{function!r} is not a BroadcastProcessFunction",
                 "Derive a class from am.BroadcastProcessFunction or "
                 "am.KeyedBroadcastProcessFunction.",
             )
-        keyed = isinstance(function, KeyedBroadcastProcessFunction)
         factory = (self._keyed_factory if keyed else self._factory)(function, on_error)
         factory()
         return self._derive(

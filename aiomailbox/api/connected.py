@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aiomailbox.api.build import function_info, own_copy
 from aiomailbox.errors import UsageError, WrongTypeError
@@ -22,16 +22,19 @@ from aiomailbox.operators import (
     fail,
 )
 
+if TYPE_CHECKING:
+    # A stream leads to this class, and this class to a stream: only in their types.
+    from aiomailbox.api.stream import DataStream
+
 A = TypeVar("A")
 B = TypeVar("B")
-StreamT = TypeVar("StreamT")
+U = TypeVar("U")
 
 
-class ConnectedStreams(Generic[A, B, StreamT]):
+class ConnectedStreams(Generic[A, B]):
     """Two streams that one operator reads, each with a function of its own.
 
-    Made by `DataStream.connect`, which says how the resulting stream is made. If
-    both are keyed, their keys are of one kind and share state and timers.
+    Made by `DataStream.connect`. If both are keyed, their keys are of one kind and share state and timers.
 
     Concept:
         Flink, ``ConnectedStreams``.
@@ -39,7 +42,7 @@ class ConnectedStreams(Generic[A, B, StreamT]):
 
     def __init__(
         self,
-        derive: Callable[..., StreamT],
+        derive: Callable[..., DataStream[Any]],
         others: list[Origin],
         keys: tuple[Callable[[A], Any], Callable[[B], Any]] | None,
     ) -> None:
@@ -49,11 +52,11 @@ class ConnectedStreams(Generic[A, B, StreamT]):
 
     def map(
         self,
-        first: Callable[[A], Any],
-        second: Callable[[B], Any],
+        first: Callable[[A], U],
+        second: Callable[[B], U],
         *,
         on_error: OnError = fail,
-    ) -> StreamT:
+    ) -> DataStream[U]:
         """Replace the records of each stream by what its function returns."""
         check_function(first, "first", arity=1)
         check_function(second, "second", arity=1)
@@ -64,11 +67,11 @@ class ConnectedStreams(Generic[A, B, StreamT]):
 
     def flat_map(
         self,
-        first: Callable[[A], Any],
-        second: Callable[[B], Any],
+        first: Callable[[A], Iterable[U]],
+        second: Callable[[B], Iterable[U]],
         *,
         on_error: OnError = fail,
-    ) -> StreamT:
+    ) -> DataStream[U]:
         """Replace the records of each stream by the items its function returns."""
         check_function(first, "first", arity=1)
         check_function(second, "second", arity=1)
@@ -79,10 +82,10 @@ class ConnectedStreams(Generic[A, B, StreamT]):
 
     def process(
         self,
-        function: CoProcessFunction | KeyedCoProcessFunction,
+        function: CoProcessFunction[A, B, U] | KeyedCoProcessFunction[Any, A, B, U],
         *,
         on_error: OnError = fail,
-    ) -> StreamT:
+    ) -> DataStream[U]:
         """Hand the records of both streams to one function object.
 
         Args:
@@ -109,7 +112,7 @@ class ConnectedStreams(Generic[A, B, StreamT]):
 
     def _keyed_process(
         self, function: KeyedCoProcessFunction, on_error: OnError
-    ) -> StreamT:
+    ) -> DataStream[Any]:
         if self._keys is None:
             message = (
                 "a KeyedCoProcessFunction needs keys on both streams: "
@@ -136,7 +139,7 @@ class ConnectedStreams(Generic[A, B, StreamT]):
         functions: tuple[Callable[..., Any], ...],
         *,
         is_keyed: bool = False,
-    ) -> StreamT:
+    ) -> DataStream[Any]:
         factory()
         infos = tuple(function_info(function) for function in functions)
         return self._derive(

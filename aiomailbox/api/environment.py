@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from aiomailbox.api.build import (
     check_count,
@@ -76,13 +76,33 @@ class StreamExecutionEnvironment:
             parallelism, max_parallelism, clock, config or JobConfig()
         )
 
+    @overload
     def from_source(
         self,
         source: Source[Any],
         watermark_strategy: WatermarkStrategy | None = None,
         *,
         name: str = "source",
-        output_type: type | None = None,
+        output_type: type[T],
+    ) -> DataStream[T]: ...
+
+    @overload
+    def from_source(
+        self,
+        source: Source[Any],
+        watermark_strategy: WatermarkStrategy | None = None,
+        *,
+        name: str = "source",
+        output_type: None = None,
+    ) -> DataStream[Any]: ...
+
+    def from_source(
+        self,
+        source: Source[Any],
+        watermark_strategy: WatermarkStrategy | None = None,
+        *,
+        name: str = "source",
+        output_type: type[Any] | None = None,
     ) -> DataStream[Any]:
         """Begin a stream at a source.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from aiomailbox.api.build import function_info, own_copy
 from aiomailbox.durations import duration_ms
@@ -21,12 +21,18 @@ from aiomailbox.operators import (
 )
 from aiomailbox.records import OutputTag
 
-StreamT = TypeVar("StreamT")
+if TYPE_CHECKING:
+    # A stream leads to this class, and this class to a stream: only in their types.
+    from aiomailbox.api.stream import DataStream
+
+A = TypeVar("A")
+B = TypeVar("B")
+U = TypeVar("U")
 
 _NONE = timedelta()
 
 
-class IntervalJoin(Generic[StreamT]):
+class IntervalJoin(Generic[A, B]):
     """Two keyed streams to be joined by event time: next is ``between(...)``.
 
     Made by `KeyedStream.interval_join`.
@@ -37,7 +43,7 @@ class IntervalJoin(Generic[StreamT]):
 
     def __init__(
         self,
-        derive: Callable[..., StreamT],
+        derive: Callable[..., DataStream[Any]],
         keys: tuple[KeySelector, KeySelector],
     ) -> None:
         self._derive = derive
@@ -50,7 +56,7 @@ class IntervalJoin(Generic[StreamT]):
         *,
         lower_exclusive: bool = False,
         upper_exclusive: bool = False,
-    ) -> IntervalJoined[StreamT]:
+    ) -> IntervalJoined[A, B]:
         """Say how much younger than the left record the right one is.
 
         Args:
@@ -69,12 +75,12 @@ class IntervalJoin(Generic[StreamT]):
         return IntervalJoined(self._derive, self._keys, (low, high))
 
 
-class IntervalJoined(Generic[StreamT]):
+class IntervalJoined(Generic[A, B]):
     """An interval join that knows its interval; `process` says what is made of pairs."""
 
     def __init__(
         self,
-        derive: Callable[..., StreamT],
+        derive: Callable[..., DataStream[Any]],
         keys: tuple[KeySelector, KeySelector],
         bounds: tuple[int, int],
     ) -> None:
@@ -82,14 +88,44 @@ class IntervalJoined(Generic[StreamT]):
         self._keys = keys
         self._bounds = bounds
 
+    @overload
     def process(
         self,
-        function: ProcessJoinFunction | Callable[[Any, Any], Any],
+        function: ProcessJoinFunction[A, B, U],
         *,
-        left_late: OutputTag | None = None,
-        right_late: OutputTag | None = None,
+        left_late: OutputTag[A] | None = None,
+        right_late: OutputTag[B] | None = None,
         on_error: OnError = fail,
-    ) -> StreamT:
+    ) -> DataStream[U]: ...
+
+    @overload
+    def process(
+        self,
+        function: Callable[[A, B], Awaitable[U]],
+        *,
+        left_late: OutputTag[A] | None = None,
+        right_late: OutputTag[B] | None = None,
+        on_error: OnError = fail,
+    ) -> DataStream[U]: ...
+
+    @overload
+    def process(
+        self,
+        function: Callable[[A, B], U],
+        *,
+        left_late: OutputTag[A] | None = None,
+        right_late: OutputTag[B] | None = None,
+        on_error: OnError = fail,
+    ) -> DataStream[U]: ...
+
+    def process(
+        self,
+        function: ProcessJoinFunction[A, B, Any] | Callable[[A, B], Any],
+        *,
+        left_late: OutputTag[A] | None = None,
+        right_late: OutputTag[B] | None = None,
+        on_error: OnError = fail,
+    ) -> DataStream[Any]:
         """Hand each pair of a left and a right record to ``function``.
 
         Args:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic
 
+from aiomailbox.typevars import KeyT, ValueT
 from aiomailbox.windowing import TimeWindow
 
 __all__ = ["Session", "SessionMaker"]
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class Session(Generic[KeyT, ValueT]):
     """What a key did without a pause as long as the gap.
 
     Attributes:
@@ -21,10 +22,10 @@ class Session:
         records: The records, in the order in which they came.
     """
 
-    key: Any
+    key: KeyT
     start: int
     end: int
-    records: list[Any]
+    records: list[ValueT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class SessionMaker:
 
     gap_ms: int
 
-    def __call__(self, key: Any, window: TimeWindow, records: list[Any]) -> Any:
+    def __call__(
+        self, key: KeyT, window: TimeWindow, records: list[ValueT]
+    ) -> list[Session[KeyT, ValueT]]:
         """Return the session, in a list."""
         return [Session(key, window.start, window.end - self.gap_ms, records)]

@@ -7,7 +7,7 @@ the three verbs is used: ``await stream.collect()`` (or ``await env.execute()``)
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
@@ -42,10 +42,14 @@ from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.interval import IntervalJoin, join_info
 from aiomailbox.api.pull import pull_runs, pull_values
-from aiomailbox.api.sessions import SessionMaker
+from aiomailbox.api.sessions import Session, SessionMaker
 from aiomailbox.api.typed import RecordTypeCheck
-from aiomailbox.api.window_joins import JoinedStreams
-from aiomailbox.api.windowed import WindowedStream
+from aiomailbox.api.window_joins import (
+    CoGroupedWindows,
+    JoinedStreams,
+    JoinedWindows,
+)
+from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
@@ -73,16 +77,18 @@ from aiomailbox.operators import (
     BatchOperator,
     BufferOperator,
     BufferPolicy,
+    Collector,
     DeduplicateOperator,
     ErrorAction,
     KeyedAggregateOperator,
+    KeyedAsyncContext,
     KeyedAsyncProcessFunction,
     KeyedAsyncProcessOperator,
     KeyedProcessFunction,
     KeyedProcessOperator,
     KeyedReduceOperator,
-    KeySelector,
     LookupJoinOperator,
+    Match,
     MatchOperator,
     OnError,
     Pattern,
@@ -106,18 +112,21 @@ from aiomailbox.policies import Batch, Cache, RateLimit, Retry
 from aiomailbox.records import OutputTag
 from aiomailbox.state import AggregateFunction, MapStateDescriptor
 from aiomailbox.windowing import (
-    CoGroupFunction,
     EventTimeSessionWindows,
-    JoinFunction,
     SidedKey,
     WindowAssigner,
     mark_first,
     mark_second,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
 T = TypeVar("T")
 U = TypeVar("U")
+V = TypeVar("V")
 K = TypeVar("K")
+WindowT = TypeVar("WindowT")
 
 # Replaced by the job's own number when the job graph is built.
 _ANY_MAX_PARALLELISM = 128
@@ -138,13 +147,31 @@ class DataStream(Generic[T]):
         # What a keyed stream is placed by.
         self._key: Callable[[Any], Any] | None = None
 
+    @overload
     def map(
         self,
-        function: Callable[[T], U | Awaitable[U]],
+        function: Callable[[T], Awaitable[U]],
         *,
         output_type: type[U] | None = None,
         on_error: OnError = fail,
-    ) -> DataStream[U]:
+    ) -> DataStream[U]: ...
+
+    @overload
+    def map(
+        self,
+        function: Callable[[T], U],
+        *,
+        output_type: type[U] | None = None,
+        on_error: OnError = fail,
+    ) -> DataStream[U]: ...
+
+    def map(
+        self,
+        function: Callable[[T], Any],
+        *,
+        output_type: type[Any] | None = None,
+        on_error: OnError = fail,
+    ) -> DataStream[Any]:
         """Replace each record by what ``function`` returns for it.
 
         An ``async def`` function is run one record at a time; see `map_async`.
@@ -163,27 +190,74 @@ class DataStream(Generic[T]):
         """
         return self._stateless(StageKind.MAP, function, on_error).checked(output_type)
 
+    @overload
     def filter(
-        self,
-        function: Callable[[T], bool | Awaitable[bool]],
-        *,
-        on_error: OnError = fail,
-    ) -> DataStream[T]:
+        self, function: Callable[[T], TypeIs[U]], *, on_error: OnError = fail
+    ) -> DataStream[U]: ...
+
+    @overload
+    def filter(
+        self, function: Callable[[T], Any], *, on_error: OnError = fail
+    ) -> DataStream[T]: ...
+
+    def filter(
+        self, function: Callable[[T], Any], *, on_error: OnError = fail
+    ) -> DataStream[Any]:
         """Keep the records for which ``function`` returns something true."""
         return self._stateless(StageKind.FILTER, function, on_error)
 
     def flat_map(
-        self, function: Callable[[T], Any], *, on_error: OnError = fail
-    ) -> DataStream[Any]:
+        self, function: Callable[[T], Items[U]], *, on_error: OnError = fail
+    ) -> DataStream[U]:
         """Replace each record by the items of the iterable that is returned for it.
 
         A generator function is paused between its items while the output is full.
         """
         return self._stateless(StageKind.FLAT_MAP, function, on_error)
 
+    @overload
     def map_async(
         self,
-        function: Callable[..., Awaitable[U]],
+        function: Callable[[T], Awaitable[U]],
+        *,
+        concurrency: int = 16,
+        ordered: bool | Literal["key"] = True,
+        key: str | Callable[[T], Any] | None = None,
+        timeout: timedelta | float | None = None,
+        deadline: timedelta | float | None = None,
+        retry: Retry | None = None,
+        limit: RateLimit | None = None,
+        weight: float | Callable[[T], float] | None = None,
+        batch: None = None,
+        cache: Cache | None = None,
+        on_error: OnError = fail,
+        buffer: int | None = None,
+        key_buffer: int | None = None,
+    ) -> DataStream[U]: ...
+
+    @overload
+    def map_async(
+        self,
+        function: Callable[[list[T]], Awaitable[Sequence[U]]],
+        *,
+        concurrency: int = 16,
+        ordered: bool | Literal["key"] = True,
+        key: str | Callable[[T], Any] | None = None,
+        timeout: timedelta | float | None = None,
+        deadline: timedelta | float | None = None,
+        retry: Retry | None = None,
+        limit: RateLimit | None = None,
+        weight: float | Callable[[T], float] | None = None,
+        batch: Batch,
+        cache: Cache | None = None,
+        on_error: OnError = fail,
+        buffer: int | None = None,
+        key_buffer: int | None = None,
+    ) -> DataStream[U]: ...
+
+    def map_async(
+        self,
+        function: Callable[[Any], Awaitable[Any]],
         *,
         concurrency: int = 16,
         ordered: bool | Literal["key"] = True,
@@ -198,7 +272,7 @@ class DataStream(Generic[T]):
         on_error: OnError = fail,
         buffer: int | None = None,
         key_buffer: int | None = None,
-    ) -> DataStream[U]:
+    ) -> DataStream[Any]:
         """Call an async function for each record, many calls at a time.
 
         Args:
@@ -261,20 +335,21 @@ class DataStream(Generic[T]):
         )
 
     def process(
-        self, function: ProcessFunction, *, on_error: OnError = fail
-    ) -> DataStream[Any]:
+        self, function: ProcessFunction[T, U], *, on_error: OnError = fail
+    ) -> DataStream[U]:
         """Hand each record to a `ProcessFunction`, which may emit anything anywhere.
 
         It changes neither the records that it gets nor, afterwards, those that it has
         emitted.
         """
-        check_kind(function, ProcessFunction, "function", "Derive a class from it.")
-        if isinstance(function, KeyedProcessFunction):
+        given: object = function
+        if isinstance(given, KeyedProcessFunction):
             raise WrongTypeError(
                 "function",
-                f"{function!r} is a KeyedProcessFunction, and the stream has no keys",
+                f"{given!r} is a KeyedProcessFunction, and the stream has no keys",
                 "Write stream.key_by(...).process(...).",
             )
+        check_kind(function, ProcessFunction, "function", "Derive a class from it.")
         info = function_info(function.process_element)
         policy = check_on_error(on_error)
         factory = partial(own_copy, ProcessOperator, function, on_error=policy)
@@ -294,9 +369,17 @@ class DataStream(Generic[T]):
         factory = partial(TimestampsAndWatermarksOperator, strategy, on_error=policy)
         return self._derive("timestamps", factory, record_fields=fields)
 
+    @overload
+    def key_by(self, key: str, *, on_error: OnError = fail) -> KeyedStream[Any, T]: ...
+
+    @overload
     def key_by(
-        self, key: str | Callable[[T], K], *, on_error: OnError = fail
-    ) -> KeyedStream[K, T]:
+        self, key: Callable[[T], K], *, on_error: OnError = fail
+    ) -> KeyedStream[K, T]: ...
+
+    def key_by(
+        self, key: str | Callable[[T], Any], *, on_error: OnError = fail
+    ) -> KeyedStream[Any, T]:
         """Give each record to the subtask that owns its key.
 
         Args:
@@ -312,8 +395,8 @@ class DataStream(Generic[T]):
         return KeyedStream(self._definition, stream._origins, selector)
 
     def window_all(
-        self, assigner: WindowAssigner
-    ) -> WindowedStream[None, T, DataStream[Any]]:
+        self, assigner: WindowAssigner[WindowT]
+    ) -> WindowedStream[None, T, WindowT]:
         """Group all records into windows of time, in one subtask."""
         derive = partial(self._keyed, parallelism_max=1)
         return WindowedStream(None, assigner, derive)
@@ -327,21 +410,14 @@ class DataStream(Generic[T]):
         return DataStream(self._definition, origins)
 
     @overload
-    def connect(
-        self, other: BroadcastStream
-    ) -> BroadcastConnectedStream[DataStream[Any]]: ...
+    def connect(self, other: BroadcastStream[U]) -> BroadcastConnectedStream[T, U]: ...
 
     @overload
-    def connect(
-        self, other: DataStream[U]
-    ) -> ConnectedStreams[T, U, DataStream[Any]]: ...
+    def connect(self, other: DataStream[U]) -> ConnectedStreams[T, U]: ...
 
     def connect(
-        self, other: BroadcastStream | DataStream[U]
-    ) -> (
-        BroadcastConnectedStream[DataStream[Any]]
-        | ConnectedStreams[T, U, DataStream[Any]]
-    ):
+        self, other: BroadcastStream[U] | DataStream[U]
+    ) -> BroadcastConnectedStream[T, U] | ConnectedStreams[T, U]:
         """Give two streams, of different types if need be, to one operator.
 
         Args:
@@ -356,7 +432,7 @@ class DataStream(Generic[T]):
         keys = None if key is None or other_key is None else (key, other_key)
         return ConnectedStreams(self._connected, other._origins, keys)
 
-    def join(self, other: DataStream[Any]) -> JoinedStreams[DataStream[Any]]:
+    def join(self, other: DataStream[U]) -> JoinedStreams[T, U, JoinedWindows[T, U]]:
         """Join two streams: each pair of records with one key in one window.
 
         Args:
@@ -380,9 +456,11 @@ class DataStream(Generic[T]):
             [('a', 500)]
         """
         self._check_joinable(other, "other")
-        return JoinedStreams(partial(self._sided, other), JoinFunction)
+        return JoinedStreams(partial(self._sided, other), JoinedWindows)
 
-    def co_group(self, other: DataStream[Any]) -> JoinedStreams[DataStream[Any]]:
+    def co_group(
+        self, other: DataStream[U]
+    ) -> JoinedStreams[T, U, CoGroupedWindows[T, U]]:
         """Group two streams: the records of a key and window, as two lists.
 
         Args:
@@ -406,14 +484,74 @@ class DataStream(Generic[T]):
             [('b', 2000)]
         """
         self._check_joinable(other, "other")
-        return JoinedStreams(partial(self._sided, other), CoGroupFunction)
+        return JoinedStreams(partial(self._sided, other), CoGroupedWindows)
+
+    @overload
+    def lookup_join(
+        self,
+        lookup: Callable[[Any], Awaitable[V | None]],
+        *,
+        key: str | Callable[[T], Any],
+        join: None = None,
+        left: Literal[False] = False,
+        cache: Cache | None = None,
+        concurrency: int = 16,
+        ordered: bool = True,
+        timeout: timedelta | float | None = None,
+        deadline: timedelta | float | None = None,
+        retry: Retry | None = None,
+        limit: RateLimit | None = None,
+        batch: Batch | None = None,
+        on_error: OnError = fail,
+        buffer: int | None = None,
+    ) -> DataStream[tuple[T, V]]: ...
+
+    @overload
+    def lookup_join(
+        self,
+        lookup: Callable[[Any], Awaitable[V]],
+        *,
+        key: str | Callable[[T], Any],
+        join: None = None,
+        left: bool,
+        cache: Cache | None = None,
+        concurrency: int = 16,
+        ordered: bool = True,
+        timeout: timedelta | float | None = None,
+        deadline: timedelta | float | None = None,
+        retry: Retry | None = None,
+        limit: RateLimit | None = None,
+        batch: Batch | None = None,
+        on_error: OnError = fail,
+        buffer: int | None = None,
+    ) -> DataStream[tuple[T, V | None]]: ...
+
+    @overload
+    def lookup_join(
+        self,
+        lookup: Callable[[Any], Awaitable[Any]],
+        *,
+        key: str | Callable[[T], Any],
+        join: Callable[[T, Any], U],
+        left: bool = False,
+        cache: Cache | None = None,
+        concurrency: int = 16,
+        ordered: bool = True,
+        timeout: timedelta | float | None = None,
+        deadline: timedelta | float | None = None,
+        retry: Retry | None = None,
+        limit: RateLimit | None = None,
+        batch: Batch | None = None,
+        on_error: OnError = fail,
+        buffer: int | None = None,
+    ) -> DataStream[U]: ...
 
     def lookup_join(
         self,
         lookup: Callable[[Any], Awaitable[Any]],
         *,
-        key: KeySelector,
-        join: Callable[[Any, Any], Any] | None = None,
+        key: str | Callable[[T], Any],
+        join: Callable[[T, Any], Any] | None = None,
         left: bool = False,
         cache: Cache | None = None,
         concurrency: int = 16,
@@ -485,10 +623,33 @@ class DataStream(Generic[T]):
             bound=f"{sample.buffer} records",
         )
 
+    @overload
+    def with_latest_from(
+        self, other: DataStream[V], function: None = None, *, on_error: OnError = fail
+    ) -> DataStream[tuple[T, V]]: ...
+
+    @overload
+    def with_latest_from(
+        self,
+        other: DataStream[V],
+        function: Callable[[T, V], Awaitable[U]],
+        *,
+        on_error: OnError = fail,
+    ) -> DataStream[U]: ...
+
+    @overload
+    def with_latest_from(
+        self,
+        other: DataStream[V],
+        function: Callable[[T, V], U],
+        *,
+        on_error: OnError = fail,
+    ) -> DataStream[U]: ...
+
     def with_latest_from(
         self,
         other: DataStream[Any],
-        function: Callable[[Any, Any], Any | Awaitable[Any]] | None = None,
+        function: Callable[[Any, Any], Any] | None = None,
         *,
         on_error: OnError = fail,
     ) -> DataStream[Any]:
@@ -531,7 +692,7 @@ class DataStream(Generic[T]):
         check_function(pipeline, "pipeline", arity=1)
         return pipeline(self)
 
-    def get_side_output(self, tag: OutputTag) -> DataStream[Any]:
+    def get_side_output(self, tag: OutputTag[U]) -> DataStream[U]:
         """Return the side output ``tag`` of the operator that made this stream."""
         check_kind(tag, OutputTag, "tag", "Write am.OutputTag('late').")
         return DataStream(self._definition, [Origin(self._operator, None, tag)])
@@ -659,11 +820,13 @@ class DataStream(Generic[T]):
     def broadcast(self) -> DataStream[T]: ...
 
     @overload
-    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream: ...
+    def broadcast(
+        self, *descriptors: MapStateDescriptor[Any, Any]
+    ) -> BroadcastStream[T]: ...
 
     def broadcast(
-        self, *descriptors: MapStateDescriptor
-    ) -> DataStream[T] | BroadcastStream:
+        self, *descriptors: MapStateDescriptor[Any, Any]
+    ) -> DataStream[T] | BroadcastStream[T]:
         """Give every record to every subtask.
 
         Args:
@@ -689,7 +852,13 @@ class DataStream(Generic[T]):
             CustomPartitioner(partitioner, field_or_function(key, "key"))
         )
 
-    def checked(self, output_type: type[U] | None) -> DataStream[Any]:
+    @overload
+    def checked(self, output_type: None) -> DataStream[T]: ...
+
+    @overload
+    def checked(self, output_type: type[U]) -> DataStream[U]: ...
+
+    def checked(self, output_type: type[Any] | None) -> DataStream[Any]:
         """Declare the type of the records: one of another type fails the job.
 
         Args:
@@ -970,7 +1139,7 @@ class DataStream(Generic[T]):
 
     def _sided(
         self, other: DataStream[Any], key: SidedKey, assigner: WindowAssigner
-    ) -> WindowedStream[Any, Any, DataStream[Any]]:
+    ) -> WindowedStream[Any, Any]:
         """Return the windows of both streams, united, each record with its side."""
         first, second = (
             stream._derive(name, partial(stateless, StageKind.MAP, mark))
@@ -1003,7 +1172,10 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         self.key = self._key = key
 
     def reduce(
-        self, function: Callable[[T, T], T], *, on_error: OnError = fail
+        self,
+        function: Callable[[T, T], T] | Callable[[T, T], Awaitable[T]],
+        *,
+        on_error: OnError = fail,
     ) -> DataStream[T]:
         """Fold the records of each key into one, and emit it after every record.
 
@@ -1029,8 +1201,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         return self._keyed("reduce", factory, infos, unbounded=GROWS_WITH_KEYS)
 
     def aggregate(
-        self, aggregate: AggregateFunction, *, on_error: OnError = fail
-    ) -> DataStream[Any]:
+        self, aggregate: AggregateFunction[T, Any, U], *, on_error: OnError = fail
+    ) -> DataStream[U]:
         """Aggregate the records of each key, and emit the result after every record.
 
         Args:
@@ -1046,7 +1218,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         factory()
         return self._keyed("aggregate", factory, unbounded=GROWS_WITH_KEYS)
 
-    def process(self, function: Any, *, on_error: OnError = fail) -> DataStream[Any]:
+    def process(  # type: ignore[override]  # a function that has a key needs one
+        self, function: KeyedProcessFunction[K, T, U], *, on_error: OnError = fail
+    ) -> DataStream[U]:
         """Hand each record to a `KeyedProcessFunction` with state and timers of its key."""
         check_kind(
             function, KeyedProcessFunction, "function", "Derive a class from it."
@@ -1059,7 +1233,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
 
     def process_async(
         self,
-        function: KeyedAsyncProcessFunction | Callable[..., Awaitable[None]],
+        function: KeyedAsyncProcessFunction[K, T, U]
+        | Callable[[T, KeyedAsyncContext[K], Collector[U]], Awaitable[None]],
         *,
         concurrency: int = 16,
         timeout: timedelta | float | None = None,
@@ -1069,7 +1244,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         on_error: OnError = fail,
         buffer: int | None = None,
         key_buffer: int | None = None,
-    ) -> DataStream[Any]:
+    ) -> DataStream[U]:
         """Hand each record to an async function with state and timers of its key.
 
         Records of a key are processed one at a time and in their order, those of
@@ -1159,11 +1334,13 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             (function_info(processor.handleInputRows),),
         )
 
-    def window(self, assigner: WindowAssigner) -> WindowedStream[K, T, DataStream[Any]]:
+    def window(
+        self, assigner: WindowAssigner[WindowT]
+    ) -> WindowedStream[K, T, WindowT]:
         """Group the records of each key into windows of time."""
         return WindowedStream(self.key, assigner, self._keyed)
 
-    def sessionise(self, gap: timedelta | float) -> DataStream[Any]:
+    def sessionise(self, gap: timedelta | float) -> DataStream[Session[K, T]]:
         """Put records of a key between pauses together, as `Session` records.
 
         Args:
@@ -1181,9 +1358,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             a 0 900 2
             a 5000 5000 1
         """
-        windows: WindowedStream[K, T, DataStream[Any]] = WindowedStream(
-            self.key, EventTimeSessionWindows.with_gap(gap), self._keyed
-        )
+        windows = self.window(EventTimeSessionWindows.with_gap(gap))
         return windows.apply(SessionMaker(duration_ms(gap, "gap")))
 
     def deduplicate(self, ttl: timedelta | float | None = None) -> DataStream[T]:
@@ -1208,7 +1383,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
 
     def match(
         self, pattern: Pattern, *, partials_max: int = 1000, on_error: OnError = fail
-    ) -> DataStream[Any]:
+    ) -> DataStream[Match]:
         """Emit a `Match` for records of a key that match a pattern, in event time.
 
         Records are sorted by event time up to the watermark; late ones are dropped and
@@ -1254,7 +1429,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         unbounded = GROWS_WITH_KEYS if pattern.within_ms is None else ""
         return self._keyed("match", factory, infos, unbounded=unbounded)
 
-    def interval_join(self, other: DataStream[Any]) -> IntervalJoin[DataStream[Any]]:
+    def interval_join(self, other: KeyedStream[Any, U]) -> IntervalJoin[T, U]:
         """Join two keyed streams: pairs with one key and event times near each other.
 
         Args:
@@ -1282,13 +1457,68 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         derive = partial(self._join_by_key, other)
         return IntervalJoin(derive, (self.key, self._key_of(other, "interval_join")))
 
+    @overload
     def as_of_join(
         self,
-        versions: DataStream[Any],
-        join: ProcessJoinFunction | Callable[[Any, Any], Any] | None = None,
+        versions: KeyedStream[Any, V],
+        join: None = None,
+        *,
+        left: Literal[False] = False,
+        left_late: OutputTag[T] | None = None,
+        on_error: OnError = fail,
+    ) -> DataStream[tuple[T, V]]: ...
+
+    @overload
+    def as_of_join(
+        self,
+        versions: KeyedStream[Any, V],
+        join: None = None,
+        *,
+        left: bool,
+        left_late: OutputTag[T] | None = None,
+        on_error: OnError = fail,
+    ) -> DataStream[tuple[T, V | None]]: ...
+
+    @overload
+    def as_of_join(
+        self,
+        versions: KeyedStream[Any, V],
+        join: ProcessJoinFunction[T, Any, U],
         *,
         left: bool = False,
-        left_late: OutputTag | None = None,
+        left_late: OutputTag[T] | None = None,
+        on_error: OnError = fail,
+    ) -> DataStream[U]: ...
+
+    @overload
+    def as_of_join(
+        self,
+        versions: KeyedStream[Any, V],
+        join: Callable[[T, Any], Awaitable[U]],
+        *,
+        left: bool = False,
+        left_late: OutputTag[T] | None = None,
+        on_error: OnError = fail,
+    ) -> DataStream[U]: ...
+
+    @overload
+    def as_of_join(
+        self,
+        versions: KeyedStream[Any, V],
+        join: Callable[[T, Any], U],
+        *,
+        left: bool = False,
+        left_late: OutputTag[T] | None = None,
+        on_error: OnError = fail,
+    ) -> DataStream[U]: ...
+
+    def as_of_join(
+        self,
+        versions: KeyedStream[Any, Any],
+        join: ProcessJoinFunction[T, Any, Any] | Callable[[T, Any], Any] | None = None,
+        *,
+        left: bool = False,
+        left_late: OutputTag[T] | None = None,
         on_error: OnError = fail,
     ) -> DataStream[Any]:
         """Join each record with the newest version that is not younger than it.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
-from aiomailbox.api.windowed import WindowedStream
+from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.operators import KeySelector, OnError, field_or_function
 from aiomailbox.windowing import (
     CoGroupFunction,
@@ -17,22 +17,30 @@ from aiomailbox.windowing import (
     WindowAssigner,
 )
 
-StreamT = TypeVar("StreamT")
+if TYPE_CHECKING:
+    # A stream leads to this class, and this class to a stream: only in their types.
+    from aiomailbox.api.stream import DataStream
 
-MakeFunction = type[CoGroupFunction] | type[JoinFunction]
+A = TypeVar("A")
+B = TypeVar("B")
+U = TypeVar("U")
+# What the join ends in: `JoinedWindows` or `CoGroupedWindows`.
+EndT = TypeVar("EndT")
+
+MakeEnd = Callable[[WindowedStream[Any, Any]], EndT]
 
 
-class SidedWindows(Protocol[StreamT]):
+class SidedWindows(Protocol):
     """Makes windows of the two sides of a join, united."""
 
     def __call__(
         self, key: SidedKey, assigner: WindowAssigner
-    ) -> WindowedStream[Any, Any, StreamT]:
+    ) -> WindowedStream[Any, Any]:
         """Return the windows."""
         ...
 
 
-class JoinedStreams(Generic[StreamT]):
+class JoinedStreams(Generic[A, B, EndT]):
     """Two streams to be joined in windows: next is ``where(key)``.
 
     Made by `DataStream.join` and `DataStream.co_group`.
@@ -41,78 +49,68 @@ class JoinedStreams(Generic[StreamT]):
         Flink, ``JoinedStreams`` and ``CoGroupedStreams``.
     """
 
-    def __init__(self, windows: SidedWindows[StreamT], make: MakeFunction) -> None:
+    def __init__(self, windows: SidedWindows, make: MakeEnd[EndT]) -> None:
         self._windows = windows
         self._make = make
 
-    def where(self, key: KeySelector) -> JoinedWhere[StreamT]:
+    def where(self, key: str | Callable[[A], Any]) -> JoinedWhere[B, EndT]:
         """Say by which key the first stream is joined: a field's name or a function."""
         field_or_function(key, "where")
         return JoinedWhere(self._windows, self._make, key)
 
 
-class JoinedWhere(Generic[StreamT]):
+class JoinedWhere(Generic[B, EndT]):
     """A join that knows one key: next is ``equal_to(key)``."""
 
     def __init__(
-        self, windows: SidedWindows[StreamT], make: MakeFunction, where: KeySelector
+        self, windows: SidedWindows, make: MakeEnd[EndT], where: KeySelector
     ) -> None:
         self._windows = windows
         self._make = make
         self._where = where
 
-    def equal_to(self, key: KeySelector) -> JoinedKeys[StreamT]:
+    def equal_to(self, key: str | Callable[[B], Any]) -> JoinedKeys[EndT]:
         """Say by which key the second stream is joined; keys are of one type."""
         return JoinedKeys(self._windows, self._make, SidedKey(self._where, key))
 
 
-class JoinedKeys(Generic[StreamT]):
+class JoinedKeys(Generic[EndT]):
     """A join that knows both keys: next is ``window(assigner)``."""
 
     def __init__(
-        self, windows: SidedWindows[StreamT], make: MakeFunction, key: SidedKey
+        self, windows: SidedWindows, make: MakeEnd[EndT], key: SidedKey
     ) -> None:
         self._windows = windows
         self._make = make
         self._key = key
 
-    def window(self, assigner: WindowAssigner) -> JoinedWindows[StreamT]:
+    def window(self, assigner: WindowAssigner[Any]) -> EndT:
         """Say in which windows records meet."""
-        return JoinedWindows(self._windows(self._key, assigner), self._make)
+        return self._make(self._windows(self._key, assigner))
 
 
-class JoinedWindows(Generic[StreamT]):
-    """A join in windows; `apply` says what is made of the records that meet.
+class _SidedWindowed:
+    """Windows of two streams; what their triggers and evictors see has its side."""
 
-    Triggers, evictors and gap functions see records with their side: ``(0, record)``
-    of the first stream, ``(1, record)`` of the second.
-
-    Concept:
-        Flink, ``JoinedStreams.WithWindow`` and ``CoGroupedStreams.WithWindow``.
-    """
-
-    def __init__(
-        self, windowed: WindowedStream[Any, Any, StreamT], make: MakeFunction
-    ) -> None:
+    def __init__(self, windowed: WindowedStream[Any, Any]) -> None:
         self._windowed = windowed
-        self._make = make
 
-    def trigger(self, trigger: Trigger) -> JoinedWindows[StreamT]:
+    def trigger(self, trigger: Trigger) -> Self:
         """Decide when a window fires; by default when time passes its end."""
         self._windowed.trigger(trigger)
         return self
 
-    def evictor(self, evictor: Evictor) -> JoinedWindows[StreamT]:
+    def evictor(self, evictor: Evictor) -> Self:
         """Decide which records a firing forgets."""
         self._windowed.evictor(evictor)
         return self
 
-    def allowed_lateness(self, lateness: timedelta | float) -> JoinedWindows[StreamT]:
+    def allowed_lateness(self, lateness: timedelta | float) -> Self:
         """Keep windows so much longer, and fire again for each late record."""
         self._windowed.allowed_lateness(lateness)
         return self
 
-    def on_error(self, on_error: OnError) -> JoinedWindows[StreamT]:
+    def on_error(self, on_error: OnError) -> Self:
         """Say what to do with what a function raises for.
 
         That is a pair of records of a join, a window of a co-group, or the record for
@@ -121,18 +119,53 @@ class JoinedWindows(Generic[StreamT]):
         self._windowed.on_error(on_error)
         return self
 
-    def apply(self, function: Callable[[Any, Any], Any]) -> StreamT:
-        """Emit what ``function`` makes of the records that meet.
+
+class JoinedWindows(_SidedWindowed, Generic[A, B]):
+    """A join in windows; `apply` says what is made of the records that meet.
+
+    Triggers, evictors and gap functions see records with their side: ``(0, record)``
+    of the first stream, ``(1, record)`` of the second.
+
+    Concept:
+        Flink, ``JoinedStreams.WithWindow``.
+    """
+
+    @overload
+    def apply(self, function: Callable[[A, B], Awaitable[U]]) -> DataStream[U]: ...
+
+    @overload
+    def apply(self, function: Callable[[A, B], U]) -> DataStream[U]: ...
+
+    def apply(self, function: Callable[[A, B], Any]) -> DataStream[Any]:
+        """Emit what ``function`` makes of each pair of records that meet.
 
         Args:
-            function: After `DataStream.join`: ``(first, second)`` → one result, called
-                for each pair of a window. After `DataStream.co_group`:
-                ``(firsts, seconds)`` → an iterable of results, called with two lists,
-                of which one may be empty. Sync or ``async def``.
+            function: ``(first, second)`` → one result; sync or ``async def``.
 
         Returns:
             The results, with the last millisecond of their window as event time.
         """
-        made = self._make(function)
-        name = "window join" if isinstance(made, JoinFunction) else "co-group"
-        return self._windowed.join(name, made)
+        return self._windowed.join("window join", JoinFunction(function))
+
+
+class CoGroupedWindows(_SidedWindowed, Generic[A, B]):
+    """A co-group in windows; `apply` says what is made of the records that meet.
+
+    Triggers, evictors and gap functions see records with their side, as those of
+    `JoinedWindows` do.
+
+    Concept:
+        Flink, ``CoGroupedStreams.WithWindow``.
+    """
+
+    def apply(self, function: Callable[[list[A], list[B]], Items[U]]) -> DataStream[U]:
+        """Emit what ``function`` makes of the records of a key and window.
+
+        Args:
+            function: ``(firsts, seconds)`` → an iterable of results, called with two
+                lists, of which one may be empty. Sync or ``async def``.
+
+        Returns:
+            The results, with the last millisecond of their window as event time.
+        """
+        return self._windowed.join("co-group", CoGroupFunction(function))

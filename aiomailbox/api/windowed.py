@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 from aiomailbox.api.build import check_kind, function_info, own_copy
 from aiomailbox.durations import duration_ms
@@ -19,6 +19,7 @@ from aiomailbox.operators import (
 )
 from aiomailbox.records import OutputTag
 from aiomailbox.state import AggregateFunction
+from aiomailbox.typevars import WindowT
 from aiomailbox.windowing import (
     CoGroupFunction,
     Evictor,
@@ -31,20 +32,28 @@ from aiomailbox.windowing import (
     window_operator,
 )
 
+if TYPE_CHECKING:
+    # A stream leads to this class, and this class to a stream: only in their types.
+    from aiomailbox.api.stream import DataStream
+
 K = TypeVar("K")
 T = TypeVar("T")
-StreamT = TypeVar("StreamT")
+U = TypeVar("U")
+V = TypeVar("V")
+W = TypeVar("W")
 
 # What `explain` says of windows that never end.
 _NEVER_PURGED: Final = "a global window keeps its contents until its trigger purges"
 
-WindowFunction = ProcessWindowFunction | Callable[[Any, Any, list[Any]], Any] | None
+# What a function may return for the items of a stream.
+Items = Iterable[U] | Awaitable[Iterable[U]] | AsyncIterable[U]
+WindowFunction = ProcessWindowFunction[T, U, K, W] | Callable[[K, W, list[T]], Items[U]]
 
 
-class WindowedStream(Generic[K, T, StreamT]):
+class WindowedStream(Generic[K, T, WindowT]):
     """A keyed stream cut into windows; say what to compute per key and window.
 
-    Made by `KeyedStream.window`, which says how the resulting stream is made.
+    Made by `KeyedStream.window` and `DataStream.window_all`.
 
     Concept:
         Flink, ``WindowedStream``.
@@ -53,8 +62,8 @@ class WindowedStream(Generic[K, T, StreamT]):
     def __init__(
         self,
         key: Callable[[T], K] | None,
-        assigner: WindowAssigner,
-        derive: Callable[..., StreamT],
+        assigner: WindowAssigner[WindowT],
+        derive: Callable[..., DataStream[Any]],
     ) -> None:
         self._key = key
         self._derive = derive
@@ -66,32 +75,30 @@ class WindowedStream(Generic[K, T, StreamT]):
         )
         self._settings: dict[str, Any] = {}
 
-    def trigger(self, trigger: Trigger) -> WindowedStream[K, T, StreamT]:
+    def trigger(self, trigger: Trigger) -> Self:
         """Decide when a window fires; by default when time passes its end."""
         self._settings["trigger"] = _check_sync(trigger, Trigger, "trigger")
         return self
 
-    def evictor(self, evictor: Evictor) -> WindowedStream[K, T, StreamT]:
+    def evictor(self, evictor: Evictor) -> Self:
         """Decide which records a firing forgets."""
         self._settings["evictor"] = _check_sync(evictor, Evictor, "evictor")
         return self
 
-    def allowed_lateness(
-        self, lateness: timedelta | float
-    ) -> WindowedStream[K, T, StreamT]:
+    def allowed_lateness(self, lateness: timedelta | float) -> Self:
         """Keep windows so much longer, and fire again for each late record."""
         duration_ms(lateness, "lateness")
         self._settings["allowed_lateness"] = lateness
         return self
 
-    def side_output_late_data(self, tag: OutputTag) -> WindowedStream[K, T, StreamT]:
+    def side_output_late_data(self, tag: OutputTag[T]) -> Self:
         """Send records that came too late for all their windows to a side output."""
         self._settings["late_tag"] = check_kind(
             tag, OutputTag, "tag", "Write am.OutputTag('late')."
         )
         return self
 
-    def on_error(self, on_error: OnError) -> WindowedStream[K, T, StreamT]:
+    def on_error(self, on_error: OnError) -> Self:
         """Say what to do with a record, or a firing, for which a function raises.
 
         A record is added to all its windows or, if that or the trigger fails, to none.
@@ -102,9 +109,23 @@ class WindowedStream(Generic[K, T, StreamT]):
         self._settings["on_error"] = check_on_error(on_error)
         return self
 
+    @overload
     def reduce(
-        self, function: Callable[[T, T], T], window_function: WindowFunction = None
-    ) -> StreamT:
+        self,
+        function: Callable[[T, T], T] | Callable[[T, T], Awaitable[T]],
+        window_function: None = None,
+    ) -> DataStream[T]: ...
+
+    @overload
+    def reduce(
+        self,
+        function: Callable[[T, T], T] | Callable[[T, T], Awaitable[T]],
+        window_function: WindowFunction[T, U, K, WindowT],
+    ) -> DataStream[U]: ...
+
+    def reduce(
+        self, function: Callable[[T, T], Any], window_function: Any = None
+    ) -> DataStream[Any]:
         """Fold the records of each window into one.
 
         Args:
@@ -118,9 +139,21 @@ class WindowedStream(Generic[K, T, StreamT]):
             "window reduce", reduce=function, window_function=window_function
         )
 
+    @overload
     def aggregate(
-        self, aggregate: AggregateFunction, window_function: WindowFunction = None
-    ) -> StreamT:
+        self, aggregate: AggregateFunction[T, Any, U], window_function: None = None
+    ) -> DataStream[U]: ...
+
+    @overload
+    def aggregate(
+        self,
+        aggregate: AggregateFunction[T, Any, U],
+        window_function: WindowFunction[U, V, K, WindowT],
+    ) -> DataStream[V]: ...
+
+    def aggregate(
+        self, aggregate: AggregateFunction[T, Any, Any], window_function: Any = None
+    ) -> DataStream[Any]:
         """Aggregate the records of each window as they come.
 
         Args:
@@ -149,12 +182,16 @@ class WindowedStream(Generic[K, T, StreamT]):
             "window aggregate", aggregate=aggregate, window_function=window_function
         )
 
-    def process(self, function: ProcessWindowFunction) -> StreamT:
+    def process(
+        self, function: ProcessWindowFunction[T, U, K, WindowT]
+    ) -> DataStream[U]:
         """Keep all records of each window and hand them to ``function`` when it fires."""
         check_kind(function, ProcessWindowFunction, "function", "Or use apply(...).")
         return self._windowed("window process", window_function=function)
 
-    def apply(self, function: Callable[[Any, Any, list[T]], Any]) -> StreamT:
+    def apply(
+        self, function: Callable[[K, WindowT, list[T]], Items[U]]
+    ) -> DataStream[U]:
         """Keep all records of each window, and emit what a function makes of them.
 
         Args:
@@ -163,7 +200,9 @@ class WindowedStream(Generic[K, T, StreamT]):
         check_function(function, "function", arity=3)
         return self._windowed("window apply", window_function=function)
 
-    def join(self, name: str, function: CoGroupFunction | JoinFunction) -> StreamT:
+    def join(
+        self, name: str, function: CoGroupFunction | JoinFunction
+    ) -> DataStream[Any]:
         """Emit what a function makes of the sides of each window; see `JoinedWindows`.
 
         Args:
@@ -172,7 +211,7 @@ class WindowedStream(Generic[K, T, StreamT]):
         """
         return self._windowed(name, window_function=function)
 
-    def _windowed(self, name: str, **work: Any) -> StreamT:
+    def _windowed(self, name: str, **work: Any) -> DataStream[Any]:
         settings = self._settings
         factory = partial(
             own_copy, window_operator, self._key, self._assigner, **settings, **work

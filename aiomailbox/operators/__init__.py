@@ -94,6 +94,12 @@ from aiomailbox.operators.functions.broadcast import (
     KeyedBroadcastProcessOperator,
     check_descriptors,
 )
+from aiomailbox.operators.functions.broadcast_context import (
+    BroadcastContext,
+    KeyedBroadcastContext,
+    KeyedReadOnlyContext,
+    ReadOnlyContext,
+)
 from aiomailbox.operators.functions.calls import check_process_method
 from aiomailbox.operators.functions.co import (
     CoFlatMapOperator,
@@ -196,6 +202,7 @@ __all__ = [
     "AsyncStatelessOperator",
     "BatchOperator",
     "Boundedness",
+    "BroadcastContext",
     "BroadcastProcessFunction",
     "BroadcastProcessOperator",
     "BufferOperator",
@@ -232,6 +239,7 @@ __all__ = [
     "KeyedAsyncContext",
     "KeyedAsyncProcessFunction",
     "KeyedAsyncProcessOperator",
+    "KeyedBroadcastContext",
     "KeyedBroadcastProcessFunction",
     "KeyedBroadcastProcessOperator",
     "KeyedCoProcessFunction",
@@ -239,6 +247,7 @@ __all__ = [
     "KeyedProcessContext",
     "KeyedProcessFunction",
     "KeyedProcessOperator",
+    "KeyedReadOnlyContext",
     "KeyedReduceOperator",
     "Limiter",
     "LookupJoinOperator",
@@ -259,6 +268,7 @@ __all__ = [
     "ProcessJoinContext",
     "ProcessJoinFunction",
     "ProcessOperator",
+    "ReadOnlyContext",
     "ReaderContext",
     "ReaderOutput",
     "RecordFailures",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
 from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.typevars import ValueT
 
 MIN_TIMESTAMP: Final = -(2**63)
 MAX_TIMESTAMP: Final = 2**63 - 1
@@ -78,12 +79,18 @@ class InternalWatermark:
     timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class OutputTag:
+# Without slots: Python 3.11 and 3.12 cannot make an ``OutputTag[int]`` with them.
+@dataclass(frozen=True)
+class OutputTag(Generic[ValueT]):
     """The name of a side output.
 
     Example:
         >>> OutputTag("late")
+        OutputTag(id='late')
+
+        For a type checker, say what it is a side output of:
+
+        >>> OutputTag[int]("late")
         OutputTag(id='late')
     """
 

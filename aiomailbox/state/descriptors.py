@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.state.functions import AggregateFunction, ReduceFunction
+from aiomailbox.state.functions import AggregateFunction
 from aiomailbox.state.schema import StateSchema, class_schemas, type_options
 from aiomailbox.state.serializers import (
     ObjectSerializer,
@@ -17,6 +18,7 @@ from aiomailbox.state.serializers import (
     give_serializer,
 )
 from aiomailbox.state.state_classes import kept_in_state
+from aiomailbox.typevars import InT, MapKeyT, OutT, ValueT
 
 __all__ = [
     "VOID",
@@ -41,6 +43,8 @@ class Void(Enum):
 
 
 VOID = Void.VOID
+
+KindT = TypeVar("KindT")
 
 # What the contents of a kind of state consist of, where it is not a value.
 _PARTS = {"list": "element", "aggregating": "accumulator"}
@@ -147,7 +151,7 @@ class StateDescriptor:
 
 
 @dataclass(frozen=True)
-class ValueStateDescriptor(StateDescriptor):
+class ValueStateDescriptor(StateDescriptor, Generic[ValueT]):
     """Describes one value per key.
 
     Args:
@@ -166,13 +170,61 @@ class ValueStateDescriptor(StateDescriptor):
     kind: ClassVar[str] = "value"
 
     type_: Any = None
-    default: Any = None
+    default: ValueT | None = None
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
     serializer: StateSerializer | None = field(default=None, kw_only=True)
 
+    # What the value is follows from its type, and None is one without a default.
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            type_: type[ValueT],
+            default: ValueT,
+            *,
+            ttl: StateTtlConfig | None = None,
+            serializer: StateSerializer | None = None,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: ValueStateDescriptor[KindT | None],
+            name: str,
+            type_: type[KindT],
+            *,
+            ttl: StateTtlConfig | None = None,
+            serializer: StateSerializer | None = None,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            type_: None = None,
+            *,
+            default: ValueT,
+            ttl: StateTtlConfig | None = None,
+            serializer: StateSerializer | None = None,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            type_: Any = None,
+            default: Any = None,
+            *,
+            ttl: StateTtlConfig | None = None,
+            serializer: StateSerializer | None = None,
+        ) -> None: ...
+
+        def __init__(self, *args: Any, **named: Any) -> None: ...
+
 
 @dataclass(frozen=True)
-class ListStateDescriptor(StateDescriptor):
+class ListStateDescriptor(StateDescriptor, Generic[ValueT]):
     """Describes a list of values per key.
 
     Args:
@@ -192,9 +244,33 @@ class ListStateDescriptor(StateDescriptor):
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
     serializer: StateSerializer | None = field(default=None, kw_only=True)
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            type_: type[ValueT],
+            *,
+            ttl: StateTtlConfig | None = None,
+            serializer: StateSerializer | None = None,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            type_: Any = None,
+            *,
+            ttl: StateTtlConfig | None = None,
+            serializer: StateSerializer | None = None,
+        ) -> None: ...
+
+        def __init__(self, *args: Any, **named: Any) -> None: ...
+
 
 @dataclass(frozen=True)
-class MapStateDescriptor(StateDescriptor):
+class MapStateDescriptor(StateDescriptor, Generic[MapKeyT, ValueT]):
     """Describes a map per key.
 
     Args:
@@ -216,9 +292,35 @@ class MapStateDescriptor(StateDescriptor):
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
     serializer: StateSerializer | None = field(default=None, kw_only=True)
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            key_type: type[MapKeyT],
+            value_type: type[ValueT],
+            *,
+            ttl: StateTtlConfig | None = None,
+            serializer: StateSerializer | None = None,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            key_type: Any = None,
+            value_type: Any = None,
+            *,
+            ttl: StateTtlConfig | None = None,
+            serializer: StateSerializer | None = None,
+        ) -> None: ...
+
+        def __init__(self, *args: Any, **named: Any) -> None: ...
+
 
 @dataclass(frozen=True)
-class ReducingStateDescriptor(StateDescriptor):
+class ReducingStateDescriptor(StateDescriptor, Generic[ValueT]):
     """Describes one value per key that every added value is folded into.
 
     Args:
@@ -235,10 +337,36 @@ class ReducingStateDescriptor(StateDescriptor):
 
     kind: ClassVar[str] = "reducing"
 
-    reduce_function: ReduceFunction
+    reduce_function: Callable[[ValueT, ValueT], ValueT]
     type_: Any = None
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
     serializer: StateSerializer | None = field(default=None, kw_only=True)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            reduce_function: Callable[[ValueT, ValueT], ValueT],
+            type_: type[ValueT],
+            *,
+            ttl: StateTtlConfig | None = None,
+            serializer: StateSerializer | None = None,
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self,
+            name: str,
+            reduce_function: Callable[[ValueT, ValueT], ValueT],
+            type_: Any = None,
+            *,
+            ttl: StateTtlConfig | None = None,
+            serializer: StateSerializer | None = None,
+        ) -> None: ...
+
+        def __init__(self, *args: Any, **named: Any) -> None: ...
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -251,7 +379,7 @@ class ReducingStateDescriptor(StateDescriptor):
 
 
 @dataclass(frozen=True)
-class AggregatingStateDescriptor(StateDescriptor):
+class AggregatingStateDescriptor(StateDescriptor, Generic[InT, OutT]):
     """Describes one accumulator per key.
 
     Args:
@@ -264,7 +392,7 @@ class AggregatingStateDescriptor(StateDescriptor):
 
     kind: ClassVar[str] = "aggregating"
 
-    aggregate_function: AggregateFunction
+    aggregate_function: AggregateFunction[InT, Any, OutT]
     type_: Any = None
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
     serializer: StateSerializer | None = field(default=None, kw_only=True)

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from aiomailbox.typevars import AccT, InT_contra, OutT_co
+
 __all__ = ["AggregateFunction", "ReduceFunction"]
 
 ReduceFunction = Callable[[Any, Any], Any]
 
 
-class AggregateFunction(Protocol):
+class AggregateFunction(Protocol[InT_contra, AccT, OutT_co]):
     """Folds values into an accumulator and reads a result from it.
 
     `add` and `merge` may change and return the accumulator they were given, or return
     another one; only what they return is kept.
+
+    Its type variables are those of the values, the accumulator and the result.
 
     Concept:
         Flink, ``AggregateFunction``.
@@ -39,18 +43,18 @@ class AggregateFunction(Protocol):
         3.0
     """
 
-    def create_accumulator(self) -> Any:
+    def create_accumulator(self) -> AccT:
         """Return an accumulator that holds nothing yet."""
         ...
 
-    def add(self, value: Any, accumulator: Any) -> Any:
+    def add(self, value: InT_contra, accumulator: AccT, /) -> AccT:
         """Return the accumulator with ``value`` in it."""
         ...
 
-    def get_result(self, accumulator: Any) -> Any:
+    def get_result(self, accumulator: AccT, /) -> OutT_co:
         """Return the result; the accumulator stays as it is."""
         ...
 
-    def merge(self, first: Any, second: Any) -> Any:
+    def merge(self, first: AccT, second: AccT, /) -> AccT:
         """Return one accumulator with the contents of both."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from aiomailbox.errors import StateError
@@ -221,7 +221,7 @@ class HeapMapState:
         else:
             entries[map_key] = value
 
-    def put_all(self, entries: dict[Any, Any]) -> None:
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Set several values."""
         for map_key, value in entries.items():
             self.put(map_key, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, overload
 
 from aiomailbox.errors import StateError
 from aiomailbox.state.descriptors import (
@@ -23,11 +23,12 @@ from aiomailbox.state.rescale import (
 )
 from aiomailbox.state.snapshot import copy_contents
 from aiomailbox.state.store import ListState, MapState
+from aiomailbox.typevars import DefaultT, MapKeyT, ValueT
 
 __all__ = ["OperatorStateStore", "ReadOnlyBroadcastState"]
 
 
-class ReadOnlyBroadcastState:
+class ReadOnlyBroadcastState(Generic[MapKeyT, ValueT]):
     """Broadcast state as the side that is not broadcast may use it.
 
     Concept:
@@ -36,22 +37,28 @@ class ReadOnlyBroadcastState:
 
     __slots__ = ("_state",)
 
-    def __init__(self, state: MapState) -> None:
+    def __init__(self, state: MapState[MapKeyT, ValueT]) -> None:
         self._state = state
 
-    def get(self, map_key: Any, default: Any = None) -> Any:
+    @overload
+    def get(self, map_key: MapKeyT) -> ValueT | None: ...
+
+    @overload
+    def get(self, map_key: MapKeyT, default: DefaultT) -> ValueT | DefaultT: ...
+
+    def get(self, map_key: MapKeyT, default: Any = None) -> Any:
         """Return the value of ``map_key``, or ``default``."""
         return self._state.get(map_key, default)
 
-    def contains(self, map_key: Any) -> bool:
+    def contains(self, map_key: MapKeyT) -> bool:
         """Say whether ``map_key`` is there."""
         return self._state.contains(map_key)
 
-    def items(self) -> list[tuple[Any, Any]]:
+    def items(self) -> list[tuple[MapKeyT, ValueT]]:
         """Return all entries."""
         return self._state.items()
 
-    def put(self, map_key: Any, value: Any) -> NoReturn:
+    def put(self, map_key: MapKeyT, value: ValueT) -> NoReturn:
         """Refuse to change broadcast state from this side.
 
         Raises:
@@ -59,7 +66,7 @@ class ReadOnlyBroadcastState:
         """
         raise _read_only()
 
-    def remove(self, map_key: Any) -> NoReturn:
+    def remove(self, map_key: MapKeyT) -> NoReturn:
         """Refuse to change broadcast state from this side; raises as `put`."""
         raise _read_only()
 
@@ -92,7 +99,9 @@ class OperatorStateStore:
         self._table = HeapStateTable()
         self.is_restored = False
 
-    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+    def get_list_state(
+        self, descriptor: ListStateDescriptor[ValueT]
+    ) -> ListState[ValueT]:
         """Return a list that is split evenly when the parallelism changes.
 
         Raises:
@@ -100,17 +109,21 @@ class OperatorStateStore:
         """
         return HeapListState(self._cell(descriptor, RedistributionMode.SPLIT))
 
-    def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+    def get_union_list_state(
+        self, descriptor: ListStateDescriptor[ValueT]
+    ) -> ListState[ValueT]:
         """Return a list that every subtask gets in full when the job is restored."""
         return HeapListState(self._cell(descriptor, RedistributionMode.UNION))
 
-    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MapState:
+    def get_broadcast_state(
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
+    ) -> MapState[MapKeyT, ValueT]:
         """Return a map of which every subtask keeps an equal copy."""
         return HeapMapState(self._cell(descriptor, RedistributionMode.BROADCAST))
 
     def get_read_only_broadcast_state(
-        self, descriptor: MapStateDescriptor
-    ) -> ReadOnlyBroadcastState:
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
+    ) -> ReadOnlyBroadcastState[MapKeyT, ValueT]:
         """Return the same map for reading."""
         return ReadOnlyBroadcastState(self.get_broadcast_state(descriptor))
 

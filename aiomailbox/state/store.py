@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, overload
 
 from aiomailbox.state.descriptors import (
     VOID,
@@ -15,6 +15,15 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
 )
 from aiomailbox.state.snapshot import KeyedStateSnapshot
+from aiomailbox.typevars import (
+    DefaultT,
+    InT,
+    InT_contra,
+    MapKeyT,
+    OutT,
+    OutT_co,
+    ValueT,
+)
 
 __all__ = [
     "AggregatingState",
@@ -28,18 +37,18 @@ __all__ = [
 ]
 
 
-class ValueState(Protocol):
+class ValueState(Protocol[ValueT]):
     """One value of the current key.
 
     Concept:
         Flink, ``ValueState``.
     """
 
-    def value(self) -> Any:
+    def value(self) -> ValueT:
         """Return the value, or the descriptor's default."""
         ...
 
-    def update(self, value: Any) -> None:
+    def update(self, value: ValueT | None) -> None:
         """Replace the value; None clears it."""
         ...
 
@@ -48,7 +57,7 @@ class ValueState(Protocol):
         ...
 
 
-class ListState(Protocol):
+class ListState(Protocol[ValueT]):
     """A list of the current key.
 
     Put back what you change: where state is kept as bytes, a change in place of what
@@ -58,19 +67,19 @@ class ListState(Protocol):
         Flink, ``ListState``.
     """
 
-    def get(self) -> list[Any]:
+    def get(self) -> list[ValueT]:
         """Return the elements as a new list; empty when there are none."""
         ...
 
-    def add(self, value: Any) -> None:
+    def add(self, value: ValueT) -> None:
         """Append an element."""
         ...
 
-    def add_all(self, values: Iterable[Any]) -> None:
+    def add_all(self, values: Iterable[ValueT]) -> None:
         """Append elements."""
         ...
 
-    def update(self, values: Iterable[Any]) -> None:
+    def update(self, values: Iterable[ValueT]) -> None:
         """Replace all elements."""
         ...
 
@@ -79,7 +88,7 @@ class ListState(Protocol):
         ...
 
 
-class MapState(Protocol):
+class MapState(Protocol[MapKeyT, ValueT]):
     """A map of the current key.
 
     Put back what you change: where state is kept as bytes, a change in place of what
@@ -91,35 +100,41 @@ class MapState(Protocol):
         Flink, ``MapState``.
     """
 
-    def get(self, map_key: Any, default: Any = None) -> Any:
+    @overload
+    def get(self, map_key: MapKeyT) -> ValueT | None: ...
+
+    @overload
+    def get(self, map_key: MapKeyT, default: DefaultT) -> ValueT | DefaultT: ...
+
+    def get(self, map_key: MapKeyT, default: Any = None) -> Any:
         """Return the value of ``map_key``, or ``default``."""
         ...
 
-    def put(self, map_key: Any, value: Any) -> None:
+    def put(self, map_key: MapKeyT, value: ValueT) -> None:
         """Set the value of ``map_key``."""
         ...
 
-    def put_all(self, entries: dict[Any, Any]) -> None:
+    def put_all(self, entries: Mapping[MapKeyT, ValueT]) -> None:
         """Set several values."""
         ...
 
-    def remove(self, map_key: Any) -> None:
+    def remove(self, map_key: MapKeyT) -> None:
         """Forget ``map_key``; a no-op if it is not there."""
         ...
 
-    def contains(self, map_key: Any) -> bool:
+    def contains(self, map_key: MapKeyT) -> bool:
         """Say whether ``map_key`` is there."""
         ...
 
-    def items(self) -> list[tuple[Any, Any]]:
+    def items(self) -> list[tuple[MapKeyT, ValueT]]:
         """Return all entries."""
         ...
 
-    def keys(self) -> list[Any]:
+    def keys(self) -> list[MapKeyT]:
         """Return all keys of the map."""
         ...
 
-    def values(self) -> list[Any]:
+    def values(self) -> list[ValueT]:
         """Return all values of the map."""
         ...
 
@@ -132,18 +147,18 @@ class MapState(Protocol):
         ...
 
 
-class ReducingState(Protocol):
+class ReducingState(Protocol[ValueT]):
     """One value of the current key that others are folded into.
 
     Concept:
         Flink, ``ReducingState``.
     """
 
-    def get(self) -> Any:
+    def get(self) -> ValueT | None:
         """Return the value, or None when nothing was added."""
         ...
 
-    def add(self, value: Any) -> None:
+    def add(self, value: ValueT) -> None:
         """Fold ``value`` in."""
         ...
 
@@ -152,18 +167,18 @@ class ReducingState(Protocol):
         ...
 
 
-class AggregatingState(Protocol):
+class AggregatingState(Protocol[InT_contra, OutT_co]):
     """One accumulator of the current key.
 
     Concept:
         Flink, ``AggregatingState``.
     """
 
-    def get(self) -> Any:
+    def get(self) -> OutT_co | None:
         """Return the accumulator's result, or None when nothing was added."""
         ...
 
-    def add(self, value: Any) -> None:
+    def add(self, value: InT_contra) -> None:
         """Add ``value`` to the accumulator."""
         ...
 
@@ -261,8 +276,8 @@ class KeyedStateStore(Protocol):
         ...
 
     def get_value(
-        self, descriptor: ValueStateDescriptor, namespace: Any = VOID
-    ) -> ValueState:
+        self, descriptor: ValueStateDescriptor[ValueT], namespace: Any = VOID
+    ) -> ValueState[ValueT]:
         """Return the value state that ``descriptor`` names.
 
         Raises:
@@ -271,26 +286,26 @@ class KeyedStateStore(Protocol):
         ...
 
     def get_list(
-        self, descriptor: ListStateDescriptor, namespace: Any = VOID
-    ) -> ListState:
+        self, descriptor: ListStateDescriptor[ValueT], namespace: Any = VOID
+    ) -> ListState[ValueT]:
         """Return a list state; raises as `get_value` does."""
         ...
 
     def get_map(
-        self, descriptor: MapStateDescriptor, namespace: Any = VOID
-    ) -> MapState:
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT], namespace: Any = VOID
+    ) -> MapState[MapKeyT, ValueT]:
         """Return a map state; raises as `get_value` does."""
         ...
 
     def get_reducing(
-        self, descriptor: ReducingStateDescriptor, namespace: Any = VOID
-    ) -> ReducingState:
+        self, descriptor: ReducingStateDescriptor[ValueT], namespace: Any = VOID
+    ) -> ReducingState[ValueT]:
         """Return a reducing state; raises as `get_value` does."""
         ...
 
     def get_aggregating(
-        self, descriptor: AggregatingStateDescriptor, namespace: Any = VOID
-    ) -> AggregatingState:
+        self, descriptor: AggregatingStateDescriptor[InT, OutT], namespace: Any = VOID
+    ) -> AggregatingState[InT, OutT]:
         """Return an aggregating state; raises as `get_value` does."""
         ...
 

@@ -8,7 +8,7 @@ a few other keys, so that a state as large as its live keys stays that large.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from aiomailbox.clock import Clock
@@ -221,7 +221,7 @@ class TtlMapState(_Elements):
         """Set the value of ``map_key``."""
         self.put_all({map_key: value})
 
-    def put_all(self, entries: dict[Any, Any]) -> None:
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Set several values."""
         now_ms = self._expiry.now_ms()
         added = {key: (value, now_ms) for key, value in entries.items()}

@@ -7,15 +7,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
 from enum import Enum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, TimestampError
 from aiomailbox.records import MIN_TIMESTAMP
+from aiomailbox.typevars import WindowT_co
 from aiomailbox.windowing.time_window import (
     GLOBAL_WINDOW,
+    GlobalWindow,
     TimeWindow,
-    Window,
     window_start,
 )
 from aiomailbox.windowing.trigger import Trigger
@@ -29,7 +30,7 @@ from aiomailbox.windowing.triggers import (
 Duration = timedelta | float
 
 
-class WindowAssigner(ABC):
+class WindowAssigner(ABC, Generic[WindowT_co]):
     """Says which windows a record belongs to. Assigners are not changed by use.
 
     Attributes:
@@ -45,7 +46,9 @@ class WindowAssigner(ABC):
     is_merging: ClassVar[bool] = False
 
     @abstractmethod
-    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+    def assign(
+        self, value: Any, timestamp: int | None, now_ms: int, /
+    ) -> Sequence[WindowT_co]:
         """Return the record's windows; there may be none.
 
         Args:
@@ -95,7 +98,7 @@ class WindowStagger(Enum):
     NATURAL = "natural"
 
 
-class _TumblingWindows(WindowAssigner):
+class _TumblingWindows(WindowAssigner[TimeWindow]):
     """Windows of one size that follow each other.
 
     Args:
@@ -194,7 +197,9 @@ class TumblingEventTimeWindows(_TumblingWindows):
 
     is_event_time = True
 
-    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+    def assign(
+        self, value: Any, timestamp: int | None, now_ms: int
+    ) -> list[TimeWindow]:
         """Return the window that holds the record's event time."""
         return self._window(required_timestamp(timestamp), now_ms)
 
@@ -220,12 +225,14 @@ class TumblingProcessingTimeWindows(_TumblingWindows):
 
     is_event_time = False
 
-    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+    def assign(
+        self, value: Any, timestamp: int | None, now_ms: int
+    ) -> list[TimeWindow]:
         """Return the window that holds the present."""
         return self._window(now_ms, now_ms)
 
 
-class _SlidingWindows(WindowAssigner):
+class _SlidingWindows(WindowAssigner[TimeWindow]):
     def __init__(self, size_ms: int, slide_ms: int, offset_ms: int = 0) -> None:
         if not (abs(offset_ms) < slide_ms and size_ms > 0):
             raise InvalidArgumentError(
@@ -285,7 +292,9 @@ class SlidingEventTimeWindows(_SlidingWindows):
 
     is_event_time = True
 
-    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+    def assign(
+        self, value: Any, timestamp: int | None, now_ms: int
+    ) -> list[TimeWindow]:
         """Return the windows that hold the record's event time, latest first."""
         return self._windows(required_timestamp(timestamp))
 
@@ -307,12 +316,14 @@ class SlidingProcessingTimeWindows(_SlidingWindows):
 
     is_event_time = False
 
-    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+    def assign(
+        self, value: Any, timestamp: int | None, now_ms: int
+    ) -> list[TimeWindow]:
         """Return the windows that hold the present, latest first."""
         return self._windows(now_ms)
 
 
-class GlobalWindows(WindowAssigner):
+class GlobalWindows(WindowAssigner[GlobalWindow]):
     """One window for everything; something else must say when it fires.
 
     Args:
@@ -341,7 +352,9 @@ class GlobalWindows(WindowAssigner):
         """Return the assigner with a trigger that fires when event time ends."""
         return cls(EndOfStreamTrigger())
 
-    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Window]:
+    def assign(
+        self, value: Any, timestamp: int | None, now_ms: int
+    ) -> list[GlobalWindow]:
         """Return the global window."""
         return [GLOBAL_WINDOW]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic
 
 from aiomailbox.errors import OverdraftCeilingError, StateError, WrongTypeError
 from aiomailbox.operators import (
@@ -31,6 +31,7 @@ from aiomailbox.state import (
     ValueState,
     ValueStateDescriptor,
 )
+from aiomailbox.typevars import InT, KeyT, MapKeyT, OutT, ValueT, WindowT
 from aiomailbox.windowing.time_window import Window
 
 
@@ -48,30 +49,34 @@ class WindowState:
         self._store = store
         self._window = window
 
-    def get_value(self, descriptor: ValueStateDescriptor) -> ValueState:
+    def get_value(self, descriptor: ValueStateDescriptor[ValueT]) -> ValueState[ValueT]:
         """Return the window's value state."""
         return self._store.get_value(descriptor, self._window)
 
-    def get_list(self, descriptor: ListStateDescriptor) -> ListState:
+    def get_list(self, descriptor: ListStateDescriptor[ValueT]) -> ListState[ValueT]:
         """Return the window's list state."""
         return self._store.get_list(descriptor, self._window)
 
-    def get_map(self, descriptor: MapStateDescriptor) -> MapState:
+    def get_map(
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
+    ) -> MapState[MapKeyT, ValueT]:
         """Return the window's map state."""
         return self._store.get_map(descriptor, self._window)
 
-    def get_reducing(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+    def get_reducing(
+        self, descriptor: ReducingStateDescriptor[ValueT]
+    ) -> ReducingState[ValueT]:
         """Return the window's reducing state."""
         return self._store.get_reducing(descriptor, self._window)
 
     def get_aggregating(
-        self, descriptor: AggregatingStateDescriptor
-    ) -> AggregatingState:
+        self, descriptor: AggregatingStateDescriptor[InT, OutT]
+    ) -> AggregatingState[InT, OutT]:
         """Return the window's aggregating state."""
         return self._store.get_aggregating(descriptor, self._window)
 
 
-class ProcessWindowContext:
+class ProcessWindowContext(Generic[WindowT]):
     """What a window function may ask about the window that fires.
 
     Attributes:
@@ -99,7 +104,7 @@ class ProcessWindowContext:
         self._collector = collector
         self._merging = merging
         self.resource: Any = None
-        self.window: Window
+        self.window: WindowT
         self.current_watermark: int
 
     def current_processing_time(self) -> int:
@@ -118,14 +123,15 @@ class ProcessWindowContext:
                 f"operator {self._context.operator_name!r} has windows that merge, and "
                 "they have no state of their own. Use global_state."
             )
-        return WindowState(self._context.keyed_state, self.window)
+        window: Any = self.window
+        return WindowState(self._context.keyed_state, window)
 
     @property
     def global_state(self) -> KeyedStateStore:
         """State of this key, common to all its windows."""
         return self._context.keyed_state
 
-    def output(self, tag: OutputTag, value: Any) -> None:
+    def output(self, tag: OutputTag[ValueT], value: ValueT) -> None:
         """Emit to a side output."""
         if not isinstance(tag, OutputTag):
             raise WrongTypeError(
@@ -134,7 +140,7 @@ class ProcessWindowContext:
         self._collector.collect_side(tag, value)
 
 
-class ProcessWindowFunction:
+class ProcessWindowFunction(Generic[InT, OutT, KeyT, WindowT]):
     """A function of a window's key and elements; subclass it.
 
     Each method may be ``async def``.
@@ -148,7 +154,7 @@ class ProcessWindowFunction:
         ...         out.collect((key, sorted(elements)[len(elements) // 2]))
     """
 
-    def open(self, context: RuntimeContext) -> Any:
+    def open(self, context: RuntimeContext, /) -> Any:
         """Acquire resources, before the first window.
 
         A context manager that is returned, such as an HTTP client, is entered now and
@@ -157,7 +163,12 @@ class ProcessWindowFunction:
         return None
 
     def process(
-        self, key: Any, context: ProcessWindowContext, elements: list[Any], out: Any
+        self,
+        key: KeyT,
+        context: ProcessWindowContext[WindowT],
+        elements: list[InT],
+        out: Collector[OutT],
+        /,
     ) -> Pending:
         """Take a window that fires; what it leads to goes to ``out.collect(value)``.
 
@@ -171,7 +182,7 @@ class ProcessWindowFunction:
             "window_function", f"{type(self).__qualname__} defines no process"
         )
 
-    def clear(self, context: ProcessWindowContext) -> Pending:
+    def clear(self, context: ProcessWindowContext[WindowT], /) -> Pending:
         """Forget the window's own state; the window is over."""
         return None
 
@@ -193,7 +204,7 @@ class ApplyFunction(ProcessWindowFunction):
         self._kind = callable_kind(function)
 
     def process(
-        self, key: Any, context: ProcessWindowContext, elements: list[Any], out: Any
+        self, key: Any, context: ProcessWindowContext, elements: list[Any], out: Any, /
     ) -> Pending:
         """Emit what the function returns."""
         return self.emit(self.function(key, context.window, elements), out)

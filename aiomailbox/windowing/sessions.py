@@ -19,7 +19,7 @@ from aiomailbox.windowing.time_window import MergedWindows, TimeWindow, merge_wi
 Gap = int | Callable[[Any], int]
 
 
-class MergingWindowAssigner(WindowAssigner):
+class MergingWindowAssigner(WindowAssigner[TimeWindow]):
     """Assigns windows of which those that touch become one.
 
     Concept:

@@ -114,7 +114,7 @@ class CountTrigger(Trigger):
         """Count, and fire when the count is full."""
         seen = context.get_reducing(self._SEEN)
         seen.add(1)
-        if seen.get() >= self.count:
+        if (seen.get() or 0) >= self.count:
             seen.clear()
             return _FIRE
         return _CONTINUE

@@ -36,9 +36,12 @@ def methods_with_on_error() -> set[str]:
             if not inspect.isclass(kind) or kind.__module__ != module.__name__:
                 continue
             if not name.startswith("_"):
+                # A base that has no name of its own for users is part of the class.
+                bases = [base for base in kind.__mro__ if base.__name__[0] == "_"]
                 found |= {
                     f"{name}.{method}"
-                    for method, function in vars(kind).items()
+                    for owner in (kind, *bases)
+                    for method, function in vars(owner).items()
                     if inspect.isfunction(function)
                     and not method.startswith("_")
                     and "on_error" in inspect.signature(function).parameters
@@ -138,6 +141,13 @@ def joined_windows(stream: Stream) -> Stream:
     sides = windows.where(lambda record: record[0]).equal_to(lambda record: record[0])
     within = sides.window(am.TumblingEventTimeWindows.of(1))
     return within.on_error(am.skip).apply(paired)
+
+
+def grouped_windows(stream: Stream) -> Stream:
+    windows = timed(stream).co_group(timed(one(stream)))
+    sides = windows.where(lambda record: str(record[1])).equal_to(lambda _: "none")
+    within = sides.window(am.TumblingEventTimeWindows.of(1))
+    return within.on_error(am.skip).apply(lambda rows, _: [number(row) for row in rows])
 
 
 def by_number(record: Any, _: Any) -> Any:
@@ -241,6 +251,7 @@ CASES: dict[str, tuple[Callable[[Stream], Any], int]] = {
         1,
     ),
     "JoinedWindows.on_error": (joined_windows, 2),
+    "CoGroupedWindows.on_error": (grouped_windows, 2),
 }
 
 

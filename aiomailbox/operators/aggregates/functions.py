@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Generic, overload
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.aggregates.aggregate_source import (
@@ -36,6 +36,7 @@ from aiomailbox.operators.core.selectors import (
     selector_where,
 )
 from aiomailbox.state import AggregateFunction
+from aiomailbox.typevars import InT, OutT, ValueT
 
 _TEMPLATES: Final[dict[str, Template]] = {
     "count": COUNT,
@@ -94,7 +95,7 @@ def _has(function: object, method: str) -> bool:
     return callable(found) and getattr(found, "__func__", found) is not empty
 
 
-class Aggregate:
+class Aggregate(Generic[InT, OutT]):
     """One or several ready-made aggregates, as one `AggregateFunction`.
 
     Made by `count`, `sum_`, `mean`, `min_`, `max_`, `collect_list` and `aggregates`.
@@ -137,14 +138,14 @@ class Aggregate:
             for kind, selector in pieces
         )
         self._layout = Layout([_TEMPLATES[kind] for kind, _ in pieces])
-        self.add: Callable[[Any, Any], Any] = self._first_add
+        self.add: Callable[[InT, Any], Any] = self._first_add
         self._compiled: Callable[[Any, Any], Any] | None = None
         self.roll: Callable[..., None] | None = None
         make = f"def make():\n    return {self._layout.initial()}"
         self.create_accumulator: Callable[[], Any] = self._compile("make", make)
         merge = ["def merge(a, b):", *self._indented("merge"), "    return a"]
         self.merge: Callable[[Any, Any], Any] = self._compile("merge", "\n".join(merge))
-        self.get_result: Callable[[Any], Any] = self.result_maker(())
+        self.get_result: Callable[[Any], OutT] = self.result_maker(())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Aggregate, (self._pieces, self.names)
@@ -237,7 +238,7 @@ class Aggregate:
         return compile_function(name, source, customs | names)
 
 
-def count(where: Selector | None = None) -> Aggregate:
+def count(where: Selector | None = None) -> Aggregate[Any, int]:
     """Count the records, or those for which ``where`` gives something true.
 
     Args:
@@ -251,6 +252,22 @@ def count(where: Selector | None = None) -> Aggregate:
     if where is None:
         return Aggregate((("count", None),))
     return Aggregate((("count_where", field_or_function(where, "where")),))
+
+
+@overload
+def sum_(
+    field: Callable[[InT], ValueT], *, where: None = None
+) -> Aggregate[InT, ValueT]: ...
+
+
+@overload
+def sum_(
+    field: Callable[[InT], ValueT], *, where: Selector
+) -> Aggregate[InT, ValueT | None]: ...
+
+
+@overload
+def sum_(field: str, *, where: Selector | None = None) -> Aggregate[Any, Any]: ...
 
 
 def sum_(field: Selector, *, where: Selector | None = None) -> Aggregate:
@@ -271,12 +288,44 @@ def sum_(field: Selector, *, where: Selector | None = None) -> Aggregate:
     return _single("sum_", field, where)
 
 
+@overload
+def mean(
+    field: Callable[[InT], float], *, where: None = None
+) -> Aggregate[InT, float]: ...
+
+
+@overload
+def mean(
+    field: Callable[[InT], Any], *, where: Selector | None = None
+) -> Aggregate[InT, Any]: ...
+
+
+@overload
+def mean(field: str, *, where: Selector | None = None) -> Aggregate[Any, Any]: ...
+
+
 def mean(field: Selector, *, where: Selector | None = None) -> Aggregate:
     """Average a field over the records that have a value there; None if none has.
 
     ``where`` as for `sum_`.
     """
     return _single("mean", field, where)
+
+
+@overload
+def min_(
+    field: Callable[[InT], ValueT], *, where: None = None
+) -> Aggregate[InT, ValueT]: ...
+
+
+@overload
+def min_(
+    field: Callable[[InT], ValueT], *, where: Selector
+) -> Aggregate[InT, ValueT | None]: ...
+
+
+@overload
+def min_(field: str, *, where: Selector | None = None) -> Aggregate[Any, Any]: ...
 
 
 def min_(field: Selector, *, where: Selector | None = None) -> Aggregate:
@@ -287,12 +336,46 @@ def min_(field: Selector, *, where: Selector | None = None) -> Aggregate:
     return _single("min_", field, where)
 
 
+@overload
+def max_(
+    field: Callable[[InT], ValueT], *, where: None = None
+) -> Aggregate[InT, ValueT]: ...
+
+
+@overload
+def max_(
+    field: Callable[[InT], ValueT], *, where: Selector
+) -> Aggregate[InT, ValueT | None]: ...
+
+
+@overload
+def max_(field: str, *, where: Selector | None = None) -> Aggregate[Any, Any]: ...
+
+
 def max_(field: Selector, *, where: Selector | None = None) -> Aggregate:
     """Find the largest value of a field; None if no record has one.
 
     ``where`` as for `sum_`.
     """
     return _single("max_", field, where)
+
+
+@overload
+def collect_list(
+    field: None = None, *, where: Selector | None = None
+) -> Aggregate[InT, list[InT]]: ...
+
+
+@overload
+def collect_list(
+    field: Callable[[InT], ValueT], *, where: Selector | None = None
+) -> Aggregate[InT, list[ValueT]]: ...
+
+
+@overload
+def collect_list(
+    field: str, *, where: Selector | None = None
+) -> Aggregate[Any, list[Any]]: ...
 
 
 def collect_list(
@@ -305,7 +388,7 @@ def collect_list(
     return _single("collect_list", _itself if field is None else field, where)
 
 
-def aggregates(**named: AggregateFunction) -> Aggregate:
+def aggregates(**named: AggregateFunction[Any, Any, Any]) -> Aggregate[Any, Any]:
     """Compute several aggregates at once; the result has a field for each.
 
     In a window the result also has the fields ``key``, ``window_start`` and

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any
+from typing import Generic
 
 from aiomailbox.operators.aggregates.undoable import UndoableList
 from aiomailbox.operators.core.selectors import Selector, selector_where
 from aiomailbox.policies import check_count
+from aiomailbox.typevars import InT
 
 __all__ = ["TopN", "top_n"]
 
 
-class TopN(UndoableList):
+class TopN(UndoableList, Generic[InT]):
     """Keeps the ``n`` records that are largest by something; see `top_n`.
 
     The accumulator is a list of records, the smallest first.
@@ -30,11 +31,11 @@ class TopN(UndoableList):
     def __repr__(self) -> str:
         return f"top_n({self.n}, by={self.by!r})"
 
-    def create_accumulator(self) -> list[Any]:
+    def create_accumulator(self) -> list[InT]:
         """Return an empty list."""
         return []
 
-    def add(self, value: Any, accumulator: list[Any]) -> list[Any]:
+    def add(self, value: InT, accumulator: list[InT]) -> list[InT]:
         """Add a record, unless ``n`` are as large; one without a value is ignored."""
         by = self.by
         rank = by(value)
@@ -47,16 +48,16 @@ class TopN(UndoableList):
             del accumulator[0]
         return accumulator
 
-    def get_result(self, accumulator: list[Any]) -> list[Any]:
+    def get_result(self, accumulator: list[InT]) -> list[InT]:
         """Return the records, the largest first."""
         return accumulator[::-1]
 
-    def merge(self, first: list[Any], second: list[Any]) -> list[Any]:
+    def merge(self, first: list[InT], second: list[InT]) -> list[InT]:
         """Return the largest of both; of equal ones those of ``first``."""
         return sorted([*second, *first], key=self.by)[-self.n :]
 
 
-def top_n(n: int, *, by: Selector, where: Selector | None = None) -> TopN:
+def top_n(n: int, *, by: Selector, where: Selector | None = None) -> TopN[InT]:
     """Find the ``n`` records that are largest by something.
 
     The result is a list, the largest first; of equally large records the earlier ones

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Generic, cast
 
 from aiomailbox.durations import event_time_ms
 from aiomailbox.errors import StateError, WrongTypeError
@@ -32,6 +32,7 @@ from aiomailbox.state import (
     ValueState,
     ValueStateDescriptor,
 )
+from aiomailbox.typevars import InT, KeyT, MapKeyT, OutT, ValueT
 
 __all__ = [
     "AsyncKeyedState",
@@ -53,27 +54,31 @@ class AsyncKeyedState:
     def __init__(self, find: Callable[[StateDescriptor], Any]) -> None:
         self._find = find
 
-    def get_value(self, descriptor: ValueStateDescriptor) -> ValueState:
+    def get_value(self, descriptor: ValueStateDescriptor[ValueT]) -> ValueState[ValueT]:
         """Return a value state."""
-        return cast("ValueState", self._find(descriptor))
+        return cast("ValueState[ValueT]", self._find(descriptor))
 
-    def get_list(self, descriptor: ListStateDescriptor) -> ListState:
+    def get_list(self, descriptor: ListStateDescriptor[ValueT]) -> ListState[ValueT]:
         """Return a list state."""
-        return cast("ListState", self._find(descriptor))
+        return cast("ListState[ValueT]", self._find(descriptor))
 
-    def get_map(self, descriptor: MapStateDescriptor) -> MapState:
+    def get_map(
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
+    ) -> MapState[MapKeyT, ValueT]:
         """Return a map state."""
-        return cast("MapState", self._find(descriptor))
+        return cast("MapState[MapKeyT, ValueT]", self._find(descriptor))
 
-    def get_reducing(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+    def get_reducing(
+        self, descriptor: ReducingStateDescriptor[ValueT]
+    ) -> ReducingState[ValueT]:
         """Return a reducing state."""
-        return cast("ReducingState", self._find(descriptor))
+        return cast("ReducingState[ValueT]", self._find(descriptor))
 
     def get_aggregating(
-        self, descriptor: AggregatingStateDescriptor
-    ) -> AggregatingState:
+        self, descriptor: AggregatingStateDescriptor[InT, OutT]
+    ) -> AggregatingState[InT, OutT]:
         """Return an aggregating state; one with a time to live is refused."""
-        return cast("AggregatingState", self._find(descriptor))
+        return cast("AggregatingState[InT, OutT]", self._find(descriptor))
 
 
 class _StateOfCurrentRow:
@@ -168,7 +173,7 @@ class AsyncTimerService:
         self._changes.change_timer(change)
 
 
-class KeyedAsyncContext:
+class KeyedAsyncContext(Generic[KeyT]):
     """What belongs to one row, or to one timer, as long as it is processed.
 
     Unlike the context of a synchronous function it is not shared between calls.
@@ -216,7 +221,7 @@ class KeyedAsyncContext:
         self._changes = changes
         self._context = context
         self.timestamp = event.timestamp
-        self.current_key = event.key
+        self.current_key: KeyT = event.key
         self.current_watermark = event.watermark
         self.time_domain = event.domain
         self.resource = resource
@@ -234,7 +239,7 @@ class KeyedAsyncContext:
         """Return wall-clock time, milliseconds since the epoch."""
         return self._context.processing_time.current_processing_time()
 
-    def output(self, tag: OutputTag, value: Any) -> None:
+    def output(self, tag: OutputTag[ValueT], value: ValueT) -> None:
         """Emit to a side output, with the event time of the row.
 
         Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.async_state.changes import CURRENT_ROW, RowChanges
@@ -20,6 +20,7 @@ from aiomailbox.operators.core.callables import (
     check_function,
     describe,
 )
+from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.resources import FunctionLife
@@ -29,11 +30,12 @@ from aiomailbox.operators.functions.function_state import (
     has_on_timer,
     inherited_on_timer,
 )
+from aiomailbox.typevars import InT, KeyT, OutT
 
 __all__ = ["KeyedAsyncFunction", "KeyedAsyncProcessFunction"]
 
 
-class KeyedAsyncProcessFunction:
+class KeyedAsyncProcessFunction(Generic[KeyT, InT, OutT]):
     """An asynchronous function with state and timers per key; subclass it.
 
     While a row of a key is being processed no other row and no timer of that key is;
@@ -66,7 +68,7 @@ class KeyedAsyncProcessFunction:
         [('a', 1), ('a', 2), ('b', 1)]
     """
 
-    def open(self, context: Any) -> Any:
+    def open(self, context: RuntimeContext, /) -> Any:
         """Acquire what the function needs, once a subtask; may be ``async def``.
 
         Args:
@@ -79,7 +81,7 @@ class KeyedAsyncProcessFunction:
         return None
 
     async def process_element(
-        self, value: Any, context: KeyedAsyncContext, out: Any
+        self, value: InT, context: KeyedAsyncContext[KeyT], out: Collector[OutT], /
     ) -> None:
         """Process one record; what it leads to goes to ``out.collect(value)``."""
         raise WrongTypeError(
@@ -88,7 +90,11 @@ class KeyedAsyncProcessFunction:
 
     @inherited_on_timer
     async def on_timer(
-        self, timestamp: int, context: KeyedAsyncContext, out: Any
+        self,
+        timestamp: int,
+        context: KeyedAsyncContext[KeyT],
+        out: Collector[OutT],
+        /,
     ) -> None:
         """React to a timer of the key that is due; by default nothing happens."""
 

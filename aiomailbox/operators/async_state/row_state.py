@@ -8,7 +8,7 @@ The key does not depend on the store's current key, which other rows change mean
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aiomailbox.errors import StateError
@@ -267,7 +267,7 @@ class RowMapState(RowState):
         self._enter()
         self._changes[map_key] = value
 
-    def put_all(self, entries: dict[Any, Any]) -> None:
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
         """Set several values."""
         self._enter()
         self._changes.update(entries)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import CoroutineType, GeneratorType
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from aiomailbox.errors import OverdraftCeilingError
 from aiomailbox.memory import DEFAULT_OVERDRAFT_CEILING
 from aiomailbox.operators.core.contract import Output, Pending, in_turn, then
 from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, ListRun, OutputTag
+from aiomailbox.typevars import OutT, ValueT
 
 # The results that may be held until a function returns, which cannot be paused.
 RESULTS_MAX: Final = DEFAULT_OVERDRAFT_CEILING * RUN_LENGTH_MAX
@@ -24,7 +25,7 @@ Mark = tuple[int, int, Mapping[OutputTag, int]]
 _NO_SIDES: Final[Mapping[OutputTag, int]] = {}
 
 
-class Collector:
+class Collector(Generic[OutT]):
     """Takes results one by one and passes them on as runs.
 
     Results get the event time of the record or timer that is being processed. They go
@@ -87,7 +88,7 @@ class Collector:
         self.passed = 0
         self.timestamp = MIN_TIMESTAMP
 
-    def collect(self, value: Any) -> None:
+    def collect(self, value: OutT) -> None:
         """Take a result.
 
         Raises:
@@ -101,7 +102,7 @@ class Collector:
         if len(timestamps) == RUN_LENGTH_MAX:
             self._pass(self._output.emit_run, self._take())
 
-    def collect_side(self, tag: OutputTag, value: Any) -> None:
+    def collect_side(self, tag: OutputTag[ValueT], value: ValueT) -> None:
         """Take a result for a side output; raises as `collect`."""
         side = self._sides.get(tag)
         if side is None:

@@ -60,14 +60,14 @@ class OnError:
     """
 
     action: ErrorAction
-    tag: OutputTag | None = None
+    tag: OutputTag[DeadLetter] | None = None
 
 
 fail: Final = OnError(ErrorAction.FAIL)
 skip: Final = OnError(ErrorAction.SKIP)
 
 
-def dead_letter(tag: OutputTag) -> OnError:
+def dead_letter(tag: OutputTag[DeadLetter]) -> OnError:
     """Send records that cannot be processed to a side output, as `DeadLetter`.
 
     Example:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.collector import Collector
@@ -28,9 +28,47 @@ from aiomailbox.operators.functions.rich import RichFunction
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.records import Run
 from aiomailbox.state import MapStateDescriptor
+from aiomailbox.typevars import (
+    ContextT,
+    FirstT,
+    KeyT,
+    OtherContextT,
+    OutT,
+    SecondT,
+)
 
 
-class BroadcastProcessFunction(RichFunction):
+class BroadcastFunction(
+    RichFunction[OutT], Generic[FirstT, SecondT, ContextT, OtherContextT, OutT]
+):
+    """A function of the records of a stream and of a broadcast one."""
+
+    def process_element(
+        self, value: FirstT, context: ContextT, out: Collector[OutT], /
+    ) -> Pending:
+        """Process a record; ``context.get_broadcast_state(descriptor)`` is read-only."""
+        raise WrongTypeError(
+            "function", f"{type(self).__qualname__} defines no process_element"
+        )
+
+    def process_broadcast_element(
+        self, value: SecondT, context: OtherContextT, out: Collector[OutT], /
+    ) -> Pending:
+        """Process a broadcast record, which may change the broadcast state."""
+        raise WrongTypeError(
+            "function",
+            f"{type(self).__qualname__} defines no process_broadcast_element",
+        )
+
+    def end_input(self, index: int, out: Collector[OutT], /) -> Pending:
+        """React to the end of the stream (0) or of the broadcast stream (1)."""
+        return None
+
+
+class BroadcastProcessFunction(
+    BroadcastFunction[FirstT, SecondT, ReadOnlyContext, BroadcastContext, OutT],
+    Generic[FirstT, SecondT, OutT],
+):
     """A function of a stream and of a broadcast one; subclass it.
 
     Each method may be ``async def``. With a method ``next_selection()``, which may not,
@@ -41,27 +79,13 @@ class BroadcastProcessFunction(RichFunction):
         Flink, ``BroadcastProcessFunction``.
     """
 
-    def process_element(self, value: Any, context: Any, out: Collector) -> Pending:
-        """Process a record; ``context.get_broadcast_state(descriptor)`` is read-only."""
-        raise WrongTypeError(
-            "function", f"{type(self).__qualname__} defines no process_element"
-        )
 
-    def process_broadcast_element(
-        self, value: Any, context: Any, out: Collector
-    ) -> Pending:
-        """Process a broadcast record, which may change the broadcast state."""
-        raise WrongTypeError(
-            "function",
-            f"{type(self).__qualname__} defines no process_broadcast_element",
-        )
-
-    def end_input(self, index: int, out: Collector) -> Pending:
-        """React to the end of the stream (0) or of the broadcast stream (1)."""
-        return None
-
-
-class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
+class KeyedBroadcastProcessFunction(
+    BroadcastFunction[
+        FirstT, SecondT, KeyedReadOnlyContext[KeyT], KeyedBroadcastContext, OutT
+    ],
+    Generic[KeyT, FirstT, SecondT, OutT],
+):
     """A function of a keyed stream and of a broadcast one; subclass it.
 
     `process_element` and `on_timer` have the key's state and timers; the broadcast side
@@ -72,7 +96,13 @@ class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
     """
 
     @inherited_on_timer
-    def on_timer(self, timestamp: int, context: Any, out: Collector) -> Pending:
+    def on_timer(
+        self,
+        timestamp: int,
+        context: KeyedReadOnlyContext[KeyT],
+        out: Collector[OutT],
+        /,
+    ) -> Pending:
         """React to a timer that is due; see `KeyedProcessFunction.on_timer`."""
         return None
 

@@ -20,6 +20,7 @@ from aiomailbox.state import (
     ReadOnlyBroadcastState,
     StateDescriptor,
 )
+from aiomailbox.typevars import KeyT, MapKeyT, ValueT
 
 
 class BroadcastStates:
@@ -84,13 +85,13 @@ class ReadOnlyContext(ProcessContext):
         self._states = states
 
     def get_broadcast_state(
-        self, descriptor: MapStateDescriptor
-    ) -> ReadOnlyBroadcastState:
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
+    ) -> ReadOnlyBroadcastState[MapKeyT, ValueT]:
         """Return the broadcast state for reading."""
         return self._states.readable(descriptor)
 
 
-class KeyedReadOnlyContext(KeyedProcessContext):
+class KeyedReadOnlyContext(KeyedProcessContext[KeyT]):
     """A `KeyedProcessContext` for the side that is not broadcast.
 
     Concept:
@@ -110,8 +111,8 @@ class KeyedReadOnlyContext(KeyedProcessContext):
         self._states = states
 
     def get_broadcast_state(
-        self, descriptor: MapStateDescriptor
-    ) -> ReadOnlyBroadcastState:
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
+    ) -> ReadOnlyBroadcastState[MapKeyT, ValueT]:
         """Return the broadcast state for reading."""
         return self._states.readable(descriptor)
 
@@ -134,7 +135,9 @@ class BroadcastContext(ProcessContext):
         super().__init__(context, collector)
         self._states = states
 
-    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> MapState:
+    def get_broadcast_state(
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
+    ) -> MapState[MapKeyT, ValueT]:
         """Return this subtask's copy of the broadcast state."""
         return self._states.writable(descriptor)
 

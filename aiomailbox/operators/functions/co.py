@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
 from aiomailbox.operators.core.callables import check_sync_function
 from aiomailbox.operators.core.collector import Collector
@@ -13,10 +13,12 @@ from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
 from aiomailbox.operators.core.two_input import TwoInputOperator
 from aiomailbox.operators.functions.co_inputs import CoFunctionOperator
 from aiomailbox.operators.functions.function_state import check_without_keys
+from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.operators.functions.rich import RichFunction
 from aiomailbox.operators.stateless.fused_loop import FusedLoop
 from aiomailbox.operators.stateless.fused_source import StageKind
 from aiomailbox.records import Run
+from aiomailbox.typevars import ContextT, FirstT, OutT, SecondT
 
 
 class _CoStage:
@@ -109,7 +111,30 @@ class CoFlatMapOperator(CoMapOperator):
     kind = StageKind.FLAT_MAP
 
 
-class CoProcessFunction(RichFunction):
+class TwoInputFunction(RichFunction[OutT], Generic[FirstT, SecondT, ContextT, OutT]):
+    """A function of the records of two streams."""
+
+    def process_element1(
+        self, value: FirstT, context: ContextT, out: Collector[OutT], /
+    ) -> Pending:
+        """Process a record of the first stream; by default it is dropped."""
+        return None
+
+    def process_element2(
+        self, value: SecondT, context: ContextT, out: Collector[OutT], /
+    ) -> Pending:
+        """Process a record of the second stream; by default it is dropped."""
+        return None
+
+    def end_input(self, index: int, out: Collector[OutT], /) -> Pending:
+        """React to the end of the first (0) or the second (1) stream."""
+        return None
+
+
+class CoProcessFunction(
+    TwoInputFunction[FirstT, SecondT, ProcessContext, OutT],
+    Generic[FirstT, SecondT, OutT],
+):
     """A process function of two streams; subclass it. Methods may be ``async def``.
 
     With a method ``next_selection()``, not ``async def``, that returns an
@@ -118,18 +143,6 @@ class CoProcessFunction(RichFunction):
     Concept:
         Flink, ``CoProcessFunction``.
     """
-
-    def process_element1(self, value: Any, context: Any, out: Collector) -> Pending:
-        """Process a record of the first stream; by default it is dropped."""
-        return None
-
-    def process_element2(self, value: Any, context: Any, out: Collector) -> Pending:
-        """Process a record of the second stream; by default it is dropped."""
-        return None
-
-    def end_input(self, index: int, out: Collector) -> Pending:
-        """React to the end of the first (0) or the second (1) stream."""
-        return None
 
 
 class CoProcessOperator(CoFunctionOperator):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic
 
 from aiomailbox.eventtime import Timer
 from aiomailbox.operators.core.collector import Collector
@@ -18,19 +18,23 @@ from aiomailbox.operators.functions.function_state import (
     inherited_on_timer,
 )
 from aiomailbox.operators.functions.keyed_context import KeyedProcessContext, TimeDomain
-from aiomailbox.operators.functions.process import ProcessFunction
+from aiomailbox.operators.functions.process import ElementFunction
 from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.operators.keyed.stateful import StatefulOperator
 from aiomailbox.records import MIN_TIMESTAMP, Run
+from aiomailbox.typevars import InT, KeyT, OutT
 
 
-class KeyedProcessFunction(ProcessFunction):
+class KeyedProcessFunction(
+    ElementFunction[InT, KeyedProcessContext[KeyT], OutT], Generic[KeyT, InT, OutT]
+):
     """A process function with state and timers per key; subclass it.
 
     Each method may be ``async def``. State objects may be made in `open`, from
-    ``context.keyed_state``, and refer to the current key when they are used.
+    ``context.keyed_state``, and refer to the current key when they are used. For a type
+    checker, ``KeyedProcessFunction[Key, In, Out]`` says what comes in and goes out.
 
     Concept:
         Flink, ``KeyedProcessFunction``.
@@ -59,7 +63,13 @@ class KeyedProcessFunction(ProcessFunction):
     """
 
     @inherited_on_timer
-    def on_timer(self, timestamp: int, context: Any, out: Collector) -> Pending:
+    def on_timer(
+        self,
+        timestamp: int,
+        context: KeyedProcessContext[KeyT],
+        out: Collector[OutT],
+        /,
+    ) -> Pending:
         """React to a timer that is due.
 
         Results get the timer's event time, or none if it is about processing time.

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic
 
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.on_error import OnError, fail
-from aiomailbox.operators.functions.co import CoProcessFunction
+from aiomailbox.operators.functions.co import TwoInputFunction
 from aiomailbox.operators.functions.co_inputs import CoFunctionOperator
 from aiomailbox.operators.functions.function_state import inherited_on_timer
 from aiomailbox.operators.functions.keyed import KeyedFunctionOperator
+from aiomailbox.operators.functions.keyed_context import KeyedProcessContext
 from aiomailbox.operators.keyed.operators import KeySelector
+from aiomailbox.typevars import FirstT, KeyT, OutT, SecondT
 
 
-class KeyedCoProcessFunction(CoProcessFunction):
+class KeyedCoProcessFunction(
+    TwoInputFunction[FirstT, SecondT, KeyedProcessContext[KeyT], OutT],
+    Generic[KeyT, FirstT, SecondT, OutT],
+):
     """A process function of two streams with the same keys; subclass it.
 
     Each method may be ``async def``.
@@ -24,7 +29,13 @@ class KeyedCoProcessFunction(CoProcessFunction):
     """
 
     @inherited_on_timer
-    def on_timer(self, timestamp: int, context: Any, out: Collector) -> Pending:
+    def on_timer(
+        self,
+        timestamp: int,
+        context: KeyedProcessContext[KeyT],
+        out: Collector[OutT],
+        /,
+    ) -> Pending:
         """React to a timer that is due; see `KeyedProcessFunction.on_timer`."""
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
-from typing import Any, NoReturn
+from typing import Generic, NoReturn, cast
 
 from aiomailbox.durations import event_time_ms
 from aiomailbox.errors import StateError
@@ -13,6 +13,7 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.state import VOID, KeyedStateStore
+from aiomailbox.typevars import KeyT
 
 
 class TimeDomain(Enum):
@@ -103,7 +104,7 @@ class NoTimerService(TimerService):
         raise StateError(self._problem)
 
 
-class KeyedProcessContext(ProcessContext):
+class KeyedProcessContext(ProcessContext, Generic[KeyT]):
     """A `ProcessContext` with a key, the key's state, and its timers.
 
     Args:
@@ -130,7 +131,7 @@ class KeyedProcessContext(ProcessContext):
         super().__init__(context, collector)
         self._timers = timers
         self._timer_service = TimerService(timers, self)
-        self.current_key: Any = None
+        self.current_key: KeyT = cast("KeyT", None)
         self.time_domain: TimeDomain | None = None
 
     @property
@@ -153,7 +154,7 @@ class KeyedProcessContext(ProcessContext):
         )
         self._timer_service = NoTimerService(self._timers, self, problem)
 
-    def enter(self, key: Any) -> None:
+    def enter(self, key: KeyT) -> None:
         """Make ``key`` the current one."""
         self.current_key = key
         self._context.keyed_state.set_current_key(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.core.collector import Collector
@@ -13,13 +13,28 @@ from aiomailbox.operators.core.on_error import (
 )
 from aiomailbox.operators.functions.base import ElementOperator
 from aiomailbox.operators.functions.function_state import check_without_keys
+from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.operators.functions.rich import RichFunction
+from aiomailbox.typevars import ContextT, InT, OutT
 
 
-class ProcessFunction(RichFunction):
+class ElementFunction(RichFunction[OutT], Generic[InT, ContextT, OutT]):
+    """A function of records and of what it may ask meanwhile, the context."""
+
+    def process_element(
+        self, value: InT, context: ContextT, out: Collector[OutT], /
+    ) -> Pending:
+        """Process one record; what it leads to goes to ``out.collect(value)``."""
+        raise WrongTypeError(
+            "function", f"{type(self).__qualname__} defines no process_element"
+        )
+
+
+class ProcessFunction(ElementFunction[InT, ProcessContext, OutT], Generic[InT, OutT]):
     """A function with a life, side outputs and access to time; subclass it.
 
-    Each method may be ``async def``.
+    Each method may be ``async def``. For a type checker, ``ProcessFunction[In, Out]``
+    says what comes in and what goes out.
 
     Concept:
         Flink, ``ProcessFunction``.
@@ -35,12 +50,6 @@ class ProcessFunction(RichFunction):
         ...     harness.values
         ['to', 'be']
     """
-
-    def process_element(self, value: Any, context: Any, out: Collector) -> Pending:
-        """Process one record; what it leads to goes to ``out.collect(value)``."""
-        raise WrongTypeError(
-            "function", f"{type(self).__qualname__} defines no process_element"
-        )
 
 
 class ProcessOperator(ElementOperator):

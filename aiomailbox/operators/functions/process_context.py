@@ -10,6 +10,7 @@ from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.records import MIN_TIMESTAMP, OutputTag
+from aiomailbox.typevars import ValueT
 
 
 class ProcessContext:
@@ -40,7 +41,7 @@ class ProcessContext:
         self.current_watermark = MIN_TIMESTAMP
         self.resource: Any = None
 
-    def output(self, tag: OutputTag, value: Any) -> None:
+    def output(self, tag: OutputTag[ValueT], value: ValueT) -> None:
         """Emit to a side output, with the event time of the current record.
 
         Raises:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic
 
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Pending
+from aiomailbox.typevars import OutT
 
 __all__ = ["RichFunction"]
 
 
-class RichFunction:
+class RichFunction(Generic[OutT]):
     """The base of functions that are opened, may hold something back, and are closed.
 
     Each method may be ``async def``.
@@ -20,7 +21,7 @@ class RichFunction:
         Flink, ``RichFunction``.
     """
 
-    def open(self, context: RuntimeContext) -> Any:
+    def open(self, context: RuntimeContext, /) -> Any:
         """Acquire resources, before the first record.
 
         A context manager that is returned, such as an HTTP client, is entered now and
@@ -28,7 +29,7 @@ class RichFunction:
         """
         return None
 
-    def finish(self, out: Collector) -> Pending:
+    def finish(self, out: Collector[OutT], /) -> Pending:
         """Emit what is still held back; no record follows."""
         return None
 

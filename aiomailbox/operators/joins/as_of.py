@@ -113,8 +113,8 @@ class AsOfJoinOperator(KeyedJoinOperator):
             if not self.keep_unmatched:
                 return []
             return [(left, stamp, None, MIN_TIMESTAMP) for left in lefts]
-        (right,) = self._right.buffer.get(version)
-        return [(left, stamp, right, version) for left in lefts]
+        rights = self._right.buffer.get(version, ())
+        return [(left, stamp, right, version) for left in lefts for right in rights]
 
     def _forget_before(self, stamp: int) -> None:
         versions = self._right.buffer

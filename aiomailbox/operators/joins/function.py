@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from types import CoroutineType
-from typing import Any
+from typing import Any, Generic
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.core.callables import (
@@ -23,6 +23,7 @@ from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.records import MIN_TIMESTAMP
+from aiomailbox.typevars import FirstT, OutT, SecondT
 
 # The records of two sides with their event times; `MIN_TIMESTAMP` where there is none.
 Pair = tuple[Any, int, Any, int]
@@ -49,7 +50,7 @@ class ProcessJoinContext(ProcessContext):
         self.right_timestamp: int | None = None
 
 
-class ProcessJoinFunction:
+class ProcessJoinFunction(Generic[FirstT, SecondT, OutT]):
     """A function of two records that belong together; subclass it.
 
     Each method may be ``async def``.
@@ -63,12 +64,17 @@ class ProcessJoinFunction:
         ...         out.collect(context.right_timestamp - context.left_timestamp)
     """
 
-    def open(self, context: RuntimeContext) -> Any:
+    def open(self, context: RuntimeContext, /) -> Any:
         """Acquire resources, before the first pair."""
         return None
 
     def process_element(
-        self, left: Any, right: Any, context: Any, out: Collector
+        self,
+        left: FirstT,
+        right: SecondT,
+        context: ProcessJoinContext,
+        out: Collector[OutT],
+        /,
     ) -> Pending:
         """Take a pair; what it leads to goes to ``out.collect(value)``."""
         raise WrongTypeError(
@@ -104,7 +110,7 @@ class PairFunction(ProcessJoinFunction):
         self._is_async = kind is CallableKind.ASYNC
 
     def process_element(
-        self, left: Any, right: Any, context: Any, out: Collector
+        self, left: Any, right: Any, context: Any, out: Collector, /
     ) -> Pending:
         """Emit what the function returns."""
         result = self.function(left, right)

@@ -98,7 +98,8 @@ class MatchOperator(StatefulOperator):
         store, metrics = self.context.keyed_state, self.context.metrics
         self._keys = KeyReader(self._key, self)
         self._records = store.get_map(MapStateDescriptor("records"))
-        self._partials = store.get_value(ValueStateDescriptor("partials", default=()))
+        partials = ValueStateDescriptor[tuple[Partial, ...]]("partials", default=())
+        self._partials = store.get_value(partials)
         self._collector = Collector(self.output)
         self._timers = self.timer_service("timers", self, self._collector)
         wheres = (step.where for step in self._pattern.steps if step.where is not None)
