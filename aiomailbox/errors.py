@@ -550,6 +550,42 @@ class StorageClaimedError(WorldError):
         )
 
 
+class FencedError(WorldError):
+    """Whoever writes belongs to an attempt that another one has replaced.
+
+    Args:
+        place: What was to be written.
+        epoch: The attempt's number.
+    """
+
+    def __init__(self, place: str, epoch: int) -> None:
+        self.place = place
+        self.epoch = epoch
+        super().__init__(
+            f"{place} is not written by attempt {epoch} any more: a later attempt of "
+            "the job has begun"
+        )
+
+
+class RecordIdReusedError(UsageError):
+    """Two records have one id and differ, so that one would get the other's result.
+
+    Args:
+        operator: The operator whose ``id=`` it is, with its uid.
+        identity: The id.
+    """
+
+    def __init__(self, operator: str, identity: object) -> None:
+        self.operator = operator
+        self.identity = identity
+        super().__init__(
+            f"{operator}: two records with the id {safe_repr(identity)} differ. The id "
+            "says which call is made, so it has to be another one when anything in the "
+            "record is; what changes from run to run, such as the time of reading, "
+            "does not belong into the record."
+        )
+
+
 class CheckpointDeclinedError(WorldError):
     """A task takes no part in a checkpoint.
 

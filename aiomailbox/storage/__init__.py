@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from aiomailbox.storage.append_log import AppendLog
+from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.storage.checked import checked_chunks, checked_frames
 from aiomailbox.storage.contract import Claim, Storage
 from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
@@ -21,6 +21,7 @@ __all__ = [
     "ExchangeNotSupportedError",
     "LocalClaim",
     "LocalStorage",
+    "LogSegment",
     "RemoteStorage",
     "StagedDirectory",
     "Storage",

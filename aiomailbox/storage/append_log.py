@@ -1,23 +1,25 @@
 """A log that is only appended to, in segments, and survives a crash at any byte.
 
-An entry is durable once `AppendLog.sync` has returned after it. What a crash cut off at
-the end of the last segment is dropped when the log is opened again: nobody was told
-that it had been written.
+An entry survives the process once `AppendLog.append` has returned, and the machine once
+`AppendLog.sync` has returned after it. What a crash cut off at the end of the last
+segment is dropped when the log is opened again: nobody was told that it had been written.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 from aiomailbox.errors import DamagedFileError
-from aiomailbox.storage.local import sync_directory
+from aiomailbox.storage.local import make_directories, sync_directory
 
-__all__ = ["ENTRY_BYTES_MAX", "AppendLog"]
+__all__ = ["ENTRY_BYTES_MAX", "AppendLog", "LogSegment"]
 
 ENTRY_BYTES_MAX: Final = 1 << 26
 _MAGIC: Final = b"AIOMBXLOG\1"
@@ -28,10 +30,13 @@ _SUFFIX: Final = ".log"
 class AppendLog:
     """Entries of bytes in order, in numbered files of a directory; blocks.
 
-    One process writes it; the directory is claimed by whoever owns it.
+    One process writes it; the directory is claimed by whoever owns it. `append` and
+    `roll` belong to one thread and touch no disk; `sync` may be called in another one
+    meanwhile.
 
     Args:
         directory: Made if it is not there.
+        first: The number of the first segment, where there is none.
 
     Attributes:
         segment: The number of the segment that is being appended to.
@@ -44,10 +49,12 @@ class AppendLog:
         >>> import tempfile
         >>> log = AppendLog(tempfile.mkdtemp())
         >>> log.append([b"one", b"two"])
+        10
         >>> log.sync()
         >>> log.roll()
         1
         >>> log.append([b"three"])
+        10
         >>> [entry for _, entry in log.entries()]
         [b'one', b'two', b'three']
         >>> log.prune(before=1)
@@ -56,111 +63,150 @@ class AppendLog:
         >>> log.close()
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, first: int = 0) -> None:
         self._directory = Path(directory)
-        self._directory.mkdir(parents=True, exist_ok=True)
-        numbers = self._numbers()
-        self.segment = numbers[-1] if numbers else 0
-        for number in numbers:
-            self._check(number, is_last=number == self.segment)
-        self._file = self._open(self.segment)
+        make_directories(self._directory)
+        segments = LogSegment.all_in(self._directory)
+        for segment in segments:
+            end = segment.check(is_last=segment is segments[-1])
+            if end is not None:
+                _cut_off(segment.path, end)
+        self.segment = segments[-1].number if segments else first
+        # Segments that are complete; `sync` closes them, so that none is closed under it.
+        self._rolled: deque[int] = deque()
+        self._has_new_name = False
+        self._syncing = threading.Lock()
+        self._file, self._end = self._open(self.segment)
+        self.sync()
 
-    def append(self, entries: Iterable[bytes]) -> None:
+    def append(self, entries: Iterable[bytes]) -> int:
         """Append entries; durable after the next `sync`.
 
         Each has at most 64 MiB. If it raises, none of them is there.
+
+        Returns:
+            Where the first of them is in its segment; see `LogSegment.entry_at`.
         """
         parts = []
         for entry in entries:
             assert len(entry) <= ENTRY_BYTES_MAX, "an entry has at most 64 MiB"
             parts += [_ENTRY.pack(len(entry), _checksum(entry)), entry]
-        data = memoryview(b"".join(parts))
-        start = os.lseek(self._file, 0, os.SEEK_END)
+        start, data = self._end, b"".join(parts)
+        written = 0
         try:
-            while data:
-                data = data[os.write(self._file, data) :]
+            while written < len(data):
+                written += os.write(self._file, data[written:] if written else data)
         except BaseException:
             # A full disk may take half of it: the next entry must not follow that.
             os.ftruncate(self._file, start)
             raise
+        self._end = start + written
+        return start
 
     def sync(self) -> None:
-        """Wait until all entries are on the disk."""
-        os.fdatasync(self._file)
+        """Wait until all entries that were appended before are on the disk."""
+        with self._syncing:
+            current = self._file
+            if self._has_new_name:
+                self._has_new_name = False
+                sync_directory(self._directory)
+            while self._rolled:
+                file = self._rolled.popleft()
+                if file == current:
+                    # It was rolled a moment ago.
+                    current = -1
+                try:
+                    os.fdatasync(file)
+                finally:
+                    os.close(file)
+            if current >= 0:
+                os.fdatasync(current)
 
-    def roll(self) -> int:
-        """Begin a new segment and return its number; the one before is synced."""
-        self.sync()
-        os.close(self._file)
-        self.segment += 1
-        self._file = self._open(self.segment)
-        return self.segment
+    def roll(self, number: int | None = None) -> int:
+        """Begin a new segment and return its number.
+
+        Args:
+            number: Above that of the present one; the next one if left out.
+        """
+        number = self.segment + 1 if number is None else number
+        assert number > self.segment, "segments are numbered upwards"
+        before = self._file
+        self._file, self._end = self._open(number)
+        self.segment = number
+        self._rolled.append(before)
+        return number
 
     def prune(self, before: int) -> None:
         """Delete the segments whose number is less than ``before``; never the last."""
-        for number in self._numbers():
-            if number < min(before, self.segment):
-                self._path(number).unlink()
+        for segment in LogSegment.all_in(self._directory):
+            if segment.number < min(before, self.segment):
+                segment.path.unlink()
 
     def entries(self) -> Iterator[tuple[int, bytes]]:
         """Yield every entry with the number of its segment, oldest first."""
-        for number in self._numbers():
-            for entry, _ in self._read(number):
-                yield number, entry
+        for segment in LogSegment.all_in(self._directory):
+            for _, entry in segment.entries():
+                yield segment.number, entry
 
     def close(self) -> None:
         """Sync and close. Idempotent."""
         if self._file >= 0:
-            try:
-                self.sync()
-            finally:
-                os.close(self._file)
-                self._file = -1
+            self._rolled.append(self._file)
+            self._file = -1
+        self.sync()
 
-    def _numbers(self) -> list[int]:
-        return sorted(
-            int(path.stem)
-            for path in self._directory.glob(f"*{_SUFFIX}")
-            if path.stem.isdecimal()
-        )
-
-    def _path(self, number: int) -> Path:
-        return self._directory / f"{number:012}{_SUFFIX}"
-
-    def _open(self, number: int) -> int:
-        path = self._path(number)
-        is_new = not path.exists() or path.stat().st_size < len(_MAGIC)
+    def _open(self, number: int) -> tuple[int, int]:
+        path = LogSegment(self._directory, number).path
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         file = os.open(path, flags, 0o600)
-        if is_new:
+        end = os.fstat(file).st_size
+        if end < len(_MAGIC):
             os.ftruncate(file, 0)
-            os.write(file, _MAGIC)
-            os.fdatasync(file)
-            sync_directory(self._directory)
-        return file
+            end = os.write(file, _MAGIC)
+            self._has_new_name = True
+        return file, end
 
-    def _check(self, number: int, *, is_last: bool) -> None:
-        """Read a segment, and cut off what a crash left at the end of the last one."""
-        path = self._path(number)
-        size = path.stat().st_size
-        if is_last and size < len(_MAGIC):
-            return
-        end = max((end for _, end in self._read(number)), default=len(_MAGIC))
-        if end == size:
-            return
-        if not is_last:
-            raise DamagedFileError(str(path), f"what follows byte {end} is no entry")
-        with open(path, "r+b") as file:
-            file.truncate(end)
-            os.fsync(file.fileno())
 
-    def _read(self, number: int) -> Iterator[tuple[bytes, int]]:
-        """Yield entries with the offset behind each, as far as they are whole."""
-        path = self._path(number)
-        with open(path, "rb") as file:
-            if file.read(len(_MAGIC)) != _MAGIC:
-                raise DamagedFileError(str(path), "it does not begin like a log")
-            end = len(_MAGIC)
+class LogSegment:
+    """One file of an `AppendLog`, for reading; somebody else may be appending to it.
+
+    Args:
+        directory: The log's.
+        number: The segment's.
+
+    Attributes:
+        number: The segment's number.
+        path: The file.
+    """
+
+    __slots__ = ("number", "path")
+
+    def __init__(self, directory: Path, number: int) -> None:
+        self.number = number
+        self.path = directory / f"{number:012}{_SUFFIX}"
+
+    @classmethod
+    def all_in(cls, directory: Path) -> list[LogSegment]:
+        """Return the segments of a log, in order; none if there is no such log."""
+        numbers = (
+            int(path.stem)
+            for path in directory.glob(f"*{_SUFFIX}")
+            if path.stem.isdecimal()
+        )
+        return [cls(directory, number) for number in sorted(numbers)]
+
+    def entries(self) -> Iterator[tuple[int, bytes]]:
+        """Yield each entry with its place, as far as they are whole.
+
+        Raises:
+            DamagedFileError: If it does not begin like a segment.
+            OSError: If it cannot be read.
+        """
+        with open(self.path, "rb") as file:
+            magic = file.read(len(_MAGIC))
+            if magic != _MAGIC[: len(magic)]:
+                raise DamagedFileError(str(self.path), "it does not begin like a log")
+            start = len(_MAGIC)
             while len(header := file.read(_ENTRY.size)) == _ENTRY.size:
                 size, checksum = _ENTRY.unpack(header)
                 if size > ENTRY_BYTES_MAX:
@@ -168,8 +214,57 @@ class AppendLog:
                 entry = file.read(size)
                 if len(entry) < size or _checksum(entry) != checksum:
                     return
-                end += _ENTRY.size + size
-                yield entry, end
+                yield start, entry
+                start += _ENTRY.size + size
+
+    def check(self, *, is_last: bool) -> int | None:
+        """Return where it has to be cut off, None if it is whole.
+
+        A crash may leave the end of the last segment in any state, and nothing else.
+
+        Raises:
+            DamagedFileError: If it is damaged and that was no crash.
+            OSError: If it cannot be read.
+        """
+        end = len(_MAGIC)
+        for start, entry in self.entries():
+            end = start + _ENTRY.size + len(entry)
+        size = self.path.stat().st_size
+        if end >= size:
+            return None
+        if not is_last:
+            raise DamagedFileError(
+                str(self.path), f"what follows byte {end} is no entry"
+            )
+        return end
+
+    def entry_at(self, place: int) -> bytes:
+        """Return the entry at a place that `entries` or `AppendLog.append` named.
+
+        Raises:
+            DamagedFileError: If there is no whole entry.
+            OSError: If it cannot be read.
+        """
+        with open(self.path, "rb") as file:
+            return entry_at(file.fileno(), place, self.path)
+
+
+def entry_at(file: int, place: int, path: Path) -> bytes:
+    """Return the entry at a place of an open segment; see `LogSegment.entry_at`."""
+    header = os.pread(file, _ENTRY.size, place)
+    if len(header) == _ENTRY.size:
+        size, checksum = _ENTRY.unpack(header)
+        if size <= ENTRY_BYTES_MAX:
+            entry = os.pread(file, size, place + _ENTRY.size)
+            if len(entry) == size and _checksum(entry) == checksum:
+                return entry
+    raise DamagedFileError(str(path), f"there is no entry at byte {place}")
+
+
+def _cut_off(path: Path, end: int) -> None:
+    with open(path, "r+b") as file:
+        file.truncate(end)
+        os.fsync(file.fileno())
 
 
 def _checksum(entry: bytes) -> int:

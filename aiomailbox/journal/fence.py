@@ -1,0 +1,102 @@
+"""Which epoch may write: a number for each subtask, in one file; 0 for none.
+
+Theory of operation: a new epoch raises the number first and reads the logs afterwards. A
+writer looks at the number before it appends, and again when what it has appended is
+durable: if it still is the writer's own, the entry was there before the logs were read.
+So no lock is held that a stopped process would keep.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from aiomailbox.errors import FencedError
+from aiomailbox.storage import sync_directory
+
+__all__ = ["Fence", "fenced_epochs", "raise_fence"]
+
+_SLOT: Final = struct.Struct("<Q")
+_NAME: Final = "fence"
+
+
+class Fence:
+    """A writer's look at its number.
+
+    Args:
+        operator: The operator's directory.
+        epoch: The writer's epoch.
+        subtask: The writer's subtask.
+
+    Raises:
+        FencedError: If a later epoch has begun.
+        OSError: If there is no such file.
+    """
+
+    __slots__ = ("_epoch", "_expected", "_file", "_offset", "_operator")
+
+    def __init__(self, operator: Path, epoch: int, subtask: int) -> None:
+        self._epoch = epoch
+        self._expected = _SLOT.pack(epoch + 1)
+        self._offset = subtask * _SLOT.size
+        self._operator = operator
+        self._file = os.open(operator / _NAME, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.check()
+        except BaseException:
+            self.close()
+            raise
+
+    def check(self) -> None:
+        """Raise if a later epoch has begun.
+
+        Raises:
+            FencedError: If so.
+        """
+        if os.pread(self._file, _SLOT.size, self._offset) != self._expected:
+            raise FencedError(str(self._operator), self._epoch)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def fenced_epochs(operator: Path) -> list[int]:
+    """Return the epoch of each subtask that ever was, -1 before its first one."""
+    try:
+        data = (operator / _NAME).read_bytes()
+    except FileNotFoundError:
+        return []
+    whole = len(data) // _SLOT.size * _SLOT.size
+    return [number - 1 for (number,) in _SLOT.iter_unpack(data[:whole])]
+
+
+def raise_fence(operator: Path, epoch: int, subtasks: Iterable[int]) -> None:
+    """Let only an epoch write for some subtasks, from now on.
+
+    The file is changed in place: writers have it open.
+
+    Raises:
+        FencedError: If that epoch, or a later one, has begun for one of them.
+        OSError: If the file cannot be written.
+    """
+    wanted = set(subtasks)
+    known = fenced_epochs(operator)
+    if any(known[index] >= epoch for index in wanted if index < len(known)):
+        raise FencedError(str(operator), epoch)
+    count = max(wanted, default=-1) + 1
+    file = os.open(operator / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        for index in range(len(known), count):
+            os.pwrite(file, _SLOT.pack(0), index * _SLOT.size)
+        for index in sorted(wanted):
+            os.pwrite(file, _SLOT.pack(epoch + 1), index * _SLOT.size)
+        os.fsync(file)
+    finally:
+        os.close(file)
+    sync_directory(operator)

@@ -1,0 +1,237 @@
+"""A job's journal as its master sees it: made ready for an attempt, pruned, removed.
+
+Theory of operation: when an attempt begins, the one before is shut out and what it has
+left is put together with what was left before, without what nobody can ask for. So there
+is one base and, beside it, what the present attempt appends. An entry of the base is
+needed until its row has come again and has left its operator before the oldest retained
+checkpoint; then the logs say so in a segment that is about to be deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from aiomailbox.journal.entries import Entry, EntryKind, decode_entry
+from aiomailbox.journal.fence import fenced_epochs, raise_fence
+from aiomailbox.journal.layout import (
+    LogDirectory,
+    base_directories,
+    base_directory,
+    check_finished,
+    first_needed,
+    log_directories,
+    operator_directory,
+)
+from aiomailbox.storage import AppendLog, LocalStorage, LogSegment, sync_directory
+from aiomailbox.storage.local import make_directories
+
+__all__ = ["JobJournal"]
+
+_PRUNED: Final = "pruned"
+# Of the base, the keys of rows that have left before the oldest checkpoint.
+_RELEASED: Final = "released"
+_CHUNK_ENTRIES: Final = 256
+
+_Places = dict[bytes, tuple[LogSegment, int]]
+
+
+class JobJournal:
+    """The journal of one job; all methods block.
+
+    Whoever calls them has claimed the job's directory.
+
+    Args:
+        directory: Where it is; on a local file system.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = Path(directory)
+        # By operator the keys of its base that somebody may ask for.
+        self._base_keys: dict[Path, set[bytes]] = {}
+
+    def next_epoch(self, at_least: int = 0) -> int:
+        """Return the number for a new attempt: above that of every attempt so far."""
+        epochs = [
+            epoch for operator in self._operators() for epoch in fenced_epochs(operator)
+        ]
+        return max([at_least - 1, *epochs]) + 1
+
+    def begin(
+        self,
+        epoch: int,
+        operators: Mapping[str, Collection[int]],
+        oldest: int | None = None,
+    ) -> None:
+        """Shut out the attempt before, and put together what it has left.
+
+        Args:
+            epoch: The new attempt's number.
+            operators: By the id of each operator with a journal its subtasks that begin
+                anew; of an operator whose subtasks all do, what more it had counts too.
+            oldest: The oldest checkpoint that may be gone on from, retained or being
+                restored; None if the job may begin from its beginning.
+
+        Raises:
+            FencedError: If this attempt, or a later one, has begun before.
+            DamagedFileError: If what was left is not what was written.
+            OSError: If the directory cannot be read or written.
+        """
+        for operator_id, subtasks in operators.items():
+            operator = operator_directory(self._directory, operator_id)
+            make_directories(operator)
+            known = fenced_epochs(operator)
+            beginning = set(subtasks)
+            if beginning == set(range(len(beginning))):
+                # Those of a time with more subtasks are over.
+                beginning |= set(range(len(known)))
+            raise_fence(operator, epoch, beginning)
+            over = [
+                one for one in log_directories(operator) if one.subtask in beginning
+            ]
+            self._base_keys.pop(operator, None)
+            _put_together(operator, epoch, over, oldest)
+
+    def prune(self, oldest: int) -> None:
+        """Delete what nobody can ask for any more.
+
+        Args:
+            oldest: The oldest checkpoint that is retained, or may still be.
+
+        Raises:
+            OSError: If the directory cannot be read or written.
+        """
+        if oldest > self.pruned_to:
+            LocalStorage(self._directory).write(_PRUNED, [b"%d" % oldest])
+        for operator in self._operators():
+            for log in log_directories(operator):
+                self._prune(operator, log, oldest)
+
+    @property
+    def pruned_to(self) -> int:
+        """The checkpoint before which nothing is kept, 0 if all is.
+
+        What goes on from an older one, such as a savepoint, makes calls again that have
+        been made between the two.
+        """
+        try:
+            return int((self._directory / _PRUNED).read_bytes())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def remove(self) -> None:
+        """Delete all of it: the job has ended well."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _operators(self) -> list[Path]:
+        return sorted(self._directory.glob("op-*"))
+
+    def _prune(self, operator: Path, log: LogDirectory, oldest: int) -> None:
+        segments = log.segments
+        needed = first_needed(segments, oldest)
+        for segment in segments[:-1]:
+            if segment.number < needed:
+                self._release(operator, segment)
+                segment.path.unlink()
+
+    def _release(self, operator: Path, segment: LogSegment) -> None:
+        """Release what the base has of rows that left before the oldest checkpoint."""
+        bases = base_directories(operator)
+        if not bases:
+            return
+        keys = self._base_keys.get(operator)
+        if keys is None:
+            keys = {
+                entry.key
+                for base in bases
+                for one in LogSegment.all_in(base)
+                for _, entry in _entries(one)
+            }
+            self._base_keys[operator] = keys
+        released = keys.intersection(entry.key for _, entry in _entries(segment))
+        keys -= released
+        if not keys:
+            del self._base_keys[operator]
+            _delete([*bases, operator / _RELEASED])
+        elif released:
+            # The segment that says so is about to go, and the base stays.
+            log = AppendLog(operator / _RELEASED)
+            log.append(sorted(released))
+            log.close()
+
+
+def _put_together(
+    operator: Path, epoch: int, logs: list[LogDirectory], oldest: int | None
+) -> None:
+    """Make one base of the bases and the logs of earlier epochs, and delete those."""
+    bases = base_directories(operator)
+    if not logs and len(bases) <= 1:
+        return
+    before: _Places = {}
+    for base in bases:
+        for segment in LogSegment.all_in(base):
+            check_finished(segment, is_last=False)
+            for place, entry in _entries(segment):
+                before[entry.key] = segment, place
+    for segment in LogSegment.all_in(operator / _RELEASED):
+        for _, key in segment.entries():
+            before.pop(key, None)
+    since: _Places = {}
+    for log in logs:
+        _add(log, oldest, before, since)
+    made = base_directory(operator, epoch)
+    before.update(since)
+    if before:
+        _write_base(made, before)
+    _delete([operator / _RELEASED, *(one for one in bases if one != made)])
+    _delete([log.path for log in logs])
+    sync_directory(operator)
+
+
+def _add(
+    log: LogDirectory, oldest: int | None, before: _Places, since: _Places
+) -> None:
+    segments = log.segments
+    for segment in segments:
+        check_finished(segment, is_last=segment is segments[-1])
+    needed = first_needed(segments, oldest)
+    for segment in segments:
+        for place, entry in _entries(segment):
+            if segment.number < needed:
+                # Its row has come again, and has left.
+                before.pop(entry.key, None)
+            elif entry.kind in {EntryKind.RESULT, EntryKind.FAILURE}:
+                since[entry.key] = segment, place
+
+
+def _write_base(path: Path, places: _Places) -> None:
+    temporary = path.with_name(f"{path.name}.part")
+    _delete([temporary])
+    log = AppendLog(temporary)
+    try:
+        chunk: list[bytes] = []
+        for segment, place in places.values():
+            chunk.append(segment.entry_at(place))
+            if len(chunk) == _CHUNK_ENTRIES:
+                log.append(chunk)
+                chunk = []
+        log.append(chunk)
+    finally:
+        log.close()
+    _delete([path])
+    os.rename(temporary, path)
+    sync_directory(path.parent)
+
+
+def _entries(segment: LogSegment) -> Iterator[tuple[int, Entry]]:
+    name = str(segment.path)
+    for place, data in segment.entries():
+        yield place, decode_entry(name, data)
+
+
+def _delete(directories: list[Path]) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)

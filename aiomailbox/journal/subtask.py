@@ -1,0 +1,226 @@
+"""What the calls of one subtask came to: found again, appended, made durable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Protocol
+
+from aiomailbox.journal.entries import (
+    NO_FINGERPRINT,
+    Entry,
+    EntryKind,
+    decode_entry,
+    encode_entry,
+)
+from aiomailbox.journal.fence import Fence
+from aiomailbox.journal.finished import FinishedBefore
+from aiomailbox.journal.layout import encode_mark, log_directory
+from aiomailbox.storage import AppendLog, LogSegment
+from aiomailbox.threads import ThreadTurns
+
+__all__ = ["SubtaskJournal"]
+
+# Of the calls that this subtask has made itself, so many at least are known again.
+_REMEMBERED: Final = 1 << 16
+_OWN: Final = 1 << 40
+
+
+class FinishedSource(Protocol):
+    """Shares what earlier epochs have left among the subtasks of a process."""
+
+    def acquire(self, operator: Path) -> FinishedBefore:
+        """Return that of an operator."""
+        ...
+
+    def release(self, operator: Path) -> None:
+        """Be notified that it is not used any more."""
+        ...
+
+
+class SubtaskJournal:
+    """The journal of one subtask of an operator in one epoch.
+
+    `find`, `append`, `note_found` and `mark` are called on the loop and never wait for
+    the disk; the others do, in threads.
+
+    Args:
+        operator: The operator's directory.
+        epoch: The attempt's number.
+        subtask: The subtask's index.
+        shared: Has what earlier epochs have left; asked in threads.
+
+    Attributes:
+        segment: What is appended now is in this segment.
+        size: Entries appended so far.
+
+    Invariants:
+        What `append` returned for survives the process; it survives the machine, and no
+        later epoch has begun before it, once `sync` has returned after it.
+    """
+
+    def __init__(
+        self,
+        operator: Path,
+        epoch: int,
+        subtask: int,
+        shared: FinishedSource,
+    ) -> None:
+        self._operator = operator
+        self._epoch = epoch
+        self._subtask = subtask
+        self._shared = shared
+        self._before: FinishedBefore | None = None
+        self._log: AppendLog | None = None
+        self._fence: Fence | None = None
+        self._turns = ThreadTurns()
+        self._recent: dict[bytes, int] = {}
+        self._older: dict[bytes, int] = {}
+        self._is_empty = True
+        self._needed = 0
+        self.segment = 0
+        self.size = 0
+
+    async def open(self) -> None:
+        """Begin the subtask's log, and learn which calls were finished before.
+
+        Raises:
+            FencedError: If a later epoch has begun.
+            DamagedFileError: If what earlier epochs have left is damaged.
+            OSError: If the directory cannot be read or written.
+        """
+        await self._turns.run(self._open)
+
+    def find(self, key: bytes) -> int | None:
+        """Return the place of what a record's call came to, None if that is not known."""
+        place = self._recent.get(key)
+        if place is None:
+            place = self._older.get(key)
+        if place is None and self._before is not None:
+            place = self._before.places.get(key)
+        return place
+
+    async def read(self, places: list[int]) -> list[Entry | None]:
+        """Return the entries at places that `find` gave; None for one that was pruned.
+
+        Raises:
+            DamagedFileError: If one is not what was written.
+            OSError: If one cannot be read.
+        """
+        return await self._turns.run(self._read, places)
+
+    def append(self, kind: int, key: bytes, fingerprint: bytes, payload: bytes) -> None:
+        """Append what a call came to.
+
+        Args:
+            kind: Result or failure.
+            key: The record's key.
+            fingerprint: Of what the call was made with: 8 bytes.
+            payload: What it came to.
+
+        Raises:
+            FencedError: If a later epoch has begun; nothing was appended.
+            OSError: If it cannot be written; nothing was appended.
+        """
+        log, fence = self._log, self._fence
+        assert log is not None, "append before open"
+        assert fence is not None, "append before open"
+        fence.check()
+        place = log.append([encode_entry(kind, key, fingerprint, payload)])
+        self._is_empty = False
+        self.size += 1
+        self._remember(key, (log.segment + 1) * _OWN + place)
+
+    def note_found(self, key: bytes, place: int) -> None:
+        """Be notified that a row has come again, so that its entry can go some day."""
+        log = self._log
+        if log is None or place >= _OWN:
+            return
+        log.append([encode_entry(EntryKind.FOUND, key, NO_FINGERPRINT, b"")])
+        self._is_empty = False
+        assert self._before is not None, "it was found there"
+        if self._before.places.pop(key, None) is not None:
+            self._remember(key, place)
+
+    def mark(self, checkpoint_id: int, held: int | None) -> None:
+        """Divide the log where a checkpoint is taken.
+
+        Args:
+            checkpoint_id: The checkpoint; one that is not greater than those before
+                divides nothing.
+            held: The first segment with the entry of a row that has not left the
+                operator, None if there is no such row.
+        """
+        log = self._log
+        if log is None or checkpoint_id <= log.segment:
+            return
+        needed = checkpoint_id if held is None else held
+        nothing_older = held is None and self._needed == log.segment
+        if self._is_empty and (nothing_older or needed == self._needed):
+            return
+        self.segment = log.roll(checkpoint_id)
+        log.append([encode_mark(needed)])
+        self._needed = needed
+        self._is_empty = True
+
+    async def sync(self) -> None:
+        """Wait until what was appended before is durable.
+
+        Raises:
+            FencedError: If a later epoch has begun: what was appended may not count.
+            OSError: If it cannot be written.
+        """
+        await self._turns.run(self._sync)
+
+    async def close(self) -> None:
+        """Make what was appended durable, and close. Idempotent."""
+        await self._turns.run(self._close)
+
+    def _open(self) -> None:
+        self._fence = Fence(self._operator, self._epoch, self._subtask)
+        path = log_directory(self._operator, self._epoch, self._subtask)
+        self._log = AppendLog(path)
+        self._needed = self.segment = self._log.segment
+        self._before = self._shared.acquire(self._operator)
+
+    def _read(self, places: Iterable[int]) -> list[Entry | None]:
+        return [
+            self._read_own(place) if place >= _OWN else self._read_before(place)
+            for place in places
+        ]
+
+    def _read_before(self, place: int) -> Entry | None:
+        return None if self._before is None else self._before.read(place)
+
+    def _read_own(self, place: int) -> Entry | None:
+        number, start = divmod(place, _OWN)
+        path = log_directory(self._operator, self._epoch, self._subtask)
+        segment = LogSegment(path, number - 1)
+        try:
+            return decode_entry(str(segment.path), segment.entry_at(start))
+        except FileNotFoundError:
+            return None
+
+    def _remember(self, key: bytes, place: int) -> None:
+        self._recent[key] = place
+        if len(self._recent) >= _REMEMBERED:
+            self._older, self._recent = self._recent, {}
+
+    def _sync(self) -> None:
+        # Both are gone when somebody was late to ask.
+        if self._log is not None and self._fence is not None:
+            self._log.sync()
+            self._fence.check()
+
+    def _close(self) -> None:
+        log, self._log = self._log, None
+        fence, self._fence = self._fence, None
+        try:
+            if log is not None:
+                log.close()
+        finally:
+            if fence is not None:
+                fence.close()
+            before, self._before = self._before, None
+            if before is not None:
+                self._shared.release(self._operator)

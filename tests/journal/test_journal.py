@@ -1,0 +1,413 @@
+"""Finished calls are found again by whoever asks, and by nobody who is shut out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from aiomailbox.errors import DamagedFileError, FencedError, WrongTypeError
+from aiomailbox.journal import (
+    EntryKind,
+    JobJournal,
+    Journals,
+    SubtaskJournal,
+    record_key,
+    subtask as subtask_module,
+)
+
+PRINT = b"01234567"
+
+
+async def opened(
+    directory: Path,
+    epoch: int,
+    *,
+    subtasks: int = 1,
+    oldest: int | None = None,
+) -> list[SubtaskJournal]:
+    """Begin an attempt of one operator, and open all its journals."""
+    JobJournal(directory).begin(epoch, {"ask": range(subtasks)}, oldest)
+    journals = Journals(directory, epoch)
+    found = [journals.journal("ask", index) for index in range(subtasks)]
+    for journal in found:
+        await journal.open()
+    return found
+
+
+def finish(journal: SubtaskJournal, *names: str) -> None:
+    for name in names:
+        payload = f"result of {name}".encode()
+        journal.append(EntryKind.RESULT, name.encode(), PRINT, payload)
+
+
+async def close(journals: list[SubtaskJournal]) -> None:
+    for journal in journals:
+        await journal.close()
+
+
+async def known(journal: SubtaskJournal, *names: str) -> list[str]:
+    """Return which of the names are found, and check what their calls came to."""
+    places = {name: journal.find(name.encode()) for name in names}
+    found = [name for name, place in places.items() if place is not None]
+    entries = await journal.read([places[name] for name in found])  # type: ignore[misc]
+    for name, entry in zip(found, entries, strict=True):
+        assert entry is not None
+        assert entry == (EntryKind.RESULT, name.encode(), PRINT, entry.payload)
+        assert entry.payload == f"result of {name}".encode()
+    return found
+
+
+async def left(
+    directory: Path, epoch: int, *names: str, oldest: int | None
+) -> list[str]:
+    """Return which of the names the next attempt finds."""
+    journals = await opened(directory, epoch, oldest=oldest)
+    found = await known(journals[0], *names)
+    await close(journals)
+    return found
+
+
+async def test_any_subtask_of_the_next_attempt_finds_what_any_one_finished(
+    tmp_path: Path,
+) -> None:
+    first = await opened(tmp_path, 0, subtasks=3)
+    for index, journal in enumerate(first):
+        finish(journal, f"a{index}", f"b{index}")
+    await close(first)
+    names = ["a0", "a1", "a2", "b0", "b1", "b2"]
+    second = await opened(tmp_path, 1, subtasks=2)
+    for journal in second:
+        assert await known(journal, *names, "other") == names
+    await close(second)
+
+
+async def test_what_was_finished_is_found_in_the_same_attempt(tmp_path: Path) -> None:
+    journals = await opened(tmp_path, 0)
+    finish(journals[0], "a", "b")
+    assert await known(journals[0], "a", "b", "c") == ["a", "b"]
+    await close(journals)
+
+
+async def test_it_is_found_attempt_after_attempt_while_nothing_is_pruned(
+    tmp_path: Path,
+) -> None:
+    for epoch in range(5):
+        journals = await opened(tmp_path, epoch)
+        names = [f"n{number}" for number in range(epoch)]
+        assert await known(journals[0], *names) == names
+        finish(journals[0], f"n{epoch}")
+        await close(journals)
+
+
+async def test_entries_before_the_oldest_checkpoint_are_deleted(tmp_path: Path) -> None:
+    journals = await opened(tmp_path, 0)
+    (journal,) = journals
+    for checkpoint in (1, 2, 3):
+        finish(journal, f"before {checkpoint}")
+        journal.mark(checkpoint, held=None)
+    finish(journal, "after 3")
+    await journal.sync()
+    JobJournal(tmp_path).prune(2)
+    # Whoever asks for one that was pruned is told, and does not fail.
+    place = journal.find(b"before 1")
+    assert place is not None
+    assert await journal.read([place]) == [None]
+    await close(journals)
+    names = [*(f"before {number}" for number in (1, 2, 3)), "after 3"]
+    assert await left(tmp_path, 1, *names, oldest=2) == ["before 3", "after 3"]
+    assert JobJournal(tmp_path).pruned_to == 2
+
+
+async def test_an_entry_whose_row_has_not_left_is_kept(tmp_path: Path) -> None:
+    journals = await opened(tmp_path, 0)
+    (journal,) = journals
+    finish(journal, "gone")
+    journal.mark(1, held=None)
+    held = journal.segment
+    finish(journal, "held")
+    journal.mark(2, held=held)
+    finish(journal, "also gone")
+    journal.mark(3, held=held)
+    await close(journals)
+    JobJournal(tmp_path).prune(3)
+    names = ["gone", "held", "also gone"]
+    assert await left(tmp_path, 1, *names, oldest=3) == ["held", "also gone"]
+
+
+async def test_checkpoints_of_an_idle_operator_leave_nothing_to_load(
+    tmp_path: Path,
+) -> None:
+    journals = await opened(tmp_path, 0)
+    (journal,) = journals
+    finish(journal, "a")
+    held = journal.segment
+    journal.mark(1, held=held)
+    for checkpoint in range(2, 50):
+        journal.mark(checkpoint, held=None)
+    await close(journals)
+    files = list(tmp_path.rglob("*.log"))
+    assert len(files) == 3
+    JobJournal(tmp_path).prune(49)
+    assert await left(tmp_path, 1, "a", oldest=49) == []
+
+
+async def test_a_row_that_came_again_and_left_is_forgotten_at_last(
+    tmp_path: Path,
+) -> None:
+    first = await opened(tmp_path, 0)
+    finish(first[0], "a", "b")
+    await close(first)
+    second = await opened(tmp_path, 1, oldest=None)
+    (journal,) = second
+    for name in (b"a", b"b"):
+        place = journal.find(name)
+        assert place is not None
+        journal.note_found(name, place)
+    # A second record of that id is answered, too.
+    assert await known(journal, "a") == ["a"]
+    journal.mark(1, held=None)
+    master = JobJournal(tmp_path)
+    master.prune(0)
+    assert list(tmp_path.glob("op-ask/base-*"))
+    master.prune(1)
+    assert not list(tmp_path.glob("op-ask/base-*"))
+    await close(second)
+    assert await left(tmp_path, 2, "a", "b", oldest=1) == []
+
+
+async def test_a_row_that_has_not_come_again_is_kept_through_checkpoints(
+    tmp_path: Path,
+) -> None:
+    first = await opened(tmp_path, 0)
+    finish(first[0], "a", "slow")
+    await close(first)
+    second = await opened(tmp_path, 1, oldest=None)
+    place = second[0].find(b"a")
+    assert place is not None
+    second[0].note_found(b"a", place)
+    second[0].mark(1, held=None)
+    master = JobJournal(tmp_path)
+    master.prune(1)
+    await close(second)
+    assert await left(tmp_path, 2, "a", "slow", oldest=1) == ["slow"]
+
+
+async def test_an_older_attempt_appends_nothing(tmp_path: Path) -> None:
+    old = await opened(tmp_path, 0)
+    finish(old[0], "a")
+    new = await opened(tmp_path, 1)
+    with pytest.raises(FencedError, match="not written by attempt 0 any more"):
+        finish(old[0], "b")
+    with pytest.raises(FencedError):
+        await old[0].sync()
+    assert await known(new[0], "a", "b") == ["a"]
+    await close(old)
+    await close(new)
+    with pytest.raises(FencedError):
+        JobJournal(tmp_path).begin(1, {"ask": [0]})
+
+
+async def test_an_entry_that_lost_the_race_does_not_count(tmp_path: Path) -> None:
+    """It was appended after the new attempt had read, and the writer hears of that."""
+    old = await opened(tmp_path, 0)
+    fence = old[0]._fence
+    # It has looked a moment ago.
+    old[0]._fence = SimpleNamespace(check=lambda: None)
+    new = await opened(tmp_path, 1)
+    finish(old[0], "late")
+    old[0]._fence = fence
+    with pytest.raises(FencedError):
+        await old[0].sync()
+    await close(old)
+    assert await known(new[0], "late") == []
+    await close(new)
+    assert await left(tmp_path, 2, "late", oldest=None) == []
+
+
+async def test_subtasks_that_go_on_are_not_shut_out(tmp_path: Path) -> None:
+    before = await opened(tmp_path, 0, subtasks=2)
+    finish(before[0], "a")
+    finish(before[1], "b")
+    JobJournal(tmp_path).begin(1, {"ask": [1]})
+    again = Journals(tmp_path, 1).journal("ask", 1)
+    await again.open()
+    finish(before[0], "c")
+    await before[0].sync()
+    with pytest.raises(FencedError):
+        finish(before[1], "d")
+    assert await known(again, "a", "b") == ["b"]
+    await close([*before, again])
+    third = await opened(tmp_path, 2, subtasks=2)
+    assert await known(third[1], "a", "b", "c") == ["a", "b", "c"]
+    await close(third)
+
+
+async def test_subtasks_of_a_wider_time_are_shut_out_too(tmp_path: Path) -> None:
+    wide = await opened(tmp_path, 0, subtasks=3)
+    finish(wide[2], "a")
+    (narrow,) = await opened(tmp_path, 1)
+    with pytest.raises(FencedError):
+        finish(wide[2], "b")
+    assert await known(narrow, "a") == ["a"]
+    await close([*wide, narrow])
+
+
+async def test_a_crash_while_an_attempt_begins_loses_nothing(tmp_path: Path) -> None:
+    first = await opened(tmp_path, 0)
+    finish(first[0], "a", "b")
+    await close(first)
+    operator = next(tmp_path.glob("op-*"))
+    kept = {path: path.read_bytes() for path in operator.rglob("*.log")}
+    JobJournal(tmp_path).begin(1, {"ask": [0]})
+    # As if it had crashed before it deleted what it had put together.
+    for path, data in kept.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+    (operator / "base-000000009.part").mkdir()
+    assert await left(tmp_path, 2, "a", "b", oldest=None) == ["a", "b"]
+    assert len(list(operator.glob("base-*"))) == 2
+
+
+async def test_damage_is_not_passed_over(tmp_path: Path) -> None:
+    first = await opened(tmp_path, 0)
+    finish(first[0], "a", "b")
+    first[0].mark(1, held=first[0].segment)
+    finish(first[0], "c")
+    await close(first)
+    path = min(tmp_path.rglob("log-*/*.log"))
+    data = bytearray(path.read_bytes())
+    data[25] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedFileError, match="Delete it to have those calls made"):
+        JobJournal(tmp_path).begin(1, {"ask": [0]}, oldest=1)
+    path.unlink()
+    assert await left(tmp_path, 2, "a", "b", "c", oldest=1) == ["c"]
+
+
+async def test_the_index_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subtask_module, "_REMEMBERED", 10)
+    journals = await opened(tmp_path, 0)
+    (journal,) = journals
+    for number in range(1000):
+        finish(journal, f"n{number}")
+    assert len(journal._recent) + len(journal._older) <= 20
+    last = [f"n{number}" for number in range(990, 1000)]
+    assert await known(journal, *last) == last
+    await close(journals)
+
+
+async def test_epochs_grow_over_programs(tmp_path: Path) -> None:
+    assert JobJournal(tmp_path).next_epoch() == 0
+    assert JobJournal(tmp_path).next_epoch(7) == 7
+    await close(await opened(tmp_path, 7))
+    assert JobJournal(tmp_path).next_epoch(3) == 8
+
+
+async def test_a_job_that_ended_well_leaves_nothing(tmp_path: Path) -> None:
+    await close(await opened(tmp_path / "journal", 0))
+    JobJournal(tmp_path / "journal").remove()
+    assert list(tmp_path.iterdir()) == []
+    JobJournal(tmp_path / "journal").remove()
+
+
+@pytest.mark.parametrize("identity", [None, 1.5, True, ["a"], (), ("a", None)])
+def test_what_is_no_id_is_refused(identity: object) -> None:
+    with pytest.raises(WrongTypeError, match="The id of a record is a str"):
+        record_key(identity)
+
+
+def test_keys_are_short_and_differ() -> None:
+    ids = [
+        "",
+        "a",
+        1,
+        "1",
+        b"1",
+        ("1",),
+        (1, "1"),
+        "x" * 100,
+        "x" * 101,
+        2**70,
+        -(2**70),
+    ]
+    keys = [record_key(each) for each in ids]
+    assert len(set(keys)) == len(ids)
+    assert max(map(len, keys)) <= 32
+
+
+WRITER = """
+    import asyncio, os, sys
+    from aiomailbox.errors import FencedError
+    from aiomailbox.journal import EntryKind, Journals
+
+    async def main():
+        journal = Journals(sys.argv[1], 0).journal("ask", 0)
+        await journal.open()
+        for number in range(10**9):
+            try:
+                key = b"%d" % number
+                journal.append(EntryKind.RESULT, key, b"01234567", b"result of " + key)
+                await journal.sync()
+            except FencedError as error:
+                os.write(1, b"fenced\\n")
+                return
+            os.write(1, b"%d\\n" % number)
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("round_", range(3))
+async def test_a_process_that_was_stopped_and_wakes_up_finishes_nothing(
+    tmp_path: Path, round_: int
+) -> None:
+    JobJournal(tmp_path).begin(0, {"ask": [0]})
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            for _ in range(20 + 7 * round_):
+                child.stdout.readline()
+            os.kill(child.pid, signal.SIGSTOP)
+            os.waitpid(child.pid, os.WUNTRACED)
+            (journal,) = await opened(tmp_path, 1)
+            before = {path for path in tmp_path.rglob("*") if path.is_file()}
+            os.kill(child.pid, signal.SIGCONT)
+            *told, last = child.stdout.read().splitlines()
+            assert last == b"fenced"
+            # What it said was finished before it was stopped; nothing came after.
+            numbers = [*range(20 + 7 * round_), *map(int, told)]
+            names = [str(number) for number in range(len(numbers) + 5)]
+            found = await known(journal, *names)
+            assert found[: len(numbers)] == [str(number) for number in numbers]
+            assert len(found) <= len(numbers) + 1
+            assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+            await journal.close()
+        finally:
+            child.kill()
+
+
+@pytest.mark.real_time
+async def test_what_was_appended_survives_a_kill(tmp_path: Path) -> None:
+    JobJournal(tmp_path).begin(0, {"ask": [0]})
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        for _ in range(50):
+            child.stdout.readline()
+        os.kill(child.pid, signal.SIGKILL)
+        told = 50 + len(child.stdout.read().splitlines())
+    (journal,) = await opened(tmp_path, 1)
+    names = [str(number) for number in range(told)]
+    assert await known(journal, *names) == names
+    await journal.close()
