@@ -78,6 +78,7 @@ from aiomailbox.operators.core.on_error import (
     dead_letter,
     fail,
     is_closing,
+    raise_as,
     skip,
 )
 from aiomailbox.operators.core.pieces import Pieces
@@ -86,7 +87,12 @@ from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.core.selectors import FieldSelector, field_or_function
 from aiomailbox.operators.core.two_input import TwoInputOperator
-from aiomailbox.operators.core.watched import WatchedOutput, watched_input
+from aiomailbox.operators.core.watched import (
+    WatchedOutput,
+    collector_for,
+    watched_input,
+    watched_write,
+)
 from aiomailbox.operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
@@ -312,6 +318,7 @@ __all__ = [
     "check_state_names",
     "check_sync_function",
     "collect_list",
+    "collector_for",
     "commutative",
     "count",
     "count_distinct",
@@ -339,6 +346,7 @@ __all__ = [
     "pair",
     "pattern",
     "quantile",
+    "raise_as",
     "redistribute",
     "refuse_coroutine",
     "refuse_coroutines",
@@ -354,4 +362,5 @@ __all__ = [
     "user_location",
     "users_line",
     "watched_input",
+    "watched_write",
 ]

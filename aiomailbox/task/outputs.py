@@ -16,6 +16,7 @@ from aiomailbox.operators import (
     RuntimeContext,
     in_turn,
     user_location,
+    watched_write,
 )
 from aiomailbox.records import (
     MIN_TIMESTAMP,
@@ -122,8 +123,12 @@ class WriterOutput:
 
     def __init__(self, writer: RecordWriter, context: RuntimeContext) -> None:
         self._writer = writer
-        self._write = writer.emit_run
+        self._write: Callable[[Run], None] = writer.emit_run
         self._context = context
+        if context.mutations is not None:
+            self._write = watched_write(
+                writer.emit_run, self._partitioner_name, context.uid
+            )
         self._idle = False
         self.availability = writer.availability
 

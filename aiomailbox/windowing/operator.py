@@ -9,13 +9,13 @@ from aiomailbox.errors import IllegalStateError, TimestampError, add_note
 from aiomailbox.eventtime import InternalTimerService, Timer
 from aiomailbox.operators import (
     USER_ERRORS,
-    Collector,
     FunctionLife,
     KeyReader,
     Mark,
     Pending,
     StatefulOperator,
     awaited,
+    collector_for,
     then,
 )
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Run
@@ -95,7 +95,7 @@ class WindowOperator(StatefulOperator):
         self._keys = KeyReader(key_function(self._spec.key), self)
         self._assigner = self._spec.assigner.for_subtask(context.random, self._offsets)
         self._merging_table = store.table(ValueStateDescriptor("merging-windows"))
-        self._collector = Collector(self.output)
+        self._collector = collector_for(self.context, self.output)
         self._failures = WindowFailures(
             self._spec.on_error, self._emitter.user_function, context, self.output
         )

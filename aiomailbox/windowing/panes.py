@@ -13,7 +13,13 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from aiomailbox.operators import USER_ERRORS, Pending, can_merge, is_commutative
+from aiomailbox.operators import (
+    USER_ERRORS,
+    Pending,
+    can_merge,
+    is_commutative,
+    raise_as,
+)
 from aiomailbox.records import MAX_TIMESTAMP
 from aiomailbox.windowing.assigners import SlidingEventTimeWindows, required_timestamp
 from aiomailbox.windowing.open_windows import Contents, ContentsByStart, EndingWindow
@@ -102,7 +108,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             try:
                 found = next(self._merge_steps)
             except USER_ERRORS as error:
-                raise self.user_error(error) from error
+                raise_as(self.user_error(error), error)
             if found is not None:
                 self._merge_steps = None
                 self._end(start, found)
@@ -116,7 +122,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         try:
             contents = self._joined(restored | self._revived(start, found), found)
         except USER_ERRORS as error:
-            raise self.user_error(error) from error
+            raise_as(self.user_error(error), error)
         if contents:
             self._ending = EndingWindow(start, contents)
         if not self._is_over(TimeWindow(start, start + self._size)):

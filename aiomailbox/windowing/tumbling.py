@@ -16,11 +16,12 @@ from typing import Any
 from aiomailbox.errors import TimestampError, add_note
 from aiomailbox.operators import (
     USER_ERRORS,
-    Collector,
     KeyReader,
     Pending,
     Pieces,
     StatefulOperator,
+    collector_for,
+    raise_as,
     then,
     undoable,
 )
@@ -63,7 +64,7 @@ class AggregateWindowsOperator(StatefulOperator):
         """Make what is needed besides the state."""
         context = self.context
         self._keys = KeyReader(key_function(self._spec.key), self)
-        self._collector = Collector(self.output)
+        self._collector = collector_for(self.context, self.output)
         self._failures = WindowFailures(
             self._spec.on_error, self._given.add, context, self.output
         )
@@ -169,7 +170,7 @@ class AggregateWindowsOperator(StatefulOperator):
             try:
                 return self._result.of_all(window, contents)
             except USER_ERRORS as error:
-                raise self.user_error(error) from error
+                raise_as(self.user_error(error), error)
         results: list[Any] = []
         for key, accumulator in contents.items():
             try:

@@ -101,6 +101,61 @@ class AsyncSpoiler(am.KeyedAsyncProcessFunction):
         out.collect(value["n"])
 
 
+class CollectsTwice(am.ProcessFunction):
+    """Changes a record between two collects of one call, and back."""
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        row = {"n": 1}
+        out.collect(row)
+        row["n"] = 2
+        out.collect(row)
+
+
+class CollectsTwiceAside(am.ProcessFunction):
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        for number in range(2):
+            self.row = getattr(self, "row", {})
+            self.row["n"] = number
+            context.output(SIDE, self.row)
+
+
+class CollectsTwiceAsync(am.KeyedAsyncProcessFunction):
+    async def process_element(self, value: Any, context: Any, out: Any) -> None:
+        CollectsTwice().process_element(value, context, out)
+
+
+class CollectsTwiceOfWindow(am.ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: list[Any], out: Any) -> None:
+        CollectsTwice().process_element(key, context, out)
+
+
+SIDE = am.OutputTag("side")
+
+
+def one_row_again(_: Any) -> Any:
+    row: dict[str, int] = {}
+    for n in range(3):
+        row["n"] = n
+        yield row
+
+
+async def one_row_again_later(_: Any) -> Any:
+    for row in one_row_again(_):
+        yield row
+
+
+async def an_iterator_later(_: Any) -> Any:
+    return one_row_again(_)
+
+
+async def look_up(key: Any) -> Any:
+    await asyncio.sleep(0.001)
+    return FOUND
+
+
+FOUND = {"n": 0, "deep": {"list": [0]}}
+
+
 def timed(stream: Stream) -> Stream:
     strategy = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
         lambda row, _: row["n"]
@@ -142,6 +197,22 @@ def joined(stream: Stream) -> Stream:
 
 
 CASES: dict[str, Callable[[Stream], Any]] = {
+    "two collects": lambda s: s.process(CollectsTwice()).name("culprit"),
+    "two collects aside": lambda s: s.process(CollectsTwiceAside()).name("culprit"),
+    "two collects of process_async": lambda s: (
+        s.key_by("key").process_async(CollectsTwiceAsync()).name("culprit")
+    ),
+    "two collects of a window": lambda s: (
+        windowed(s).process(CollectsTwiceOfWindow()).name("culprit")
+    ),
+    "generator": lambda s: s.flat_map(one_row_again).name("culprit"),
+    "async generator": lambda s: s.flat_map(one_row_again_later).name("culprit"),
+    "iterator of an async function": lambda s: s.flat_map(an_iterator_later).name(
+        "culprit"
+    ),
+    "lookup_join": lambda s: s.lookup_join(
+        look_up, key="n", join=lambda row, found: spoil(found)
+    ).name("culprit"),
     "join": joined,
     "map": lambda s: s.map(spoil).name("culprit"),
     "behind what passes records on": lambda s: (
@@ -187,9 +258,37 @@ async def test_the_operator_that_changes_a_record_is_named(case: str) -> None:
     stream = env.from_collection(rows())
     with pytest.raises(am.JobFailedError) as caught:
         await CASES[case](stream).collect()
-    error = mutation_in(caught.value)
+    error = caught.value.__cause__
+    assert isinstance(error, am.RecordMutatedError)
     assert error.operator == "culprit"
+    assert error.__cause__ is None
     assert "Make a new one instead" in str(error)
+
+
+async def test_a_partitioner_that_changes_records_is_named() -> None:
+    def partition(row: Any, count: int) -> int:
+        row["n"] += 1
+        return 0
+
+    stream = Env(parallelism=1, config=CHECKED).from_collection(rows()).map(same)
+    parted = stream.name("innocent").partition_custom(partition, lambda row: row)
+    with pytest.raises(am.JobFailedError) as caught:
+        await parted.map(same).set_parallelism(2).collect()
+    error = mutation_in(caught.value)
+    assert error.operator == "CUSTOM after innocent"
+
+
+async def test_what_is_made_anew_for_each_collect_is_left_in_peace() -> None:
+    class Rows(am.ProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            row = {"n": 1}
+            out.collect(row)
+            row = {**row, "n": 2}
+            out.collect(row)
+
+    stream = Env(parallelism=1, config=CHECKED).from_collection(rows()).process(Rows())
+    both = stream.flat_map(lambda row: ({**row, "i": i} for i in range(2)))
+    assert await both.count() == 12
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -15,14 +15,15 @@ from aiomailbox.connectors.spark.stateful_processor import (
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime import Timer
 from aiomailbox.operators import (
-    Collector,
     KeyReader,
     KeySelector,
     Pending,
     RecordFailures,
     StatefulOperator,
+    collector_for,
     fail,
     field_or_function,
+    raise_as,
     then,
 )
 from aiomailbox.records import MIN_TIMESTAMP, Run
@@ -82,7 +83,7 @@ class TransformWithStateOperator(StatefulOperator):
         """Bind state and timers, and let the processor make its own."""
         context = self.context
         self._keys = KeyReader(self._key, self)
-        self._collector = Collector(self.output)
+        self._collector = collector_for(self.context, self.output)
         self._timers = self.timer_service("timers", self, self._collector)
         self._failures = RecordFailures(
             fail, self.processor.handleInputRows, context, self.output
@@ -145,8 +146,8 @@ class TransformWithStateOperator(StatefulOperator):
             results: Iterable[Any] | None = handle(*arguments)
             self._collector.passed = 0
             self._collector.collect_all(results or ())
-        except Exception as error:
-            raise self.user_error(error) from error
+        except Exception as error:  # noqa: BLE001 -- raised, named
+            raise_as(self.user_error(error), error)
 
     def _times(self) -> SparkTimerValues:
         if self.time_mode == "none":

@@ -9,11 +9,12 @@ from aiomailbox.errors import OverdraftCeilingError, StateError
 from aiomailbox.operators.async_state.event import KeyedEvent
 from aiomailbox.operators.async_state.row_state import RowState, StateHandles, row_state
 from aiomailbox.operators.core.collector import RESULTS_MAX
+from aiomailbox.operators.core.mutations import MutationCheck, structure
 from aiomailbox.operators.functions.keyed_context import TimeDomain
 from aiomailbox.records import OutputTag
 from aiomailbox.state import StateDescriptor
 
-__all__ = ["CURRENT_ROW", "RowChanges", "TimerChange"]
+__all__ = ["CURRENT_ROW", "RowChanges", "TimerChange", "WatchedRowChanges"]
 
 
 class TimerChange(NamedTuple):
@@ -131,6 +132,39 @@ class RowChanges:
     def _enter(self) -> None:
         self.check_open()
         self._handles.store.set_current_key(self._event.key)
+
+
+class WatchedRowChanges(RowChanges):
+    """What comes of an attempt, with how each result was when it was collected.
+
+    Args:
+        event: The row or timer.
+        handles: The operator's state.
+        check: The operator's.
+    """
+
+    __slots__ = ("_check", "_noted")
+
+    def __init__(
+        self, event: KeyedEvent, handles: StateHandles, check: MutationCheck
+    ) -> None:
+        super().__init__(event, handles)
+        self._check = check
+        self._noted: list[tuple[Any, Any]] = []
+
+    def collect(self, value: Any) -> None:
+        """Take a result and note how it is."""
+        super().collect(value)
+        self._noted.append((value, structure(value)))
+
+    def collect_side(self, tag: OutputTag, value: Any) -> None:
+        """Take a result for a side output and note how it is."""
+        super().collect_side(tag, value)
+        self._noted.append((value, structure(value)))
+
+    def compare(self) -> None:
+        """Compare the results with how they were, when the function has returned."""
+        self._check.compare_all(self._noted)
 
 
 CURRENT_ROW: Final[ContextVar[RowChanges]] = ContextVar("aiomailbox row")

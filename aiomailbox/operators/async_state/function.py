@@ -7,7 +7,11 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.async_state.changes import CURRENT_ROW, RowChanges
+from aiomailbox.operators.async_state.changes import (
+    CURRENT_ROW,
+    RowChanges,
+    WatchedRowChanges,
+)
 from aiomailbox.operators.async_state.context import (
     AsyncOpenContext,
     KeyedAsyncContext,
@@ -151,7 +155,12 @@ class KeyedAsyncFunction:
 
     async def call(self, event: KeyedEvent) -> RowChanges:
         """Process a row or a timer; return what came of it, to be applied."""
-        changes = RowChanges(event, self._handles)
+        check = self._context.mutations
+        changes = (
+            RowChanges(event, self._handles)
+            if check is None
+            else WatchedRowChanges(event, self._handles, check)
+        )
         context = KeyedAsyncContext(
             event, changes, self._context, self.life.resource, self.refusal
         )
@@ -167,6 +176,8 @@ class KeyedAsyncFunction:
                 await pending
         finally:
             changes.ended = True
+        if isinstance(changes, WatchedRowChanges):
+            changes.compare()
         return changes
 
 

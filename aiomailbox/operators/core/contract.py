@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import StateError, UserFunctionError
+from aiomailbox.errors import RecordMutatedError, StateError, UserFunctionError
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.locate import user_location
 from aiomailbox.operators.snapshots import OperatorSnapshot
@@ -316,13 +316,15 @@ class Operator:
         """Release resources; called also after a failure and if open never ran."""
         return None
 
-    def user_error(self, error: BaseException) -> UserFunctionError:
+    def user_error(
+        self, error: BaseException
+    ) -> UserFunctionError | RecordMutatedError:
         """Return the error to raise (``from error``) when the user's function raised.
 
         Example:
             ``except Exception as error: raise self.user_error(error) from error``
         """
-        if isinstance(error, UserFunctionError):
+        if isinstance(error, UserFunctionError | RecordMutatedError):
             return error
         context = self.context
         return UserFunctionError(

@@ -14,7 +14,7 @@ from aiomailbox.eventtime import (
 )
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Operator, Output, Pending, then
-from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
 from aiomailbox.records import Run, Watermark, WatermarkStatus
 
 # Flink's default of pipeline.auto-watermark-interval.
@@ -53,7 +53,7 @@ def assign_timestamps(
         add_note(error, f"in operator {context.operator_name!r} (uid {context.uid!r})")
         raise
     except USER_ERRORS as error:
-        raise operator.user_error(error) from error
+        raise_as(operator.user_error(error), error)
 
 
 class IdleTicks:

@@ -24,6 +24,7 @@ from aiomailbox.operators.core.on_error import (
     ErrorAction,
     OnError,
     is_closing,
+    raise_as,
 )
 from aiomailbox.records import MIN_TIMESTAMP, ListRun, OutputTag
 
@@ -115,13 +116,13 @@ class RecordFailures:
         """
         failure = self.user_error(error)
         add_note(failure, note)
-        if failure is error:
-            raise failure
-        raise failure from error
+        raise_as(failure, error)
 
-    def user_error(self, error: BaseException) -> UserFunctionError | StopTask:
+    def user_error(
+        self, error: BaseException
+    ) -> UserFunctionError | RecordMutatedError | StopTask:
         """Return the error that names the operator and the user's line."""
-        if isinstance(error, (UserFunctionError, StopTask)):
+        if isinstance(error, (UserFunctionError, RecordMutatedError, StopTask)):
             return error
         context = self._context
         location = user_location(error)
@@ -139,7 +140,7 @@ class RecordFailures:
         try:
             pending = call(*args)
         except USER_ERRORS as error:
-            raise self.user_error(error) from error
+            raise_as(self.user_error(error), error)
         return None if pending is None else self._guarded(pending)
 
     async def _guarded(self, pending: Awaitable[None]) -> None:
@@ -148,7 +149,7 @@ class RecordFailures:
         except USER_ERRORS as error:
             if is_closing(error):
                 raise
-            raise self.user_error(error) from error
+            raise_as(self.user_error(error), error)
 
     def report(self) -> Pending:
         """Count, log and emit what was taken since the last time."""

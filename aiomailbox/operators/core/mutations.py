@@ -208,7 +208,7 @@ class MutationCheck:
         self._depth -= 1
         if self._depth:
             return
-        self._compare_all(self._held)
+        self.compare_all(self._held)
         del self._held[:-_KEPT]
 
     def leave_failed(self) -> None:
@@ -277,17 +277,22 @@ class MutationCheck:
         result = function(*args)
         if isinstance(result, Awaitable):
             return self._awaited(result, held)
-        self._compare_all(held)
+        self.compare_all(held)
         return result
 
     async def _awaited(
         self, result: Awaitable[Any], held: list[tuple[Any, Any]]
     ) -> Any:
         value = await result
-        self._compare_all(held)
+        self.compare_all(held)
         return value
 
-    def _compare_all(self, held: list[tuple[Any, Any]]) -> None:
+    def compare_all(self, held: Iterable[tuple[Any, Any]]) -> None:
+        """Compare records with their structures from before.
+
+        Raises:
+            RecordMutatedError: If one has changed.
+        """
         for value, before in held:
             self._compare(value, before)
 

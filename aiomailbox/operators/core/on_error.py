@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from aiomailbox.errors import (
     OverdraftCeilingError,
@@ -42,6 +42,17 @@ def is_closing(error: BaseException) -> bool:
     return type(error) is GeneratorExit and (
         traceback is None or traceback.tb_next is None
     )
+
+
+def raise_as(failure: BaseException, error: BaseException) -> NoReturn:
+    """Raise what an error was made into, with the error as its cause.
+
+    Raises:
+        BaseException: ``failure``; as it is, if that is the error itself.
+    """
+    if failure is error:
+        raise error
+    raise failure from error
 
 
 class ErrorAction(Enum):

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import functools
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Input, Operator, Output, Pending
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.records import ListRun, OutputTag, Run
 
-__all__ = ["WatchedInput", "WatchedOutput", "watched_input"]
+__all__ = [
+    "WatchedInput",
+    "WatchedOutput",
+    "collector_for",
+    "noted",
+    "watched_function",
+    "watched_input",
+    "watched_write",
+]
 
 
 class WatchedInput:
@@ -103,3 +114,77 @@ class WatchedOutput:
         if self._is_source:
             self._check.repeated(run.values)
         self._check.note(run.values)
+
+
+class WatchedCollector(Collector):
+    """A collector that notes each result when it is collected, not when it goes out.
+
+    Args:
+        output: The operator's output, below what notes what is emitted.
+        check: The operator's.
+    """
+
+    __slots__ = ("_check",)
+
+    def __init__(self, output: Output, check: MutationCheck) -> None:
+        super().__init__(output)
+        self._check = check
+
+    def collect(self, value: Any) -> None:
+        """Note a result and take it."""
+        self._check.note((value,))
+        super().collect(value)
+
+    def collect_side(self, tag: OutputTag, value: Any) -> None:
+        """Note a result for a side output and take it."""
+        self._check.note((value,))
+        super().collect_side(tag, value)
+
+
+def collector_for(context: RuntimeContext, output: Output) -> Collector:
+    """Return a collector of an operator, watched if its records are."""
+    check = context.mutations
+    if check is None:
+        return Collector(output)
+    if isinstance(output, WatchedOutput):
+        output = output.output
+    return WatchedCollector(output, check)
+
+
+def watched_function(
+    function: Callable[[Any], Any], check: MutationCheck
+) -> Callable[[Any], Any]:
+    """Return a function whose items, if it gives them one by one, are noted at once."""
+
+    @functools.wraps(function)
+    def call(record: Any) -> Any:
+        items = function(record)
+        return noted(items, check) if isinstance(items, Iterator) else items
+
+    return call
+
+
+def watched_write(
+    write: Callable[[Run], None], partitioner: str, uid: str | None
+) -> Callable[[Run], None]:
+    """Return what writes records and raises if a partitioner changes one of them.
+
+    Args:
+        write: Of a writer.
+        partitioner: Its name.
+        uid: Of the operator before it, or None.
+    """
+    check = MutationCheck(partitioner, uid)
+
+    def call(run: Run) -> None:
+        records = run.values if type(run) is ListRun else ()
+        check.calling(records, write, run)
+
+    return call
+
+
+def noted(items: Iterator[Any], check: MutationCheck) -> Iterator[Any]:
+    """Yield items, each of which is noted at once."""
+    for item in items:
+        check.note((item,))
+        yield item

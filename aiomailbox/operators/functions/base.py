@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from aiomailbox.operators.core.checkpointed import FunctionHooks
-from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Operator, Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import OnError, check_on_error
 from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.core.watched import collector_for
 from aiomailbox.operators.functions.calls import ElementCalls, check_process_method
 from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.records import MIN_TIMESTAMP, Run
@@ -40,7 +40,7 @@ class FunctionOperator(Operator):
     def open(self) -> Pending:
         """Open the function."""
         context = self.context
-        self._collector = Collector(self.output)
+        self._collector = collector_for(self.context, self.output)
         self._failures = RecordFailures(
             self.on_error, self.named_function, context, self.output
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.input_selection import InputSelection
-from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
 from aiomailbox.operators.core.two_input import TwoInputOperator
 from aiomailbox.operators.functions.base import ElementOperator
 from aiomailbox.records import MIN_TIMESTAMP, Run
@@ -61,7 +61,7 @@ class CoFunctionOperator(ElementOperator, TwoInputOperator):
         try:
             selection = self.function.next_selection()
         except USER_ERRORS as error:
-            raise self._failures.user_error(error) from error
+            raise_as(self._failures.user_error(error), error)
         if not isinstance(selection, InputSelection):
             raise WrongTypeError(
                 "next_selection",

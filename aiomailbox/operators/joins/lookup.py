@@ -95,9 +95,10 @@ class LookupJoinOperator(AsyncMapOperator):
         return look_up if self.settings.batch is None else look_up_all
 
     def _row_flow(self, *parts: Any) -> RowFlow:
-        return _JoiningRowFlow(
-            *parts, join=self._join, keep_unmatched=self._keep_unmatched
-        )
+        join, check = self._join, self.context.mutations
+        if check is not None:
+            join = check.watched_call(join)
+        return _JoiningRowFlow(*parts, join=join, keep_unmatched=self._keep_unmatched)
 
 
 class _JoiningRowFlow(RowFlow):

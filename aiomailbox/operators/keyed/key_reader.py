@@ -11,7 +11,7 @@ from aiomailbox.errors import KeyTypeError, RecordTypeError, add_note
 from aiomailbox.keygroups import KeyGroupAssigner
 from aiomailbox.operators.core.callables import describe, refuse_coroutine
 from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
 from aiomailbox.operators.core.selectors import FieldSelector
 from aiomailbox.records import map_all
 
@@ -118,7 +118,7 @@ class KeyReader:
             add_note(error, f"in operator {self._operator.context.operator_name!r}")
             raise
         except USER_ERRORS as error:
-            raise self._operator.user_error(error) from error
+            raise_as(self._operator.user_error(error), error)
 
     def _check(self, keys: list[Any]) -> None:
         if not keys:

@@ -27,6 +27,7 @@ from aiomailbox.operators.core.on_error import (
     OnError,
     check_on_error,
     fail,
+    raise_as,
 )
 from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.keyed.key_reader import KeyReader
@@ -98,7 +99,7 @@ class RollingOperator(StatefulOperator):
         try:
             refuse_coroutines(results, self._function)
         except RecordTypeError as error:
-            raise self._failures.user_error(error) from error
+            raise_as(self._failures.user_error(error), error)
 
     def _update(
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]

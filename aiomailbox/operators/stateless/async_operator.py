@@ -23,6 +23,7 @@ from aiomailbox.operators.core.on_error import (
     check_on_error,
     fail,
 )
+from aiomailbox.operators.core.watched import noted
 from aiomailbox.operators.stateless.fused_source import StageKind
 from aiomailbox.operators.stateless.pieces import next_piece_length
 from aiomailbox.records import ListRun, Run
@@ -113,6 +114,8 @@ class AsyncStatelessOperator(Operator):
         try:
             result = await self.function(value)
             items = iter(result) if self.kind is StageKind.FLAT_MAP else None
+            if items is not None and self.context.mutations is not None:
+                items = noted(items, self.context.mutations)
         except USER_ERRORS as error:
             self._failures.take(value, timestamp, error)
             return

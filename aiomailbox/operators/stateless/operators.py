@@ -13,6 +13,7 @@ from aiomailbox.operators.core.callables import (
 from aiomailbox.operators.core.contract import Operator, Pending
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.core.watched import watched_function
 from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
 from aiomailbox.operators.stateless.fused_loop import FusedLoop
 from aiomailbox.operators.stateless.fused_source import StageKind
@@ -46,6 +47,9 @@ class StatelessOperator(Operator):
 
     def open(self) -> Pending:
         """Prepare the loop; it is compiled when the first run shows its form."""
+        check = self.context.mutations
+        if check is not None and self.kind is StageKind.FLAT_MAP:
+            self.function = watched_function(self.function, check)
         self._loop = FusedLoop([self], self.output)
         return None
 

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from aiomailbox.errors import TimestampError, WrongTypeError
 from aiomailbox.eventtime import Timer
-from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import (
@@ -16,6 +15,7 @@ from aiomailbox.operators.core.on_error import (
     fail,
 )
 from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.core.watched import collector_for
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.operators.keyed.stateful import StatefulOperator
@@ -100,7 +100,7 @@ class MatchOperator(StatefulOperator):
         self._records = store.get_map(MapStateDescriptor("records"))
         partials = ValueStateDescriptor[tuple[Partial, ...]]("partials", default=())
         self._partials = store.get_value(partials)
-        self._collector = Collector(self.output)
+        self._collector = collector_for(self.context, self.output)
         self._timers = self.timer_service("timers", self, self._collector)
         wheres = (step.where for step in self._pattern.steps if step.where is not None)
         self._failures = RecordFailures(
