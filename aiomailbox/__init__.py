@@ -31,6 +31,7 @@ from aiomailbox.api import (
     run,
 )
 from aiomailbox.availability import Availability
+from aiomailbox.checkpoint import Savepoint
 from aiomailbox.connectors import AsyncIterableSource, CollectionSource, FunctionSink
 from aiomailbox.durations import days, hours, millis, minutes, seconds
 from aiomailbox.errors import (
@@ -299,6 +300,7 @@ __all__ = [
     "RetryLater",
     "RocksDBStateBackend",
     "RuntimeContext",
+    "Savepoint",
     "Session",
     "Sink",
     "SinkWriter",

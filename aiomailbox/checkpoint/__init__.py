@@ -48,6 +48,7 @@ from aiomailbox.checkpoint.restored import (
     restored_tasks,
 )
 from aiomailbox.checkpoint.retention import CompletedCheckpoints
+from aiomailbox.checkpoint.savepoint import Savepoint, SavepointOperator
 from aiomailbox.checkpoint.settings import CheckpointingMode, CheckpointSettings
 from aiomailbox.checkpoint.store import LATEST, CheckpointStore
 from aiomailbox.checkpoint.task_bytes import decode_prepared
@@ -83,6 +84,8 @@ __all__ = [
     "RestoredCommittables",
     "RestoredJob",
     "RestoredTasks",
+    "Savepoint",
+    "SavepointOperator",
     "SetExpiry",
     "SetPeriodicTimer",
     "StartCheckpoint",

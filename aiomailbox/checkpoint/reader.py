@@ -100,7 +100,7 @@ class CheckpointFiles:
             DamagedFileError: If a file is missing, or not what was written.
         """
         for handle in metadata.handles:
-            yield handle, self._bytes_of(handle)
+            yield handle, self.bytes_of(handle)
 
     def verify(self) -> CheckpointMetadata:
         """Read everything and compare all checksums; return the metadata.
@@ -161,7 +161,12 @@ class CheckpointFiles:
         snapshot = job_snapshot(vertices, enumerators)
         return RestoredJob(metadata, snapshot, committables, self.place)
 
-    def _bytes_of(self, handle: TaskHandle) -> memoryview:
+    def bytes_of(self, handle: TaskHandle) -> memoryview:
+        """Return what a task wrote, once its checksums have been compared.
+
+        Raises:
+            DamagedFileError: If its file is missing, or not what was written.
+        """
         if handle.file is None:
             name = METADATA_NAME
             data = memoryview(handle.inline)

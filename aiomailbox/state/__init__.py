@@ -46,6 +46,7 @@ from aiomailbox.state.snapshot_codec import (
 from aiomailbox.state.state_classes import (
     declared_classes,
     family_kept_in_state,
+    is_known_class,
     kept_in_state,
     kept_taken_apart,
 )
@@ -105,6 +106,7 @@ __all__ = [
     "decode_keyed_snapshot",
     "encode_keyed_snapshot",
     "family_kept_in_state",
+    "is_known_class",
     "kept_in_state",
     "kept_taken_apart",
     "redistribute_operator_state",

@@ -104,9 +104,9 @@ def class_reference(kind: type) -> str:
 
 
 def class_schema(kind: type) -> ClassSchema:
-    """Return the fields of a dataclass, struct or NamedTuple; an enum has none."""
+    """Return the fields of a dataclass, struct or NamedTuple; of an enum its value."""
     if issubclass(kind, Enum):
-        return {}
+        return {"value": ((), True)}
     try:
         hints = typing.get_type_hints(kind)
     except (NameError, TypeError):

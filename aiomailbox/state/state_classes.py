@@ -32,6 +32,7 @@ __all__ = [
     "StateClasses",
     "declared_classes",
     "family_kept_in_state",
+    "is_known_class",
     "kept_in_state",
     "kept_taken_apart",
 ]
@@ -75,6 +76,15 @@ def kept_taken_apart(reference: str, make: Callable[[], RecordClass]) -> None:
         make: Called once it is met: returns how its objects are taken apart.
     """
     _TAKEN_APART[reference] = make
+
+
+def is_known_class(reference: str) -> bool:
+    """Say whether objects of a class can be read, whatever a job declares."""
+    return (
+        reference in _OURS
+        or reference in _TAKEN_APART
+        or _member(reference) is not None
+    )
 
 
 def _spark_row() -> RecordClass:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from aiomailbox.operators.snapshots.codec import (
     decode_snapshot,
+    describe_snapshot,
     encode_snapshot,
     snapshot_chunks,
+)
+from aiomailbox.operators.snapshots.description import (
+    SnapshotDescription,
+    StateDescription,
 )
 from aiomailbox.operators.snapshots.in_flight import (
     HeldRecord,
@@ -18,7 +23,10 @@ from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 __all__ = [
     "HeldRecord",
     "OperatorSnapshot",
+    "SnapshotDescription",
+    "StateDescription",
     "decode_snapshot",
+    "describe_snapshot",
     "encode_snapshot",
     "held_elements",
     "redistribute",

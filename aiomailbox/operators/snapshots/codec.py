@@ -15,6 +15,10 @@ import msgspec
 
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.eventtime import TimerSnapshot
+from aiomailbox.operators.snapshots.description import (
+    SnapshotDescription,
+    StateDescription,
+)
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state import (
     OperatorStateEntry,
@@ -39,7 +43,12 @@ from aiomailbox.state.snapshot_codec import (
 )
 from aiomailbox.state.state_classes import StateClasses, declared_classes
 
-__all__ = ["decode_snapshot", "encode_snapshot", "snapshot_chunks"]
+__all__ = [
+    "decode_snapshot",
+    "describe_snapshot",
+    "encode_snapshot",
+    "snapshot_chunks",
+]
 
 _MAGIC: Final = b"AMOS"
 _VERSION: Final = 1
@@ -156,6 +165,63 @@ def decode_snapshot(
         {one.name: _read_timers(one, reader, declared) for one in described.timers},
         _read_lists(described.own, reader, **options),
         described.watermark,
+    )
+
+
+def describe_snapshot(data: bytes | memoryview) -> SnapshotDescription:
+    """Return what a snapshot consists of; its contents are not read.
+
+    Args:
+        data: The bytes of `encode_snapshot`; a mapped file will do.
+
+    Raises:
+        CorruptStreamError: If the bytes are damaged, or of another format.
+    """
+    reader = BlockReader(data, _MAGIC, _VERSION, _WHAT)
+    described: _Description = decode_metadata(reader, _Description)
+    states = {
+        (one.name, one.namespaced): _described(
+            one.name,
+            one.kind,
+            one.contents,
+            is_keyed=True,
+            namespaced=one.namespaced,
+            ttl=one.ttl,
+        )
+        for part in described.keyed
+        for one in part.states
+    }
+    lists = [
+        _described(one.name, one.mode, one.contents, is_own=is_own)
+        for is_own, listed in ((False, described.operator), (True, described.own))
+        for one in listed
+    ]
+    return SnapshotDescription(
+        (*states.values(), *lists),
+        {
+            one.name: len({group for group, _ in (*one.event, *one.processing)})
+            for one in described.timers
+        },
+        {
+            name: one.contents.classes.get(name, {})
+            for one in described.timers
+            for name in one.contents.met
+        },
+        described.watermark,
+    )
+
+
+def _described(
+    name: str, kind: str, contents: Contents, **known: bool
+) -> StateDescription:
+    flags = {"is_keyed": False, "is_own": False, "namespaced": False, "ttl": False}
+    return StateDescription(
+        name,
+        kind,
+        **{**flags, **known},
+        serializer=contents.serializer,
+        types={part: " | ".join(options) for part, options in contents.parts.items()},
+        classes={one: contents.classes.get(one, {}) for one in contents.met},
     )
 
 

@@ -1,0 +1,320 @@
+"""Savepoints and checkpoints as data: what state they hold, read without a job."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from aiomailbox.checkpoint.arrow_values import arrow_entries, arrow_value
+from aiomailbox.checkpoint.handles import SectionKind, TaskHandle
+from aiomailbox.checkpoint.metadata import CheckpointMetadata, OperatorInfo
+from aiomailbox.checkpoint.reader import CheckpointFiles
+from aiomailbox.errors import MissingExtraError, NoCheckpointError, StateError
+from aiomailbox.ids import OperatorId
+from aiomailbox.operators import (
+    OperatorSnapshot,
+    SnapshotDescription,
+    StateDescription,
+    decode_snapshot,
+    describe_snapshot,
+)
+from aiomailbox.state import RedistributionMode, declared_classes, is_known_class
+from aiomailbox.state.schema import ClassSchema
+
+__all__ = ["Savepoint", "SavepointOperator"]
+
+_BATCH_ROWS: Final = 4096
+# These handed round, every subtask has all of them.
+_COPIED: Final = frozenset({RedistributionMode.BROADCAST.value})
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointOperator:
+    """An operator whose state is in a savepoint.
+
+    Attributes:
+        id: By what its state is found: its uid, or what follows from the graph.
+        uid: The user's name for it; None if there is none.
+        name: What people call it.
+        parallelism: Its subtasks.
+        max_parallelism: The number of key groups.
+        states: What it keeps.
+        timers: The names of its timer services that have timers.
+    """
+
+    id: str
+    uid: str | None
+    name: str
+    parallelism: int
+    max_parallelism: int
+    states: tuple[StateDescription, ...]
+    timers: tuple[str, ...]
+
+
+class Savepoint:
+    """A savepoint or checkpoint, read from its files; no job is needed. Blocks.
+
+    A file's checksums are compared before anything is read from it.
+
+    Args:
+        place: The path or URL of its directory.
+        classes: The classes of its objects, or type hints that name them. Objects of
+            others come as dataclasses with the same fields, and enums with a
+            ``value``.
+        allow_pickle: Whether state that was pickled may be read: reading it runs code
+            that the bytes name.
+
+    Raises:
+        NoCheckpointError: If there is no complete one.
+        DamagedFileError: If its metadata is not what was written.
+
+    Concept:
+        Flink, the State Processor API.
+    """
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        *,
+        classes: Iterable[Any] = (),
+        allow_pickle: bool = False,
+    ) -> None:
+        self._files = CheckpointFiles.at(place)
+        self._classes = list(classes)
+        self._allow_pickle = allow_pickle
+        self._last: tuple[TaskHandle, memoryview] | None = None
+        try:
+            self._metadata = self._files.metadata()
+        except FileNotFoundError as error:
+            raise NoCheckpointError(
+                self._files.place, "there is no _metadata, which a complete one has"
+            ) from error
+
+    def __repr__(self) -> str:
+        return f"<Savepoint {self._metadata.checkpoint_id} at {self._files.place!r}>"
+
+    @property
+    def metadata(self) -> CheckpointMetadata:
+        """What is known of it: its job, its time, where its parts are."""
+        return self._metadata
+
+    def operators(self) -> list[SavepointOperator]:
+        """Return the operators with what they keep; contents are not read.
+
+        Raises:
+            DamagedFileError: If a file is not what was written.
+        """
+        found: list[SavepointOperator] = []
+        for vertex in self._metadata.vertices:
+            for info in vertex.operators:
+                described = [
+                    describe_snapshot(data) for data in self._snapshots_of(info.id)
+                ]
+                states = {
+                    (one.name, one.is_own): one
+                    for each in described
+                    for one in each.states
+                }
+                timers = dict.fromkeys(
+                    name for each in described for name in each.timers
+                )
+                found.append(
+                    SavepointOperator(
+                        info.id,
+                        info.uid,
+                        info.name,
+                        vertex.parallelism,
+                        vertex.max_parallelism,
+                        tuple(states.values()),
+                        tuple(timers),
+                    )
+                )
+        return found
+
+    def state(self, uid: str, name: str) -> Iterator[Any]:
+        """Yield what a state holds, of all subtasks.
+
+        Of keyed state ``(key, value)``, or ``(key, namespace, value)`` where it belongs
+        to windows; the value of list state is a list, of map state a dict. Of broadcast
+        state ``(key, value)``, of other lists without keys their elements. What had a
+        time to live is there with or without having expired.
+
+        Args:
+            uid: The operator's uid, its id, or its name if no other has it.
+            name: The state's name.
+
+        Raises:
+            StateError: If there is no such operator or state, or it needs pickle, or a
+                serializer that no descriptor has given.
+            DamagedFileError: If a file is not what was written.
+        """
+        operator = self._operator(uid)
+        states = self._described(operator)
+        wanted = states.get(name)
+        if wanted is None:
+            raise StateError(
+                f"operator {uid!r} has no state {name!r} in {self._files.place}; it "
+                f"has {sorted(states)}"
+            )
+        return self._contents(operator.id, wanted)
+
+    def arrow(self, uid: str, name: str, *, rows: int = _BATCH_ROWS) -> Iterator[Any]:
+        """Yield what a state holds as Arrow record batches; see `state`.
+
+        Columns are ``key``, ``namespace`` where there is one, and ``value``, or only
+        ``value`` for lists without keys. Objects become structs, dicts with keys that
+        are not all texts, and map state, become lists of ``key`` and ``value``. The
+        first batch decides the types.
+
+        Args:
+            uid: The operator's uid, its id, or its name.
+            name: The state's name.
+            rows: How many rows a batch has.
+
+        Raises:
+            MissingExtraError: If pyarrow is not installed.
+            RecordTypeError: If values do not fit one type; names the column.
+        """
+        try:
+            # Its import takes long.
+            from aiomailbox.columnar import BatchMaker
+        except ImportError as error:
+            raise MissingExtraError("Savepoint.arrow", "spark") from error
+        from aiomailbox.records import ListRun
+
+        state = self._described(self._operator(uid)).get(name)
+        contents = self.state(uid, name)
+        assert state is not None, "else it would have been refused"
+        maker = BatchMaker()
+        names = _columns_of(state)
+        convert = arrow_entries if state.kind == "map" else arrow_value
+        while piece := list(islice(contents, rows)):
+            rows_of = [row if len(names) > 1 else (row,) for row in piece]
+            records = [
+                dict(
+                    zip(
+                        names, (*map(arrow_value, address), convert(value)), strict=True
+                    )
+                )
+                for *address, value in rows_of
+            ]
+            yield from maker.batches(ListRun(records))
+
+    def _operator(self, uid: str) -> OperatorInfo:
+        infos = [
+            info for vertex in self._metadata.vertices for info in vertex.operators
+        ]
+        for attribute in ("uid", "id", "name"):
+            found = [info for info in infos if getattr(info, attribute) == uid]
+            if len(found) == 1:
+                return found[0]
+        known = sorted(info.uid or info.id for info in infos)
+        raise StateError(
+            f"there is no operator {uid!r} in {self._files.place}; it has {known}"
+        )
+
+    def _described(self, operator: OperatorInfo) -> dict[str, StateDescription]:
+        """Return an operator's states by name; of two, that of the user's function."""
+        found: dict[str, StateDescription] = {}
+        for data in self._snapshots_of(operator.id):
+            for state in describe_snapshot(data).states:
+                if state.name not in found or not state.is_own:
+                    found[state.name] = state
+        return found
+
+    def _contents(self, operator: OperatorId, state: StateDescription) -> Iterator[Any]:
+        for data in self._snapshots_of(operator):
+            described = describe_snapshot(data)
+            snapshot = decode_snapshot(
+                data, self._declared(described), allow_pickle=self._allow_pickle
+            )
+            if state.is_keyed:
+                yield from _keyed(snapshot, state)
+                continue
+            lists = snapshot.own if state.is_own else snapshot.operator
+            elements = lists.elements(state.name)
+            yield from elements
+            if elements and state.kind in _COPIED:
+                return
+
+    def _snapshots_of(self, operator: OperatorId) -> Iterator[memoryview]:
+        for vertex in self._metadata.vertices:
+            if operator not in {info.id for info in vertex.operators}:
+                continue
+            for handle in vertex.tasks:
+                if handle is not None and _holds(handle, operator):
+                    yield from self._sections(handle, operator)
+
+    def _sections(
+        self, handle: TaskHandle, operator: OperatorId
+    ) -> Iterator[memoryview]:
+        # Several operators are in one file, and each is looked at more than once.
+        if self._last is None or self._last[0] is not handle:
+            self._last = (handle, self._files.bytes_of(handle))
+        data = self._last[1]
+        for section in handle.sections:
+            if section.kind is SectionKind.OPERATOR and section.name == operator:
+                yield data[section.start : section.start + section.length]
+
+    def _declared(self, described: SnapshotDescription) -> list[Any]:
+        """Return the classes that were given, and others for those that were not."""
+        known = declared_classes(self._classes)
+        written = dict(described.timer_classes)
+        for state in described.states:
+            written.update(state.classes)
+        return [
+            *self._classes,
+            *(
+                _stand_in(reference, fields)
+                for reference, fields in written.items()
+                if reference not in known and not is_known_class(reference)
+            ),
+        ]
+
+
+def _holds(handle: TaskHandle, operator: OperatorId) -> bool:
+    return any(
+        section.kind is SectionKind.OPERATOR and section.name == operator
+        for section in handle.sections
+    )
+
+
+def _stand_in(reference: str, fields: ClassSchema) -> type:
+    """Return a class for objects of one that is not there: the same name and fields."""
+    module, _, name = reference.partition(":")
+    described = [(field, Any) for field in fields]
+    made = dataclasses.make_dataclass(name.rpartition(".")[2], described, frozen=True)
+    made.__module__, made.__qualname__ = module, name
+    return made
+
+
+def _keyed(snapshot: OperatorSnapshot, state: StateDescription) -> Iterator[Any]:
+    for piece in snapshot.keyed:
+        for position, meta in enumerate(piece.states):
+            if (meta.name, meta.namespaced) != (state.name, state.namespaced):
+                continue
+            for group in piece.key_groups:
+                for entry in piece.key_groups[group].get(position, ()):
+                    *address, content = entry
+                    yield (*address, _untouched(content, state))
+
+
+def _untouched(content: Any, state: StateDescription) -> Any:
+    """Return a content without the times at which it was last touched."""
+    if not state.ttl:
+        return content
+    if state.kind == "list":
+        return [element for element, _ in content]
+    if state.kind == "map":
+        return {key: value for key, (value, _) in content.items()}
+    return content[0]
+
+
+def _columns_of(state: StateDescription) -> tuple[str, ...]:
+    if not state.is_keyed:
+        return ("key", "value") if state.kind in _COPIED else ("value",)
+    return ("key", "namespace", "value") if state.namespaced else ("key", "value")
