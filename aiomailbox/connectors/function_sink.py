@@ -28,8 +28,9 @@ class FunctionSink:
     """Calls a function with every record, in order.
 
     An ``async def`` function is awaited before it gets the next record, so the
-    pipeline goes at its pace. Records come again after a recovery: what the function
-    does must bear it. It is called in the process that starts the job, wherever the rest
+    pipeline goes at its pace. Guarantee: at least once. In a job with checkpoints, records
+    since the newest one come again after a failure: what the function does must bear it.
+    Without checkpoints a job that fails has called it for some of its records. It is called in the process that starts the job, wherever the rest
     of the job runs: what it fills or prints is the caller's.
 
     Args:

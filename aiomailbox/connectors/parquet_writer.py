@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aiomailbox.columnar import BatchMaker
+from aiomailbox.connectors.directory_target import Segments
 from aiomailbox.errors import RecordsRefusedError, RecordTypeError, SinkError
 from aiomailbox.operators import Pending
 from aiomailbox.records import Run
@@ -24,8 +23,7 @@ class ParquetWriter:
     """Collects records and writes them a row group at a time, in a thread.
 
     Args:
-        staging: The directory to write to; the committer made it.
-        prefix: How the files' names begin; no other writer has it.
+        segments: The files.
         schema: The files' schema, or None.
         rows_per_file: The most rows of a file, or None.
         row_group_rows: How many rows to collect before they are written.
@@ -33,15 +31,13 @@ class ParquetWriter:
 
     def __init__(
         self,
-        staging: Path,
-        prefix: str,
+        segments: Segments,
         *,
         schema: pa.Schema | None,
         rows_per_file: int | None,
         row_group_rows: int,
     ) -> None:
-        self._staging = staging
-        self._prefix = prefix
+        self._segments = segments
         self._maker = BatchMaker(schema)
         self._given_schema = schema is not None
         self._rows_per_file = rows_per_file
@@ -50,8 +46,7 @@ class ParquetWriter:
         self._rows = 0
         self._file: pq.ParquetWriter | None = None
         self._file_rows = 0
-        self._file_count = 0
-        self._finished: list[str] = []
+        self._schema: pa.Schema | None = None
         self._turns = ThreadTurns()
         self._has_written = False
 
@@ -75,22 +70,21 @@ class ParquetWriter:
         # A schema without records is a result too, of the first subtask that ends.
         if is_empty and not (end_of_input and self._given_schema):
             return None
-        if is_empty and self._file_count:
+        if is_empty and self._segments.count:
             return None
         return self._in_thread(self._finish_file)
 
     def prepare_commit(self) -> list[Any]:
         """Return the names of the files finished since the last call."""
-        finished, self._finished = self._finished, []
-        return list(finished)
+        return self._segments.take_finished()
 
     def snapshot(self) -> list[Any]:
         """Return how many files there are, so that names do not come again."""
-        return [self._file_count]
+        return self._segments.snapshot()
 
     def restore(self, elements: list[Any]) -> None:
         """Take over the number of files; of several writers, the largest."""
-        self._file_count = max(elements)
+        self._segments.restore(elements)
 
     def close(self) -> Pending:
         """Close the file; it stays where nobody looks."""
@@ -124,9 +118,8 @@ class ParquetWriter:
             self._has_written = True
             await self._turns.run(work)
         except OSError as error:
-            raise SinkError(
-                f"cannot write Parquet into {str(self._staging)!r}: {error}"
-            ) from error
+            place = str(self._segments.directory)
+            raise SinkError(f"cannot write Parquet into {place!r}: {error}") from error
 
     def _write_groups(self) -> None:
         """Write whole row groups, and keep the rest."""
@@ -143,7 +136,7 @@ class ParquetWriter:
         start = 0
         while start < table.num_rows:
             start += self._write_group(table, start)
-        if self._file is None and not self._file_count:
+        if self._file is None and not self._segments.count:
             self._open_file(table.schema)
         self._close_file()
 
@@ -163,13 +156,13 @@ class ParquetWriter:
 
     def _write_group(self, table: pa.Table, start: int) -> int:
         """Write one row group into the present file; return its rows."""
-        file = self._file or self._open_file(table.schema)
-        if not table.schema.equals(file.schema):
+        if self._schema is not None and not table.schema.equals(self._schema):
             raise RecordTypeError(
                 "record",
                 f"a column got its type after a file was begun: {table.schema}",
                 "It was None in all records until then: give ParquetSink a schema=.",
             )
+        file = self._file or self._open_file(table.schema)
         room = self._group_rows
         if self._rows_per_file is not None:
             room = min(room, self._rows_per_file - self._file_rows)
@@ -181,8 +174,8 @@ class ParquetWriter:
         return int(group.num_rows)
 
     def _open_file(self, schema: pa.Schema) -> pq.ParquetWriter:
-        path = self._staging / self._file_name()
-        self._file = pq.ParquetWriter(path, schema)
+        self._file = pq.ParquetWriter(self._segments.path, schema)
+        self._schema = schema
         self._file_rows = 0
         return self._file
 
@@ -191,13 +184,7 @@ class ParquetWriter:
             return
         self._file.close()
         self._file = None
-        name = self._file_name()
-        _sync(self._staging / name)
-        self._finished.append(name)
-        self._file_count += 1
-
-    def _file_name(self) -> str:
-        return f"{self._prefix}-{self._file_count:05d}.parquet"
+        self._segments.finish()
 
 
 def _refuse(refused: dict[int, BaseException], seen: int, pending: Pending) -> Pending:
@@ -215,11 +202,3 @@ def _refuse(refused: dict[int, BaseException], seen: int, pending: Pending) -> P
 async def _raise_after(pending: Awaitable[None], error: Exception) -> None:
     await pending
     raise error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -148,6 +148,7 @@ from aiomailbox.operators.keyed.operators import (
     KeySelector,
 )
 from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.operators.sinks.guarantee import Guarantee, guarantee_of
 from aiomailbox.operators.sinks.operator import SinkOperator
 from aiomailbox.operators.sinks.sink import (
     Committer,
@@ -235,6 +236,7 @@ __all__ = [
     "FunctionLife",
     "FunctionStateContext",
     "FusedOperator",
+    "Guarantee",
     "Handover",
     "Input",
     "InputSelectable",
@@ -336,6 +338,7 @@ __all__ = [
     "field_or_function",
     "first",
     "fused",
+    "guarantee_of",
     "in_turn",
     "is_async_aggregate",
     "is_async_callable",

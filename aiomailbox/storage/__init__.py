@@ -9,9 +9,11 @@ from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.storage.checked import checked_chunks, checked_frames
 from aiomailbox.storage.contract import Claim, Storage
 from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
+from aiomailbox.storage.growing_directory import GrowingDirectory
 from aiomailbox.storage.local import LocalClaim, LocalStorage, sync_directory
 from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
-from aiomailbox.storage.staged_directory import StagedDirectory, staging_directory
+from aiomailbox.storage.staged_directory import StagedDirectory
+from aiomailbox.storage.workplace import staging_directory
 
 __all__ = [
     "LEASE_MS",
@@ -19,6 +21,7 @@ __all__ = [
     "Claim",
     "Disk",
     "ExchangeNotSupportedError",
+    "GrowingDirectory",
     "LocalClaim",
     "LocalStorage",
     "LogSegment",

@@ -39,6 +39,15 @@ class Disk:
         """Make an empty file; it may be there."""
         path.touch()
 
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a small file that is whole, old or new; its directory is not synced."""
+        temporary = path.with_name(f"{path.name}.part")
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self.move(temporary, path)
+
     def move(self, source: Path, target: Path) -> None:
         """Rename; a target that is a file or an empty directory is replaced."""
         source.rename(target)

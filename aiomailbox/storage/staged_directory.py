@@ -1,58 +1,23 @@
 """A directory that readers see whole: as it was before, or with all that was committed.
 
-Theory of operation: everything of ours is in one hidden directory beside the target, the
-*workplace*, on the same file system and claimed by one execution at a time.
-
-====================  ==================================================================
-``.lock``             the claim
-``<token>/``          what the writers of an execution prepare
-``new/``              what becomes the target; after an exchange, what was it before
-``old/``              what was the target, where the file system cannot exchange
-====================  ==================================================================
-
-The first commit makes ``new`` the target, in one step where the file system can exchange
-two directories. Where it cannot, it takes two, and between them there is no target; the
-next start puts the old one back then. What was done is undone in reverse order if the job
-fails. Whoever claims a workplace removes everything that dead executions left in it.
-
-Names that a retained checkpoint refers to will have to be left out there: ``_sweep``.
+Theory of operation: the commit collects the files in ``new`` beside the target, and makes
+that the target, in one step where the file system can exchange two directories. Where it
+cannot, it takes two, and between them there is no target; the next start puts the old one
+back then. What was done is undone in reverse order if the job fails. Whoever claims the
+target removes everything that dead executions left beside it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Final
 
-from aiomailbox.errors import SinkError, StorageClaimedError, TargetExistsError
-from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
-from aiomailbox.storage.local import LocalClaim
+from aiomailbox.errors import SinkError
+from aiomailbox.storage.disk import Disk
+from aiomailbox.storage.workplace import SUCCESS, Workplace
 
-__all__ = ["StagedDirectory", "staging_directory"]
-
-_LOCK: Final = ".lock"
-_SUCCESS: Final = "_SUCCESS"
-
-
-def staging_directory(path: Path, token: str) -> Path:
-    """Return where an execution prepares files of a target.
-
-    Args:
-        path: The target as the user gave it; may be a symbolic link, or lead to one.
-        token: Of the execution.
-
-    Raises:
-        SinkError: If it is the root of all paths.
-
-    Example:
-        >>> staging_directory(Path("/data/delays"), "4f1a").name
-        '4f1a'
-    """
-    return _workplace(_real(path)) / token
+__all__ = ["StagedDirectory"]
 
 
 class StagedDirectory:
@@ -69,11 +34,12 @@ class StagedDirectory:
 
     Example:
         >>> import tempfile
+        >>> from aiomailbox.storage import staging_directory
         >>> target = Path(tempfile.mkdtemp()) / "out"
         >>> directory = StagedDirectory(target, "4f1a", overwrite=False)
         >>> directory.begin("job 'delays'")
         >>> (staging_directory(target, "4f1a") / "part-0").touch()
-        >>> directory.commit(["part-0"], is_final=True)
+        >>> directory.commit(["4f1a/part-0"])
         >>> directory.end(succeeded=True)
         >>> sorted(entry.name for entry in target.iterdir())
         ['_SUCCESS', 'part-0']
@@ -82,14 +48,10 @@ class StagedDirectory:
     def __init__(
         self, path: Path, token: str, *, overwrite: bool, disk: Disk | None = None
     ) -> None:
-        self._target = _real(path)
-        self._workplace = _workplace(self._target)
-        self._staging = self._workplace / token
-        self._new = self._workplace / "new"
-        self._old = self._workplace / "old"
-        self._overwrite = overwrite
         self._disk = disk or Disk()
-        self._claim: LocalClaim | None = None
+        self._workplace = Workplace(path, self._disk)
+        self._token = token
+        self._overwrite = overwrite
         # Invariant: newest last; all of them together give back what was there.
         self._undo: list[Callable[[], None]] = []
         self._is_visible = False
@@ -102,44 +64,44 @@ class StagedDirectory:
 
         Raises:
             TargetExistsError: If the target is there and is not to be replaced.
-            SinkError: If somebody else writes it, or it cannot be replaced.
+            SinkError: If somebody else writes it or can still commit to it, or it cannot
+                be replaced.
             OSError: If it cannot be written.
         """
+        workplace = self._workplace
         try:
-            self._disk.make_directory(self._target.parent)
-            self._claim = self._claimed(owner)
-            self._recover()
-            self._sweep()
-            self._check()
-            self._disk.make_directory(self._staging)
+            workplace.claim(owner)
+            workplace.check_target(overwrite=self._overwrite)
+            if not self._overwrite:
+                workplace.check_prepared(self._token)
+            workplace.sweep()
+            workplace.prepare(self._token, owner=None)
         except BaseException:
-            self._leave()
+            workplace.release()
             raise
 
-    def commit(self, names: Sequence[str], *, is_final: bool) -> None:
-        """Make files of the staging directory visible; those that are already, stay.
+    def commit(self, names: Sequence[str]) -> None:
+        """Make the files visible, all of them and ``_SUCCESS``; may be called again.
 
         Args:
-            names: The files.
-            is_final: Whether everything is there then, which ``_SUCCESS`` says.
+            names: The files, each with its token before it.
 
         Raises:
             TargetExistsError: If the target appeared meanwhile.
             OSError: If the disk refuses.
         """
-        disk = self._disk
-        into = self._target if self._is_visible else self._new
-        if not self._is_visible:
-            disk.make_directory(into)
+        if self._is_visible:
+            return
+        disk, workplace, new = self._disk, self._workplace, self._workplace.new
+        disk.make_directory(new)
         for name in names:
-            staged, final = self._staging / name, into / name
+            staged, final = workplace.staged(name), new / workplace.final_name(name)
             if staged.exists() or not final.exists():
                 disk.move(staged, final)
-        if is_final:
-            disk.create(into / _SUCCESS)
-        disk.sync(into)
-        if not self._is_visible:
-            self._publish()
+        disk.create(new / SUCCESS)
+        disk.sync(new)
+        workplace.publish(overwrite=self._overwrite, undo=self._undo)
+        self._is_visible = True
 
     def end(self, *, succeeded: bool) -> None:
         """Give up the claim and what is not committed; after a failure, all.
@@ -147,127 +109,28 @@ class StagedDirectory:
         Raises:
             SinkError: If what was there before cannot be given back; says where it is.
         """
-        if self._claim is None:
+        if not self._workplace.is_claimed:
             return
         if not succeeded:
             self._take_back()
-        self._leave()
-
-    def _claimed(self, owner: str) -> LocalClaim:
-        while True:
-            self._disk.make_directory(self._workplace)
-            try:
-                return LocalClaim(self._workplace / _LOCK, owner)
-            except FileNotFoundError:
-                # Who had it before has removed it meanwhile.
-                continue
-            except StorageClaimedError as error:
-                raise SinkError(
-                    f"{str(self._target)!r} is being written by {error.owner}. Wait for "
-                    "it to end, or choose another path."
-                ) from None
-
-    def _check(self) -> None:
-        target = self._target
-        if not os.path.lexists(target):
-            return
-        if not self._overwrite:
-            raise self._exists()
-        if not target.is_dir():
-            raise SinkError(f"{str(target)!r} is not a directory.")
-        if target.is_mount():
-            raise SinkError(
-                f"{str(target)!r} is a mount point, which cannot be replaced. Choose a "
-                "directory in it."
-            )
-
-    def _exists(self) -> TargetExistsError:
-        return TargetExistsError(
-            f"{str(self._target)!r} exists already. Choose another path, remove it, or "
-            'use mode="overwrite".'
-        )
-
-    def _recover(self) -> None:
-        """Give back a target that a crash left between the two steps of replacing it."""
-        is_between = self._old.exists() and self._new.exists()
-        if is_between and not os.path.lexists(self._target):
-            self._disk.move(self._old, self._target)
-            self._disk.sync(self._target.parent)
-
-    def _sweep(self) -> None:
-        """Remove what executions left that are dead: their claim has ended."""
-        for entry in sorted(self._workplace.iterdir()):
-            if entry.name == _LOCK:
-                continue
-            try:
-                self._disk.remove_tree(entry)
-            except OSError:
-                # A worker that outlives its job by a moment may still write its files.
-                if entry in {self._new, self._old}:
-                    raise
-
-    def _publish(self) -> None:
-        disk, target, new, old = self._disk, self._target, self._new, self._old
-        if os.path.lexists(target):
-            if not self._overwrite:
-                raise self._exists()
-            try:
-                self._do(disk.exchange, new, target)
-            except ExchangeNotSupportedError:
-                self._do(disk.move, target, old)
-                self._do(disk.move, new, target)
-        else:
-            self._do(disk.move, new, target)
-        self._is_visible = True
-        self._sync_places()
-
-    def _do(self, step: Callable[[Path, Path], None], one: Path, other: Path) -> None:
-        step(one, other)
-        self._undo.append(partial(step, other, one))
+        # What cannot be removed is left to the next start.
+        with contextlib.suppress(OSError):
+            self._workplace.sweep()
+        self._workplace.release()
 
     def _take_back(self) -> None:
         if not self._undo:
             return
+        workplace = self._workplace
         self._is_visible = False
         try:
             while self._undo:
                 self._undo[-1]()
                 self._undo.pop()
-            self._sync_places()
+            workplace.sync()
         except OSError as error:
-            self._give_up_claim()
+            workplace.release()
             raise SinkError(
-                f"what was in {str(self._target)!r} before cannot be put back: {error}. "
-                f"It is in {str(self._workplace)!r} until a job writes there again."
+                f"what was in {str(workplace.target)!r} before cannot be put back: "
+                f"{error}. It is in {str(workplace)!r} until a job writes there again."
             ) from error
-
-    def _sync_places(self) -> None:
-        self._disk.sync(self._workplace)
-        self._disk.sync(self._target.parent)
-
-    def _leave(self) -> None:
-        """Remove what is ours; what cannot be removed is left to the next start."""
-        if self._claim is not None:
-            with contextlib.suppress(OSError):
-                self._sweep()
-            self._give_up_claim()
-
-    def _give_up_claim(self) -> None:
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            claim.release(remove=True)
-            # Not if something is left in it.
-            with contextlib.suppress(OSError):
-                self._disk.remove_directory(self._workplace)
-
-
-def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))
-
-
-def _workplace(target: Path) -> Path:
-    """Return the hidden directory beside a target; a long name leaves it room."""
-    if not target.name:
-        raise SinkError(f"{str(target)!r} cannot be replaced. Choose a path below it.")
-    digest = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]
-    return target.with_name(f".{target.name[:40]}.{digest}")

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from aiomailbox.connectors.directory_target import Segments
 from aiomailbox.connectors.parquet_writer import ParquetWriter
 from aiomailbox.records import ListRun
 
@@ -75,7 +76,10 @@ async def test_a_cancelled_write_ends_before_the_file_is_closed(
     monkeypatch.setattr(pq.ParquetWriter, "write_table", slow_write)
     monkeypatch.setattr(pq.ParquetWriter, "close", noted_close)
     writer = ParquetWriter(
-        tmp_path, "part", schema=None, rows_per_file=None, row_group_rows=1
+        Segments(tmp_path, "part", ".parquet"),
+        schema=None,
+        rows_per_file=None,
+        row_group_rows=1,
     )
 
     async def write_and_close() -> None:

@@ -15,71 +15,7 @@ from aiomailbox.storage import (
     StagedDirectory,
     staging_directory,
 )
-
-
-class Died(BaseException):
-    """The program is no more: nothing that it does has an effect."""
-
-
-class ScriptedDisk(Disk):
-    """Writes down its operations; exchanges or not; dies before the n-th.
-
-    Args:
-        dies_at: From 1; None never.
-        exchanges: Whether it can.
-        fails: Operations that the disk refuses, by name and number of the call.
-    """
-
-    def __init__(
-        self,
-        dies_at: int | None = None,
-        *,
-        exchanges: bool = True,
-        fails: dict[str, int] | None = None,
-    ) -> None:
-        self.calls: list[tuple[str, ...]] = []
-        self._dies_at = dies_at
-        self._exchanges = exchanges
-        self._fails = fails or {}
-
-    def _enter(self, name: str, *paths: Path) -> None:
-        if self._dies_at is not None and len(self.calls) + 1 >= self._dies_at:
-            raise Died
-        self.calls.append((name, *(path.name for path in paths)))
-        number = sum(call[0] == name for call in self.calls)
-        if self._fails.get(name) == number:
-            raise OSError(5, "the disk refuses")
-
-    def make_directory(self, path: Path) -> None:
-        self._enter("make", path)
-        super().make_directory(path)
-
-    def create(self, path: Path) -> None:
-        self._enter("create", path)
-        super().create(path)
-
-    def move(self, source: Path, target: Path) -> None:
-        self._enter("move", source, target)
-        super().move(source, target)
-
-    def exchange(self, one: Path, other: Path) -> None:
-        self._enter("exchange", one, other)
-        if not self._exchanges:
-            raise ExchangeNotSupportedError("as told")
-        super().exchange(one, other)
-
-    def sync(self, path: Path) -> None:
-        self._enter("sync", path)
-        super().sync(path)
-
-    def remove_file(self, path: Path) -> None:
-        self._enter("remove file", path)
-        super().remove_file(path)
-
-    def remove_directory(self, path: Path) -> None:
-        self._enter("remove directory", path)
-        super().remove_directory(path)
-
+from tests.storage.disks import Died, ScriptedDisk
 
 OLD = {"_SUCCESS": "", "a": "old", "b": "old"}
 NEW = {"_SUCCESS": "", "b": "new", "c": "new"}
@@ -97,6 +33,13 @@ def found(target: Path) -> dict[str, str] | None:
     return {entry.name: entry.read_text() for entry in target.iterdir()}
 
 
+def die(directory: StagedDirectory) -> None:
+    """Do what the system does for a process that has died."""
+    claim = directory._workplace._claim
+    if claim is not None:
+        claim._close()
+
+
 def replace(
     target: Path,
     disk: Disk | None = None,
@@ -109,12 +52,10 @@ def replace(
     try:
         directory.begin("the test")
         put(staging_directory(target, token), {"b": "new", "c": "new"})
-        directory.commit(["b", "c"], is_final=True)
+        directory.commit([f"{token}/b", f"{token}/c"])
         directory.end(succeeded=succeeded)
     finally:
-        if directory._claim is not None:
-            # What the system does for a process that has died.
-            directory._claim._close()
+        die(directory)
 
 
 @pytest.fixture
@@ -202,7 +143,7 @@ def test_a_disk_that_refuses_leaves_what_was_there(
     directory.begin("the test")
     put(staging_directory(target, "one"), {"b": "new", "c": "new"})
     with pytest.raises(OSError, match="refuses"):
-        directory.commit(["b", "c"], is_final=True)
+        directory.commit(["one/b", "one/c"])
     directory.end(succeeded=False)
     assert found(target) == OLD
     assert os.listdir(target.parent) == ["out"]
@@ -215,7 +156,7 @@ def test_the_second_step_of_replacing_may_fail_too(target: Path) -> None:
     directory.begin("the test")
     put(staging_directory(target, "one"), {"b": "new", "c": "new"})
     with pytest.raises(OSError, match="refuses"):
-        directory.commit(["b", "c"], is_final=True)
+        directory.commit(["one/b", "one/c"])
     assert found(target) is None
     directory.end(succeeded=False)
     assert found(target) == OLD
@@ -229,8 +170,8 @@ def test_a_commit_that_failed_can_be_made_again(target: Path) -> None:
     directory.begin("the test")
     put(staging_directory(target, "one"), {"b": "new", "c": "new"})
     with pytest.raises(OSError, match="refuses"):
-        directory.commit(["b", "c"], is_final=True)
-    directory.commit(["b", "c"], is_final=True)
+        directory.commit(["one/b", "one/c"])
+    directory.commit(["one/b", "one/c"])
     directory.end(succeeded=True)
     assert found(target) == NEW
 
@@ -240,7 +181,7 @@ def test_what_cannot_be_put_back_is_kept_and_named(target: Path) -> None:
     disk = ScriptedDisk(fails={"exchange": 2})
     directory = StagedDirectory(target, "one", overwrite=True, disk=disk)
     directory.begin("the test")
-    directory.commit([], is_final=True)
+    directory.commit([])
     with pytest.raises(SinkError, match="cannot be put back") as caught:
         directory.end(succeeded=False)
     workplace = staging_directory(target, "one").parent
@@ -265,25 +206,21 @@ def test_contents_are_synced_before_they_are_visible_and_the_place_afterwards(
     assert "remove file" not in names[:at]
 
 
-def test_later_commits_add_to_what_is_visible(target: Path) -> None:
+def test_a_commit_may_be_repeated(target: Path) -> None:
     directory = StagedDirectory(target, "one", overwrite=False)
     directory.begin("the test")
-    staging = staging_directory(target, "one")
-    put(staging, {"a": "1"})
-    directory.commit(["a"], is_final=False)
-    assert found(target) == {"a": "1"}
-    put(staging, {"b": "2"})
-    directory.commit(["a", "b"], is_final=False)
-    directory.commit(["a", "b"], is_final=True)
+    put(staging_directory(target, "one"), {"a": "1"})
+    directory.commit(["one/a"])
+    directory.commit(["one/a"])
     directory.end(succeeded=True)
-    assert found(target) == {"_SUCCESS": "", "a": "1", "b": "2"}
+    assert found(target) == {"_SUCCESS": "", "a": "1"}
 
 
 def test_a_file_that_is_nowhere_is_an_error(target: Path) -> None:
     directory = StagedDirectory(target, "one", overwrite=False)
     directory.begin("the test")
     with pytest.raises(FileNotFoundError):
-        directory.commit(["lost"], is_final=True)
+        directory.commit(["one/lost"])
     directory.end(succeeded=False)
     assert found(target) is None
 
@@ -306,7 +243,7 @@ def test_a_target_that_appears_meanwhile_is_refused(target: Path) -> None:
     directory.begin("the test")
     put(target, OLD)
     with pytest.raises(TargetExistsError):
-        directory.commit([], is_final=True)
+        directory.commit([])
     directory.end(succeeded=False)
     assert found(target) == OLD
 

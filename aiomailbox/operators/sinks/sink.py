@@ -138,6 +138,8 @@ class Sink(Protocol):
 
     A sink that gives results to objects of the process that starts the job says so with
     an attribute ``stays_in_parent`` that is True: its writers then run in that process.
+    What it promises after failures it says with an attribute ``guarantee``; without, that
+    is `Guarantee.AT_LEAST_ONCE`.
     """
 
     def create_writer(self, context: RuntimeContext) -> SinkWriter:

@@ -40,8 +40,9 @@ async def test_spark_sees_old_or_new_data_and_nothing_that_is_half_written(
     for place in (target, target.parent):
         assert numbers(spark, place) == [0, 1, 2, 3, 4]
     # As after the death of its process.
-    assert dead._claim is not None
-    dead._claim.release()
+    claim = dead._workplace._claim
+    assert claim is not None
+    claim.release()
     assert numbers(spark, target.parent) == [0, 1, 2, 3, 4]
     await write(target, range(10, 17))
     assert numbers(spark, target.parent) == list(range(10, 17))

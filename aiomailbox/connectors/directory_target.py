@@ -1,0 +1,148 @@
+"""What sinks of files have in common: a directory, and how its files are named.
+
+Files are named after the job and sink (or, without checkpoints, the execution), the
+subtask, the attempt, and how many the subtask wrote before: no two attempts write to one
+name, and what an attempt left that is no more is known by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from aiomailbox.connectors.directory_commit import GrowingCommitter, WholeCommitter
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.operators import CommitterContext, RuntimeContext
+from aiomailbox.storage import (
+    GrowingDirectory,
+    StagedDirectory,
+    staging_directory,
+    sync_directory,
+)
+
+__all__ = ["DirectoryTarget", "Segments", "WriteMode"]
+
+WriteMode = Literal["error", "overwrite"]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryTarget:
+    """A directory that a job writes.
+
+    Attributes:
+        path: Where it is, or will be.
+        overwrite: Whether what is there is replaced.
+    """
+
+    path: Path
+    overwrite: bool
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], mode: WriteMode) -> DirectoryTarget:
+        """Return the target of two arguments of a sink.
+
+        Raises:
+            InvalidArgumentError: If one has a value that cannot work.
+            WrongTypeError: If ``path`` is no path.
+        """
+        if mode not in {"error", "overwrite"}:
+            raise InvalidArgumentError(
+                "mode", f"{mode!r} is unknown", 'Use "error" or "overwrite".'
+            )
+        if not isinstance(path, str | os.PathLike):
+            raise WrongTypeError("path", f"{path!r} is no path", "Give a directory.")
+        if not str(path):
+            raise InvalidArgumentError("path", "it is empty", "Give a directory.")
+        return cls(Path(path), mode == "overwrite")
+
+    def create_committer(
+        self, context: CommitterContext
+    ) -> GrowingCommitter | WholeCommitter:
+        """Create the committer: one that adds with each checkpoint, or one at the end."""
+        path, token = self.path, _token(context)
+        if not context.commits_at_checkpoints:
+            whole = StagedDirectory(path, token, overwrite=self.overwrite)
+            return WholeCommitter(str(path), whole, context)
+        growing = GrowingDirectory(
+            path,
+            token,
+            overwrite=self.overwrite,
+            is_resumable=context.is_resumable,
+        )
+        return GrowingCommitter(str(path), growing, context)
+
+    def segments(self, context: RuntimeContext, ending: str) -> Segments:
+        """Return the names of a subtask's files."""
+        token = _token(context)
+        prefix = f"part-{context.subtask_index:05d}-{token}-{context.attempt}"
+        return Segments(staging_directory(self.path, token), prefix, ending)
+
+
+class Segments:
+    """The files of one writer, one after the other, where nobody looks yet.
+
+    Args:
+        directory: Where they are prepared; the committer made it.
+        prefix: How their names begin; no other writer has it.
+        ending: How their names end.
+
+    Attributes:
+        directory: Where they are prepared.
+        count: How many have been finished.
+    """
+
+    def __init__(self, directory: Path, prefix: str, ending: str) -> None:
+        self.directory = directory
+        self.count = 0
+        self._prefix = prefix
+        self._ending = ending
+        self._finished: list[str] = []
+
+    @property
+    def path(self) -> Path:
+        """The path of the present file."""
+        return self.directory / self._name
+
+    def finish(self) -> None:
+        """Let the present file, which is closed, survive a loss of power; blocks."""
+        _sync(self.path)
+        sync_directory(self.directory)
+        self._finished.append(f"{self.directory.name}/{self._name}")
+        self.count += 1
+
+    def take_finished(self) -> list[str]:
+        """Return the names of the files finished since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def snapshot(self) -> list[Any]:
+        """Return how many files there are, so that names do not come again."""
+        return [self.count]
+
+    def restore(self, elements: list[Any]) -> None:
+        """Take over the number of files; of several writers, the largest."""
+        self.count = max(elements)
+
+    @property
+    def _name(self) -> str:
+        return f"{self._prefix}-{self.count:05d}{self._ending}"
+
+
+def _token(context: RuntimeContext | CommitterContext) -> str:
+    # Writers and committer, wherever they are, find each other's files by it.
+    if not context.commits_at_checkpoints:
+        return context.execution_id[:12]
+    # What the next execution finds again, too.
+    identity = f"{context.job_id}\0{context.operator_id}".encode()
+    return hashlib.sha256(identity).hexdigest()[:12]
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,235 @@
+"""A directory that gets more files with every checkpoint, each of them whole.
+
+Theory of operation: writers prepare files beside the target, under names that no other
+attempt uses. A commit moves them into the target one by one: renaming what is there is
+the only thing that may be done again, and so a commit may be repeated after a crash at
+any moment. The first one makes the target, empty but for a hidden file which says that it
+is the job's; this is one step, and takes the place of an older target if it may.
+
+The hidden file also says what was committed last. A file that is neither prepared nor in
+the target was committed and taken away by somebody if it is mentioned there, or if its
+checkpoint is not newer; otherwise it is lost, and the job is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from aiomailbox.errors import SinkError
+from aiomailbox.storage.disk import Disk
+from aiomailbox.storage.workplace import SUCCESS, Workplace
+
+__all__ = ["GrowingDirectory"]
+
+_MARKER: Final = ".aiomailbox"
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """What a target's hidden file says.
+
+    Attributes:
+        token: Of the job and sink.
+        checkpoint_id: The newest checkpoint that was committed.
+        names: The files that were committed with it.
+    """
+
+    token: str
+    checkpoint_id: int
+    names: tuple[str, ...]
+
+    def has(self, name: str, token: str, checkpoint_id: int) -> bool:
+        """Say whether a file was committed, as far as is known."""
+        is_older = self.token == token and 0 < checkpoint_id <= self.checkpoint_id
+        return is_older or name in self.names
+
+
+class GrowingDirectory:
+    """The target of a job that takes checkpoints; all calls block.
+
+    Args:
+        path: The target; may be a symbolic link, whose destination it is then.
+        token: Names job and sink, the same for every execution that goes on.
+        overwrite: Whether a target is replaced that is not this job's.
+        is_resumable: Whether what is prepared outlives an execution that fails.
+        disk: The file operations.
+
+    Raises:
+        SinkError: If ``path`` is the root of all paths.
+
+    Example:
+        >>> import tempfile
+        >>> from aiomailbox.storage import staging_directory
+        >>> target = Path(tempfile.mkdtemp()) / "out"
+        >>> directory = GrowingDirectory(target, "4f1a", overwrite=False)
+        >>> directory.begin("job 'delays'", restored=False)
+        >>> (staging_directory(target, "4f1a") / "part-0").touch()
+        >>> directory.commit(["4f1a/part-0"], checkpoint_id=1, is_final=False)
+        >>> [entry.name for entry in target.glob("part-*")]
+        ['part-0']
+        >>> directory.end(succeeded=True)
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        token: str,
+        *,
+        overwrite: bool,
+        is_resumable: bool = False,
+        disk: Disk | None = None,
+    ) -> None:
+        self._disk = disk or Disk()
+        self._workplace = Workplace(path, self._disk)
+        self._marker = self._workplace.target / _MARKER
+        self._token = token
+        self._overwrite = overwrite
+        self._is_resumable = is_resumable
+        # None as long as the target is not the job's.
+        self._committed: _Committed | None = None
+
+    def begin(self, owner: str, *, restored: bool) -> None:
+        """Claim the target, put right what a crash left, and make the staging directory.
+
+        A job that begins anew gives up what it has prepared before. One that goes on
+        finds all of it.
+
+        Args:
+            owner: Who asks, for the message to others who want to write there.
+            restored: Whether the job goes on from a checkpoint.
+
+        Raises:
+            TargetExistsError: If the target is there, not the job's, and not to be
+                replaced.
+            SinkError: If somebody else writes it or can still commit to it, or it cannot
+                be replaced.
+            OSError: If it cannot be written.
+        """
+        workplace = self._workplace
+        try:
+            workplace.claim(owner)
+            if restored:
+                self._go_on()
+            else:
+                self._begin_anew()
+            kept_for = owner if self._is_resumable else None
+            workplace.prepare(self._token, owner=kept_for)
+        except BaseException:
+            workplace.release()
+            raise
+
+    def commit(
+        self, names: Sequence[str], *, checkpoint_id: int, is_final: bool
+    ) -> None:
+        """Move files into the target; those that are there already, stay.
+
+        Args:
+            names: The files, each with its token before it.
+            checkpoint_id: The checkpoint that has them; 0 for none.
+            is_final: Whether everything is there then, which ``_SUCCESS`` says.
+
+        Raises:
+            TargetExistsError: If the target appeared meanwhile.
+            SinkError: If a file is neither prepared nor committed.
+            OSError: If the disk refuses.
+        """
+        committed = self._committed or self._make_target()
+        disk, target = self._disk, self._workplace.target
+        changed = {target}
+        for name in names:
+            staged = self._workplace.staged(name)
+            final = target / self._workplace.final_name(name)
+            if staged.exists():
+                if final.parent not in changed:
+                    disk.make_directory(final.parent)
+                    changed.add(final.parent)
+                disk.move(staged, final)
+            elif not final.exists() and not committed.has(
+                name, self._token, checkpoint_id
+            ):
+                raise SinkError(
+                    f"{str(staged)!r} was prepared for {str(target)!r} and is gone. "
+                    "Its records are lost: go on from an older checkpoint, or begin anew."
+                )
+        for directory in sorted(changed):
+            disk.sync(directory)
+        newest = max(checkpoint_id, committed.checkpoint_id)
+        self._mark(_Committed(self._token, newest, tuple(names)))
+        if is_final:
+            disk.create(target / SUCCESS)
+            disk.sync(target)
+
+    def recover(self) -> None:
+        """Remove what was prepared and is in no checkpoint; nobody may be writing.
+
+        What a restored checkpoint has must have been committed.
+        """
+        self._workplace.empty(self._token)
+        self._workplace.sweep(keep=self._token)
+
+    def end(self, *, succeeded: bool) -> None:
+        """Give up the claim; what was committed stays.
+
+        What is prepared stays if the execution failed and another one can go on.
+        """
+        if not self._workplace.is_claimed:
+            return
+        # What cannot be removed is left to the next start.
+        with contextlib.suppress(OSError):
+            if succeeded or not self._is_resumable:
+                self._disk.remove_tree(self._workplace.staging(self._token))
+                self._workplace.sweep(keep=self._token)
+        self._workplace.release()
+
+    def _begin_anew(self) -> None:
+        workplace = self._workplace
+        workplace.check_target(overwrite=self._overwrite)
+        if not self._overwrite:
+            workplace.check_prepared(self._token)
+        if self._marker.exists():
+            # It is replaced at the first commit, also by an execution that goes on then.
+            self._disk.remove_file(self._marker)
+            self._disk.sync(self._marker.parent)
+        workplace.sweep()
+
+    def _go_on(self) -> None:
+        target = self._workplace.target
+        if self._marker.exists():
+            self._committed = self._read_marker()
+            if (target / SUCCESS).exists():
+                self._disk.remove_file(target / SUCCESS)
+        else:
+            self._workplace.check_target(overwrite=self._overwrite)
+        self._workplace.sweep_replaced()
+
+    def _make_target(self) -> _Committed:
+        disk, workplace = self._disk, self._workplace
+        if self._marker.exists():
+            # A commit that failed has got so far.
+            return self._read_marker()
+        if workplace.new.exists():
+            disk.remove_tree(workplace.new)
+        disk.make_directory(workplace.new)
+        first = _Committed(self._token, 0, ())
+        disk.write(workplace.new / _MARKER, msgspec.json.encode(first))
+        disk.sync(workplace.new)
+        undo: list[Callable[[], None]] = []
+        workplace.publish(overwrite=self._overwrite, undo=undo)
+        self._committed = first
+        # What was there before is nobody's any more: what is committed stays.
+        with contextlib.suppress(OSError):
+            workplace.sweep_replaced()
+        return first
+
+    def _read_marker(self) -> _Committed:
+        return msgspec.json.decode(self._marker.read_bytes(), type=_Committed)
+
+    def _mark(self, committed: _Committed) -> None:
+        self._disk.write(self._marker, msgspec.json.encode(committed))
+        self._committed = committed

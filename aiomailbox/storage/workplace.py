@@ -1,0 +1,273 @@
+"""The hidden directory beside a target where what becomes visible is prepared.
+
+====================  ==================================================================
+``.lock``             the claim
+``<token>/``          what writers prepare; named after an execution, or after a job
+``<token>/.owner``    whose it is, if the job can go on after this execution
+``new/``              what becomes the target; after an exchange, what was it before
+``old/``              what was the target, where the file system cannot exchange
+====================  ==================================================================
+
+It is on the target's file system, so that what is prepared becomes visible by renaming,
+and claimed by one execution at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from aiomailbox.errors import SinkError, StorageClaimedError, TargetExistsError
+from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
+from aiomailbox.storage.local import LocalClaim
+
+__all__ = ["SUCCESS", "Workplace", "staging_directory"]
+
+SUCCESS: Final = "_SUCCESS"
+_LOCK: Final = ".lock"
+_OWNER: Final = ".owner"
+
+
+def staging_directory(path: Path, token: str) -> Path:
+    """Return where an execution prepares files of a target.
+
+    Args:
+        path: The target as the user gave it; may be a symbolic link, or lead to one.
+        token: Names what is prepared together.
+
+    Raises:
+        SinkError: If it is the root of all paths.
+
+    Example:
+        >>> staging_directory(Path("/data/delays"), "4f1a").name
+        '4f1a'
+    """
+    return _beside(_real(path)) / token
+
+
+class Workplace:
+    """The hidden directory beside a target; all calls block.
+
+    Args:
+        path: The target as the user gave it.
+        disk: The file operations.
+
+    Raises:
+        SinkError: If ``path`` is the root of all paths.
+
+    Attributes:
+        target: The target, symbolic links followed.
+    """
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self.target = _real(path)
+        self._path = _beside(self.target)
+        self.new = self._path / "new"
+        self._old = self._path / "old"
+        self._disk = disk
+        self._claim: LocalClaim | None = None
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether it is claimed by this object."""
+        return self._claim is not None
+
+    def staging(self, token: str) -> Path:
+        """Return where what has a token is prepared."""
+        return self._path / token
+
+    def staged(self, name: str) -> Path:
+        """Return the path of a prepared file: ``name`` begins with its token."""
+        return self._path / name
+
+    def claim(self, owner: str) -> None:
+        """Claim the target, and put back what a crash left between two renames.
+
+        Args:
+            owner: Who asks, for the message to others who want to write there.
+
+        Raises:
+            SinkError: If somebody else writes it.
+            OSError: If it cannot be written.
+        """
+        self._disk.make_directory(self.target.parent)
+        self._claim = self._claimed(owner)
+        is_between = self._old.exists() and self.new.exists()
+        if is_between and not os.path.lexists(self.target):
+            self._disk.move(self._old, self.target)
+            self._disk.sync(self.target.parent)
+
+    def check_target(self, *, overwrite: bool) -> None:
+        """Refuse a target that is there and must or can not be replaced.
+
+        Raises:
+            TargetExistsError: If it is not to be replaced.
+            SinkError: If it cannot be.
+        """
+        target = self.target
+        if not os.path.lexists(target):
+            return
+        if not overwrite:
+            raise self._exists()
+        if not target.is_dir():
+            raise SinkError(f"{str(target)!r} is not a directory.")
+        if target.is_mount():
+            raise SinkError(
+                f"{str(target)!r} is a mount point, which cannot be replaced. Choose a "
+                "directory in it."
+            )
+
+    def check_prepared(self, token: str) -> None:
+        """Refuse to remove what another job has prepared and may still commit.
+
+        Args:
+            token: Of who asks.
+
+        Raises:
+            SinkError: If there is such a thing; says whose it is and what can be done.
+        """
+        for entry in self._entries():
+            owner = entry / _OWNER
+            if entry.name == token or not owner.exists() or len(os.listdir(entry)) == 1:
+                continue
+            raise SinkError(
+                f"{str(entry)!r} holds what {owner.read_text()} has prepared for "
+                f"{str(self.target)!r} and commits when it goes on. Let it go on, remove "
+                'that directory, choose another path, or use mode="overwrite".'
+            )
+
+    def prepare(self, token: str, *, owner: str | None) -> None:
+        """Make the staging directory of a token.
+
+        Args:
+            token: The token.
+            owner: Whose it is, if it outlives the execution.
+        """
+        staging = self.staging(token)
+        self._disk.make_directory(staging)
+        if owner is not None:
+            self._disk.write(staging / _OWNER, owner.encode())
+
+    def publish(self, *, overwrite: bool, undo: list[Callable[[], None]]) -> None:
+        """Make `new` the target, in one step where the file system can.
+
+        Args:
+            overwrite: Whether the target may be there.
+            undo: Gets what takes back each step, as soon as it is made.
+
+        Raises:
+            TargetExistsError: If the target appeared meanwhile.
+            OSError: If the disk refuses.
+        """
+        disk, target, new, old = self._disk, self.target, self.new, self._old
+
+        def do(step: Callable[[Path, Path], None], one: Path, other: Path) -> None:
+            step(one, other)
+            undo.append(partial(step, other, one))
+
+        if os.path.lexists(target):
+            if not overwrite:
+                raise self._exists()
+            try:
+                do(disk.exchange, new, target)
+            except ExchangeNotSupportedError:
+                do(disk.move, target, old)
+                do(disk.move, new, target)
+        else:
+            do(disk.move, new, target)
+        self.sync()
+
+    def sync(self) -> None:
+        """Let what was renamed survive a loss of power."""
+        self._disk.sync(self._path)
+        self._disk.sync(self.target.parent)
+
+    def final_name(self, name: str) -> str:
+        """Return a prepared file's name in the target: without its token."""
+        return str(PurePosixPath(*PurePosixPath(name).parts[1:]))
+
+    def sweep(self, *, keep: str | None = None) -> None:
+        """Remove what is prepared, new and old.
+
+        Args:
+            keep: A token; what other jobs may still commit stays then, too.
+
+        Raises:
+            OSError: If what may be somebody's old data cannot be removed.
+        """
+        for entry in self._entries():
+            if keep is not None and (entry.name == keep or (entry / _OWNER).exists()):
+                continue
+            self._remove(entry)
+
+    def sweep_replaced(self) -> None:
+        """Remove what was the target, and what never became it."""
+        for entry in (self.new, self._old):
+            if os.path.lexists(entry):
+                self._disk.remove_tree(entry)
+
+    def empty(self, token: str) -> None:
+        """Remove what is prepared under a token, but not whose it is."""
+        for entry in sorted(self.staging(token).iterdir()):
+            if entry.name != _OWNER:
+                self._remove(entry)
+
+    def release(self) -> None:
+        """Give up the claim. Idempotent."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.release(remove=True)
+            # Not if something is left in it.
+            with contextlib.suppress(OSError):
+                self._disk.remove_directory(self._path)
+
+    def _entries(self) -> list[Path]:
+        return sorted(one for one in self._path.iterdir() if one.name != _LOCK)
+
+    def _remove(self, entry: Path) -> None:
+        try:
+            self._disk.remove_tree(entry)
+        except OSError:
+            # A worker that outlives its job by a moment may still write its files.
+            if entry in {self.new, self._old}:
+                raise
+
+    def _claimed(self, owner: str) -> LocalClaim:
+        while True:
+            self._disk.make_directory(self._path)
+            try:
+                return LocalClaim(self._path / _LOCK, owner)
+            except FileNotFoundError:
+                # Who had it before has removed it meanwhile.
+                continue
+            except StorageClaimedError as error:
+                raise SinkError(
+                    f"{str(self.target)!r} is being written by {error.owner}. Wait for "
+                    "it to end, or choose another path."
+                ) from None
+
+    def _exists(self) -> TargetExistsError:
+        return TargetExistsError(
+            f"{str(self.target)!r} exists already. Choose another path, remove it, or "
+            'use mode="overwrite".'
+        )
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _beside(target: Path) -> Path:
+    """Return the hidden directory beside a target; a long name leaves it room."""
+    if not target.name:
+        raise SinkError(f"{str(target)!r} cannot be replaced. Choose a path below it.")
+    digest = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]
+    return target.with_name(f".{target.name[:40]}.{digest}")

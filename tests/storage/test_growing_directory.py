@@ -1,0 +1,402 @@
+"""A growing directory has every committed file once, whatever dies when."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aiomailbox.errors import SinkError, TargetExistsError
+from aiomailbox.storage import (
+    Disk,
+    GrowingDirectory,
+    StagedDirectory,
+    staging_directory,
+)
+from tests.storage.disks import Died, ScriptedDisk
+
+CHECKPOINTS = (1, 2, 3)
+OLD = "old"
+
+
+class WatchedDisk(ScriptedDisk):
+    """Lets a reader look before every operation, as a reader may at any time."""
+
+    def __init__(
+        self, look: Callable[[], None], dies_at: int | None, *, exchanges: bool
+    ) -> None:
+        super().__init__(dies_at, exchanges=exchanges)
+        self._look = look
+
+    def _enter(self, name: str, *paths: Path) -> None:
+        self._look()
+        super()._enter(name, *paths)
+
+
+class SimulatedJob:
+    """A job of three checkpoints that may die and goes on from the newest complete one.
+
+    Args:
+        target: Where it writes.
+        exchanges: Whether the disk can exchange directories.
+        overwrite: Whether it replaces what is there.
+    """
+
+    def __init__(self, target: Path, *, exchanges: bool, overwrite: bool) -> None:
+        self.target = target
+        self.exchanges = exchanges
+        self.overwrite = overwrite
+        # What is durable elsewhere: the newest complete checkpoint and what it has.
+        self.complete: tuple[int, list[str]] = (0, [])
+        self.epoch = 0
+        self.gaps = 0
+        self.has_seen_target = target.exists()
+
+    def live(self, dies_at: int | None = None) -> bool:
+        """Run until the end, or death; say whether the end was reached."""
+        disk = WatchedDisk(self.look, dies_at, exchanges=self.exchanges)
+        directory = GrowingDirectory(
+            self.target, "job", overwrite=self.overwrite, is_resumable=True, disk=disk
+        )
+        try:
+            self._run(directory)
+        except Died:
+            return False
+        finally:
+            claim = directory._workplace._claim
+            if claim is not None:
+                claim._close()
+        return True
+
+    def _run(self, directory: GrowingDirectory) -> None:
+        restored_id, names = self.complete
+        self.epoch += 1
+        directory.begin("the test", restored=restored_id > 0)
+        if restored_id:
+            directory.commit(names, checkpoint_id=restored_id, is_final=False)
+        directory.recover()
+        for checkpoint_id in CHECKPOINTS[restored_id:]:
+            name = f"job/part-{self.epoch}-{checkpoint_id}"
+            place = staging_directory(self.target, "job").parent
+            (place / name).write_text(str(checkpoint_id))
+            # One more that no checkpoint will ever have.
+            (place / f"{name}-half").touch()
+            self.complete = (checkpoint_id, [name])
+            directory.commit(
+                [name],
+                checkpoint_id=checkpoint_id,
+                is_final=checkpoint_id == CHECKPOINTS[-1],
+            )
+        if restored_id == CHECKPOINTS[-1]:
+            directory.commit([], checkpoint_id=0, is_final=True)
+        directory.end(succeeded=True)
+
+    def contents(self) -> list[str]:
+        """Return what a reader finds, sorted."""
+        return sorted(
+            entry.read_text()
+            for entry in self.target.iterdir()
+            if not entry.name.startswith((".", "_"))
+        )
+
+    def look(self) -> None:
+        """Be a reader."""
+        if not self.target.exists():
+            self.gaps += self.has_seen_target
+            return
+        self.has_seen_target = True
+        found = self.contents()
+        is_whole = (self.target / "_SUCCESS").exists()
+        assert found in ([OLD], [], ["1"], ["1", "2"], ["1", "2", "3"])
+        assert not (is_whole and found not in ([OLD], ["1", "2", "3"]))
+        assert len(found) <= self.complete[0] or found == [OLD]
+
+
+def prepare(target: Path, *, has_old: bool) -> None:
+    target.parent.mkdir(parents=True)
+    if has_old:
+        target.mkdir()
+        (target / "a").write_text(OLD)
+        (target / "_SUCCESS").touch()
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("has_old", [True, False])
+def test_death_at_any_two_operations_loses_and_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool, has_old: bool
+) -> None:
+    """Also when it dies again while it puts right what the first death left."""
+    # Programs die here, not the power.
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    first = second = 1
+    lives = 0
+    while True:
+        target = tmp_path / f"{first}-{second}" / "out"
+        prepare(target, has_old=has_old)
+        job = SimulatedJob(target, exchanges=exchanges, overwrite=has_old)
+        ended_first = job.live(dies_at=first)
+        ended_second = ended_first or job.live(dies_at=second)
+        if not ended_second:
+            assert job.live()
+        lives += 1
+        assert job.contents() == ["1", "2", "3"]
+        assert (target / "_SUCCESS").exists()
+        assert os.listdir(target.parent) == ["out"]
+        # Where directories cannot be exchanged there is none for a moment.
+        assert exchanges or has_old or not job.gaps
+        assert not (exchanges and job.gaps)
+        if ended_first:
+            break
+        first, second = (first + 1, 1) if ended_second else (first, second + 5)
+    assert lives > 60
+
+
+def begun(
+    target: Path,
+    token: str = "job",
+    *,
+    restored: bool = False,
+    overwrite: bool = False,
+    is_resumable: bool = True,
+    disk: Disk | None = None,
+) -> GrowingDirectory:
+    directory = GrowingDirectory(
+        target, token, overwrite=overwrite, is_resumable=is_resumable, disk=disk
+    )
+    directory.begin(f"job {token!r}", restored=restored)
+    return directory
+
+
+def stage(target: Path, name: str, text: str = "") -> str:
+    token, _, rest = name.partition("/")
+    path = staging_directory(target, token) / rest
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return name
+
+
+def crash(directory: GrowingDirectory) -> None:
+    claim = directory._workplace._claim
+    assert claim is not None
+    claim._close()
+
+
+def names(target: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()
+    )
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_files_appear_with_every_commit_and_the_marker_of_success_with_the_last(
+    target: Path,
+) -> None:
+    directory = begun(target)
+    directory.commit([stage(target, "job/a")], checkpoint_id=1, is_final=False)
+    assert names(target) == [".aiomailbox", "a"]
+    directory.commit([stage(target, "job/b")], checkpoint_id=2, is_final=False)
+    assert names(target) == [".aiomailbox", "a", "b"]
+    directory.commit([], checkpoint_id=0, is_final=True)
+    assert names(target) == [".aiomailbox", "_SUCCESS", "a", "b"]
+    directory.end(succeeded=True)
+
+
+def test_what_is_replaced_is_there_until_the_first_commit(target: Path) -> None:
+    target.mkdir()
+    (target / "old").touch()
+    directory = begun(target, overwrite=True)
+    assert names(target) == ["old"]
+    directory.commit([stage(target, "job/a")], checkpoint_id=1, is_final=False)
+    assert names(target) == [".aiomailbox", "a"]
+    directory.end(succeeded=False)
+    assert names(target) == [".aiomailbox", "a"]
+
+
+def test_an_execution_that_goes_on_replaces_only_what_is_not_its_own(
+    target: Path,
+) -> None:
+    begun_first = begun(target, overwrite=True)
+    begun_first.commit([stage(target, "job/a")], checkpoint_id=1, is_final=False)
+    crash(begun_first)
+    second = begun(target, overwrite=True, restored=True)
+    second.commit([stage(target, "job/b")], checkpoint_id=2, is_final=True)
+    second.end(succeeded=True)
+    assert names(target) == [".aiomailbox", "_SUCCESS", "a", "b"]
+    # One that begins anew and dies before its first commit has not replaced it yet.
+    third = begun(target, overwrite=True)
+    name = stage(target, "job/c")
+    crash(third)
+    assert names(target) == ["_SUCCESS", "a", "b"]
+    fourth = begun(target, overwrite=True, restored=True)
+    fourth.commit([name], checkpoint_id=1, is_final=False)
+    fourth.end(succeeded=True)
+    assert names(target) == [".aiomailbox", "c"]
+
+
+def test_whoever_goes_on_after_success_takes_the_marker_of_success_away(
+    target: Path,
+) -> None:
+    """A job that was stopped with a savepoint is not complete once it goes on."""
+    first = begun(target)
+    first.commit([stage(target, "job/a")], checkpoint_id=1, is_final=True)
+    first.end(succeeded=True)
+    second = begun(target, restored=True)
+    assert names(target) == [".aiomailbox", "a"]
+    second.commit([stage(target, "job/b")], checkpoint_id=2, is_final=True)
+    second.end(succeeded=True)
+    assert names(target) == [".aiomailbox", "_SUCCESS", "a", "b"]
+
+
+def test_a_target_that_is_somebody_elses_is_refused_also_when_going_on(
+    target: Path,
+) -> None:
+    target.mkdir()
+    with pytest.raises(TargetExistsError):
+        begun(target)
+    with pytest.raises(TargetExistsError):
+        begun(target, restored=True)
+    assert os.listdir(target.parent) == ["out"]
+
+
+def test_prepared_files_outlive_a_failure_and_only_they_and_only_if_resumable(
+    target: Path,
+) -> None:
+    directory = begun(target)
+    name = stage(target, "job/a")
+    directory.end(succeeded=False)
+    again = begun(target, restored=True)
+    again.commit([name], checkpoint_id=1, is_final=False)
+    stage(target, "job/half")
+    again.recover()
+    again.end(succeeded=False)
+    assert os.listdir(staging_directory(target, "job")) == [".owner"]
+    once = begun(target, restored=True, is_resumable=False)
+    stage(target, "job/b")
+    once.end(succeeded=False)
+    assert os.listdir(target.parent) == ["out"]
+    assert names(target) == [".aiomailbox", "a"]
+
+
+def test_what_another_job_may_still_commit_is_not_removed_unless_told_to(
+    target: Path,
+) -> None:
+    other = begun(target, "other")
+    stage(target, "other/a")
+    other.end(succeeded=False)
+    with pytest.raises(SinkError, match="job 'other' has prepared") as caught:
+        begun(target, "job")
+    assert str(staging_directory(target, "other")) in str(caught.value)
+    with pytest.raises(SinkError, match="job 'other' has prepared"):
+        StagedDirectory(target, "x", overwrite=False).begin("the test")
+    assert (staging_directory(target, "other") / "a").exists()
+    # It is not in the way of a job that goes on, nor removed by it.
+    mine = begun(target, "job", restored=True)
+    mine.recover()
+    mine.end(succeeded=True)
+    assert (staging_directory(target, "other") / "a").exists()
+    begun(target, "job", overwrite=True).end(succeeded=True)
+    assert os.listdir(target.parent) == []
+
+
+def test_a_job_that_begins_anew_gives_up_what_it_had_prepared_unless_refused(
+    target: Path,
+) -> None:
+    first = begun(target)
+    first.commit([stage(target, "job/a")], checkpoint_id=1, is_final=False)
+    name = stage(target, "job/b")
+    crash(first)
+    with pytest.raises(TargetExistsError):
+        begun(target)
+    # To forget to say that it goes on harms nothing.
+    again = begun(target, restored=True)
+    again.commit([name], checkpoint_id=2, is_final=False)
+    stage(target, "job/c")
+    crash(again)
+    begun(target, overwrite=True).end(succeeded=False)
+    assert os.listdir(staging_directory(target, "job")) == [".owner"]
+
+
+def test_a_file_that_somebody_took_away_may_be_committed_again(target: Path) -> None:
+    directory = begun(target)
+    one, two = stage(target, "job/a"), stage(target, "job/b")
+    directory.commit([one], checkpoint_id=1, is_final=False)
+    directory.commit([one, two], checkpoint_id=2, is_final=False)
+    (target / "a").unlink()
+    (target / "b").unlink()
+    crash(directory)
+    again = begun(target, restored=True)
+    again.commit([one, two], checkpoint_id=2, is_final=False)
+    # Another job, which was begun from the first one's savepoint.
+    crash(again)
+    forked = begun(target, "fork", restored=True)
+    forked.commit([one, two], checkpoint_id=2, is_final=False)
+    assert names(target) == [".aiomailbox"]
+    forked.end(succeeded=True)
+
+
+@pytest.mark.parametrize("checkpoint_id", [0, 2])
+def test_a_prepared_file_that_is_lost_is_an_error(
+    target: Path, checkpoint_id: int
+) -> None:
+    directory = begun(target)
+    directory.commit([stage(target, "job/a")], checkpoint_id=1, is_final=False)
+    with pytest.raises(SinkError, match=r"was prepared for .* and is gone"):
+        directory.commit(["job/lost"], checkpoint_id=checkpoint_id, is_final=False)
+    directory.end(succeeded=False)
+
+
+def test_a_fork_commits_what_the_job_had_prepared(target: Path) -> None:
+    first = begun(target)
+    name = stage(target, "job/a", "rows")
+    first.end(succeeded=False)
+    fork = begun(target, "fork", restored=True)
+    fork.commit([name], checkpoint_id=1, is_final=True)
+    fork.end(succeeded=True)
+    assert (target / "a").read_text() == "rows"
+
+
+def test_files_may_be_in_folders(target: Path) -> None:
+    directory = begun(target)
+    name = stage(target, "job/day=1/hour=2/a", "rows")
+    directory.commit([name], checkpoint_id=1, is_final=False)
+    directory.commit([name], checkpoint_id=1, is_final=True)
+    directory.end(succeeded=True)
+    assert names(target) == [".aiomailbox", "_SUCCESS", "day=1/hour=2/a"]
+
+
+@pytest.mark.parametrize(
+    "fails", [{"move": 3}, {"move": 4}, {"write": 2}, {"write": 3}, {"sync": 4}]
+)
+def test_a_commit_that_the_disk_refused_may_be_repeated(
+    target: Path, fails: dict[str, int]
+) -> None:
+    directory = begun(target, disk=ScriptedDisk(fails=fails))
+    name = stage(target, "job/a")
+    with pytest.raises(OSError, match="refuses"):
+        directory.commit([name], checkpoint_id=1, is_final=False)
+    directory.commit([name], checkpoint_id=1, is_final=False)
+    assert names(target) == [".aiomailbox", "a"]
+    directory.end(succeeded=True)
+
+
+def test_the_hidden_file_says_what_was_committed_last(target: Path) -> None:
+    directory = begun(target)
+    directory.commit([stage(target, "job/a")], checkpoint_id=4, is_final=False)
+    directory.commit([stage(target, "job/b")], checkpoint_id=0, is_final=True)
+    kept = json.loads((target / ".aiomailbox").read_text())
+    assert kept == {"token": "job", "checkpoint_id": 4, "names": ["job/b"]}
+    directory.end(succeeded=True)
+
+
+def test_of_two_executions_of_one_job_one_is_refused(target: Path) -> None:
+    first = begun(target)
+    with pytest.raises(SinkError, match="is being written by job 'job'"):
+        begun(target, restored=True)
+    first.end(succeeded=True)
