@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.connectors import PullSink
@@ -16,51 +17,125 @@ from aiomailbox.runtime import JobMaster, PullHandover
 
 _HANDOVER = "results"
 
-
-@asynccontextmanager
-async def _pulled_job(
-    definition: JobDefinition, origins: list[Origin], name: str, handover: PullHandover
-) -> AsyncGenerator[JobMaster]:
-    """Run a job that hands over its results; leave no task of it behind."""
-    sink = PullSink(_HANDOVER)
-    last = Transformation(
-        name="results",
-        factory=partial(SinkOperator, sink),
-        inputs=[origins],
-        sink=sink,
-    )
-    job = definition.deploy(name, [last], handovers={_HANDOVER: handover})
-    try:
-        yield job
-    finally:
-        handover.abandon()
-        job.cancel()
-        await job.outlast()
+T = TypeVar("T")
 
 
-async def pull_runs(
-    definition: JobDefinition, origins: list[Origin], name: str
-) -> AsyncGenerator[Run]:
-    """Yield the results run by run, at the consumer's pace.
+class Pulled(AsyncIterator[T]):
+    """What a job hands over, at the pace of whoever iterates; it starts with the first.
 
-    Closing the generator (``break`` inside ``contextlib.aclosing``) cancels the job
-    and waits until all of it is gone.
+    The job ends with the iteration: when all is taken, when `aclose` is awaited, and when
+    nobody has the iterator any more, as after a ``break``. This is no generator, whose
+    end asyncio leaves to a task of which nobody knows.
 
-    Raises:
-        JobFailedError: If the job failed, after what it had handed over.
+    Args:
+        definition: The job without its last operator.
+        origins: What is pulled.
+        name: The job's name.
+        items: Makes of a run what is iterated over.
     """
-    handover = PullHandover()
-    async with _pulled_job(definition, origins, name, handover) as job:
-        while (run := await handover.take()) is not None:
-            yield run
-        await job.wait()
+
+    # Also of an object whose making failed.
+    _pulling: _Pulling | None = None
+
+    def __init__(
+        self,
+        definition: JobDefinition,
+        origins: list[Origin],
+        name: str,
+        items: Callable[[Run], Iterable[T]],
+    ) -> None:
+        self._definition = definition
+        self._origins = origins
+        self._name = name
+        self._of_run = items
+        self._items: Iterator[T] = iter(())
+        self._is_over = False
+
+    async def __anext__(self) -> T:
+        """Return the next item.
+
+        Raises:
+            StopAsyncIteration: If there is none any more.
+            JobFailedError: If the job failed, after what it had handed over.
+        """
+        while True:
+            for item in self._items:
+                return item
+            if self._is_over:
+                raise StopAsyncIteration
+            await self._refill()
+
+    async def aclose(self) -> None:
+        """Cancel the job and wait until all of it is gone. Idempotent."""
+        self._is_over = True
+        self._items = iter(())
+        pulling, self._pulling = self._pulling, None
+        if pulling is not None:
+            pulling.abandon()
+            await pulling.job.outlast()
+
+    def __del__(self) -> None:
+        pulling = self._pulling
+        if pulling is not None:
+            # Anywhere, perhaps in another thread; a loop that is closed has no job.
+            with suppress(RuntimeError):
+                pulling.loop.call_soon_threadsafe(pulling.abandon)
+
+    async def _refill(self) -> None:
+        try:
+            if self._pulling is None:
+                self._pulling = _Pulling(self._definition, self._origins, self._name)
+            run = await self._pulling.handover.take()
+            if run is not None:
+                self._items = iter(self._of_run(run))
+                return
+            await self._pulling.job.wait()
+        except BaseException:
+            await self.aclose()
+            raise
+        await self.aclose()
 
 
-async def pull_values(
+class _Pulling:
+    """A job that hands over its results.
+
+    Attributes:
+        loop: Where it runs.
+        handover: Where the results are.
+        job: The job.
+    """
+
+    def __init__(
+        self, definition: JobDefinition, origins: list[Origin], name: str
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.handover = PullHandover()
+        sink = PullSink(_HANDOVER)
+        last = Transformation(
+            name="results",
+            factory=partial(SinkOperator, sink),
+            inputs=[origins],
+            sink=sink,
+        )
+        self.job: JobMaster = definition.deploy(
+            name, [last], handovers={_HANDOVER: self.handover}
+        )
+
+    def abandon(self) -> None:
+        """Cancel the job, if it has not ended, and drop what it hands over."""
+        self.handover.abandon()
+        self.job.cancel()
+
+
+def pull_runs(
     definition: JobDefinition, origins: list[Origin], name: str
-) -> AsyncGenerator[Any]:
-    """Yield the results one by one; see `pull_runs`."""
-    async with aclosing(pull_runs(definition, origins, name)) as runs:
-        async for run in runs:
-            for value in run.values:
-                yield value
+) -> Pulled[Run]:
+    """Return the results run by run."""
+    return Pulled(definition, origins, name, lambda run: (run,))
+
+
+def pull_values(
+    definition: JobDefinition, origins: list[Origin], name: str
+) -> Pulled[Any]:
+    """Return the results one by one."""
+    return Pulled(definition, origins, name, lambda run: run.values)

@@ -7,7 +7,7 @@ the three verbs is used: ``await stream.collect()`` (or ``await env.execute()``)
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
@@ -41,7 +41,7 @@ from aiomailbox.api.build import (
 from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.interval import IntervalJoin, join_info
-from aiomailbox.api.pull import pull_runs, pull_values
+from aiomailbox.api.pull import Pulled, pull_runs, pull_values
 from aiomailbox.api.sessions import Session, SessionMaker
 from aiomailbox.api.typed import RecordTypeCheck
 from aiomailbox.api.window_joins import (
@@ -954,11 +954,11 @@ class DataStream(Generic[T]):
         self._definition.sinks.append(item)
         return DataStream(self._definition, [Origin(item)])
 
-    def __aiter__(self) -> AsyncGenerator[T]:
+    def __aiter__(self) -> Pulled[T]:
         """Run the stream and yield its records, at the pace of the consumer.
 
-        Leaving the loop early needs ``contextlib.aclosing`` (or ``stream.take``) to
-        cancel the job at once.
+        Leaving the loop early cancels the job; ``contextlib.aclosing`` (or
+        ``stream.take``) waits until all of it is gone.
         """
         return pull_values(self._definition, self._origins, "pull")
 
@@ -999,9 +999,7 @@ class DataStream(Generic[T]):
         """
         check_count(count, "count")
         values: list[T] = []
-        records: AsyncGenerator[Any] = pull_values(
-            self._definition, self._origins, "take"
-        )
+        records: Pulled[T] = pull_values(self._definition, self._origins, "take")
         async with aclosing(records):
             async for value in records:
                 values.append(value)
@@ -1018,8 +1016,8 @@ class DataStream(Generic[T]):
         for value in await self.take(count):
             print(value)  # noqa: T201 -- printing is what it is for
 
-    async def arrow_batches(self) -> AsyncGenerator[Any]:
-        """Yield the results as Arrow record batches, one per run.
+    def arrow_batches(self) -> Pulled[Any]:
+        """Run the stream and yield the results as Arrow record batches, one per run.
 
         Needs pyarrow. Records are NamedTuples, dicts, dataclasses or msgspec Structs;
         records that are batches already are passed on.
@@ -1030,12 +1028,9 @@ class DataStream(Generic[T]):
         """
         from aiomailbox.connectors import record_batches
 
-        runs = pull_runs(self._definition, self._origins, "arrow_batches")
-        to_batches = record_batches()
-        async with aclosing(runs):
-            async for run in runs:
-                for batch in to_batches(run):
-                    yield batch
+        return Pulled(
+            self._definition, self._origins, "arrow_batches", record_batches()
+        )
 
     async def to_spark(self, spark: Any, *, schema: Any = None) -> Any:
         """Run the stream and return its records as a Spark DataFrame.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -170,6 +173,50 @@ async def test_leaving_a_loop_with_aclosing_leaves_nothing_running(
             if number == 3:
                 break
     assert_nothing_left()
+
+
+async def test_leaving_a_loop_early_cancels_the_job(
+    env: Env, assert_nothing_left: NothingLeft
+) -> None:
+    closed = asyncio.Event()
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            async for number in ticks():
+                yield number
+        finally:
+            closed.set()
+
+    async for number in env.from_async_iterable(numbers):
+        if number == 3:
+            break
+    await asyncio.wait_for(closed.wait(), 5)
+    await asyncio.sleep(1)
+    assert_nothing_left()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("how", ["break", "raise", "anext"])
+def test_a_program_that_ends_after_it_left_a_loop_ends_in_silence(
+    env: Env, how: str, caplog: pytest.LogCaptureFixture, recwarn: Any
+) -> None:
+    stream = env.from_collection(range(1_000_000)).rebalance().map(lambda n: n)
+
+    async def main() -> None:
+        if how == "anext":
+            await anext(aiter(stream))
+            return
+        async for number in stream:
+            if number == 5_000:
+                if how == "raise":
+                    raise KeyError(number)
+                break
+
+    with contextlib.suppress(KeyError):
+        asyncio.run(main())
+    gc.collect()
+    assert caplog.text == ""
+    assert [str(each.message) for each in recwarn] == []
 
 
 async def test_there_must_be_something_to_run(env: Env) -> None:
