@@ -30,6 +30,10 @@ __all__ = [
 _BEHIND_AN_EXTRA: Final = {
     "ParquetSink": ("aiomailbox.connectors.parquet", "spark", "pyarrow"),
     "SparkSource": ("aiomailbox.connectors.spark", "spark", "pyspark"),
+    "Application": ("aiomailbox.connectors.spark", "spark", "pyspark"),
+    "Applied": ("aiomailbox.connectors.spark", "spark", "pyspark"),
+    "default_parallelism": ("aiomailbox.connectors.spark", "spark", "pyspark"),
+    "new_input": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "dataframe_from_records": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "record_batches": ("aiomailbox.columnar", "spark", "pyarrow"),
 }

@@ -97,6 +97,11 @@ class Pump(Generic[ItemT]):
         """Whether the thread is alive."""
         return self._thread.is_alive()
 
+    def abandon(self) -> None:
+        """Let the thread end as soon as it can, without waiting for it."""
+        self._stopped.set()
+        self._room.release()
+
     async def stop(self) -> bool:
         """End the thread, whatever it is doing, and wait for it.
 
@@ -105,8 +110,7 @@ class Pump(Generic[ItemT]):
         Returns:
             Whether all has ended; False after half a minute of trying.
         """
-        self._stopped.set()
-        self._room.release()
+        self.abandon()
         if self._exhausted and not self._thread.is_alive():
             return True
         return await run_in_thread(self._end_thread)

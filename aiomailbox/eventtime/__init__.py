@@ -24,6 +24,7 @@ from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
 from aiomailbox.eventtime.multiplexer import WatermarkOutputMultiplexer
 from aiomailbox.eventtime.output import OutputGuard, WatermarkOutput
 from aiomailbox.eventtime.processing_time import (
+    NoTimers,
     Pending,
     ProcessingTimeCallback,
     ProcessingTimeService,
@@ -57,6 +58,7 @@ __all__ = [
     "InternalTimerService",
     "KeyContext",
     "ManualProcessingTimeService",
+    "NoTimers",
     "NoWatermarks",
     "OutputGuard",
     "PartialWatermark",

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NoReturn, Protocol
 
-__all__ = ["Pending", "ProcessingTimeCallback", "ProcessingTimeService", "TimerHandle"]
+from aiomailbox.errors import UsageError
+
+__all__ = [
+    "NoTimers",
+    "Pending",
+    "ProcessingTimeCallback",
+    "ProcessingTimeService",
+    "TimerHandle",
+]
 
 Pending = Awaitable[None] | None
 
@@ -73,3 +81,56 @@ class ProcessingTimeService(Protocol):
     def quiesce(self) -> Awaitable[None]:
         """Start no further callback; awaiting waits for the one that is running."""
         ...
+
+
+class NoTimers:
+    """A service that tells the time and refuses timers, where none could be kept.
+
+    Args:
+        service: Tells the time.
+        reason: Why, and what to do instead.
+    """
+
+    __slots__ = ("_reason", "_service")
+
+    def __init__(self, service: ProcessingTimeService, reason: str) -> None:
+        self._service = service
+        self._reason = reason
+
+    def current_processing_time(self) -> int:
+        """Return wall-clock time, integer milliseconds since the epoch."""
+        return self._service.current_processing_time()
+
+    def register_timer(
+        self, timestamp_ms: int, callback: ProcessingTimeCallback
+    ) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            UsageError: Always; says why.
+        """
+        raise UsageError(self._reason)
+
+    def schedule_at_fixed_rate(
+        self, callback: ProcessingTimeCallback, initial_delay_ms: int, period_ms: int
+    ) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            UsageError: Always; says why.
+        """
+        raise UsageError(self._reason)
+
+    def schedule_with_fixed_delay(
+        self, callback: ProcessingTimeCallback, initial_delay_ms: int, delay_ms: int
+    ) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            UsageError: Always; says why.
+        """
+        raise UsageError(self._reason)
+
+    def quiesce(self) -> Awaitable[None]:
+        """Start no further callback; awaiting waits for the one that is running."""
+        return self._service.quiesce()

@@ -140,6 +140,7 @@ class TaskBuilder:
             state_backend=self._config.state_backend,
             cancel_timeout_s=self._config.cancel_timeout_s,
             check_mutations=self._config.check_mutations,
+            no_processing_time=services.no_processing_time,
         )
         restored = self._of_attempt.restored.get((vertex.id, subtask_index))
         return StreamTask(environment, self._plan(vertex, task_id), restored)

@@ -66,6 +66,8 @@ class JobServices:
         commits_at_checkpoints: Whether the job takes checkpoints, and sinks commit at
             each; else they commit at its success.
         is_resumable: Whether a checkpoint may outlive this execution.
+        no_processing_time: Why operators can have no timers in processing time; "" if
+            they can.
     """
 
     execution_id: str
@@ -82,6 +84,7 @@ class JobServices:
     job_id: str = ""
     commits_at_checkpoints: bool = False
     is_resumable: bool = False
+    no_processing_time: str = ""
 
     def release(self) -> None:
         """Release what tasks may have left, once none of them runs any more."""

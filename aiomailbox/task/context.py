@@ -11,6 +11,7 @@ from aiomailbox.eventtime import (
     AlignmentConfig,
     AlignmentGroup,
     InternalTimerService,
+    NoTimers,
     ProcessingTimeService,
     Triggerable,
 )
@@ -129,10 +130,12 @@ class TaskRuntimeContext:
 
     def timer_service(self, target: Triggerable) -> InternalTimerService:
         """Return a timer service of this operator."""
+        refusal = self._environment.no_processing_time
+        processing_time = self.processing_time
         return InternalTimerService(
             target,
             self.keyed_state,
-            self.processing_time,
+            NoTimers(processing_time, refusal) if refusal else processing_time,
             self.max_parallelism,
             self.key_group_range,
             cancellation=self.mailbox.cancellation,

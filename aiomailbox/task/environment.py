@@ -71,6 +71,8 @@ class TaskEnvironment:
         checkpointing: How it takes checkpoints; None for a job without.
         on_running: Told once, when the task has been restored.
         on_end_of_data: Told once, when no more records will come out of the task.
+        no_processing_time: Why operators can have no timers in processing time; "" if
+            they can.
     """
 
     job_name: str
@@ -99,6 +101,7 @@ class TaskEnvironment:
     checkpointing: TaskCheckpointing | None = None
     on_running: Callable[[], None] = _nothing
     on_end_of_data: Callable[[], None] = _nothing
+    no_processing_time: str = ""
 
     @property
     def subtask_index(self) -> int:

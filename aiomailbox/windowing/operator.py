@@ -74,6 +74,8 @@ class WindowOperator(StatefulOperator):
         self._function = function
         self._trigger = spec.actual_trigger
         self._is_event_time: bool = spec.assigner.is_event_time
+        if not self._is_event_time:
+            self.live_clock_need = f"windows of processing time ({spec.assigner!r})"
         self._is_merging: bool = spec.assigner.is_merging
         self._due: list[_Due] = []
         self._offsets: list[int] = []

@@ -12,21 +12,31 @@ from aiomailbox.connectors.spark.java import JavaHome, ensure_java, find_java
 from aiomailbox.connectors.spark.session import local_session
 
 if TYPE_CHECKING:
+    from aiomailbox.connectors.spark.inside.applied import Application, Applied
+    from aiomailbox.connectors.spark.inside.frames import default_parallelism, new_input
     from aiomailbox.connectors.spark.reader import SparkSplit
     from aiomailbox.connectors.spark.result import dataframe_from_records
     from aiomailbox.connectors.spark.source import SparkSource
 
 __all__ = [
+    "Application",
+    "Applied",
     "JavaHome",
     "SparkSource",
     "SparkSplit",
     "dataframe_from_records",
+    "default_parallelism",
     "ensure_java",
     "find_java",
     "local_session",
+    "new_input",
 ]
 
 _LAZY = {
+    "Application": "aiomailbox.connectors.spark.inside.applied",
+    "Applied": "aiomailbox.connectors.spark.inside.applied",
+    "default_parallelism": "aiomailbox.connectors.spark.inside.frames",
+    "new_input": "aiomailbox.connectors.spark.inside.frames",
     "SparkSource": "aiomailbox.connectors.spark.source",
     "SparkSplit": "aiomailbox.connectors.spark.reader",
     "dataframe_from_records": "aiomailbox.connectors.spark.result",

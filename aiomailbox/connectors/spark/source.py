@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal, NoReturn
 
-from aiomailbox.columnar import ClassForm, NamedTupleForm, RecordForm, record_form
-from aiomailbox.connectors.spark.lost import explaining_loss
+from aiomailbox.columnar import ClassForm
+from aiomailbox.connectors.spark.frame_checks import (
+    check_names,
+    checked_schema,
+    form_of,
+)
 from aiomailbox.connectors.spark.reader import SparkReader, SparkSplit
 from aiomailbox.connectors.spark.reading import ReadPlan
 from aiomailbox.connectors.spark.row_form import RowForm
-from aiomailbox.connectors.spark.types import ReadPath, check_path, nested_types
-from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
+from aiomailbox.connectors.spark.types import ReadPath, check_path
+from aiomailbox.errors import InvalidArgumentError, UsageError
 from aiomailbox.operators import (
     Boundedness,
     EnumeratorContext,
@@ -85,26 +89,20 @@ class SparkSource:
         batch_rows: int = 10_000,
         handover_batches: int = 2,
     ) -> None:
-        _check_df(df)
-        with explaining_loss(df.sparkSession, "a DataFrame was looked at"):
-            is_streaming, schema = df.isStreaming, df.schema
-        if is_streaming:
-            raise InvalidArgumentError(
-                "df", "it is a streaming DataFrame", "Pass a bounded one."
-            )
+        schema = checked_schema(df)
         if splits not in {"ordered", "independent"}:
             raise InvalidArgumentError(
                 "splits", f"{splits!r} is unknown", 'Use "ordered" or "independent".'
             )
         _check_positive("batch_rows", batch_rows)
         _check_positive("handover_batches", handover_batches)
-        form = _form(records)
+        form = form_of(records)
         chosen = check_path(schema, path)
         if form is None and chosen == "rows":
             raise InvalidArgumentError(
                 "records", '"batch" needs the Arrow path', 'Use path="arrow".'
             )
-        _check_names(schema, form or RowForm())
+        check_names(schema, form or RowForm())
         self._independent = splits == "independent"
         self._depth = handover_batches
         self._plan = ReadPlan(df, chosen, form, self._independent, prefetch, batch_rows)
@@ -143,35 +141,6 @@ class SparkSource:
         )
 
 
-def _check_df(df: Any) -> None:
-    if not hasattr(df, "toLocalIterator") or not hasattr(df, "mapInArrow"):
-        raise WrongTypeError(
-            "df",
-            f"{type(df).__name__} is not a Spark DataFrame",
-            "Pass a pyspark.sql.DataFrame.",
-        )
-
-
 def _check_positive(parameter: str, value: int) -> None:
     if value < 1:
         raise InvalidArgumentError(parameter, f"{value!r} is too few", "Use 1 or more.")
-
-
-def _form(records: Any) -> RecordForm | None:
-    from pyspark.sql import Row
-
-    if records == "batch":
-        return None
-    if records is Row or records == "row":
-        return RowForm()
-    return record_form(records)
-
-
-def _check_names(schema: Any, form: RecordForm) -> None:
-    """Let the form refuse names now, of the record and of nested structs."""
-    form.builder(tuple(field.name for field in schema.fields))
-    if not isinstance(form, NamedTupleForm | RowForm):
-        return
-    for where, kind in nested_types(schema):
-        if type(kind).__name__ == "StructType":
-            form.builder(tuple(field.name for field in kind.fields), ".".join(where))

@@ -77,6 +77,8 @@ class TransformWithStateOperator(StatefulOperator):
         self._key = field_or_function(key, "key")
         self.processor = check_stateful_processor(processor)
         self.time_mode = check_time_mode(time_mode)
+        if self.time_mode == "processing":
+            self.live_clock_need = "timers in processing time"
         self._is_open = False
 
     def open(self) -> Pending:

@@ -173,6 +173,8 @@ class Operator:
     accepts: Availability | None = None
     # Whether it keeps records back, up to a bound: then `room` says how many more fit.
     fills_up = False
+    # What in it wants callbacks at points of wall-clock time; "" for nothing known.
+    live_clock_need: str = ""
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         """Take what the task provides. Called once, before anything else."""

@@ -46,7 +46,7 @@ _FLOATING_SHARE: Final = _SEGMENT_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
 # A buffer costs Python more than it costs Flink, whose least has 256 bytes.
 _DEBLOATED_BYTES_MIN: Final = 1024
 
-__all__ = ["PeerNetwork", "new_pool", "producers_of", "segments_at"]
+__all__ = ["PeerNetwork", "edge_codecs", "new_pool", "producers_of", "segments_at"]
 
 
 class PeerNetwork:
@@ -239,6 +239,12 @@ def _keep_strangers(logger: Any, method: str, event: Any) -> Any:
     from structlog import DropEvent
 
     raise DropEvent
+
+
+def edge_codecs(shipment: Shipment) -> dict[int, ElementCodec]:
+    """Return the codecs of all edges, by the ``id`` of each."""
+    table, names = _codecs(shipment)
+    return {identity: table[name].elements for identity, name in names.items()}
 
 
 def _codecs(shipment: Shipment) -> tuple[CodecTable, dict[int, str]]:

@@ -1,0 +1,83 @@
+"""What is checked of a DataFrame, and of the records wanted of it, before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiomailbox.columnar import NamedTupleForm, RecordForm, record_form
+from aiomailbox.connectors.spark.lost import explaining_loss
+from aiomailbox.connectors.spark.row_form import RowForm
+from aiomailbox.connectors.spark.types import nested_types
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+
+__all__ = ["check_names", "checked_schema", "form_of"]
+
+
+def checked_schema(df: Any, parameter: str = "df") -> Any:
+    """Return the schema of a DataFrame that can be read now, and to an end.
+
+    Args:
+        df: What the user gave.
+        parameter: Under which name.
+
+    Raises:
+        WrongTypeError: If it is no DataFrame.
+        InvalidArgumentError: If it is a streaming one, or its session was stopped.
+        SparkJobError: If Spark's Java process has ended.
+    """
+    if not hasattr(df, "toLocalIterator") or not hasattr(df, "mapInArrow"):
+        raise WrongTypeError(
+            parameter,
+            f"{type(df).__name__} is not a Spark DataFrame",
+            "Pass a pyspark.sql.DataFrame.",
+        )
+    if _is_stopped(df):
+        raise InvalidArgumentError(
+            parameter,
+            "the Spark session that it belongs to was stopped",
+            "Make the DataFrame again in a session that runs.",
+        )
+    with explaining_loss(df.sparkSession, "a DataFrame was examined"):
+        is_streaming, schema = df.isStreaming, df.schema
+    if is_streaming:
+        raise InvalidArgumentError(
+            parameter, "it is a streaming DataFrame", "Pass a bounded one."
+        )
+    return schema
+
+
+def form_of(records: Any) -> RecordForm | None:
+    """Return the form that ``records=`` names; None if batches are the records.
+
+    Raises:
+        InvalidArgumentError: If it names none.
+    """
+    from pyspark.sql import Row
+
+    if isinstance(records, str) and records == "batch":
+        return None
+    if records is Row or records == "row":
+        return RowForm()
+    return record_form(records)
+
+
+def check_names(schema: Any, form: RecordForm) -> None:
+    """Let the form refuse names now, of the record and of nested structs.
+
+    Raises:
+        UnsupportedColumnError: If a column does not fit; names it.
+    """
+    form.builder(tuple(field.name for field in schema.fields))
+    if not isinstance(form, NamedTupleForm | RowForm):
+        return
+    for where, kind in nested_types(schema):
+        if type(kind).__name__ == "StructType":
+            form.builder(tuple(field.name for field in kind.fields), ".".join(where))
+
+
+def _is_stopped(df: Any) -> bool:
+    session = df.sparkSession
+    if hasattr(session, "is_stopped"):
+        return bool(session.is_stopped)
+    context = getattr(session, "_sc", None)
+    return context is not None and getattr(context, "_jsc", None) is None

@@ -1,0 +1,1 @@
+"""Pipelines inside Spark's workers, over Spark's shuffle."""

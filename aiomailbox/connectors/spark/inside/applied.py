@@ -1,0 +1,355 @@
+"""A pipeline applied to DataFrames: its outputs are DataFrames too."""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from aiomailbox.connectors.spark.inside.frames import (
+    InputFrame,
+    chained_frames,
+    ship_job,
+)
+from aiomailbox.connectors.spark.inside.refusals import check_applicable, check_no_sinks
+from aiomailbox.connectors.spark.inside.results import (
+    DEAD_LETTER_COLUMNS,
+    ResultSink,
+)
+from aiomailbox.connectors.spark.inside.schemas import arrow_columns, output_schema
+from aiomailbox.connectors.spark.inside.wire import RowKind
+from aiomailbox.connectors.spark.jobs import spark_job_error
+from aiomailbox.connectors.spark.lost import explaining_loss
+from aiomailbox.connectors.spark.result import spark_schema
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    SparkJobError,
+    UsageError,
+    WrongTypeError,
+)
+from aiomailbox.graph import JobGraph, Origin, Transformation, reachable
+from aiomailbox.operators import ErrorAction, OnError, SinkOperator
+from aiomailbox.records import OutputTag
+from aiomailbox.runtime.config import JobConfig
+
+__all__ = ["Application", "Applied"]
+
+_RESULT: Final = 0
+_DEAD_LETTERS: Final = 1
+_FIRST_SIDE: Final = 2
+# A dead letter may have been sent to a side output that has a name only.
+BuildGraph = Callable[[list[Transformation]], JobGraph]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Application:
+    """What is applied to what.
+
+    Attributes:
+        name: The pipeline's name.
+        build_graph: Makes the job graph of outputs.
+        origins: Where the result comes from.
+        inputs: The DataFrames.
+        sinks: What ends inside the pipeline, which nothing may.
+        config: Settings.
+    """
+
+    name: str
+    build_graph: BuildGraph
+    origins: list[Origin]
+    inputs: list[InputFrame]
+    sinks: list[Transformation]
+    config: JobConfig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Output:
+    number: int
+    label: str
+    schema: Any
+    origins: list[list[Origin]]
+
+    @property
+    def is_dead_letters(self) -> bool:
+        return self.number == _DEAD_LETTERS
+
+    def sinks(self) -> list[Transformation]:
+        """Return the ends of the output, one for each place that it comes from."""
+        columns = arrow_columns(self.schema)
+        sink = ResultSink(self.number, columns, self.is_dead_letters)
+        return [
+            Transformation(
+                f"{self.label}{'' if number == 0 else f' {number + 1}'}",
+                partial(SinkOperator, sink),
+                [origins],
+                follows_input=True,
+            )
+            for number, origins in enumerate(self.origins)
+        ]
+
+
+class Applied:
+    """The outputs of a pipeline that runs inside Spark.
+
+    Made by ``pipeline.apply_to(df)``. The DataFrames are lazy, like all of Spark's: each
+    action runs the pipeline again, calls to services included. `materialize` runs it
+    once, for all outputs.
+
+    Args:
+        application: What is applied to what.
+        schema: The result's schema; see ``Pipeline.apply_to``.
+
+    Raises:
+        UsageError: If an operator cannot run over Spark's shuffle; says why.
+        NotShippableError: If a function cannot be sent to Spark's workers.
+    """
+
+    def __init__(self, application: Application, schema: Any = None) -> None:
+        self._application = application
+        self._session = application.inputs[0].df.sparkSession
+        check_no_sinks(application.sinks)
+        self._outputs: dict[int, _Output] = {}
+        self._sides: dict[OutputTag, int] = {}
+        self._frames: dict[int, Any] = {}
+        self._seed = application.config.seed
+        if self._seed is None:
+            self._seed = random.SystemRandom().getrandbits(32)
+        self._job_id = secrets.token_bytes(16)
+        result = Transformation("result", _no_operator, [application.origins])
+        self._items = reachable([result])[:-1]
+        check_applicable(self._items)
+        found = output_schema(schema, application.origins, self._session)
+        self._add(_Output(_RESULT, "result", found, [application.origins]))
+        letters = [
+            [Origin(item, None, tag)]
+            for item in self._items
+            for tag in _dead_letter_tags(item)
+        ]
+        if letters:
+            columns = spark_schema(DEAD_LETTER_COLUMNS)
+            self._add(_Output(_DEAD_LETTERS, "dead letters", columns, letters))
+        # What cannot be sent is said now.
+        self.result  # noqa: B018 -- made, and kept
+
+    @property
+    def result(self) -> Any:
+        """What the pipeline returns, as a DataFrame."""
+        return self._frame(_RESULT)
+
+    @property
+    def dead_letters(self) -> Any:
+        """The records that ``on_error=dead_letter(...)`` set aside, as a DataFrame.
+
+        Its columns are ``record`` (as JSON, or as Python shows it), ``timestamp_ms``,
+        ``operator``, ``uid``, ``attempts``, ``error_type``, ``error``, ``traceback``.
+
+        Raises:
+            UsageError: If no operator has dead letters.
+        """
+        if _DEAD_LETTERS not in self._outputs:
+            raise UsageError(
+                f"no operator of pipeline {self._application.name!r} sets records aside: "
+                "write on_error=am.dead_letter(am.OutputTag('failed'))."
+            )
+        return self._frame(_DEAD_LETTERS)
+
+    def side(self, tag: OutputTag, schema: Any = None) -> Any:
+        """Return a side output as a DataFrame.
+
+        Args:
+            tag: The side output; of whichever operators emit to it.
+            schema: Its schema, as for the result.
+
+        Raises:
+            WrongTypeError: If ``tag`` is no `OutputTag`.
+            InvalidArgumentError: If nothing says the schema.
+        """
+        if not isinstance(tag, OutputTag):
+            raise WrongTypeError(
+                "tag", f"{tag!r} is no OutputTag", "Write am.OutputTag('late')."
+            )
+        number = self._sides.get(tag)
+        if number is None:
+            number = _FIRST_SIDE + len(self._sides)
+            found = output_schema(schema, [], self._session)
+            origins = [[Origin(item, None, tag)] for item in self._items]
+            self._add(_Output(number, f"side output {tag.id!r}", found, origins))
+            self._sides[tag] = number
+        return self._frame(number)
+
+    def explain(self) -> str:
+        """Return the stages, what each runs, and what is to be known of the order."""
+        application = self._application
+        job = self._shipped([self._outputs[_RESULT]])
+        lines = [f"Pipeline {application.name!r} over Spark's shuffle"]
+        for level, vertices in enumerate(job.levels.vertices):
+            width = "Spark's" if level == 0 else str(job.levels.width(level))
+            lines.append(f"  stage {level + 1}: {width} partitions")
+            lines += [f"    {vertex.name}" for vertex in vertices]
+        lines += [
+            f"  {frame.transformation.name!r} has no order within a partition: a repeated "
+            "task may read its rows in another one. Give order_by=."
+            for frame in application.inputs
+            if not frame.is_sorted
+        ]
+        if any(each.is_async for item in self._items for each in item.functions):
+            lines.append(
+                "  Each action on a DataFrame, and each repeated task, calls again: "
+                "materialize(path) runs the pipeline once."
+            )
+        return "\n".join(lines)
+
+    def materialize(self, path: str | Path) -> Materialized:
+        """Run the pipeline once, for all outputs asked for so far, and keep these.
+
+        Args:
+            path: A directory that does not exist yet, in storage that all workers see.
+
+        Returns:
+            The same outputs, read from there.
+
+        Raises:
+            SparkJobError: If it failed; says in which operator, line and record.
+        """
+        outputs = list(self._outputs.values())
+        job = self._shipped(outputs)
+        rows = chained_frames(job, self._application.inputs, None, None)
+        try:
+            with explaining_loss(self._session, "a pipeline was applied"):
+                rows.select("edge", "kind", "payload").write.parquet(str(path))
+        except SparkJobError:
+            raise
+        except Exception as error:
+            raise spark_job_error(error) from error
+        return Materialized(
+            self._session.read.parquet(str(path)),
+            {output.number: output.schema for output in outputs},
+            dict(self._sides),
+        )
+
+    def metrics(self) -> dict[str, Any]:
+        """Refuse: a lazy DataFrame has run nothing.
+
+        Raises:
+            UsageError: Always; says what to do.
+        """
+        raise UsageError(
+            "nothing has run yet: DataFrames are lazy. materialize(path) returns what "
+            "has metrics."
+        )
+
+    def __repr__(self) -> str:
+        return f"<Applied pipeline {self._application.name!r}>"
+
+    def _add(self, output: _Output) -> None:
+        self._outputs[output.number] = output
+
+    def _frame(self, number: int) -> Any:
+        frame = self._frames.get(number)
+        if frame is None:
+            output = self._outputs[number]
+            job = self._shipped([output])
+            frame = chained_frames(job, self._application.inputs, number, output.schema)
+            self._frames[number] = frame
+        return frame
+
+    def _shipped(self, outputs: list[_Output]) -> Any:
+        application = self._application
+        sinks = [sink for output in outputs for sink in output.sinks()]
+        graph = application.build_graph(sinks)
+        assert self._seed is not None
+        return ship_job(graph, application.config, self._seed, self._job_id)
+
+
+class Materialized:
+    """The outputs of a pipeline that has run, read from where they were kept.
+
+    Made by `Applied.materialize`.
+    """
+
+    def __init__(
+        self, rows: Any, schemas: dict[int, Any], sides: dict[OutputTag, int]
+    ) -> None:
+        self._rows = rows
+        self._schemas = schemas
+        self._sides = sides
+
+    @property
+    def result(self) -> Any:
+        """What the pipeline returned, as a DataFrame."""
+        return self._frame(_RESULT)
+
+    @property
+    def dead_letters(self) -> Any:
+        """The records that were set aside, as a DataFrame; see `Applied.dead_letters`.
+
+        Raises:
+            UsageError: If no operator has dead letters.
+        """
+        return self._frame(_DEAD_LETTERS)
+
+    def side(self, tag: OutputTag) -> Any:
+        """Return a side output as a DataFrame.
+
+        Raises:
+            InvalidArgumentError: If it was not asked for before it ran.
+        """
+        if tag not in self._sides:
+            raise InvalidArgumentError(
+                "tag",
+                f"side output {tag.id!r} was not kept",
+                "Call applied.side(tag, schema=...) before applied.materialize(path).",
+            )
+        return self._frame(self._sides[tag])
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Return what the tasks counted, by the names of the tasks."""
+        found = self._rows.where(f"kind = {int(RowKind.METRICS)}").select("payload")
+        tasks: dict[str, dict[str, Any]] = {}
+        for row in found.collect():
+            tasks |= json.loads(bytes(row[0]))
+        return dict(sorted(tasks.items()))
+
+    def _frame(self, number: int) -> Any:
+        if number not in self._schemas:
+            raise UsageError(
+                "no operator of the pipeline sets records aside: write "
+                "on_error=am.dead_letter(am.OutputTag('failed'))."
+            )
+        mine = self._rows.where(f"kind = {int(RowKind.RESULT)} and edge = {number}")
+        return mine.select("payload").mapInArrow(_unpacker(), self._schemas[number])
+
+
+def _dead_letter_tags(item: Transformation) -> list[OutputTag]:
+    """Return where an operator's dead letters go."""
+    arguments = getattr(item.factory, "args", ())
+    named = getattr(item.factory, "keywords", {}).values()
+    return [
+        argument.tag
+        for argument in (*arguments, *named)
+        if isinstance(argument, OnError)
+        and argument.action is ErrorAction.DEAD_LETTER
+        and argument.tag is not None
+    ]
+
+
+def _no_operator() -> Any:
+    raise AssertionError("stands for the result, and is never made")
+
+
+def _unpacker() -> Callable[[Iterator[Any]], Iterator[Any]]:
+    # Nested: sent by value, so that a worker needs pyarrow only.
+    def unpack(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for payload in batch.column(0):
+                with pa.ipc.open_stream(payload.as_buffer()) as stream:
+                    yield from stream
+
+    return unpack

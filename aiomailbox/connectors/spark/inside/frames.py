@@ -1,0 +1,189 @@
+"""From a pipeline's graph to a DataFrame: one ``mapInArrow`` a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any, Final
+
+from aiomailbox.connectors.spark.frame_checks import (
+    check_names,
+    checked_schema,
+    form_of,
+)
+from aiomailbox.connectors.spark.inside.levels import JobLevels
+from aiomailbox.connectors.spark.inside.source import StageInput
+from aiomailbox.connectors.spark.inside.stage import StagePart
+from aiomailbox.connectors.spark.inside.wire import WIRE_SCHEMA
+from aiomailbox.connectors.spark.jobs import is_connect
+from aiomailbox.connectors.spark.row_form import RowForm
+from aiomailbox.connectors.spark.types import check_path, special_columns
+from aiomailbox.graph import JobGraph, Transformation
+from aiomailbox.policies import RateLimit
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.peers.placement import Placement
+from aiomailbox.runtime.peers.shipping import Shipment, pack, pickled
+
+__all__ = [
+    "InputFrame",
+    "ShippedJob",
+    "chained_frames",
+    "default_parallelism",
+    "new_input",
+    "ship_job",
+]
+
+# Some peer that is not the parent: nothing of the job stays there.
+_WORKER: Final = 1
+_CONNECT_PARALLELISM_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputFrame:
+    """A DataFrame that a pipeline is applied to, and its place in the graph."""
+
+    df: Any
+    transformation: Transformation
+    is_sorted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedJob:
+    """A job as Spark's workers get it.
+
+    Attributes:
+        graph: The job.
+        levels: Its stages.
+        payload: The job in bytes.
+        limits: Its rate limits.
+    """
+
+    graph: JobGraph
+    levels: JobLevels
+    payload: bytes
+    limits: list[RateLimit]
+
+
+def new_input(
+    df: Any, name: str = "df", *, records: Any = "namedtuple", order_by: Any = None
+) -> InputFrame:
+    """Return a DataFrame as the beginning of a pipeline.
+
+    Args:
+        df: The DataFrame.
+        name: The parameter that it was given as.
+        records: What a record is; see `SparkSource`.
+        order_by: By what each partition is sorted: columns, or a list of them; None
+            for as it comes.
+
+    Raises:
+        InvalidArgumentError: If the DataFrame cannot be read.
+        UnsupportedColumnError: If a column cannot be carried; names it.
+    """
+    schema = checked_schema(df, name)
+    form = form_of(records)
+    check_path(schema, "arrow")
+    check_names(schema, form or RowForm())
+    if order_by is not None:
+        columns = order_by if isinstance(order_by, list | tuple) else [order_by]
+        df = df.sortWithinPartitions(*columns)
+    item = Transformation(name, StageInput(form, partial(special_columns, schema)))
+    return InputFrame(df, item, order_by is not None)
+
+
+def default_parallelism(df: Any) -> int:
+    """Return how many subtasks operators have that do not say: as many as Spark has cores.
+
+    Spark Connect does not tell; there it is what a shuffle has, and at most 8.
+    """
+    session = df.sparkSession
+    if is_connect(df):
+        shuffles = int(session.conf.get("spark.sql.shuffle.partitions"))
+        return max(1, min(shuffles, _CONNECT_PARALLELISM_MAX))
+    return max(1, int(session.sparkContext.defaultParallelism))
+
+
+def ship_job(
+    graph: JobGraph, config: JobConfig, seed: int, job_id: bytes
+) -> ShippedJob:
+    """Return a job for Spark's workers.
+
+    Raises:
+        NotShippableError: If an operator cannot be pickled; names it and what of it.
+    """
+    peers: dict[int, tuple[int, ...]] = {
+        vertex.id: (_WORKER,) * vertex.parallelism for vertex in graph.vertices
+    }
+    _, payload, limits = pack(
+        Shipment(graph, config, Placement(1, peers), seed, job_id, has_arrow=True)
+    )
+    return ShippedJob(graph, JobLevels(graph), payload, limits)
+
+
+def chained_frames(
+    job: ShippedJob, inputs: list[InputFrame], want: int | None, schema: Any
+) -> Any:
+    """Return the DataFrame of one output, or the rows of all of them.
+
+    Args:
+        job: The job.
+        inputs: What it reads.
+        want: The output; None for rows of all outputs, with their numbers.
+        schema: The output's schema; None for that of rows.
+    """
+    levels = job.levels
+    last = len(levels) - 1
+
+    def stage(level: int, vertex: int | None) -> tuple[Any, Any]:
+        is_last = level == last
+        part = StagePart(job.payload, job.limits, level, vertex, want)
+        final = WIRE_SCHEMA if schema is None else schema
+        return _stage_function(part), final if is_last else WIRE_SCHEMA
+
+    frames = []
+    for number, vertex in enumerate(levels.vertices[0]):
+        frame = next(
+            each.df for each in inputs if _is_head(each.transformation, vertex.head)
+        )
+        frames.append(frame.mapInArrow(*stage(0, number)))
+    df = reduce(lambda one, other: one.unionAll(other), frames)
+    for level in range(1, len(levels)):
+        df = _exchanged(df, levels.width(level)).mapInArrow(*stage(level, None))
+    return df
+
+
+def _is_head(item: Transformation, head: Any) -> bool:
+    return head.transformation is item
+
+
+def _exchanged(df: Any, width: int) -> Any:
+    """Bring each row to the partition that it names, in an order that repeats."""
+    from pyspark.sql import functions as sf
+
+    # Not repartition(): it would hash the number again.
+    moved = df.repartitionById(width, sf.col("part"))
+    return moved.sortWithinPartitions("wm", "producer", "seq")
+
+
+def _stage_function(part: StagePart) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    packed = pickled(part)
+
+    # Nested, and with nothing of ours in it, so that a worker without us can say so.
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        import pickle  # noqa: TID251 -- from the driver to its workers
+
+        try:
+            from aiomailbox.connectors.spark.inside.stage import run_stage
+
+            part = pickle.loads(packed)
+        except ImportError as error:
+            message = (
+                "this Spark worker cannot import what the pipeline needs: install "
+                "aiomailbox[spark] on the executors, or send it there first with "
+                f"aiomailbox.connectors.spark.ship_library(spark). ({error})"
+            )
+            raise RuntimeError(message) from error
+        yield from run_stage(part, batches)
+
+    return run

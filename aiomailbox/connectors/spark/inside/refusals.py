@@ -1,0 +1,63 @@
+"""What cannot run over Spark's shuffle, said before Spark starts a job."""
+
+from __future__ import annotations
+
+from aiomailbox.connectors.spark.inside.source import StageInput
+from aiomailbox.errors import UsageError
+from aiomailbox.graph import Transformation, reachable
+from aiomailbox.operators import Operator
+
+__all__ = ["check_applicable", "check_no_sinks"]
+
+
+def check_applicable(outputs: list[Transformation]) -> None:
+    """Check that each stage of a pipeline can run when the one before it has ended.
+
+    Raises:
+        UsageError: If an operator cannot; names it, and says why.
+    """
+    for item in reachable(outputs):
+        if isinstance(item.factory, StageInput):
+            continue
+        if item.source is not None:
+            _refuse(
+                item,
+                "is a source inside the pipeline: its records would come once in each "
+                "Spark task. Pass its data as a DataFrame: apply_to(left=df, right=other)",
+            )
+        _check_operator(item, item.factory())
+
+
+def check_no_sinks(sinks: list[Transformation]) -> None:
+    """Check that nothing ends inside the pipeline.
+
+    Raises:
+        UsageError: If something does; names it.
+    """
+    for sink in sinks:
+        _refuse(
+            sink,
+            "is a sink inside the pipeline: a task that Spark repeats would write again. "
+            "Return the stream, and write the DataFrame",
+        )
+
+
+def _check_operator(item: Transformation, operator: Operator) -> None:
+    if operator.live_clock_need:
+        _refuse(
+            item,
+            f"has {operator.live_clock_need}, and over Spark's shuffle there is no live "
+            "clock: a stage runs when the one before it has ended. Use event time, or "
+            "run the pipeline embedded",
+        )
+    if getattr(operator, "next_selection", None) is not None:
+        _refuse(
+            item,
+            "chooses the input that it reads next: over Spark's shuffle the inputs come "
+            "in one order. Leave next_selection() out, or run the pipeline embedded",
+        )
+
+
+def _refuse(item: Transformation, problem: str) -> None:
+    uid = "" if item.uid is None else f" (uid {item.uid!r})"
+    raise UsageError(f"operator {item.name!r}{uid} {problem}.")

@@ -1,0 +1,173 @@
+"""What leaves a pipeline inside Spark: results, side outputs, dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from aiomailbox.availability import Availability
+from aiomailbox.clock import Clock
+from aiomailbox.columnar import ArrowRun, BatchMaker
+from aiomailbox.connectors.immediate_writer import ImmediateWriter
+from aiomailbox.operators import (
+    Committer,
+    CommitterContext,
+    DeadLetter,
+    Pending,
+    RuntimeContext,
+    SinkWriter,
+)
+from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
+
+__all__ = ["DEAD_LETTER_COLUMNS", "RESULTS", "ResultSink", "StageResults"]
+
+# Under this name a task's context gives where results go.
+RESULTS: Final = "spark results"
+
+# How long results that are few may wait for others.
+_WAIT_S: Final = 0.1
+
+DEAD_LETTER_COLUMNS: Final = pa.schema(
+    [
+        ("record", pa.string()),
+        ("timestamp_ms", pa.int64()),
+        ("operator", pa.string()),
+        ("uid", pa.string()),
+        ("attempts", pa.int32()),
+        ("error_type", pa.string()),
+        ("error", pa.string()),
+        ("traceback", pa.string()),
+    ]
+)
+
+
+class StageResults(Protocol):
+    """Where the results of a stage go.
+
+    Attributes:
+        room: Available while there is room.
+        is_starved: Whether whoever takes them has nothing to take.
+    """
+
+    room: Availability
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether whoever takes them has nothing to take."""
+        ...
+
+    def offer_result(self, output: int, batch: pa.RecordBatch) -> None:
+        """Take results of an output."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSink:
+    """The end of one output.
+
+    Attributes:
+        output: The output's number.
+        columns: Its schema.
+        dead_letters: Whether its records are `DeadLetter`s, which get columns of ours.
+    """
+
+    output: int
+    columns: pa.Schema
+    dead_letters: bool = False
+
+    def create_writer(self, context: RuntimeContext) -> SinkWriter:
+        """Create the writer of one task."""
+        results: Any = context.handover(RESULTS)
+        convert = _plain_letter if self.dead_letters else None
+        return _ResultWriter(self, results, context.clock, convert)
+
+    def create_committer(self, context: CommitterContext) -> Committer | None:
+        """Nothing to commit: Spark keeps the rows of tasks that succeeded."""
+        return None
+
+
+class _ResultWriter(ImmediateWriter):
+    """Makes batches of results: of many, unless somebody waits for few.
+
+    Attributes:
+        accepts: Available while there is room.
+    """
+
+    def __init__(
+        self,
+        sink: ResultSink,
+        results: StageResults,
+        clock: Clock,
+        convert: Callable[[Any], Any] | None,
+    ) -> None:
+        self.accepts = results.room
+        self._output = sink.output
+        self._results = results
+        self._clock = clock
+        self._convert = convert
+        self._maker = BatchMaker(sink.columns)
+        self._values: list[Any] = []
+        self._flushed_s = clock.monotonic()
+
+    def write_run(self, run: Run) -> Pending:
+        """Write results; where they are few, later ones with them."""
+        if isinstance(run, ArrowRun):
+            self._flush()
+            self._offer(run)
+            return None
+        values = run.values
+        convert = self._convert
+        if convert is not None:
+            values = [convert(value) for value in values]
+        self._values += values
+        if len(self._values) >= RUN_LENGTH_MAX or self._is_awaited():
+            self._flush()
+        return None
+
+    def flush(self, *, end_of_input: bool) -> Pending:
+        """Write what waits."""
+        self._flush()
+        return None
+
+    def _is_awaited(self) -> bool:
+        return (
+            self._results.is_starved
+            and self._clock.monotonic() - self._flushed_s >= _WAIT_S
+        )
+
+    def _flush(self) -> None:
+        if self._values:
+            values, self._values = self._values, []
+            self._offer(ListRun(values))
+
+    def _offer(self, run: Run) -> None:
+        for batch in self._maker.batches(run):
+            self._results.offer_result(self._output, batch)
+        self._flushed_s = self._clock.monotonic()
+
+
+def _plain_letter(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "record": _as_text(letter.record),
+        "timestamp_ms": letter.timestamp,
+        "operator": letter.operator,
+        "uid": letter.uid,
+        "attempts": letter.attempts,
+        "error_type": letter.error_type,
+        "error": letter.error,
+        "traceback": letter.traceback,
+    }
+
+
+def _as_text(record: Any) -> str:
+    """Return a record as JSON, where it has such a form, else as Python shows it."""
+    if hasattr(record, "_asdict"):
+        record = record._asdict()
+    try:
+        return msgspec.json.encode(record).decode()
+    except (TypeError, ValueError):
+        return repr(record)

@@ -1,0 +1,441 @@
+"""One task of a pipeline inside a Spark worker.
+
+Theory of operation: Spark calls `run_stage` in the worker's main thread and asks it for
+one batch after the other. The event loop has a thread of its own, so that calls in
+flight and timers go on while nobody asks; a third thread reads what Spark gives. Both
+ways are bounded. Everything is made for one Spark task and ends with it: workers are
+used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import anyio
+import msgspec
+import pyarrow as pa
+
+from aiomailbox.availability import Availability
+from aiomailbox.clock import SystemClock
+from aiomailbox.connectors.pump import Pump
+from aiomailbox.connectors.spark.inside.levels import JobLevels, Place
+from aiomailbox.connectors.spark.inside.outlet import Outlet
+from aiomailbox.connectors.spark.inside.receiving import ChannelKey, Demultiplexer
+from aiomailbox.connectors.spark.inside.results import RESULTS
+from aiomailbox.connectors.spark.inside.sending import RowWriter, ShuffleOutput
+from aiomailbox.connectors.spark.inside.wire import RowKind, WireRow, rows_of_batch
+from aiomailbox.errors import CorruptStreamError, IllegalStateError
+from aiomailbox.exchange import (
+    InputChannel,
+    InputGate,
+    OutputPartition,
+    PartitionRegistry,
+)
+from aiomailbox.graph import Edge
+from aiomailbox.ids import PartitionId, TaskId
+from aiomailbox.memory import LocalBufferPool, NetworkBufferPool
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.policies import RateLimit
+from aiomailbox.records import ElementCodec
+from aiomailbox.runtime.attempt_plan import AttemptPlan
+from aiomailbox.runtime.builder import ChannelFactory, TaskBuilder
+from aiomailbox.runtime.exchange_plan import total_segments
+from aiomailbox.runtime.limiter import LimiterService
+from aiomailbox.runtime.local_tasks import LocalTasks
+from aiomailbox.runtime.peers.network import edge_codecs
+from aiomailbox.runtime.peers.shipping import unpack
+from aiomailbox.runtime.services import JobServices
+from aiomailbox.scratch import ScratchDirectories
+
+__all__ = ["StagePart", "run_stage"]
+
+# Batches that Spark gave and the pipeline has not yet taken.
+_READ_AHEAD: Final = 2
+# How long the loop may take to end once it was told to.
+_END_S: Final = 60.0
+_NO_CLOCK: Final = (
+    "inside Spark's shuffle a stage runs when the one before it has ended: there is no "
+    "live clock for timers in processing time. Use event time, or run the pipeline "
+    "embedded."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """What the tasks of one stage, or of one source of the first, are told.
+
+    Attributes:
+        payload: The job, as `pack` made it.
+        limits: Its rate limits.
+        level: The stage.
+        vertex: Of the first stage, the source's place in it; else None.
+        want: The one output whose batches leave the last stage; None for rows of all.
+    """
+
+    payload: bytes
+    limits: list[RateLimit]
+    level: int
+    vertex: int | None
+    want: int | None
+
+
+def run_stage(
+    part: StagePart, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Run one task; blocks. Called by Spark, once for each partition.
+
+    Args:
+        part: What to run.
+        batches: What Spark gives.
+
+    Yields:
+        What Spark takes.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "called outside a Spark task"
+    loop = asyncio.new_event_loop()
+    outlet = Outlet(loop)
+    task = _StageTask(part, context.partitionId(), context.attemptNumber(), outlet)
+    thread = threading.Thread(
+        target=_run_loop,
+        args=(loop, task, batches),
+        name="aiomailbox-stage",
+        daemon=True,
+    )
+    thread.start()
+    try:
+        while (batch := outlet.take()) is not None:
+            yield batch
+    finally:
+        # Spark may have enough: whatever is still under way is cancelled and closed.
+        outlet.abandon()
+        task.cancel(loop)
+        thread.join(_END_S)
+
+
+def _run_loop(
+    loop: asyncio.AbstractEventLoop, task: _StageTask, batches: Iterator[Any]
+) -> None:
+    error: BaseException | None = None
+    try:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(task.run(batches))
+    except BaseException as caught:  # noqa: BLE001 -- raised in Spark's thread
+        error = caught
+    task.outlet.end(error)
+
+
+class _Feed:
+    """Batches from Spark, on the loop."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], name: str) -> None:
+        self.availability = Availability()
+        self._pump: Pump[pa.RecordBatch] = Pump(
+            lambda: iter(batches),
+            lambda: True,
+            _as_it_is,
+            self.availability.set_available,
+            depth=_READ_AHEAD,
+            name=name,
+        )
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end was taken."""
+        return self._pump.ended
+
+    def start(self) -> None:
+        self._pump.start()
+
+    def take(self) -> pa.RecordBatch | None:
+        """Return the next batch, or None."""
+        return self._pump.take()
+
+    async def wait(self) -> pa.RecordBatch | None:
+        """Return the next batch; None at the end."""
+        while (batch := self.take()) is None and not self.ended:
+            self.availability.reset()
+            await self.availability.wait()
+        return batch
+
+    def abandon(self) -> None:
+        """Read no more."""
+        self._pump.abandon()
+
+
+class _StageTask:
+    """The one task of a stage's partition, on its loop.
+
+    It is the `Wiring` of the task, and where its results go.
+    """
+
+    def __init__(
+        self, part: StagePart, partition: int, attempt: int, outlet: Outlet
+    ) -> None:
+        self.outlet = outlet
+        self.room = outlet.room
+        self._part = part
+        self._partition = partition
+        self._attempt = attempt
+        self._tasks: LocalTasks | None = None
+        self._is_cancelled = False
+        self._errors: list[BaseException] = []
+        self._main: asyncio.Task[Any] | None = None
+        self._changed = Availability()
+        shipment = unpack(part.payload, part.limits)
+        self._shipment = shipment
+        self._levels = JobLevels(shipment.graph)
+        is_last = part.level == len(self._levels) - 1
+        self._gives_batches = is_last and part.want is not None
+        self._place = self._find_place()
+        self._codecs: dict[int, ElementCodec] = {
+            self._levels.targets[identity].number: codec
+            for identity, codec in edge_codecs(shipment).items()
+        }
+        producer = (self._place.vertex.id << 32) + partition
+        self._writer = RowWriter(outlet, self._levels, part.level, producer)
+        self._united: list[list[Edge]] = []
+        self._keys: list[ChannelKey] = []
+        self._input: Demultiplexer | None = None
+        self._drained = Availability(available=True)
+        self._metrics = MetricGroup(shipment.graph.name)
+
+    async def run(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Run the task to its end."""
+        self._main = asyncio.current_task()
+        feed = _Feed(batches, f"aiomailbox-input-{self._partition}")
+        feed.start()
+        scratch = ScratchDirectories()
+        try:
+            async with anyio.create_task_group() as group:
+                if self._part.level == 0:
+                    head = self._place.vertex.head.transformation
+                    head.factory.attach(feed)  # type: ignore[attr-defined]
+                else:
+                    await self._begin_input(feed, group)
+                self._start(group, scratch)
+                await self._until_over()
+                group.cancel_scope.cancel()
+        finally:
+            feed.abandon()
+            scratch.remove()
+        if self._errors:
+            raise self._errors[0]
+        if not self._is_cancelled:
+            if self._part.want is None:
+                self._write_metrics()
+            self._writer.flush()
+
+    def cancel(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the task; from another thread, also when it has ended."""
+        try:
+            loop.call_soon_threadsafe(self._cancel)
+        except RuntimeError:
+            # The loop is closed: it has ended.
+            return
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether whoever takes the results has nothing to take."""
+        return self.outlet.is_empty
+
+    def offer_result(self, output: int, batch: pa.RecordBatch) -> None:
+        """Take results of an output."""
+        if self._gives_batches:
+            self.outlet.offer(batch)
+            return
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        self._writer.write_result(output, RowKind.RESULT, sink.getvalue())
+
+    def on_task_ended(self, error: BaseException | None, task: str) -> None:
+        """Hear that the task ended."""
+        if error is not None:
+            self._errors.append(error)
+        self._changed.set_available()
+
+    def on_cancelled(self) -> None:
+        """Hear that the task ended itself."""
+        self._is_cancelled = True
+
+    def is_here(self, task: TaskId) -> bool:
+        """Say whether a task is built here: one is."""
+        vertex, subtask_index = self._place
+        return task.vertex == vertex.id and task.subtask_index == subtask_index
+
+    def new_partition(
+        self,
+        edge: Edge,
+        partition_id: PartitionId,
+        pool: LocalBufferPool,
+        count: int,
+        remote_channels: list[int],
+    ) -> OutputPartition:
+        """Return an output towards the shuffle."""
+        target = self._levels.targets[id(edge)]
+        subtasks = target.subtasks[self._place.subtask_index]
+        codec = self._codecs[target.number]
+        return ShuffleOutput(partition_id, pool, target, subtasks, self._writer, codec)
+
+    def open_gate(self, owner: str, remote_channels: int) -> ChannelFactory:
+        """Note which edges a gate has; its channels are those that Spark brings."""
+        edges: list[Edge] = []
+        self._united.append(edges)
+
+        def note(edge: Edge, partition_id: PartitionId, index: int) -> InputChannel:
+            if edge not in edges:
+                edges.append(edge)
+            return InputChannel()
+
+        return note
+
+    def new_gate(self, channels: list[InputChannel], name: str) -> InputGate:
+        """Return a gate with a channel for each producer that has sent a beginning."""
+        numbers = [self._levels.targets[id(edge)].number for edge in self._united[-1]]
+        keys = [key for key in self._keys if key.edge in numbers]
+        assert self._input is not None, "only later stages have gates"
+        return InputGate(self._input.channels(keys), name=name)
+
+    def _find_place(self) -> Place:
+        part, levels = self._part, self._levels
+        if part.vertex is None:
+            return levels.place(part.level, self._partition)
+        vertex = levels.vertices[0][part.vertex]
+        # Spark may have more partitions than the source has subtasks in name.
+        return Place(vertex, self._partition % vertex.parallelism)
+
+    async def _begin_input(self, feed: _Feed, group: anyio.abc.TaskGroup) -> None:
+        """Read who produces, which comes first, and leave the rest for later."""
+        self._input = Demultiplexer(
+            self._codecs.__getitem__, self._forward, self._drained.set_available
+        )
+        vertex = self._place.vertex
+        mine = {
+            self._levels.targets[id(edge)].number
+            for united in vertex.in_edges
+            for edge in united
+        }
+        rest: list[WireRow] = []
+        while not rest and (batch := await feed.wait()) is not None:
+            for row in rows_of_batch(batch):
+                self._check(row)
+                if row.kind != RowKind.BEGIN:
+                    rest.append(row)
+                elif row.edge in mine:
+                    self._keys.append(ChannelKey(row.edge, row.producer))
+                else:
+                    self._forward(row)
+        group.start_soon(self._read_input, feed, rest)
+
+    async def _read_input(self, feed: _Feed, rows: list[WireRow]) -> None:
+        """Give rows to the task, a batch at a time."""
+        demultiplexer = self._input
+        assert demultiplexer is not None, "only later stages have rows"
+        try:
+            while True:
+                self._drained.reset()
+                demultiplexer.take(rows)
+                await self._drained.wait()
+                while not self.outlet.room.available:
+                    await self.outlet.room.wait()
+                batch = await feed.wait()
+                if batch is None:
+                    break
+                rows = [*rows_of_batch(batch)]
+            demultiplexer.end()
+        except Exception as error:  # noqa: BLE001 -- the task trips over it
+            demultiplexer.fail(error)
+
+    def _forward(self, row: WireRow) -> None:
+        """Pass on what is for a later stage, or for whoever takes the results."""
+        if self._gives_batches:
+            with pa.ipc.open_stream(row.payload) as stream:
+                for batch in stream:
+                    self.outlet.offer(batch)
+        else:
+            self._writer.forward(row)
+
+    def _check(self, row: WireRow) -> None:
+        if row.part != self._partition:
+            raise CorruptStreamError(
+                f"Spark brought a row for partition {row.part} to partition "
+                f"{self._partition}: the plan between two stages was changed"
+            )
+
+    def _start(self, group: anyio.abc.TaskGroup, scratch: ScratchDirectories) -> None:
+        if self._is_cancelled:
+            return
+        shipment = self._shipment
+        backend = shipment.config.state_backend.placed(scratch.below)
+        builder = TaskBuilder(
+            shipment.graph,
+            replace(shipment.config, state_backend=backend),
+            self._services(),
+            AttemptPlan(self._attempt),
+            request_split=_nobody_asks,
+            wiring=self,
+        )
+        self._tasks = LocalTasks(builder.build(), self)
+        self._tasks.start(group)
+
+    async def _until_over(self) -> None:
+        tasks = self._tasks
+        while tasks is not None and not tasks.is_over:
+            await self._changed.wait()
+            self._changed.reset()
+
+    def _write_metrics(self) -> None:
+        """Tell what the task has counted, with the results."""
+        counted = {
+            f"{operator.name}.{name}": value
+            for task in self._metrics.children
+            for operator in task.children
+            for name, value in operator.snapshot().items()
+        }
+        vertex = self._place.vertex
+        told = {f"{vertex.name} ({self._partition + 1})": counted}
+        self._writer.write_result(0, RowKind.METRICS, msgspec.json.encode(told))
+
+    def _services(self) -> JobServices:
+        # Its import takes longer than that of everything else, where rich is installed.
+        import structlog
+
+        shipment, clock = self._shipment, SystemClock()
+        name = shipment.graph.name
+        return JobServices(
+            execution_id=shipment.job_id.hex(),
+            clock=clock,
+            # The same in each attempt, another one in each partition.
+            seed=shipment.seed + self._partition,
+            log=structlog.get_logger("aiomailbox").bind(job=name),
+            metrics=self._metrics,
+            pool=NetworkBufferPool(total_segments(shipment.graph, shipment.config)),
+            registry=PartitionRegistry(),
+            limiters=LimiterService(clock),
+            handovers={RESULTS: self},  # type: ignore[dict-item]
+            no_processing_time=_NO_CLOCK,
+        )
+
+    def _cancel(self) -> None:
+        if self._tasks is None:
+            self._is_cancelled = True
+            if self._main is not None:
+                self._main.cancel()
+        else:
+            self._tasks.cancel()
+
+
+def _as_it_is(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else IllegalStateError(repr(error))
+
+
+def _nobody_asks(vertex: int, subtask_index: int) -> None:
+    raise IllegalStateError("inside Spark there are no splits to ask for")

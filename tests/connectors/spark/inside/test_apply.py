@@ -1,0 +1,380 @@
+"""Pipelines inside Spark's workers give what they give embedded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    NotShippableError,
+    SparkJobError,
+    UsageError,
+    WrongTypeError,
+)
+
+pytestmark = pytest.mark.spark
+
+FAILED = am.OutputTag("failed")
+LATE = am.OutputTag("late")
+
+
+class Doubled(NamedTuple):
+    """What some pipelines return, so that they need no schema."""
+
+    id: int
+    twice: int
+
+
+@am.pipeline
+def doubled(rows: Any) -> Any:
+    """Stateless."""
+    return rows.map(lambda row: Doubled(row.id, 2 * row.id)).filter(
+        lambda row: row.id % 3 != 0
+    )
+
+
+@am.pipeline
+def enriched(rows: Any) -> Any:
+    """Asynchronous calls."""
+
+    async def look_up(row: Any) -> Doubled:
+        await asyncio.sleep(0.001)
+        return Doubled(row.id, 2 * row.id)
+
+    return rows.map_async(look_up, concurrency=64)
+
+
+@am.pipeline
+def summed(rows: Any) -> Any:
+    """A running sum per key: the last of each key is what all orders agree on."""
+    return (
+        rows.map(lambda row: (row.id % 7, row.id))
+        .key_by(lambda pair: pair[0])
+        .reduce(lambda one, other: (one[0], one[1] + other[1]))
+        .map(lambda pair: Doubled(pair[0], pair[1]))
+    )
+
+
+def by_id() -> Any:
+    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.seconds(1))
+    return strategy.with_timestamp_assigner(lambda row: row.id * 10)
+
+
+@am.pipeline
+def windowed(rows: Any) -> Any:
+    """Event-time windows."""
+    return (
+        rows.assign_timestamps_and_watermarks(by_id())
+        .key_by(lambda row: row.id % 7)
+        .window(am.TumblingEventTimeWindows.of(am.seconds(2)))
+        .reduce(lambda one, other: one if one.id > other.id else other)
+        .map(lambda row: Doubled(row.id, row.id))
+    )
+
+
+@am.pipeline
+def joined(left: Any, right: Any) -> Any:
+    """An interval join of two DataFrames."""
+    left = left.assign_timestamps_and_watermarks(by_id()).key_by(lambda row: row.id % 5)
+    right = right.assign_timestamps_and_watermarks(by_id())
+    return (
+        left.interval_join(right.key_by(lambda row: row.id % 5))
+        .between(am.millis(-20), am.millis(60))
+        .process(lambda one, other: Doubled(one.id, other.id))
+    )
+
+
+def embedded(pipeline: Any, **frames: Any) -> Counter[Any]:
+    """Run a pipeline on one loop over the rows of DataFrames."""
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    streams = {
+        name: env.from_collection(frame.collect()) for name, frame in frames.items()
+    }
+    return Counter(am.run(pipeline(*streams.values()).collect()))
+
+
+def rows_of(frame: Any) -> Counter[Any]:
+    return Counter(Doubled(*row) for row in frame.collect())
+
+
+@pytest.mark.parametrize("pipeline", [doubled, enriched, windowed])
+def test_a_pipeline_inside_spark_gives_what_it_gives_embedded(
+    spark: Any, pipeline: Any
+) -> None:
+    df = spark.range(0, 3000, numPartitions=3)
+    applied = pipeline.apply_to(df, schema=Doubled, order_by="id")
+    assert rows_of(applied.result) == embedded(pipeline, df=df)
+
+
+def test_a_keyed_reduce_ends_with_what_it_ends_with_embedded(spark: Any) -> None:
+    df = spark.range(0, 3000, numPartitions=3)
+    found = rows_of(summed.apply_to(df, schema=Doubled).result)
+    expected = embedded(summed, df=df)
+    assert sum(found.values()) == sum(expected.values()) == 3000
+
+    def last(counts: Counter[Any]) -> dict[int, int]:
+        return {key: max(c.twice for c in counts if c.id == key) for key in range(7)}
+
+    assert last(found) == last(expected)
+
+
+def test_two_dataframes_are_joined_as_two_streams_are(spark: Any) -> None:
+    left = spark.range(0, 1000, numPartitions=2)
+    right = spark.range(0, 1000, 3, numPartitions=3)
+    applied = joined.apply_to(left=left, right=right, schema=Doubled, order_by="id")
+    assert rows_of(applied.result) == embedded(joined, left=left, right=right)
+
+
+def test_partitions_without_rows_and_a_dataframe_without_any_give_nothing(
+    spark: Any,
+) -> None:
+    sparse = spark.range(0, 3, numPartitions=3).repartition(8, "id")
+    assert sum(rows_of(windowed.apply_to(sparse, schema=Doubled).result).values()) == 3
+    for nothing in (
+        sparse.where("id > 100"),
+        spark.createDataFrame([], "id long"),
+    ):
+        assert windowed.apply_to(nothing, schema=Doubled).result.collect() == []
+        assert doubled.apply_to(nothing, schema=Doubled).result.collect() == []
+
+
+def test_a_join_with_a_dataframe_without_partitions_gives_nothing(spark: Any) -> None:
+    left = spark.range(0, 100, numPartitions=2)
+    right = spark.createDataFrame(spark.sparkContext.emptyRDD(), "id long")
+    applied = joined.apply_to(left=left, right=right, schema=Doubled)
+    assert applied.result.collect() == []
+
+
+def test_a_limit_ends_the_pipeline_early(spark: Any, tmp_path: Path) -> None:
+    """Spark's workers learn that nobody reads when they write the next 64 KiB."""
+    calls = str(tmp_path)
+
+    @am.pipeline
+    def slow(rows: Any) -> Any:
+        class Service:
+            async def __call__(self, row: Any) -> dict[str, Any]:
+                await asyncio.sleep(0.01)
+                Path(calls, str(row.id)).touch()
+                return {"text": 20_000 * "x"}
+
+            def close(self) -> None:
+                Path(calls, "closed").touch()
+
+        return rows.map_async(Service(), concurrency=4)
+
+    df = spark.range(0, 100_000, numPartitions=1)
+    applied = slow.apply_to(df, schema="text string")
+    assert len(applied.result.limit(3).collect()) == 3
+    for _ in range(600):
+        if Path(calls, "closed").exists():
+            break
+        threading.Event().wait(0.1)
+    assert Path(calls, "closed").exists()
+    assert len(os.listdir(calls)) < 50_000
+
+
+def test_workers_are_used_again(spark: Any) -> None:
+    @am.pipeline
+    def workers(rows: Any) -> Any:
+        return rows.map(lambda row: Doubled(row.id, os.getpid()))
+
+    df = spark.range(0, 4, numPartitions=2)
+    seen = [
+        {row.twice for row in workers.apply_to(df, schema=Doubled).result.collect()}
+        for _ in range(3)
+    ]
+    assert seen[1] & seen[2]
+
+
+def test_calls_in_flight_go_on_while_spark_is_busy(spark: Any) -> None:
+    """Spark takes a batch, and 50 ms later the next one; calls take 100 ms each."""
+
+    @am.pipeline
+    def calls(rows: Any) -> Any:
+        async def call(row: Any) -> Doubled:
+            begun = asyncio.get_running_loop().time()
+            await asyncio.sleep(0.1)
+            late_s = asyncio.get_running_loop().time() - begun - 0.1
+            return Doubled(row.id, int(late_s * 1000))
+
+        return rows.map_async(call, concurrency=50)
+
+    def dawdle(batches: Any) -> Any:
+        import time
+
+        for batch in batches:
+            time.sleep(0.2)
+            yield batch
+
+    df = spark.range(0, 400, numPartitions=1)
+    result = calls.apply_to(df, schema=Doubled).result
+    found = result.mapInArrow(dawdle, result.schema).collect()
+    assert len(found) == 400
+    assert sorted(row.twice for row in found)[200] < 100
+
+
+def test_an_error_names_operator_line_and_record(spark: Any) -> None:
+    @am.pipeline
+    def failing(rows: Any) -> Any:
+        def divide(row: Any) -> Doubled:
+            return Doubled(row.id, 1 // (row.id - 77))
+
+        return rows.map(divide).uid("division")
+
+    df = spark.range(0, 100, numPartitions=2)
+    applied = failing.apply_to(df, schema=Doubled)
+    for run in (applied.result.collect, lambda: applied.materialize("/tmp/never")):
+        with pytest.raises(Exception) as failure:
+            run()
+        text = str(failure.value)
+        assert "'map' (uid 'division')" in text
+        assert re.search(r"test_apply\.py:\d+", text)
+        assert "id=77" in text
+    assert isinstance(failure.value, SparkJobError)
+
+
+def test_outputs_are_dataframes_and_a_materialized_pipeline_has_run_once(
+    spark: Any, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    calls.mkdir()
+    kept = str(calls)
+
+    @am.pipeline
+    def three_ways(rows: Any) -> Any:
+        def check(row: Any) -> Any:
+            Path(kept, f"{row.id}-{os.urandom(4).hex()}").touch()
+            if row.id % 10 == 0:
+                raise ValueError(f"no {row.id}")
+            return row
+
+        return (
+            rows.map(check, on_error=am.dead_letter(FAILED))
+            .uid("check")
+            .assign_timestamps_and_watermarks(by_id())
+            .key_by(lambda row: 0)
+            .process(Sides())
+        )
+
+    df = spark.range(0, 50, numPartitions=2)
+    applied = three_ways.apply_to(df, schema=Doubled, order_by="id")
+    assert applied.side(LATE, schema="id long, twice long").columns == ["id", "twice"]
+    assert list(calls.iterdir()) == []
+    kept_outputs = applied.materialize(tmp_path / "out")
+    assert len(list(calls.iterdir())) == 50
+    results = rows_of(kept_outputs.result)
+    letters = kept_outputs.dead_letters.collect()
+    sides = rows_of(kept_outputs.side(LATE))
+    assert len(list(calls.iterdir())) == 50
+    assert sorted(row.id for row in results) == [n for n in range(50) if n % 10]
+    assert {row.twice for row in sides} == {-1}
+    assert sorted(row.id for row in sides) == [n for n in range(50) if n % 10 == 5]
+    assert sorted(letter.record for letter in letters)[:2] == ['{"id":0}', '{"id":10}']
+    assert {letter.uid for letter in letters} == {"check"}
+    assert {letter.error_type for letter in letters} == {"ValueError"}
+    assert rows_of(applied.side(LATE)) == sides
+    counted = kept_outputs.metrics()
+    first = [task for name, task in counted.items() if name.startswith("df -> map")]
+    assert len(first) == 2
+    assert sum(task["df.records_out"] for task in first) == 50
+
+
+class Sides(am.KeyedProcessFunction):
+    """Returns each row, and some to a side output too."""
+
+    def process_element(self, row: Any, context: Any, out: Any) -> None:
+        if row.id % 10 == 5:
+            context.output(LATE, Doubled(row.id, -1))
+        out.collect(Doubled(row.id, row.id))
+
+
+def test_what_cannot_run_over_a_shuffle_is_refused_before_a_job(spark: Any) -> None:
+    df = spark.range(0, 10)
+    before = spark.sparkContext.statusTracker().getJobIdsForGroup(None)
+
+    def processing_time(rows: Any) -> Any:
+        assigner = am.TumblingProcessingTimeWindows.of(am.seconds(1))
+        windows = rows.key_by("id").window(assigner)
+        return windows.reduce(lambda one, other: one)
+
+    def idle(rows: Any) -> Any:
+        return rows.assign_timestamps_and_watermarks(by_id().with_idleness(1.0))
+
+    def sink(rows: Any) -> Any:
+        rows.sink_to(print)
+        return rows
+
+    def source(rows: Any) -> Any:
+        env = am.StreamExecutionEnvironment()
+        return rows.union(env.from_collection([1]))
+
+    def unshippable(rows: Any) -> Any:
+        return rows.map(lambda row: spark.range(row.id))
+
+    for build, kind, words in (
+        (processing_time, UsageError, "no live clock"),
+        (idle, UsageError, "no live clock"),
+        (sink, UsageError, "sink inside the pipeline"),
+        (source, UsageError, "environment"),
+        (unshippable, NotShippableError, "'map'"),
+    ):
+        with pytest.raises(kind, match=words):
+            am.pipeline(build).apply_to(df, schema="id long")
+    with pytest.raises(InvalidArgumentError, match="nothing says which columns"):
+        am.pipeline(lambda rows: rows.map(lambda row: row)).apply_to(df)
+    with pytest.raises(WrongTypeError, match="not a Spark DataFrame"):
+        doubled.apply_to([1, 2], schema="id long")
+    with pytest.raises(InvalidArgumentError, match="streaming"):
+        stream = spark.readStream.format("rate").load()
+        doubled.apply_to(stream, schema="id long")
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == before
+
+
+def test_a_timer_that_needs_a_live_clock_fails_with_the_reason(spark: Any) -> None:
+    class Waiting(am.KeyedProcessFunction):
+        def process_element(self, row: Any, context: Any, out: Any) -> None:
+            context.timer_service.register_processing_time_timer(
+                datetime.fromisoformat("2100-01-01T00:00:00+00:00")
+            )
+
+        def on_timer(self, timestamp: Any, context: Any, out: Any) -> None:
+            raise AssertionError("nothing fires")
+
+    @am.pipeline
+    def waiting(rows: Any) -> Any:
+        return rows.key_by("id").process(Waiting())
+
+    df = spark.range(0, 10)
+    with pytest.raises(Exception, match="no live clock"):
+        waiting.apply_to(df, schema="id long").result.collect()
+
+
+def test_explain_says_what_runs_where_and_what_is_not_certain(spark: Any) -> None:
+    df = spark.range(0, 10)
+    text = windowed.apply_to(df, schema=Doubled).explain()
+    assert "stage 2: 2 partitions" in text
+    assert "no order within a partition" in text
+    assert (
+        "no order" not in windowed.apply_to(df, schema=Doubled, order_by="id").explain()
+    )
+    assert "calls again" in enriched.apply_to(df, schema=Doubled).explain()
+
+
+def test_an_output_has_the_schema_of_its_declared_class(spark: Any) -> None:
+    @am.pipeline
+    def declared(rows: Any) -> Any:
+        return rows.map(lambda row: Doubled(row.id, 0), output_type=Doubled)
+
+    applied = declared.apply_to(spark.range(3))
+    assert applied.result.dtypes == [("id", "bigint"), ("twice", "bigint")]
+    assert applied.result.count() == 3
