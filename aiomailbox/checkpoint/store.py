@@ -101,7 +101,7 @@ class CheckpointStore:
         try:
             storage.sweep(self._below)
             found, self._complete = self._scan()
-            self._job = self._read_job()
+            self._job = self._read_job(found)
             self._newest = max(self._job.completed, *found, 0)
             for checkpoint_id in sorted(found - self._complete):
                 self.discard(checkpoint_id)
@@ -278,19 +278,22 @@ class CheckpointStore:
     def _directory(self, checkpoint_id: int) -> str:
         return f"{self._below}/{checkpoint_directory(checkpoint_id)}"
 
-    def _read_job(self) -> _Job:
+    def _read_job(self, found: set[int]) -> _Job:
         name = f"{self._below}/{_JOB_FILE}"
         try:
             data = b"".join(checked_frames(name, _JOB_KIND, self._storage.read(name)))
             return msgspec.msgpack.decode(data, type=_Job)
         except FileNotFoundError as error:
-            if not self._complete:
+            if not found:
                 return _Job()
             problem = str(error)
         except (DamagedFileError, msgspec.MsgspecError) as error:
             problem = str(error)
         self._log.warning("the number of the last attempt is lost", problem=problem)
-        return _Job(epoch=_LOST_EPOCHS + self._newest_epoch())
+        epoch = _LOST_EPOCHS + self._newest_epoch()
+        # One of them may have been complete: without any, the job does not begin anew.
+        self._write_job(_Job(epoch, max(found, default=0)))
+        return self._job
 
     def _newest_epoch(self) -> int:
         newest = 0
