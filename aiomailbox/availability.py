@@ -38,7 +38,7 @@ class Availability:
     __slots__ = ("_callbacks", "available")
 
     def __init__(self, *, available: bool = False) -> None:
-        self.available = available
+        self.available: bool = available
         self._callbacks: list[Callable[[], None]] = []
 
     def set_available(self) -> None:

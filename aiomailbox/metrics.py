@@ -19,7 +19,7 @@ class Counter:
     __slots__ = ("value",)
 
     def __init__(self) -> None:
-        self.value = 0
+        self.value: int = 0
 
     def add(self, count: int = 1) -> None:
         """Count ``count`` more."""
@@ -43,7 +43,7 @@ class Histogram:
 
     def __init__(self) -> None:
         self._window: deque[float] = deque(maxlen=self.WINDOW)
-        self.count = 0
+        self.count: int = 0
         self.maximum: float | None = None
 
     def observe(self, value: float) -> None:

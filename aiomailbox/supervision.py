@@ -101,8 +101,8 @@ class SupervisedTask:
     ) -> None:
         self.task: asyncio.Task[None] | None = None
         self.error: BaseException | None = None
-        self.is_late = False
-        self.is_given_up = False
+        self.is_late: bool = False
+        self.is_given_up: bool = False
         self.name = name
         self._work = work
         self._timeout_s = timeout_s
@@ -221,7 +221,7 @@ class Closing:
         self, steps: Iterator[Step], errors: list[BaseException] | None = None
     ) -> None:
         self.errors: list[BaseException] = [] if errors is None else errors
-        self.is_interrupted = False
+        self.is_interrupted: bool = False
         self._steps = steps
         self._runner: SupervisedTask | None = None
 

@@ -120,6 +120,8 @@ from aiomailbox.windowing import (
 )
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from typing_extensions import TypeIs
 
 T = TypeVar("T")
@@ -193,6 +195,11 @@ class DataStream(Generic[T]):
     @overload
     def filter(
         self, function: Callable[[T], TypeIs[U]], *, on_error: OnError = fail
+    ) -> DataStream[U]: ...
+
+    @overload
+    def filter(
+        self, function: Callable[[T], TypeGuard[U]], *, on_error: OnError = fail
     ) -> DataStream[U]: ...
 
     @overload

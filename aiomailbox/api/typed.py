@@ -27,7 +27,7 @@ class RecordTypeCheck:
             raise WrongTypeError(
                 "output_type", f"{record_type!r} is not a class", "Write e.g. int."
             )
-        self.record_type = record_type
+        self.record_type: type = record_type
         self._place = place
 
     def __call__(self, record: Any) -> Any:

@@ -71,7 +71,7 @@ class AlignmentMachine:
     __slots__ = ("_announced", "_blocked", "_may_overtake", "state")
 
     def __init__(self, *, may_overtake: bool) -> None:
-        self.state = AlignmentState.WAITING_ALIGNED
+        self.state: AlignmentState = AlignmentState.WAITING_ALIGNED
         self._may_overtake = may_overtake
         # Both in the order of arrival: channels are resumed as they were blocked.
         self._blocked: dict[ChannelInfo, None] = {}

@@ -76,7 +76,7 @@ class TaskBytes:
         self, snapshot: TaskSnapshot, classes: Iterable[Any] | None = None
     ) -> None:
         self.sections: list[Section] = []
-        self.size = 0
+        self.size: int = 0
         self._snapshot = snapshot
         self._classes = None if classes is None else list(classes)
 

@@ -40,8 +40,8 @@ class ArrowRun:
         row_maker: RowMaker,
         timestamps: list[int] | None = None,
     ) -> None:
-        self.row_maker = row_maker
-        self.timestamps = timestamps
+        self.row_maker: RowMaker = row_maker
+        self.timestamps: list[int] | None = timestamps
         self._batch = batch
         # Which rows of the batch these are; None for all.
         self._indices: list[int] | None = None

@@ -48,9 +48,9 @@ class RowMaker:
         special: SpecialColumns | None = None,
     ) -> None:
         self.schema = schema
-        self.form = form
-        self.has_special = bool(special)
-        self.can_take = all(can_travel(field.type) for field in schema)
+        self.form: RecordForm = form
+        self.has_special: bool = bool(special)
+        self.can_take: bool = all(can_travel(field.type) for field in schema)
         self._build = form.builder(tuple(schema.names))
         self._decoders = [
             column_decoder(field.type, form.nested(field.name), (field.name,), special)

@@ -114,7 +114,7 @@ class _AsyncReader:
         open_at: Callable[[int], AsyncIterator[Any]],
         buffered_max: int,
     ) -> None:
-        self.availability = Availability()
+        self.availability: Availability = Availability()
         self._context = context
         self._open_at = open_at
         self._buffered_max = buffered_max

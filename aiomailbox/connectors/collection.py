@@ -167,7 +167,7 @@ class IteratorSource:
         bounded: bool = True,
     ) -> None:
         self._iterable = Reopenable(iterable, "__iter__", "__next__", "an iterable")
-        self.stays_in_parent = not self._iterable.is_factory
+        self.stays_in_parent: bool = not self._iterable.is_factory
         self.boundedness = Boundedness.BOUNDED if bounded else Boundedness.UNBOUNDED
 
     def create_enumerator(
@@ -204,7 +204,7 @@ class Reopenable:
 
     def __init__(self, iterable: Any, iterates: str, advances: str, kind: str) -> None:
         # Of its type, as iter() looks: a class of iterables is a function that makes one.
-        self.is_factory = not hasattr(type(iterable), iterates)
+        self.is_factory: bool = not hasattr(type(iterable), iterates)
         if self.is_factory and not callable(iterable):
             raise WrongTypeError(
                 "iterable",
@@ -242,7 +242,7 @@ class _SplitReader:
     """What readers of splits in this process have in common: always ready."""
 
     def __init__(self) -> None:
-        self.availability = Availability(available=True)
+        self.availability: Availability = Availability(available=True)
         self._splits: list[RangeSplit] = []
         self._no_more_splits = False
 

@@ -48,7 +48,9 @@ class FunctionSink:
     stays_in_parent = True
 
     def __init__(self, function: Callable[[Any], object]) -> None:
-        self.function = check_function(function, "function", arity=1)
+        self.function: Callable[..., Any] = check_function(
+            function, "function", arity=1
+        )
 
     def create_writer(self, context: RuntimeContext) -> _FunctionWriter:
         """Create the writer of one subtask."""

@@ -54,7 +54,7 @@ class Pump(Generic[ItemT]):
         depth: int,
         name: str,
     ) -> None:
-        self.ended = False
+        self.ended: bool = False
         self._produce = produce
         self._cancel = cancel
         self._explain = explain

@@ -125,8 +125,8 @@ class AlignedReader:
         self._limit = MAX_TIMESTAMP
         self._is_idle = False
         self._is_ended = False
-        self.watermark = MIN_TIMESTAMP
-        self.availability = Availability(available=True)
+        self.watermark: int = MIN_TIMESTAMP
+        self.availability: Availability = Availability(available=True)
 
     def report(self) -> int | None:
         """Return what the group is to know, or None while there is nothing to say.

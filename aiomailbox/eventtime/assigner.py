@@ -57,7 +57,7 @@ class TimestampAssigner:
     __slots__ = ("_function", "_takes_previous", "field")
 
     def __init__(self, spec: AssignerSpec) -> None:
-        self.field = spec if isinstance(spec, str) else None
+        self.field: str | None = spec if isinstance(spec, str) else None
         self._function: Callable[..., Any] | None = None
         self._takes_previous = False
         if not isinstance(spec, str):

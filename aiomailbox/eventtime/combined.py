@@ -20,8 +20,8 @@ class PartialWatermark:
     __slots__ = ("is_idle", "watermark")
 
     def __init__(self) -> None:
-        self.watermark = MIN_TIMESTAMP
-        self.is_idle = False
+        self.watermark: int = MIN_TIMESTAMP
+        self.is_idle: bool = False
 
     def advance(self, timestamp_ms: int) -> bool:
         """Take a watermark, which ends idleness; says whether it is higher."""
@@ -51,8 +51,8 @@ class CombinedWatermark:
 
     def __init__(self) -> None:
         self.parts: list[PartialWatermark] = []
-        self.watermark = MIN_TIMESTAMP
-        self.is_idle = False
+        self.watermark: int = MIN_TIMESTAMP
+        self.is_idle: bool = False
 
     @property
     def are_all_idle(self) -> bool:

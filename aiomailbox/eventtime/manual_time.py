@@ -20,11 +20,11 @@ class ManualTimer:
     def __init__(
         self, callback: ProcessingTimeCallback, period_ms: int, *, fixed_delay: bool
     ) -> None:
-        self.callback = callback
-        self.period_ms = period_ms
-        self.fixed_delay = fixed_delay
-        self.done = False
-        self.cancelled = False
+        self.callback: ProcessingTimeCallback = callback
+        self.period_ms: int = period_ms
+        self.fixed_delay: bool = fixed_delay
+        self.done: bool = False
+        self.cancelled: bool = False
 
     def cancel(self) -> bool:
         """Make sure that the callback does not start (again)."""

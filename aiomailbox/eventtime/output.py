@@ -56,8 +56,8 @@ class OutputGuard:
     __slots__ = ("_outputs", "is_idle", "watermark")
 
     def __init__(self) -> None:
-        self.watermark = MIN_TIMESTAMP
-        self.is_idle = False
+        self.watermark: int = MIN_TIMESTAMP
+        self.is_idle: bool = False
         self._outputs: list[Watermark | WatermarkStatus] = []
 
     def emit_watermark(self, timestamp_ms: int) -> None:

@@ -196,7 +196,7 @@ class InternalTimerService:
         *,
         cancellation: Cancellation | None = None,
     ) -> None:
-        self.current_watermark = MIN_TIMESTAMP
+        self.current_watermark: int = MIN_TIMESTAMP
         self.in_pieces: Callable[[Piece], Pending] = all_at_once
         self.results: Results = _Nowhere()
         self._target = target

@@ -108,8 +108,8 @@ class StatusWatermarkValve:
         ]
         self._slots = [slot for slots in self._slots_of for slot in slots.values()]
         self._holder = self._slots[0]
-        self.last_watermark = MIN_TIMESTAMP
-        self.status = WatermarkStatus.ACTIVE
+        self.last_watermark: int = MIN_TIMESTAMP
+        self.status: WatermarkStatus = WatermarkStatus.ACTIVE
 
     def input_watermark(
         self, timestamp_ms: int, channel: int, subpartition: int = 0

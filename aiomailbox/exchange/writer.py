@@ -80,9 +80,9 @@ class RecordWriter:
                 f"{flush_interval_ms} is negative",
                 "Use None to flush never by time.",
             )
-        self.partition = partition
+        self.partition: OutputPartition = partition
         self._random = random or Random()
-        self.partitioner = partitioner.fresh(self._random)
+        self.partitioner: Partitioner = partitioner.fresh(self._random)
         self.availability: Availability = partition.availability
         self._split = self.partitioner.split_run
         self._broadcasts = self.partitioner.is_broadcast

@@ -48,7 +48,9 @@ class FailoverRegions:
         found: dict[SubtaskId, set[SubtaskId]] = {}
         for subtask in self._parents:
             found.setdefault(self._root(subtask), set()).add(subtask)
-        self.regions = [frozenset(region) for region in found.values()]
+        self.regions: list[frozenset[SubtaskId]] = [
+            frozenset(region) for region in found.values()
+        ]
         self._region_of = {
             subtask: region for region in self.regions for subtask in region
         }

@@ -127,8 +127,8 @@ class KeyGroupAssigner:
             raise InvalidArgumentError(
                 "cache_entries_max", f"{cache_entries_max} is less than 1"
             )
-        self.parallelism = parallelism
-        self.max_parallelism = max_parallelism
+        self.parallelism: int = parallelism
+        self.max_parallelism: int = max_parallelism
         self._groups = _Cache(self._compute_group, cache_entries_max)
         self._channels = _Cache(self._compute_channel, cache_entries_max)
         self._type: type | None = None

@@ -72,7 +72,7 @@ class SliceBudget:
         self._slice_s = slice_ms / 1000
         self._turns = 0
         self._started = 0.0
-        self.stride = 1
+        self.stride: int = 1
 
     def restart(self) -> None:
         """Begin to work on the running event loop, after a wait or a let-go.

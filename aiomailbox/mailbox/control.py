@@ -59,9 +59,9 @@ class LoopControl:
 
     def __init__(self, mailbox: TaskMailbox) -> None:
         self._mailbox = mailbox
-        self.leave = False
-        self.running = True
-        self.cancelled = False
+        self.leave: bool = False
+        self.running: bool = True
+        self.cancelled: bool = False
         self.failure: BaseException | None = None
         self.suspended_mails: list[Mail] = []
 

@@ -95,7 +95,7 @@ class ActionGate:
     __slots__ = ("mailbox", "suspension")
 
     def __init__(self, mailbox: TaskMailbox) -> None:
-        self.mailbox = mailbox
+        self.mailbox: TaskMailbox = mailbox
         self.suspension: Suspension | None = None
 
     def suspend(self, timer: PeriodTimer | None) -> Suspension:

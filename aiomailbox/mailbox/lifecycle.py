@@ -46,7 +46,7 @@ class MailboxLifecycle:
     __slots__ = ("state",)
 
     def __init__(self) -> None:
-        self.state = MailboxState.OPEN
+        self.state: MailboxState = MailboxState.OPEN
 
     def advance(self, target: MailboxState) -> bool:
         """Move to ``target`` if the table allows it; say whether it did."""

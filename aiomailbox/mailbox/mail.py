@@ -98,12 +98,12 @@ class Mail:
         self._description = description
         self._description_args = description_args
         self._on_cancel = on_cancel
-        self.options = options
-        self.declared_priority = priority
+        self.options: MailOptions = options
+        self.declared_priority: int = priority
         # Effective: nothing but the main loop's take at MIN_PRIORITY sees deferrable.
         deferrable = options is MailOptions.DEFERRABLE
-        self.priority = MIN_PRIORITY if deferrable else priority
-        self.urgent = options is MailOptions.URGENT
+        self.priority: int = MIN_PRIORITY if deferrable else priority
+        self.urgent: bool = options is MailOptions.URGENT
 
     def run(self) -> Awaitable[object] | None:
         """Call the function; return what has to be awaited, or None if it is done.

@@ -56,7 +56,7 @@ class LatencyProbe:
         self._clock = clock
         self._interval_s = interval_ms / 1000
         self._handle: asyncio.TimerHandle | None = None
-        self.started = False
+        self.started: bool = False
         self.samples_ms: deque[float] = deque(maxlen=_SAMPLES_MAX)
 
     def start(self) -> None:
@@ -122,10 +122,10 @@ class MailboxMetrics:
     def __init__(self, mailbox: TaskMailbox, clock: Clock) -> None:
         self._mailbox = mailbox
         self._clock = clock
-        self.mails_processed = 0
-        self.idle = PeriodMeter(clock)
-        self.backpressured = PeriodMeter(clock)
-        self.hard_backpressured = PeriodMeter(clock)
+        self.mails_processed: int = 0
+        self.idle: PeriodMeter = PeriodMeter(clock)
+        self.backpressured: PeriodMeter = PeriodMeter(clock)
+        self.hard_backpressured: PeriodMeter = PeriodMeter(clock)
         self._started_s: float | None = None
         self.latency: LatencyProbe | None = None
 

@@ -25,8 +25,8 @@ class Waiter:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self.future: asyncio.Future[None] = self._loop.create_future()
-        self.priority = priority
-        self.ignore_deferrable = ignore_deferrable
+        self.priority: int = priority
+        self.ignore_deferrable: bool = ignore_deferrable
 
     def wants(self, mail: Mail) -> bool:
         """Whether this mail is a reason to wake."""

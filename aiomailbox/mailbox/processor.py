@@ -85,9 +85,11 @@ class MailboxProcessor:
         _check_positive("slice_ms", slice_ms)
         _check_positive("max_yield_depth", max_yield_depth)
         found_clock = LoopClock(clock)
-        self.name = name
-        self.mailbox = TaskMailbox(name=name) if mailbox is None else mailbox
-        self.metrics = MailboxMetrics(self.mailbox, found_clock)
+        self.name: str = name
+        self.mailbox: TaskMailbox = (
+            TaskMailbox(name=name) if mailbox is None else mailbox
+        )
+        self.metrics: MailboxMetrics = MailboxMetrics(self.mailbox, found_clock)
         self._budget = SliceBudget(found_clock, slice_ms)
         self._control = LoopControl(self.mailbox)
         self._gate = ActionGate(self.mailbox)
@@ -101,7 +103,7 @@ class MailboxProcessor:
             self._budget,
             depth_max=max_yield_depth,
         )
-        self.main_executor = self.executor(MIN_PRIORITY)
+        self.main_executor: MailboxExecutor = self.executor(MIN_PRIORITY)
 
     async def run_mailbox_loop(self) -> None:
         """Run until suspended or completed; again continues where it stopped.

@@ -44,7 +44,7 @@ class MailStorage:
     def __init__(self) -> None:
         self.queue: deque[Mail] = deque()
         self.batch: deque[Mail] = deque()
-        self.urgent_queued = False
+        self.urgent_queued: bool = False
 
     def enqueue(self, mail: Mail) -> None:
         """Put mail into the queue."""

@@ -72,9 +72,9 @@ class TaskMailbox:
     def __init__(
         self, owner: asyncio.Task[object] | None = None, *, name: str = ""
     ) -> None:
-        self.name = name
-        self.signal = False
-        self.ownership = Ownership()
+        self.name: str = name
+        self.signal: bool = False
+        self.ownership: Ownership = Ownership()
         self._lifecycle = MailboxLifecycle()
         # Reentrant: what runs exclusively may put.
         self._lock = threading.RLock()

@@ -112,9 +112,9 @@ class NetworkBuffer:
         self._segment = segment
         self._recycler = recycler
         self._references = 1
-        self.data_type = data_type
-        self.compressed = compressed
-        self.reader_index = 0
+        self.data_type: DataType = data_type
+        self.compressed: bool = compressed
+        self.reader_index: int = 0
         self.size_bytes = size_bytes
 
     @property
@@ -243,9 +243,9 @@ class ReadOnlySlice:
             )
         self._root = root
         self._size_bytes = size_bytes
-        self.segment_offset = offset
-        self.compressed = root.compressed
-        self.reader_index = 0
+        self.segment_offset: int = offset
+        self.compressed: bool = root.compressed
+        self.reader_index: int = 0
 
     @property
     def data_type(self) -> DataType:

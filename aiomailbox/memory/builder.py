@@ -24,8 +24,8 @@ class _Position:
     __slots__ = ("finished", "published")
 
     def __init__(self, published: int = 0, *, finished: bool = False) -> None:
-        self.published = published
-        self.finished = finished
+        self.published: int = published
+        self.finished: bool = finished
 
 
 class BufferBuilder:
@@ -66,8 +66,8 @@ class BufferBuilder:
         self._position = _Position()
         self._has_consumer = False
         self._closed = False
-        self.capacity_bytes = segment.size_bytes
-        self.written_bytes = 0
+        self.capacity_bytes: int = segment.size_bytes
+        self.written_bytes: int = 0
 
     @property
     def is_full(self) -> bool:

@@ -124,8 +124,8 @@ class BufferDebloater:
     __slots__ = ("_ema", "buffering_ms", "options", "size_bytes")
 
     def __init__(self, options: DebloatOptions) -> None:
-        self.options = options
-        self.size_bytes = options.size_bytes_max
+        self.options: DebloatOptions = options
+        self.size_bytes: int = options.size_bytes_max
         self.buffering_ms: float | None = None
         self._ema = BufferSizeEma(
             options.size_bytes_max,

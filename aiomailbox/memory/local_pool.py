@@ -71,10 +71,10 @@ class LocalBufferPool:
         options: LocalPoolOptions,
         on_destroyed: Callable[[LocalBufferPool], None],
     ) -> None:
-        self.options = options
-        self.size = options.required_segments
-        self.overdraft_max = options.overdraft_max
-        self.availability = Availability()
+        self.options: LocalPoolOptions = options
+        self.size: int = options.required_segments
+        self.overdraft_max: int = options.overdraft_max
+        self.availability: Availability = Availability()
         self._source = source
         self._on_destroyed = on_destroyed
         self._idle: list[MemorySegment] = []

@@ -84,8 +84,8 @@ class NetworkBufferPool:
                 raise InvalidArgumentError(name, f"{value} is not positive")
         self.segment_size_bytes = segment_size_bytes
         self.request_timeout_s = request_timeout_s
-        self.availability = Availability(available=True)
-        self.arena = MemoryArena(total_segments, segment_size_bytes)
+        self.availability: Availability = Availability(available=True)
+        self.arena: MemoryArena = MemoryArena(total_segments, segment_size_bytes)
         self._total = total_segments
         # Last in, first out: byte buffers keep to the pages that are already backed.
         self._free = [

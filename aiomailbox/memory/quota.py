@@ -26,8 +26,8 @@ class ChannelQuota:
 
     def __init__(self, channels: int, per_channel_max: int | None) -> None:
         self._per_channel_max = per_channel_max
-        self.used = [0] * channels
-        self.at_quota = 0
+        self.used: list[int] = [0] * channels
+        self.at_quota: int = 0
 
     def count_up(self, channel: int | None) -> None:
         """Count one more segment for a channel; None counts for nobody."""

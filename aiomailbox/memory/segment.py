@@ -39,8 +39,8 @@ class MemoryArena:
     __slots__ = ("_view", "segment_size_bytes", "segments")
 
     def __init__(self, segments: int, segment_size_bytes: int) -> None:
-        self.segments = segments
-        self.segment_size_bytes = segment_size_bytes
+        self.segments: int = segments
+        self.segment_size_bytes: int = segment_size_bytes
         self._view: memoryview | None = None
 
     @property
@@ -89,13 +89,13 @@ class MemorySegment:
     def __init__(
         self, size_bytes: int, arena: MemoryArena | None = None, index: int = 0
     ) -> None:
-        self.size_bytes = size_bytes
-        self.index = index
-        self.is_freed = False
+        self.size_bytes: int = size_bytes
+        self.index: int = index
+        self.is_freed: bool = False
         # Who lent it out, None while it is idle: makes a second recycle visible.
         self.lender: object | None = None
         # Elastic segments exist beyond their pool's total and are dropped when recycled.
-        self.elastic = False
+        self.elastic: bool = False
         self._arena = arena
         self._view: memoryview | None = None
 

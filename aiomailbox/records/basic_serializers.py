@@ -31,9 +31,9 @@ class _IntegerSerializer:
     __slots__ = ("_form", "length_bytes", "name")
 
     def __init__(self, name: str, code: str) -> None:
-        self.name = name
+        self.name: str = name
         self._form = struct.Struct(f">{code}")
-        self.length_bytes = self._form.size
+        self.length_bytes: int = self._form.size
 
     def __repr__(self) -> str:
         return f"<{self.name} serializer>"
@@ -57,9 +57,9 @@ class _RealSerializer:
     __slots__ = ("_form", "length_bytes", "name")
 
     def __init__(self, name: str, code: str) -> None:
-        self.name = name
+        self.name: str = name
         self._form = struct.Struct(f">{code}")
-        self.length_bytes = self._form.size
+        self.length_bytes: int = self._form.size
 
     def __repr__(self) -> str:
         return f"<{self.name} serializer>"

@@ -38,7 +38,7 @@ class ByteReader:
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._view = memoryview(data)
         self._end = len(self._view)
-        self.position = 0
+        self.position: int = 0
 
     @property
     def remaining(self) -> int:

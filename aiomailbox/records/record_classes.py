@@ -45,12 +45,12 @@ class RecordClass:
     __slots__ = ("build", "fields", "kind", "name", "names_fields", "split")
 
     def __init__(self, kind: type) -> None:
-        self.kind = kind
-        self.names_fields = False
-        self.name = f"{kind.__module__}.{kind.__qualname__}"
-        self.fields = _fields_of(kind)
+        self.kind: type = kind
+        self.names_fields: bool = False
+        self.name: str = f"{kind.__module__}.{kind.__qualname__}"
+        self.fields: tuple[str, ...] = _fields_of(kind)
         self.split = _splitter(kind, self.fields)
-        self.build = _builder(kind, self.fields)
+        self.build: Callable[[Any], Any] = _builder(kind, self.fields)
 
     @classmethod
     def taken_apart(

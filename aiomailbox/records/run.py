@@ -59,8 +59,8 @@ class ListRun:
     RECORD_BYTES_ESTIMATE: Final = 128
 
     def __init__(self, values: list[Any], timestamps: list[int] | None = None) -> None:
-        self.values = values
-        self.timestamps = timestamps
+        self.values: list[Any] = values
+        self.timestamps: list[int] | None = timestamps
 
     def __len__(self) -> int:
         return len(self.values)

@@ -38,7 +38,7 @@ class SpillFile:
             dir=directory, prefix="aiomailbox-", suffix=".inputchannel"
         )
         self._map: mmap.mmap | None = None
-        self.size_bytes = 0
+        self.size_bytes: int = 0
 
     def __enter__(self) -> SpillFile:
         return self

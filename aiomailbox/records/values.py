@@ -110,7 +110,7 @@ class PythonSerializer:
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
             ext_hook=self._types.decode_extension
         )
-        self.serializer_id = (
+        self.serializer_id: str = (
             f"python+{len(classes)}:{classes.fingerprint()}" if classes else "python"
         )
 

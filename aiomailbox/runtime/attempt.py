@@ -58,7 +58,7 @@ class Attempt:
         self, job_name: str, plan: AttemptPlan, host: Host, owner: AttemptOwner
     ) -> None:
         self.plan = plan
-        self.failure = FirstError()
+        self.failure: FirstError = FirstError()
         self._job_name = job_name
         self._host = host
         self._owner = owner

@@ -31,7 +31,7 @@ class PullHandover:
     def __init__(self, runs_max: int = HANDOVER_RUNS_MAX) -> None:
         self._runs_max = runs_max
         self._runs: deque[Run] = deque()
-        self.room = Availability(available=True)
+        self.room: Availability = Availability(available=True)
         self._filled = Availability()
         self._ended = False
         self._abandoned = False

@@ -49,7 +49,7 @@ class JobLifecycle:
     __slots__ = ("state",)
 
     def __init__(self) -> None:
-        self.state = JobState.CREATED
+        self.state: JobState = JobState.CREATED
 
     @property
     def is_terminal(self) -> bool:

@@ -46,7 +46,7 @@ class RateLimiter:
     __slots__ = ("_clock", "_closed", "_timer", "_waiters", "_window", "limit")
 
     def __init__(self, limit: RateLimit, clock: Clock) -> None:
-        self.limit = limit
+        self.limit: RateLimit = limit
         self._clock = clock
         self._window = RateWindow(limit)
         self._waiters: deque[_Waiter] = deque()

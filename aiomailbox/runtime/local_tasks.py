@@ -40,7 +40,7 @@ class LocalTasks:
     def __init__(
         self, tasks: Sequence[StreamTask], events: TaskEvents | None = None
     ) -> None:
-        self.tasks = list(tasks)
+        self.tasks: list[StreamTask] = list(tasks)
         self._events = events
         self._places: dict[tuple[int, int], StreamTask] = {
             (task.environment.task_id.vertex, task.environment.subtask_index): task

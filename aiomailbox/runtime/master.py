@@ -74,7 +74,7 @@ class JobMaster:
     ) -> None:
         self.graph = graph
         self.services = services
-        self.lifecycle = JobLifecycle()
+        self.lifecycle: JobLifecycle = JobLifecycle()
         self._config = config
         self._host = host
         self._sources = JobSources(self._deliver)

@@ -110,7 +110,7 @@ class BlockReader:
         if last != magic or length > len(self._data) - shortest:
             raise CorruptStreamError(f"the {what} is cut off")
         self._end = len(self._data) - _TAIL.size - length
-        self.metadata = self._data[self._end : -_TAIL.size]
+        self.metadata: memoryview[int] = self._data[self._end : -_TAIL.size]
         if zlib.crc32(self.metadata, zlib.crc32(head)) != checksum:
             raise CorruptStreamError(f"the {what} is damaged: its checksum fails")
 

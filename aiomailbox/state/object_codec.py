@@ -38,7 +38,7 @@ class ObjectCodec:
     __slots__ = ("_decode", "_encode", "_prepare", "classes")
 
     def __init__(self, classes: StateClasses | None = None) -> None:
-        self.classes = classes or StateClasses()
+        self.classes: StateClasses = classes or StateClasses()
         types = PythonTypes(self.classes)
         self._prepare = types.prepare
         self._encode = Encoder().encode

@@ -97,7 +97,7 @@ class OperatorStateStore:
         self._known: dict[str, StateDescriptor] = {}
         # One table for all states: the state's name plays the part of the key.
         self._table = HeapStateTable()
-        self.is_restored = False
+        self.is_restored: bool = False
 
     def get_list_state(
         self, descriptor: ListStateDescriptor[ValueT]

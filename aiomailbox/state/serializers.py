@@ -61,7 +61,7 @@ class ObjectSerializer:
     __slots__ = ("codec", "decode", "encode")
 
     def __init__(self, classes: StateClasses | None = None) -> None:
-        self.codec = ObjectCodec(classes)
+        self.codec: ObjectCodec = ObjectCodec(classes)
         self.encode = self.codec.encode
         self.decode = self.codec.decode
 

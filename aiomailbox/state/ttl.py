@@ -41,8 +41,8 @@ class Expiry:
         self._clock = clock
         self._ttl_ms = config.ttl_ms
         self._is_pair = kind not in {"list", "map"}
-        self.refreshes_on_read = config.update is TtlUpdate.ON_READ_AND_WRITE
-        self.returns_expired = (
+        self.refreshes_on_read: bool = config.update is TtlUpdate.ON_READ_AND_WRITE
+        self.returns_expired: bool = (
             config.visibility is StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
         )
 

@@ -97,7 +97,9 @@ class OperatorChain:
         for index in reversed(range(len(plan.operators))):
             links[index] = self._build(index, links)
         members = {index for link in links.values() for index in link.members[1:]}
-        self.links = [links[i] for i in range(len(links)) if i not in members]
+        self.links: list[Link] = [
+            links[i] for i in range(len(links)) if i not in members
+        ]
         self._show_event_time(links)
 
     @property

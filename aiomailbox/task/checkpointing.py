@@ -86,8 +86,8 @@ class SubtaskCheckpoints:
         restored_id: int = -1,
         aborted_max: int = _ABORTED_MAX,
     ) -> None:
-        self.last_id = restored_id
-        self.completed_id = restored_id
+        self.last_id: int = restored_id
+        self.completed_id: int = restored_id
         self._chain = chain
         self._capture = capture
         self._writers = writers

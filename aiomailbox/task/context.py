@@ -51,19 +51,19 @@ class TaskRuntimeContext:
     ) -> None:
         self._environment = environment
         self._helpers = helpers
-        self.job_name = environment.job_name
-        self.execution_id = environment.execution_id
-        self.job_id = environment.job_id
-        self.task_name = environment.task_name
-        self.operator_name = plan.name
-        self.uid = plan.uid
-        self.operator_id = str(plan.operator_id)
-        self.subtask_index = environment.subtask_index
-        self.parallelism = environment.parallelism
-        self.max_parallelism = environment.max_parallelism
-        self.attempt = environment.task_id.attempt
-        self.commits_at_checkpoints = environment.commits_at_checkpoints
-        self.is_resumable = environment.is_resumable
+        self.job_name: str = environment.job_name
+        self.execution_id: str = environment.execution_id
+        self.job_id: str = environment.job_id
+        self.task_name: str = environment.task_name
+        self.operator_name: str = plan.name
+        self.uid: str | None = plan.uid
+        self.operator_id: str = str(plan.operator_id)
+        self.subtask_index: int = environment.subtask_index
+        self.parallelism: int = environment.parallelism
+        self.max_parallelism: int = environment.max_parallelism
+        self.attempt: int = environment.task_id.attempt
+        self.commits_at_checkpoints: bool = environment.commits_at_checkpoints
+        self.is_resumable: bool = environment.is_resumable
         self.key_group_range = key_group_range(
             environment.max_parallelism,
             environment.parallelism,
@@ -73,15 +73,15 @@ class TaskRuntimeContext:
         self.random = random.Random(
             f"{environment.seed}/{plan.name}/{plan.uid}/{environment.subtask_index}"
         )
-        self.log = environment.log.bind(operator=plan.name)
-        self.repeated = RepeatedWarnings(self.log, self.clock)
+        self.log: Any = environment.log.bind(operator=plan.name)
+        self.repeated: RepeatedWarnings = RepeatedWarnings(self.log, self.clock)
         self.metrics = environment.metrics.child(plan.metrics_name or plan.name)
         self.mailbox = mailbox
         self.processing_time: ProcessingTimeService = processing_time
         self._operator_id = plan.operator_id
-        self.keyed_state = self._keyed_state(plan)
-        self.operator_state = OperatorStateStore()
-        self.mutations = (
+        self.keyed_state: KeyedStateStore = self._keyed_state(plan)
+        self.operator_state: OperatorStateStore = OperatorStateStore()
+        self.mutations: MutationCheck | None = (
             MutationCheck(plan.name, plan.uid) if environment.check_mutations else None
         )
 

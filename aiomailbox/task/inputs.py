@@ -99,7 +99,7 @@ class InputAvailability(Availability):
 
     def __init__(self, gate: Availability) -> None:
         self._gate = gate
-        self.has_rest = False
+        self.has_rest: bool = False
 
     @property
     def available(self) -> bool:  # type: ignore[override]
@@ -139,8 +139,8 @@ class NetworkInput:
         self._rest = InputAvailability(gate.availability)
         self.availability: Availability = self._rest
         self.pending: Pending = None
-        self.watermark_ms = MIN_TIMESTAMP
-        self.is_idle = False
+        self.watermark_ms: int = MIN_TIMESTAMP
+        self.is_idle: bool = False
         self._gate = gate
         self._target = target
         self._barriers = barriers

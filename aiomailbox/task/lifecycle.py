@@ -58,7 +58,7 @@ class TaskLifecycle:
     __slots__ = ("state",)
 
     def __init__(self) -> None:
-        self.state = TaskState.CREATED
+        self.state: TaskState = TaskState.CREATED
 
     @property
     def is_terminal(self) -> bool:

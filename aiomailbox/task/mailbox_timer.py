@@ -41,8 +41,8 @@ class MailboxTimer:
         self._owner = owner
         self._callback = callback
         self.trigger: TimerHandle | None = None
-        self.done = False
-        self.cancelled = False
+        self.done: bool = False
+        self.cancelled: bool = False
 
     def cancel(self) -> bool:
         """Make sure that the callback does not start (again)."""

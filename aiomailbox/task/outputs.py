@@ -97,7 +97,7 @@ class ChainingOutput:
     def __init__(
         self, target: Input, availability: Availability, records_in: Counter
     ) -> None:
-        self.availability = availability
+        self.availability: Availability = availability
         self._records_in = records_in
         # Bound methods: a hop inside a chain costs one call.
         self._process_run = target.process_run
@@ -130,7 +130,7 @@ class WriterOutput:
                 writer.emit_run, self._partitioner_name, context.uid
             )
         self._idle = False
-        self.availability = writer.availability
+        self.availability: Availability = writer.availability
 
     def emit_run(self, run: Run) -> Pending:
         """Write records, each to the channel that the partitioner says."""
@@ -180,7 +180,9 @@ class BroadcastingOutput:
 
     def __init__(self, outputs: Sequence[_MainOutput]) -> None:
         self._outputs = list(outputs)
-        self.availability = all_of([output.availability for output in outputs])
+        self.availability: Availability = all_of(
+            [output.availability for output in outputs]
+        )
 
     def emit_run(self, run: Run) -> Pending:
         """Give the run to each; they share it, for a run is immutable."""
@@ -238,9 +240,11 @@ class OperatorOutput:
         self._sides = sides
         self._records_out = records_out
         self._everywhere: list[_MainOutput] = [main, *sides.values()]
-        self.availability = all_of([output.availability for output in self._everywhere])
-        self.watermark_ms = MIN_TIMESTAMP
-        self.is_idle = False
+        self.availability: Availability = all_of(
+            [output.availability for output in self._everywhere]
+        )
+        self.watermark_ms: int = MIN_TIMESTAMP
+        self.is_idle: bool = False
 
     def emit_run(self, run: Run) -> Pending:
         """Count the records and pass them on; an empty run ends here."""

@@ -75,13 +75,13 @@ class SystemTimer:
     ) -> None:
         self._service = service
         self._loop_handle: asyncio.TimerHandle | None = None
-        self.callback = callback
-        self.timestamp_ms = timestamp_ms
-        self.due_s = 0.0
-        self.period_ms = period_ms
-        self.fixed_delay = fixed_delay
-        self.done = False
-        self.cancelled = False
+        self.callback: Callable[[int], object] = callback
+        self.timestamp_ms: int = timestamp_ms
+        self.due_s: float = 0.0
+        self.period_ms: int = period_ms
+        self.fixed_delay: bool = fixed_delay
+        self.done: bool = False
+        self.cancelled: bool = False
 
     def cancel(self) -> bool:
         """Make sure that the callback does not start (again)."""
@@ -142,7 +142,7 @@ class SystemProcessingTimeService:
         self._timers: set[SystemTimer] = set()
         self._running = 0
         self._quiet: asyncio.Future[None] | None = None
-        self.state = ServiceState.ALIVE
+        self.state: ServiceState = ServiceState.ALIVE
 
     @property
     def timer_count(self) -> int:
@@ -304,7 +304,7 @@ class MailboxProcessingTimeService:
         self._system = system
         self.mailbox = mailbox
         self.on_error = on_error
-        self.is_quiesced = False
+        self.is_quiesced: bool = False
 
     def current_processing_time(self) -> int:
         """Return wall-clock time, integer milliseconds since the epoch."""

@@ -72,7 +72,7 @@ class OneInputProcessor:
 
     def __init__(self, task_input: TaskInput) -> None:
         self._input = task_input
-        self.availability = task_input.availability
+        self.availability: Availability = task_input.availability
         self.pending: Pending = None
 
     def start(self) -> None:

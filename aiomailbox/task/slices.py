@@ -57,7 +57,7 @@ class SliceSize:
         records_max: int = RUN_LENGTH_MAX,
         room: Callable[[], int] | None = None,
     ) -> None:
-        self.records = 1
+        self.records: int = 1
         self._room = room
         self._records_max = records_max
         self._target_s = target_s

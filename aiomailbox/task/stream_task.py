@@ -73,8 +73,8 @@ class StreamTask:
             environment = replace(environment, prepared=self._prepared.add)
         self.environment = environment
         self.plan = plan
-        self.lifecycle = TaskLifecycle()
-        self.processor = MailboxProcessor(
+        self.lifecycle: TaskLifecycle = TaskLifecycle()
+        self.processor: MailboxProcessor = MailboxProcessor(
             self._process_input,
             name=environment.task_name,
             clock=environment.clock,

@@ -90,10 +90,10 @@ class TestRuntimeContext:
         self.job_name = "test"
         self.execution_id = "0123456789abcdef" * 2
         self.job_id = "test"
-        self.task_name = f"{operator_name} ({subtask_index + 1}/{parallelism})"
+        self.task_name: str = f"{operator_name} ({subtask_index + 1}/{parallelism})"
         self.operator_name = operator_name
         self.uid = uid
-        self.operator_id = uid or operator_name
+        self.operator_id: str = uid or operator_name
         self.subtask_index = subtask_index
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
@@ -103,16 +103,16 @@ class TestRuntimeContext:
         self.key_group_range = key_group_range(
             max_parallelism, parallelism, subtask_index
         )
-        self.clock = ManualClock(_EPOCH)
+        self.clock: ManualClock = ManualClock(_EPOCH)
         self.random = random.Random(seed)
-        self.log = RecordingLog()
+        self.log: RecordingLog = RecordingLog()
         self.mutations: MutationCheck | None = None
-        self.repeated = RepeatedWarnings(self.log, self.clock)
-        self.metrics = MetricGroup(operator_name)
-        self.run_mail = HarnessMailbox()
-        self.mailbox = cast("MailboxExecutor", self.run_mail)
-        self.manual_time = ManualProcessingTimeService()
-        self.processing_time = self.manual_time
+        self.repeated: RepeatedWarnings = RepeatedWarnings(self.log, self.clock)
+        self.metrics: MetricGroup = MetricGroup(operator_name)
+        self.run_mail: HarnessMailbox = HarnessMailbox()
+        self.mailbox: MailboxExecutor = cast("MailboxExecutor", self.run_mail)
+        self.manual_time: ManualProcessingTimeService = ManualProcessingTimeService()
+        self.processing_time: ManualProcessingTimeService = self.manual_time
         self.keyed_state: KeyedStateStore = (
             (state_backend or HeapStateBackend()).create_store(
                 max_parallelism, self.key_group_range, self.clock
@@ -120,7 +120,7 @@ class TestRuntimeContext:
             if keyed
             else NoKeysStateStore(operator_name)
         )
-        self.operator_state = OperatorStateStore()
+        self.operator_state: OperatorStateStore = OperatorStateStore()
         self.prepared: list[Any] = []
         self.tasks: list[asyncio.Task[None]] = []
         self._limiters: dict[RateLimit, FreeLimiter] = {}

@@ -48,7 +48,7 @@ class RecordingOutput:
     """
 
     def __init__(self) -> None:
-        self.availability = Availability(available=True)
+        self.availability: Availability = Availability(available=True)
         self.elements: list[Emitted] = []
         self.runs: list[Run] = []
         self.sides: dict[OutputTag, list[StreamRecord]] = {}
@@ -161,11 +161,13 @@ class OperatorHarness:
         context: TestRuntimeContext | None = None,
         **settings: Any,
     ) -> None:
-        self.operator = operator if isinstance(operator, Operator) else operator()
-        self.context = context or TestRuntimeContext(**settings)
-        self.recorded = RecordingOutput()
+        self.operator: Operator = (
+            operator if isinstance(operator, Operator) else operator()
+        )
+        self.context: TestRuntimeContext = context or TestRuntimeContext(**settings)
+        self.recorded: RecordingOutput = RecordingOutput()
         self.operator.setup(cast("RuntimeContext", self.context), self.recorded)
-        self.inputs = [
+        self.inputs: list[HarnessInput] = [
             HarnessInput(self, index) for index in range(len(self.operator.inputs))
         ]
         self._is_open = False

@@ -83,7 +83,9 @@ class ScriptedSource:
         ends: bool = True,
     ) -> None:
         named = scripts if isinstance(scripts, Mapping) else {"script": scripts}
-        self.scripts = {name: list(script) for name, script in named.items()}
+        self.scripts: dict[str, list[Any]] = {
+            name: list(script) for name, script in named.items()
+        }
         self.timed = timed
         self.run_length = run_length
         self.ends = ends
@@ -135,8 +137,8 @@ class ScriptedReader:
     """
 
     def __init__(self, source: ScriptedSource) -> None:
-        self.availability = Availability()
-        self.closed = False
+        self.availability: Availability = Availability()
+        self.closed: bool = False
         self._source = source
         self._positions: dict[str, int] = {}
         self._paused: set[str] = set()

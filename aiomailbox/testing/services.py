@@ -56,7 +56,7 @@ class FreeLimiter:
     """
 
     def __init__(self) -> None:
-        self.leased = 0.0
+        self.leased: float = 0.0
         self.pauses_s: list[float] = []
 
     async def lease(self, weight: float = 1.0) -> None:
@@ -78,7 +78,7 @@ class MemoryHandover:
     def __init__(self, runs_max: int = 1) -> None:
         self.runs: list[Run] = []
         self._runs_max = runs_max
-        self.room = Availability(available=True)
+        self.room: Availability = Availability(available=True)
 
     def offer(self, run: Run) -> bool:
         """Take the run if there is room."""

@@ -70,7 +70,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(
         self, *, start: datetime = DEFAULT_START, real_wait_limit: float = 1.0
     ) -> None:
-        self.clock = ManualClock(start)
+        self.clock: ManualClock = ManualClock(start)
         self._real_wait_limit = real_wait_limit
         self._older_threads = weakref.WeakSet(threading.enumerate())
         self._executor_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()

@@ -121,8 +121,8 @@ class _TumblingWindows(WindowAssigner[TimeWindow]):
                 "Use a size above zero and a smaller offset.",
             )
         self.size_ms = size_ms
-        self.offset_ms = offset_ms
-        self.stagger = stagger
+        self.offset_ms: int = offset_ms
+        self.stagger: WindowStagger = stagger
         # Whether this is the assigner of one subtask, with a beginning of its own.
         self._is_shifted = False
 

@@ -102,7 +102,9 @@ class CoGroupFunction(ApplyFunction):
     """
 
     def __init__(self, function: Callable[[list[Any], list[Any]], Any]) -> None:
-        self.function = check_function(function, "function", arity=2)
+        self.function: Callable[..., Any] = check_function(
+            function, "function", arity=2
+        )
         self._kind = callable_kind(function)
 
     def process(
@@ -145,7 +147,9 @@ class JoinFunction(ProcessWindowFunction):
     failures: RecordFailures
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        self.function = check_function(function, "function", arity=2)
+        self.function: Callable[..., Any] = check_function(
+            function, "function", arity=2
+        )
         kind = callable_kind(function)
         is_generator = inspect.isgeneratorfunction(function)
         if is_generator or kind is CallableKind.ASYNC_GENERATOR:

@@ -107,7 +107,7 @@ class AccumulatedContents(WindowContents):
     def __init__(self, aggregate: Any) -> None:
         super().__init__(ValueStateDescriptor(_NAME))
         self._aggregate = aggregate
-        self.is_async = is_async_aggregate(aggregate)
+        self.is_async: bool = is_async_aggregate(aggregate)
 
     def bind(self, store: KeyedStateStore, log: UndoLog | None = None) -> None:
         """Use the state of this store; note changes in ``log``."""

@@ -27,7 +27,7 @@ class _ContinuousTrigger(Trigger):
     _next: ClassVar[ReducingStateDescriptor]
 
     def __init__(self, interval_ms: int) -> None:
-        self.interval_ms = check_count(interval_ms, "interval")
+        self.interval_ms: int = check_count(interval_ms, "interval")
 
     @classmethod
     def of(cls, interval: timedelta | float) -> Self:

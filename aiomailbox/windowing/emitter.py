@@ -44,8 +44,8 @@ class WindowEmitter:
     ) -> None:
         self.aggregate = aggregate
         self._function = function
-        self.folds = folds and aggregate is not None
-        self.is_async = aggregate is not None and is_async_aggregate(aggregate)
+        self.folds: bool = folds and aggregate is not None
+        self.is_async: bool = aggregate is not None and is_async_aggregate(aggregate)
         self._result = (
             None if aggregate is None else window_result(aggregate, keyed=keyed)
         )

@@ -124,7 +124,7 @@ class DeltaEvictor(Evictor):
     ) -> None:
         super().__init__(after=after)
         self.threshold = threshold
-        self.delta = check_sync_function(delta, "delta", arity=2)
+        self.delta: Callable[..., Any] = check_sync_function(delta, "delta", arity=2)
 
     @classmethod
     def of(

@@ -51,7 +51,7 @@ class WindowFailures(RecordFailures):
         output: Output,
     ) -> None:
         super().__init__(on_error, function, context, output)
-        self.may_fail = on_error.action is not ErrorAction.FAIL
+        self.may_fail: bool = on_error.action is not ErrorAction.FAIL
 
     def take_window(
         self, key: Any, window: Window, elements: list[Any], error: BaseException

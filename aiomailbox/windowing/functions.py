@@ -200,7 +200,9 @@ class ApplyFunction(ProcessWindowFunction):
     """
 
     def __init__(self, function: Callable[[Any, Any, list[Any]], Any]) -> None:
-        self.function = check_function(function, "window_function", arity=3)
+        self.function: Callable[..., Any] = check_function(
+            function, "window_function", arity=3
+        )
         self._kind = callable_kind(function)
 
     def process(

@@ -49,8 +49,8 @@ class ReduceAggregate(Undoable):
     merges_in_place = False
 
     def __init__(self, reduce_function: ReduceFunction) -> None:
-        self.reduce_function = reduce_function
-        self.is_commutative = is_commutative(reduce_function)
+        self.reduce_function: ReduceFunction = reduce_function
+        self.is_commutative: bool = is_commutative(reduce_function)
 
     def create_accumulator(self) -> Any:
         """Return None: nothing has been added."""

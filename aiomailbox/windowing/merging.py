@@ -46,7 +46,7 @@ class MergingWindowSet:
         mapping: dict[TimeWindow, TimeWindow],
     ) -> None:
         self._assigner = assigner
-        self.mapping = mapping
+        self.mapping: dict[TimeWindow, TimeWindow] = mapping
 
     def state_window(self, window: TimeWindow) -> TimeWindow | None:
         """Return where the window's state is, or None if it is not in use."""

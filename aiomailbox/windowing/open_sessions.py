@@ -17,7 +17,7 @@ OPEN: Final = 0
 FIRED: Final = 1
 GONE: Final = 2
 
-start_of = itemgetter(0)
+start_of: itemgetter[int] = itemgetter(0)
 
 
 class OpenSessions:

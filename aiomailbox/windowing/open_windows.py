@@ -92,7 +92,7 @@ class EndingWindow:
     __slots__ = ("_is_turned", "contents", "start")
 
     def __init__(self, start: int, contents: Contents) -> None:
-        self.start = start
+        self.start: int = start
         self.contents = contents
         self._is_turned = False
 

@@ -35,8 +35,8 @@ class FailedMerge:
     __slots__ = ("error", "parts")
 
     def __init__(self, error: BaseException, parts: list[Any]) -> None:
-        self.error = error
-        self.parts = parts
+        self.error: BaseException = error
+        self.parts: list[Any] = parts
 
 
 class ForgivingMerge:

@@ -101,7 +101,7 @@ class CountTrigger(Trigger):
     _SEEN: Final = ReducingStateDescriptor("trigger-count", add)
 
     def __init__(self, count: int) -> None:
-        self.count = check_count(count, "count")
+        self.count: int = check_count(count, "count")
 
     @classmethod
     def of(cls, count: int) -> CountTrigger:
@@ -249,7 +249,7 @@ class DeltaTrigger(Trigger):
 
     def __init__(self, threshold: float, delta: Callable[[Any, Any], Any]) -> None:
         self.threshold = threshold
-        self.delta = check_sync_function(delta, "delta", arity=2)
+        self.delta: Callable[..., Any] = check_sync_function(delta, "delta", arity=2)
 
     @classmethod
     def of(cls, threshold: float, delta: Callable[[Any, Any], Any]) -> DeltaTrigger:

@@ -80,7 +80,7 @@ class JsonLinesFormat:
 
     def __init__(self, records: Any) -> None:
         self._records = records
-        self.record_types = _record_types(records)
+        self.record_types: tuple[type, ...] = _record_types(records)
 
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
         """Yield the values from a byte on."""
@@ -118,7 +118,7 @@ class CsvFormat:
         self._columns = columns
         self._delimiter = delimiter
         self._encoding = encoding
-        self.record_types = _record_types(records)
+        self.record_types: tuple[type, ...] = _record_types(records)
 
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
         """Yield the rows from a byte on."""

@@ -25,7 +25,7 @@ class FileReader:
     """
 
     def __init__(self, context: ReaderContext, format: FileFormat, depth: int) -> None:  # noqa: A002 -- the argument's name in the API
-        self.availability = Availability()
+        self.availability: Availability = Availability()
         self._context = context
         self._format = format
         self._depth = depth

@@ -28,7 +28,7 @@ class JobTag:
     """
 
     def __init__(self, df: Any) -> None:
-        self.name = f"aiomailbox-{uuid.uuid4().hex}"
+        self.name: str = f"aiomailbox-{uuid.uuid4().hex}"
         self._session = df.sparkSession
         self._is_connect = is_connect(df)
 

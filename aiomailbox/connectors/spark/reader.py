@@ -56,7 +56,7 @@ class SparkReader:
     def __init__(
         self, context: ReaderContext, plan: ReadPlan, *, independent: bool, depth: int
     ) -> None:
-        self.availability = Availability()
+        self.availability: Availability = Availability()
         self._context = context
         self._plan = plan
         self._independent = independent

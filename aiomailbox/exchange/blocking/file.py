@@ -61,8 +61,8 @@ class BlockingFile:
         self._directory = directory
         # Opened by the first write: a subpartition that gets nothing needs no file.
         self._file: BinaryIO | None = None
-        self.size_bytes = 0
-        self.frame_bytes_max = 0
+        self.size_bytes: int = 0
+        self.frame_bytes_max: int = 0
 
     def append(self, data_type: DataType, content: memoryview) -> None:
         """Write a buffer at the end.

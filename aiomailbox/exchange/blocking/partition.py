@@ -141,12 +141,12 @@ class BlockingResultPartition:
         self._is_finished = False
         self._is_deleted = False
         self._on_consumed: Callable[[], None] | None = None
-        self.partition_id = partition_id
+        self.partition_id: PartitionId = partition_id
         self.availability: Availability = pool.availability
-        self.finished = Availability()
-        self.all_data_processed = Availability(available=True)
+        self.finished: Availability = Availability()
+        self.all_data_processed: Availability = Availability(available=True)
         self.failure: BaseException | None = None
-        self.is_released = False
+        self.is_released: bool = False
 
     def __repr__(self) -> str:
         state = "released" if self.is_released else "writing"

@@ -80,7 +80,7 @@ class BlockingView:
         self._is_blocked = False
         self._is_reading = False
         self._has_let_go = False
-        self.backlog = data_count
+        self.backlog: int = data_count
         self.failure: BaseException | None = None
         self._read_on()
 

@@ -51,7 +51,7 @@ class BlockingWriter:
         self._is_busy = False
         self._is_stopped = False
         self._on_idle: list[Callable[[], None]] = []
-        self.waiting_bytes = 0
+        self.waiting_bytes: int = 0
 
     def put(self, index: int, buffer: ReadOnlySlice) -> None:
         """Write a buffer at the end of a file, and recycle it then."""

@@ -91,10 +91,10 @@ class ObjectBuffer:
     ) -> None:
         self.elements: list[Element] = []
         self.event: RuntimeEvent | None = None
-        self.is_sealed = False
-        self.is_recycled = False
-        self.record_count = 0
-        self.size_bytes = 0
+        self.is_sealed: bool = False
+        self.is_recycled: bool = False
+        self.record_count: int = 0
+        self.size_bytes: int = 0
         self._pool = pool
         self._segment = segment
         self._channel = channel

@@ -49,7 +49,7 @@ class PartitionUsers:
     def __init__(
         self, partition_id: PartitionId, consumers: int, *, producers: int = 1
     ) -> None:
-        self.all_data_processed = Availability()
+        self.all_data_processed: Availability = Availability()
         self._partition_id = partition_id
         self._consumers = consumers
         # The last one to leave drops the partition.

@@ -43,7 +43,7 @@ class Output(abc.ABC):
     def __init__(
         self, partition_id: PartitionId, pool: LocalBufferPool, users: PartitionUsers
     ) -> None:
-        self.partition_id = partition_id
+        self.partition_id: PartitionId = partition_id
         self.availability: Availability = pool.availability
         self._is_released = False
         self._users = users
@@ -106,7 +106,7 @@ class PipelinedOutput(Output, Generic[S]):
         super().__init__(
             partition_id, pool, users or PartitionUsers(partition_id, count)
         )
-        self.subpartitions = list(subpartitions)
+        self.subpartitions: list[S] = list(subpartitions)
         self._channels = range(count) if channels is None else channels
         self._pool = pool
         self._is_closed = False

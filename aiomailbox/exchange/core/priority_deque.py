@@ -34,7 +34,7 @@ class PrioritizedDeque(Generic[ItemT]):
 
     def __init__(self) -> None:
         self._items: deque[ItemT] = deque()
-        self.priority_count = 0
+        self.priority_count: int = 0
 
     def __len__(self) -> int:
         return len(self._items)

@@ -59,12 +59,12 @@ class ResultSubpartition(abc.ABC, Generic[Q]):
     )
 
     def __init__(self, index: int, queue: Q) -> None:
-        self.index = index
-        self.is_finished = False
-        self.is_released = False
+        self.index: int = index
+        self.is_finished: bool = False
+        self.is_released: bool = False
         self.failure: BaseException | None = None
-        self.buffers_total = 0
-        self.bytes_total = 0
+        self.buffers_total: int = 0
+        self.bytes_total: int = 0
         self._queue = queue
         self._is_blocked = False
         self._sequence_number = 0

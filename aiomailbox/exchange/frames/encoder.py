@@ -48,7 +48,7 @@ class FrameEncoder:
             raise InvalidArgumentError(
                 "frame_bytes_wished", f"{frame_bytes_wished} is less than 1"
             )
-        self.frame_bytes_wished = frame_bytes_wished
+        self.frame_bytes_wished: int = frame_bytes_wished
         self._codec = codec
         self._length = _FIRST_LENGTH
 

@@ -112,7 +112,7 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
             channels=channels,
             users=users,
         )
-        self.bytes_written = 0
+        self.bytes_written: int = 0
         self._builders: list[BufferBuilder | None] = [None] * subpartition_count
         self._broadcast_builder: BufferBuilder | None = None
         self._is_finished = False

@@ -25,9 +25,9 @@ class QueuedBuffer:
     __slots__ = ("consumer", "partial_record_bytes", "seen_finished")
 
     def __init__(self, consumer: BufferConsumer, partial_record_bytes: int) -> None:
-        self.consumer = consumer
-        self.partial_record_bytes = partial_record_bytes
-        self.seen_finished = consumer.is_finished
+        self.consumer: BufferConsumer = consumer
+        self.partial_record_bytes: int = partial_record_bytes
+        self.seen_finished: bool = consumer.is_finished
 
     @property
     def data_type(self) -> DataType:
@@ -65,8 +65,8 @@ class BytesQueue:
 
     def __init__(self) -> None:
         self._items: Final[PrioritizedDeque[QueuedBuffer]] = PrioritizedDeque()
-        self.data_count = 0
-        self.flush_requested = False
+        self.data_count: int = 0
+        self.flush_requested: bool = False
 
     def __len__(self) -> int:
         return len(self._items)

@@ -62,8 +62,8 @@ class BytesSubpartition(ResultSubpartition[BytesQueue]):
         receiver_exclusive_buffers: int = 2,
     ) -> None:
         super().__init__(index, BytesQueue())
-        self.channel_state = channel_state
-        self.receiver_exclusive_buffers = receiver_exclusive_buffers
+        self.channel_state: ChannelStateWriter = channel_state
+        self.receiver_exclusive_buffers: int = receiver_exclusive_buffers
         self._pending_barrier = PendingBarrier(index)
         self._buffer_bytes = UNLIMITED_BUFFER_BYTES
 

@@ -73,9 +73,9 @@ class InputGate:
     def __init__(self, channels: Sequence[InputChannel], *, name: str = "gate") -> None:
         if not channels:
             raise InvalidArgumentError("channels", "a gate needs at least one channel")
-        self.availability = Availability()
-        self.priority_availability = Availability()
-        self.channels = list(channels)
+        self.availability: Availability = Availability()
+        self.priority_availability: Availability = Availability()
+        self.channels: list[InputChannel] = list(channels)
         self.name = name
         self.activity: GateActivity | None = None
         self._with_data: PrioritizedDeque[InputChannel] = PrioritizedDeque()

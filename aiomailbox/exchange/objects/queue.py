@@ -27,8 +27,8 @@ class BufferQueue:
 
     def __init__(self) -> None:
         self._buffers: PrioritizedDeque[ObjectBuffer] = PrioritizedDeque()
-        self.data_count = 0
-        self.flush_requested = False
+        self.data_count: int = 0
+        self.flush_requested: bool = False
 
     def __len__(self) -> int:
         return len(self._buffers)

@@ -47,7 +47,7 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
 
     def __init__(self, index: int) -> None:
         super().__init__(index, BufferQueue())
-        self.records_total = 0
+        self.records_total: int = 0
 
     @property
     def queued_records(self) -> int:

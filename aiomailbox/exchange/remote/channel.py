@@ -99,7 +99,7 @@ class RemoteInputChannel(InputChannel):
         self.subpartition_index = subpartition_index
         # Not a name of what is read: what is still on its way to a channel that was
         # released is not for another one that reads the same.
-        self.receiver_id = next(_NUMBERS).to_bytes(_RECEIVER_ID_BYTES, "big")
+        self.receiver_id: bytes = next(_NUMBERS).to_bytes(_RECEIVER_ID_BYTES, "big")
         self._connector = connector
         self._codec = codec
         self._delays_ms = retry_delays_ms(retry_initial_ms, retry_max_ms)
@@ -112,7 +112,7 @@ class RemoteInputChannel(InputChannel):
         self._buffer_bytes: int | None = None
         self._buffers_total = 0
         self._records_total = 0
-        self.bytes_total = 0
+        self.bytes_total: int = 0
 
     def __repr__(self) -> str:
         return (

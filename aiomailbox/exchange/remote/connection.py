@@ -95,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._error: TransportError | None = None
         self._reason: str | None = None
         self.local = local
-        self.peer = peer
+        self.peer: str = peer
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     def __repr__(self) -> str:

@@ -100,11 +100,11 @@ class ChannelBuffers:
         self._floating: deque[MemorySegment] = deque()
         self._on_credit = on_credit
         self._return_exclusive = return_exclusive
-        self.initial_credit = len(self._exclusive)
-        self.required = 0
-        self.unannounced = 0
-        self.is_waiting = False
-        self.is_released = False
+        self.initial_credit: int = len(self._exclusive)
+        self.required: int = 0
+        self.unannounced: int = 0
+        self.is_waiting: bool = False
+        self.is_released: bool = False
 
     def __repr__(self) -> str:
         return (
@@ -255,8 +255,8 @@ class SenderCredit:
     __slots__ = ("available", "initial_credit")
 
     def __init__(self, initial_credit: int) -> None:
-        self.initial_credit = initial_credit
-        self.available = initial_credit
+        self.initial_credit: int = initial_credit
+        self.available: int = initial_credit
 
     def add(self, credit: int) -> None:
         """Be notified of announced credit."""

@@ -43,7 +43,7 @@ class GateDebloating:
         *,
         clock: Clock | None = None,
     ) -> None:
-        self.debloater = BufferDebloater(options or DebloatOptions())
+        self.debloater: BufferDebloater = BufferDebloater(options or DebloatOptions())
         self._gate = gate
         self._channels = [
             channel

@@ -92,8 +92,8 @@ class Handshake:
             identity.codec_digest,
         )
         self._theirs: Hello | None = None
-        self.is_complete = False
-        self.version = 0
+        self.is_complete: bool = False
+        self.version: int = 0
 
     @property
     def peer(self) -> str | None:

@@ -56,7 +56,7 @@ class ConnectionLifecycle:
     __slots__ = ("state",)
 
     def __init__(self) -> None:
-        self.state = ConnectionState.CONNECTING
+        self.state: ConnectionState = ConnectionState.CONNECTING
 
     def __repr__(self) -> str:
         return f"<{self.state.value}>"

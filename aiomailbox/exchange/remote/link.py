@@ -69,9 +69,9 @@ class Channel:
         self._is_requested = False
         self._was_not_found = False
         self._buffer_bytes = 0
-        self.receiver = receiver
-        self.request = request
-        self.is_closed = False
+        self.receiver: Receiver = receiver
+        self.request: PartitionRequest = request
+        self.is_closed: bool = False
 
     def send_request(self) -> None:
         """Ask the producer."""

@@ -57,7 +57,7 @@ class Batch:
     def __init__(self) -> None:
         self.parts: list[bytes | memoryview] = []
         self.buffers: list[Buffer] = []
-        self.size_bytes = 0
+        self.size_bytes: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.parts)
@@ -113,7 +113,7 @@ class Outgoing:
         self._transport = transport
         self._pinned: deque[tuple[int, list[Buffer]]] = deque()
         self._is_writing = False
-        self.written_bytes = 0
+        self.written_bytes: int = 0
 
     @property
     def pinned(self) -> int:

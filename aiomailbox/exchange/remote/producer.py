@@ -105,7 +105,7 @@ class ProducerConnection(Connection):
         assert self._transport is not None
         name = self._transport.get_extra_info("peername")
         self._where = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix"
-        self.peer = f"a peer at {self._where}"
+        self.peer: str = f"a peer at {self._where}"
 
     def _on_open(self) -> None:
         self._when_open(self)

@@ -50,10 +50,10 @@ class Reader:
     def __init__(
         self, request: PartitionRequest, on_ready: Callable[[Reader], None]
     ) -> None:
-        self.receiver = request.receiver
-        self.credit = SenderCredit(request.credit)
-        self.is_queued = False
-        self.has_ended = False
+        self.receiver: bytes = request.receiver
+        self.credit: SenderCredit = SenderCredit(request.credit)
+        self.is_queued: bool = False
+        self.has_ended: bool = False
         self._subpartition = request.subpartition_first
         self._on_ready = on_ready
         self._view: BytesView | None = None

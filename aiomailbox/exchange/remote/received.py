@@ -98,8 +98,8 @@ class ReceivedBuffers:
         self._failure: BaseException | None = None
         self._barrier_id: int | None = None
         self._barrier_sequence_number = 0
-        self.queued_bytes = 0
-        self.is_released = False
+        self.queued_bytes: int = 0
+        self.is_released: bool = False
 
     def __len__(self) -> int:
         return len(self._items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from aiomailbox.errors import RecordTypeError
@@ -25,7 +26,7 @@ class CountDistinct(Undoable):
     is_commutative = True
 
     def __init__(self, field: Selector, where: Selector | None = None) -> None:
-        self.field = selector_where(field, "field", where)
+        self.field: Callable[[Any], Any] = selector_where(field, "field", where)
 
     def __repr__(self) -> str:
         return f"count_distinct({self.field!r})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from aiomailbox.operators.aggregates.undoable import UndoableList
@@ -35,8 +36,10 @@ class FirstLast(UndoableList):
         *,
         is_last: bool,
     ) -> None:
-        self.field = None if field is None else field_or_function(field, "field")
-        self.by = selector_where(by, "by", where)
+        self.field: Callable[[Any], Any] | None = (
+            None if field is None else field_or_function(field, "field")
+        )
+        self.by: Callable[[Any], Any] = selector_where(by, "by", where)
         self.is_last = is_last
 
     def __repr__(self) -> str:

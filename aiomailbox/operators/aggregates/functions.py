@@ -132,8 +132,10 @@ class Aggregate(Generic[InT, OutT]):
     ) -> None:
         self._pieces = pieces
         self.names = names
-        self.custom = [selector for kind, selector in pieces if kind == "custom"]
-        self.is_commutative = all(
+        self.custom: list[Any] = [
+            selector for kind, selector in pieces if kind == "custom"
+        ]
+        self.is_commutative: bool = all(
             is_commutative(selector) if kind == "custom" else kind != "collect_list"
             for kind, selector in pieces
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError
@@ -40,9 +41,9 @@ class Quantile(Undoable):
         accuracy: float,
         where: Selector | None = None,
     ) -> None:
-        self.q = check_number(q, "q", minimum=0, maximum=1)
-        self.field = selector_where(field, "field", where)
-        self.accuracy = check_number(accuracy, "accuracy", minimum=0)
+        self.q: float = check_number(q, "q", minimum=0, maximum=1)
+        self.field: Callable[[Any], Any] = selector_where(field, "field", where)
+        self.accuracy: float = check_number(accuracy, "accuracy", minimum=0)
         if not 0 < accuracy < 1:
             raise InvalidArgumentError(
                 "accuracy", f"{accuracy} is no relative error", "Use e.g. 0.01."

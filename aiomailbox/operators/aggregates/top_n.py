@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Generic
+from collections.abc import Callable
+from typing import Any, Generic
 
 from aiomailbox.operators.aggregates.undoable import UndoableList
 from aiomailbox.operators.core.selectors import Selector, selector_where
@@ -25,8 +26,8 @@ class TopN(UndoableList, Generic[InT]):
     """
 
     def __init__(self, n: int, by: Selector, where: Selector | None = None) -> None:
-        self.n = check_count(n, "n")
-        self.by = selector_where(by, "by", where)
+        self.n: int = check_count(n, "n")
+        self.by: Callable[[Any], Any] = selector_where(by, "by", where)
 
     def __repr__(self) -> str:
         return f"top_n({self.n}, by={self.by!r})"

@@ -75,7 +75,7 @@ class Caller:
         )
         self._retrying: set[Call] = set()
         self._deadlines: set[Call] = set()
-        self.waiting_for_limit = 0
+        self.waiting_for_limit: int = 0
         metrics = context.metrics
         self._calls = metrics.counter("calls")
         self._retries = metrics.counter("retries")

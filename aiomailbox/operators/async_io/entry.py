@@ -43,10 +43,10 @@ class Entry:
     segment: Segment
 
     def __init__(self, value: Any, timestamp: int | None) -> None:
-        self.value = value
-        self.timestamp = timestamp
-        self.done = False
-        self.dropped = False
+        self.value: Any = value
+        self.timestamp: int | None = timestamp
+        self.done: bool = False
+        self.dropped: bool = False
         self.result: Any = None
         self.letter: DeadLetter | None = None
         self.key: Hashable = None
@@ -67,7 +67,7 @@ class Worker:
     task: asyncio.Task[None]
 
     def __init__(self) -> None:
-        self.abandoned = False
+        self.abandoned: bool = False
 
 
 class Call:
@@ -94,13 +94,13 @@ class Call:
     )
 
     def __init__(self, entries: list[Entry]) -> None:
-        self.entries = entries
-        self.attempts = 0
+        self.entries: list[Entry] = entries
+        self.attempts: int = 0
         self.worker: Worker | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.deadline: asyncio.TimerHandle | None = None
-        self.deadline_s = 0.0
-        self.settled = False
+        self.deadline_s: float = 0.0
+        self.settled: bool = False
 
     def cancel_timer(self) -> None:
         """Stop the timeout, or the wait before the next attempt."""

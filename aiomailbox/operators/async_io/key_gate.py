@@ -35,8 +35,8 @@ class KeyGate:
     __slots__ = ("_rows", "waiting", "waiting_max")
 
     def __init__(self, waiting_max: int) -> None:
-        self.waiting_max = waiting_max
-        self.waiting = 0
+        self.waiting_max: int = waiting_max
+        self.waiting: int = 0
         # The rows behind the one that went through; None for none, which is cheaper.
         self._rows: dict[Hashable, deque[Entry] | None] = {}
 

@@ -131,8 +131,8 @@ class AsyncMapOperator(Operator):
         key_buffer: int | None = None,
         partition_key: str | Callable[[Any], Any] | None = None,
     ) -> None:
-        self.function = AsyncFunction(function)
-        self.settings = CallSettings(
+        self.function: AsyncFunction = AsyncFunction(function)
+        self.settings: CallSettings = CallSettings(
             timeout=timeout,
             deadline=deadline,
             retry=retry,
@@ -145,7 +145,7 @@ class AsyncMapOperator(Operator):
             concurrency, buffer, key_buffer, self.settings.batch_size
         )
         self.ordered = ordered
-        self.on_error = check_on_error(on_error)
+        self.on_error: OnError = check_on_error(on_error)
         self._read_key = check_key(ordered, key)
         self._partition_key = (
             None

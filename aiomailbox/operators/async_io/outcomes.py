@@ -31,9 +31,9 @@ class Outcomes:
         on_failure: Callable[[Entry, BaseException, int], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        self.on_result = on_result
-        self.on_failure = on_failure
-        self.on_fatal = on_fatal
+        self.on_result: Callable[[Entry, Any], None] = on_result
+        self.on_failure: Callable[[Entry, BaseException, int], None] = on_failure
+        self.on_fatal: Callable[[BaseException], None] = on_fatal
 
 
 class Answers:

@@ -41,7 +41,7 @@ class Ready:
         self._letters: list[DeadLetter] = []
         self._letter_stamps: list[int | None] = []
         self.controls: list[QueuedControl] = []
-        self.count = 0
+        self.count: int = 0
 
     def add(self, entry: Entry) -> None:
         """Take what came of a row."""
@@ -183,7 +183,7 @@ class SegmentedQueue:
         # Done and free to go; done, but behind a control element.
         self._done: deque[Entry] = deque()
         self._early: dict[Segment, list[Entry]] = {}
-        self.held = 0
+        self.held: int = 0
 
     def put(self, entry: Entry) -> None:
         """Take a row."""

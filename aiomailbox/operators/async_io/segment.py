@@ -23,9 +23,9 @@ class Segment:
     __slots__ = ("after", "before", "controls", "held", "number")
 
     def __init__(self, before: Segment | None) -> None:
-        self.held = 0
+        self.held: int = 0
         self.controls: list[QueuedControl] = []
-        self.before = before
+        self.before: Segment | None = before
         self.after: Segment | None = None
         self.number: int = 0 if before is None else before.number + 1
 

@@ -53,8 +53,8 @@ class WorkerPool:
         self._todo: deque[Call] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._workers: set[Worker] = set()
-        self.in_flight = 0
-        self.closing = False
+        self.in_flight: int = 0
+        self.closing: bool = False
 
     @property
     def size(self) -> int:

@@ -58,7 +58,7 @@ class RowChanges:
         self.values: list[Any] = []
         self.sides: list[tuple[OutputTag, Any]] = []
         self.timers: list[TimerChange] = []
-        self.ended = False
+        self.ended: bool = False
 
     @property
     def result_timestamp(self) -> int | None:

@@ -110,7 +110,8 @@ class AsyncOpenContext:
     def __init__(self, context: RuntimeContext, handles: StateHandles) -> None:
         self._context = context
         self._handles = handles
-        self.keyed_state = self.state = AsyncKeyedState(self._state)
+        self.keyed_state: AsyncKeyedState = AsyncKeyedState(self._state)
+        self.state: AsyncKeyedState = self.keyed_state
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -142,7 +143,7 @@ class AsyncTimerService:
         self._changes = changes
         self._context = context
         self._refusal = refusal
-        self.current_watermark = watermark
+        self.current_watermark: int = watermark
 
     def current_processing_time(self) -> int:
         """Return wall-clock time, milliseconds since the epoch."""
@@ -220,13 +221,13 @@ class KeyedAsyncContext(Generic[KeyT]):
     ) -> None:
         self._changes = changes
         self._context = context
-        self.timestamp = event.timestamp
+        self.timestamp: int | None = event.timestamp
         self.current_key: KeyT = event.key
-        self.current_watermark = event.watermark
-        self.time_domain = event.domain
-        self.resource = resource
-        self.state = AsyncKeyedState(changes.state)
-        self.timer_service = AsyncTimerService(
+        self.current_watermark: int = event.watermark
+        self.time_domain: TimeDomain | None = event.domain
+        self.resource: Any = resource
+        self.state: AsyncKeyedState = AsyncKeyedState(changes.state)
+        self.timer_service: AsyncTimerService = AsyncTimerService(
             changes, context, event.watermark, refusal
         )
 

@@ -30,11 +30,11 @@ class KeyedEvent:
         watermark: int,
         domain: TimeDomain | None = None,
     ) -> None:
-        self.value = value
-        self.timestamp = timestamp
-        self.key = key
-        self.watermark = watermark
-        self.domain = domain
+        self.value: Any = value
+        self.timestamp: int | None = timestamp
+        self.key: Any = key
+        self.watermark: int = watermark
+        self.domain: TimeDomain | None = domain
 
     @property
     def result_timestamp(self) -> int | None:

@@ -121,9 +121,9 @@ class KeyedAsyncFunction:
     def __init__(self, function: Any) -> None:
         self.given = function
         check_state_names(function)
-        self.life = FunctionLife(function)
+        self.life: FunctionLife = FunctionLife(function)
         self._on_timer: Callable[..., Any] | None = None
-        self.refusal = ""
+        self.refusal: str = ""
         if inspect.isclass(function):
             raise WrongTypeError(
                 "function",

@@ -99,15 +99,15 @@ class KeyedAsyncProcessOperator(StatefulOperator):
     ) -> None:
         super().__init__()
         self._key = field_or_function(key, "key")
-        self.function = KeyedAsyncFunction(function)
-        self.settings = CallSettings(
+        self.function: KeyedAsyncFunction = KeyedAsyncFunction(function)
+        self.settings: CallSettings = CallSettings(
             timeout=timeout, deadline=deadline, retry=retry, limit=limit
         )
         _refuse_retry_if(retry)
         self.concurrency, self.buffer, self.key_buffer = check_bounds(
             concurrency, buffer, key_buffer, 1
         )
-        self.on_error = check_on_error(on_error)
+        self.on_error: OnError = check_on_error(on_error)
         self._flow: KeyedFlow | None = None
         self._restored: list[RowsInFlight] = []
 

@@ -36,7 +36,7 @@ class StateHandles:
     __slots__ = ("_handles", "store")
 
     def __init__(self, store: KeyedStateStore) -> None:
-        self.store = store
+        self.store: KeyedStateStore = store
         self._handles: dict[str, tuple[StateDescriptor, Any]] = {}
 
     def get(self, descriptor: StateDescriptor) -> Any:

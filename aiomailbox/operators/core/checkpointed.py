@@ -38,9 +38,9 @@ class FunctionStateContext:
     def __init__(self, context: RuntimeContext) -> None:
         self.operator_state: OperatorStateStore = context.operator_state
         self.state: KeyedStateStore = context.keyed_state
-        self.subtask_index = context.subtask_index
-        self.parallelism = context.parallelism
-        self.is_restored = context.operator_state.is_restored
+        self.subtask_index: int = context.subtask_index
+        self.parallelism: int = context.parallelism
+        self.is_restored: bool = context.operator_state.is_restored
 
 
 @runtime_checkable

@@ -84,9 +84,9 @@ class Collector(Generic[OutT]):
         self._held: list[_Held] = []
         self._holds = False
         self._failure: BaseException | None = None
-        self.has_passed = False
-        self.passed = 0
-        self.timestamp = MIN_TIMESTAMP
+        self.has_passed: bool = False
+        self.passed: int = 0
+        self.timestamp: int = MIN_TIMESTAMP
 
     def collect(self, value: OutT) -> None:
         """Take a result.

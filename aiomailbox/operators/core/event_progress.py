@@ -83,7 +83,7 @@ class IdleTicks:
         output: Output,
         on_tick: Callable[[], Pending],
     ) -> None:
-        self.clock = RelativeClock(context.clock)
+        self.clock: RelativeClock = RelativeClock(context.clock)
         self._output = output
         self._on_tick = on_tick
         self._blocked = False

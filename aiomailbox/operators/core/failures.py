@@ -72,7 +72,7 @@ class RecordFailures:
         self._timestamps: list[int] = []
         self._skipped = 0
         self._first_skipped: BaseException | None = None
-        self.waiting = False
+        self.waiting: bool = False
 
     def take(self, record: Any, timestamp: int | None, error: BaseException) -> None:
         """Do with a failed record what ``on_error`` says.

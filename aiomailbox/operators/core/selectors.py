@@ -33,9 +33,9 @@ class FieldSelector:
     __slots__ = ("_read", "field", "parameter", "place")
 
     def __init__(self, field: str, parameter: str, place: str = "") -> None:
-        self.field = field
-        self.parameter = parameter
-        self.place = place
+        self.field: str = field
+        self.parameter: str = parameter
+        self.place: str = place
         self._read: Callable[[Any], Any] = self._decide
 
     def __call__(self, record: Any) -> Any:
@@ -131,8 +131,8 @@ class SelectorWhere:
     __slots__ = ("read", "where")
 
     def __init__(self, read: Callable[[Any], Any], where: Callable[[Any], Any]) -> None:
-        self.read = read
-        self.where = where
+        self.read: Callable[[Any], Any] = read
+        self.where: Callable[[Any], Any] = where
 
     def __call__(self, record: Any) -> Any:
         """Return the value, or None."""

@@ -34,7 +34,7 @@ class FunctionOperator(Operator):
         super().__init__()
         FunctionHooks(function)
         self.function = function
-        self.on_error = check_on_error(on_error)
+        self.on_error: OnError = check_on_error(on_error)
         self._is_open = False
 
     def open(self) -> Pending:

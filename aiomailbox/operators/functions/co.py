@@ -69,9 +69,9 @@ class CoMapOperator(TwoInputOperator):
         on_error: OnError = fail,
     ) -> None:
         super().__init__()
-        self.first = check_sync_function(first, "first", arity=1)
-        self.second = check_sync_function(second, "second", arity=1)
-        self.on_error = check_on_error(on_error)
+        self.first: Callable[..., Any] = check_sync_function(first, "first", arity=1)
+        self.second: Callable[..., Any] = check_sync_function(second, "second", arity=1)
+        self.on_error: OnError = check_on_error(on_error)
 
     def open(self) -> Pending:
         """Prepare a loop for each function."""

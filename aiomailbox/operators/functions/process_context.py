@@ -38,7 +38,7 @@ class ProcessContext:
         self._context = context
         self._collector = collector
         self.timestamp: int | None = None
-        self.current_watermark = MIN_TIMESTAMP
+        self.current_watermark: int = MIN_TIMESTAMP
         self.resource: Any = None
 
     def output(self, tag: OutputTag[ValueT], value: ValueT) -> None:

@@ -46,7 +46,7 @@ class ProcessJoinContext(ProcessContext):
 
     def __init__(self, context: RuntimeContext, collector: Collector) -> None:
         super().__init__(context, collector)
-        self.left_timestamp = MIN_TIMESTAMP
+        self.left_timestamp: int = MIN_TIMESTAMP
         self.right_timestamp: int | None = None
 
 
@@ -97,7 +97,7 @@ class PairFunction(ProcessJoinFunction):
     def __init__(
         self, function: Callable[[Any, Any], Any], parameter: str = "function"
     ) -> None:
-        self.function = check_function(function, parameter, arity=2)
+        self.function: Callable[..., Any] = check_function(function, parameter, arity=2)
         kind = callable_kind(function)
         if kind is CallableKind.ASYNC_GENERATOR or inspect.isgeneratorfunction(
             function

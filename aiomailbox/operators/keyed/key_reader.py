@@ -37,7 +37,7 @@ class KeyCheck:
     __slots__ = ("_assigner", "key")
 
     def __init__(self, key: Callable[[Any], Any]) -> None:
-        self.key = key
+        self.key: Callable[[Any], Any] = key
         self._assigner = KeyGroupAssigner(1, 1)
 
     def __call__(self, record: Any) -> bool:

@@ -62,7 +62,7 @@ class RollingOperator(StatefulOperator):
         self._function = function
         self._is_async = is_async
         self._may_give_coroutines = True
-        self.on_error = check_on_error(on_error)
+        self.on_error: OnError = check_on_error(on_error)
 
     def open(self) -> Pending:
         """Bind the state."""

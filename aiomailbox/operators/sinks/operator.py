@@ -50,7 +50,7 @@ class SinkOperator(Operator):
 
     def __init__(self, sink: Sink, *, on_error: OnError = fail) -> None:
         self.sink = sink
-        self.on_error = check_on_error(on_error)
+        self.on_error: OnError = check_on_error(on_error)
         self._writer: SinkWriter | None = None
         self._restored: list[Any] = []
         self._ended = False

@@ -108,7 +108,7 @@ class SourceOperator(Operator):
         self._assigner = self._strategy.create_assigner()
         self._records_max = records_max
         self._interval_ms = interval_ms
-        self.availability = SourceAvailability()
+        self.availability: SourceAvailability = SourceAvailability()
         self._reader: SourceReader[Any] | None = None
         self._ticks: IdleTicks | None = None
         self._alignment: SourceAlignment | None = None

@@ -50,8 +50,8 @@ class SplitProgress:
         output: WatermarkOutput,
         emitted: list[tuple[SplitProgress, Run]],
     ) -> None:
-        self.split_id = split_id
-        self.is_used = False
+        self.split_id: str = split_id
+        self.is_used: bool = False
         self._generator = generator
         self._output = output
         self._emitted = emitted

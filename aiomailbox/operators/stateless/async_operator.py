@@ -69,8 +69,10 @@ class AsyncStatelessOperator(Operator):
         on_error: OnError = fail,
     ) -> None:
         self.kind = kind
-        self.function = check_function(function, "function", arity=1)
-        self.on_error = check_on_error(on_error)
+        self.function: Callable[..., Any] = check_function(
+            function, "function", arity=1
+        )
+        self.on_error: OnError = check_on_error(on_error)
         gives = callable_kind(self.function)
         if gives is CallableKind.SYNC:
             raise WrongTypeError(

@@ -66,7 +66,7 @@ class FusedLoop:
     """
 
     def __init__(self, stages: Sequence[Stage], output: Output) -> None:
-        self.stages = list(stages)
+        self.stages: list[Stage] = list(stages)
         self._kinds = tuple(stage.kind for stage in stages)
         self._failures = [stage.failures() for stage in stages]
         self._output = output

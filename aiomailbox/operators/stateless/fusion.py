@@ -36,7 +36,7 @@ class FusedOperator(Operator):
     """
 
     def __init__(self, parts: Sequence[StatelessOperator]) -> None:
-        self.parts = list(parts)
+        self.parts: list[StatelessOperator] = list(parts)
         self._loop: FusedLoop | None = None
 
     def setup(self, context: RuntimeContext, output: Output) -> None:

@@ -37,8 +37,10 @@ class StatelessOperator(Operator):
     def __init__(
         self, function: Callable[[Any], Any], *, on_error: OnError = fail
     ) -> None:
-        self.function = check_sync_function(function, "function", arity=1)
-        self.on_error = check_on_error(on_error)
+        self.function: Callable[..., Any] = check_sync_function(
+            function, "function", arity=1
+        )
+        self.on_error: OnError = check_on_error(on_error)
         self._loop: FusedLoop | None = None
 
     def failures(self) -> RecordFailures:

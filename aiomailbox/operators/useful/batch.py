@@ -49,8 +49,10 @@ class BatchOperator(Operator):
     """
 
     def __init__(self, size: int, within: timedelta | float | None = None) -> None:
-        self.size = check_count(size, "size")
-        self.within_ms = None if within is None else duration_ms(within, "within")
+        self.size: int = check_count(size, "size")
+        self.within_ms: int | None = (
+            None if within is None else duration_ms(within, "within")
+        )
         if self.within_ms == 0:
             raise InvalidArgumentError(
                 "within", "0 is no time to wait", "Use a millisecond or more, or None."

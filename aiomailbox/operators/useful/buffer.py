@@ -60,7 +60,7 @@ class BufferOperator(Operator):
     takes_input_always = True
 
     def __init__(self, size: int, policy: BufferPolicy = "drop_oldest") -> None:
-        self.size = check_count(size, "size")
+        self.size: int = check_count(size, "size")
         if policy not in _POLICIES:
             raise InvalidArgumentError(
                 "policy", f"{policy!r} is unknown", f"Use one of {_POLICIES}."

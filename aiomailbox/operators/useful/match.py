@@ -91,7 +91,7 @@ class MatchOperator(StatefulOperator):
             )
         self._pattern = pattern
         self._partials_max = check_count(partials_max, "partials_max")
-        self.on_error = check_on_error(on_error)
+        self.on_error: OnError = check_on_error(on_error)
 
     def open(self) -> Pending:
         """Bind state and timers."""

@@ -36,7 +36,7 @@ class SampleOperator(Operator):
     """
 
     def __init__(self, fraction: float) -> None:
-        self.fraction = check_number(fraction, "fraction", minimum=0, maximum=1)
+        self.fraction: float = check_number(fraction, "fraction", minimum=0, maximum=1)
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         """Take what the task provides, and begin with the job's seed."""

@@ -68,7 +68,7 @@ class RemoteLimiter:
     def __init__(
         self, limit: RateLimit, text: LimitText, send: Callable[[Lease | Pause], None]
     ) -> None:
-        self.limit = limit
+        self.limit: RateLimit = limit
         self._text = text
         self._send = send
         self._waiters: deque[_Waiter] = deque()

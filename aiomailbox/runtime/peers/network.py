@@ -79,7 +79,7 @@ class PeerNetwork:
         self._codecs, self._names = _codecs(shipment)
         self._addresses: list[PeerAddress] = []
         name = "parent" if peer == PARENT else str(peer)
-        self.codec_digest = self._codecs.digest()
+        self.codec_digest: bytes = self._codecs.digest()
         identity = WorkerIdentity(shipment.job_id, name, self.codec_digest)
         security = place.security
         options = place.options._replace(segment_bytes_max=_SEGMENT_BYTES)

@@ -54,7 +54,7 @@ class Processes:
     def __init__(
         self, count: int, *, transport: Literal["unix", "tcp"] = "unix"
     ) -> None:
-        self.count = check_count(count, "count")
+        self.count: int = check_count(count, "count")
         if transport not in {"unix", "tcp"}:
             raise InvalidArgumentError(
                 "transport", f"{transport!r} is unknown", 'Use "unix" or "tcp".'

@@ -66,10 +66,10 @@ class WorkerProcess:
         new_setup: Callable[[int], WorkerSetup],
     ) -> None:
         self.peer = peer
-        self.name = peer_name(peer)
-        self.pid = 0
+        self.name: str = peer_name(peer)
+        self.pid: int = 0
         self.may_exit = False
-        self.has_exited = True
+        self.has_exited: bool = True
         self._events = events
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._new_setup = new_setup

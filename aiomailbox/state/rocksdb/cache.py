@@ -48,8 +48,8 @@ class CacheLimit:
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self._average_bytes = 16.0
-        self.caches = 0
-        self.per_generation = GENERATION_MIN
+        self.caches: int = 0
+        self.per_generation: int = GENERATION_MIN
 
     def add_cache(self) -> None:
         """Share with one more."""

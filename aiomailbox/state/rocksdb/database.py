@@ -105,7 +105,7 @@ class Database:
     def __init__(self, parent: Path | None, memory_bytes: int) -> None:
         rocks = self._rocks = _rocksdict()
         self._parent = parent
-        self.directory = new_directory(parent)
+        self.directory: Path = new_directory(parent)
         self._db = rocks.Rdict(str(self.directory / "db"), _options(memory_bytes))
         # Cuts are what survives, so a log would only cost.
         unlogged = rocks.WriteOptions()

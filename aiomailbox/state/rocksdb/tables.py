@@ -82,8 +82,8 @@ class RocksDBTable:
     ) -> None:
         self._database = database
         self._key_groups = key_groups
-        self.rows_of = rows
-        self.cache = cache
+        self.rows_of: Rows = rows
+        self.cache: ContentCache = cache
 
     def __len__(self) -> int:
         return sum(1 for _ in self._places())
