@@ -42,9 +42,13 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Do the types hold?"""
+    """Do the types hold, here and for a user under either checker?"""
     session.install("-e", ".", "--group", "types")
     session.run("mypy")
+    strictly = ("mypy", "--strict", "--explicit-package-bases")
+    session.run(*strictly, "tests/typing/idioms")
+    # It comes as a wheel with all it needs, and asks nobody anything.
+    session.run("basedpyright", "tests/typing/idioms")
 
 
 @nox.session

@@ -36,7 +36,6 @@ def rolling(stream: am.KeyedStream[str, Order]) -> None:
     assert_type(stream.aggregate(am.max_(at)), am.DataStream[int])
     assert_type(stream.aggregate(am.min_("at")), am.DataStream[Any])
     assert_type(stream.aggregate(am.collect_list(price)), am.DataStream[list[float]])
-    assert_type(stream.aggregate(am.top_n(3, by="price")), am.DataStream[list[Order]])
     assert_type(
         stream.aggregate(am.quantile(0.9, "price")), am.DataStream[float | None]
     )
@@ -49,6 +48,10 @@ def rolling(stream: am.KeyedStream[str, Order]) -> None:
 def collected(stream: am.KeyedStream[str, Order]) -> am.DataStream[list[Order]]:
     # To mypy it is a list of anything.
     return stream.aggregate(am.collect_list())
+
+
+def largest(stream: am.KeyedStream[str, Order]) -> am.DataStream[list[Order]]:
+    return stream.aggregate(am.top_n(3, by="price"))
 
 
 def at(order: Order) -> int:
