@@ -49,7 +49,7 @@ class RecordClass:
         self.names_fields: bool = False
         self.name: str = f"{kind.__module__}.{kind.__qualname__}"
         self.fields: tuple[str, ...] = _fields_of(kind)
-        self.split = _splitter(kind, self.fields)
+        self.split: Callable[[Any], tuple[Any, ...]] = _splitter(kind, self.fields)
         self.build: Callable[[Any], Any] = _builder(kind, self.fields)
 
     @classmethod

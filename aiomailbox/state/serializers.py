@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle  # noqa: TID251 -- the one place of the explicit opt-in
+from collections.abc import Callable
 from typing import Any, ClassVar, Final, Protocol
 
 from aiomailbox.errors import StateError, WrongTypeError
@@ -62,8 +63,8 @@ class ObjectSerializer:
 
     def __init__(self, classes: StateClasses | None = None) -> None:
         self.codec: ObjectCodec = ObjectCodec(classes)
-        self.encode = self.codec.encode
-        self.decode = self.codec.decode
+        self.encode: Callable[[Any], bytes] = self.codec.encode
+        self.decode: Callable[[bytes | memoryview], Any] = self.codec.decode
 
 
 class PickleSerializer:

@@ -16,7 +16,7 @@ from aiomailbox.eventtime import (
     ManualProcessingTimeService,
     Triggerable,
 )
-from aiomailbox.keygroups import key_group_range
+from aiomailbox.keygroups import KeyGroupRange, key_group_range
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import MutationCheck, RepeatedWarnings
@@ -100,11 +100,11 @@ class TestRuntimeContext:
         self.attempt = attempt
         self.commits_at_checkpoints = commits_at_checkpoints
         self.is_resumable = is_resumable
-        self.key_group_range = key_group_range(
+        self.key_group_range: KeyGroupRange = key_group_range(
             max_parallelism, parallelism, subtask_index
         )
         self.clock: ManualClock = ManualClock(_EPOCH)
-        self.random = random.Random(seed)
+        self.random: random.Random = random.Random(seed)
         self.log: RecordingLog = RecordingLog()
         self.mutations: MutationCheck | None = None
         self.repeated: RepeatedWarnings = RepeatedWarnings(self.log, self.clock)

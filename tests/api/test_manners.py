@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 import aiomailbox as am
+from aiomailbox import errors
 
 BUILD_AND_EXPLAIN = """
 import asyncio, sys
@@ -150,3 +151,14 @@ async def test_a_job_does_not_close_or_replace_the_loop() -> None:
     await am.StreamExecutionEnvironment().from_collection([1]).collect()
     assert asyncio.get_running_loop() is loop
     assert not loop.is_closed()
+
+
+def test_every_error_is_where_the_other_names_are() -> None:
+    """Whoever catches one, or is told of one, finds it as ``am.…``."""
+    found = {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, BaseException)
+    }
+    assert found <= {*errors.__all__}
+    assert found <= {*am.__all__}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -48,3 +52,49 @@ def test_a_mistake_is_found(checker: tuple[str, ...], tmp_path: Path) -> None:
     for line, text in enumerate(WRONG.splitlines(), 1):
         found = f"{wrong}:{line}:" in done.stdout
         assert found == (text.startswith(("not_", "wrong_"))), done.stdout
+
+
+# Their types are those of pyspark, which has some without.
+OF_OTHERS = {"aiomailbox.connectors.spark.session.local_session"}
+PUBLIC = ["errors", "exchange", "mailbox", "memory", "records", "connectors", "testing"]
+
+
+def public_names() -> set[str]:
+    """Return where the public names of the documented packages are defined."""
+    names: set[str] = set()
+    for path in ("aiomailbox", *(f"aiomailbox.{name}" for name in PUBLIC)):
+        module = importlib.import_module(path)
+        for name in module.__all__:
+            item = getattr(module, name)
+            home = getattr(item, "__module__", path)
+            names.add(f"{home}.{getattr(item, '__qualname__', name)}")
+    return names - OF_OTHERS
+
+
+def test_all_that_is_public_has_a_type() -> None:
+    """The names that the documented packages declare, their members and parameters."""
+    command = [SCRIPTS / PYRIGHT[0], "--outputjson", "--verifytypes", "aiomailbox"]
+    # It looks for the package in the interpreter that the shell would start.
+    path = f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        cwd=ROOT,
+        env={**os.environ, "PATH": path, "VIRTUAL_ENV": sys.prefix},
+        text=True,
+    )
+    symbols = json.loads(done.stdout)["typeCompleteness"]["symbols"]
+    names = public_names()
+    found = [
+        symbol
+        for symbol in symbols
+        if not names.isdisjoint(accumulate(symbol["name"].split("."), "{}.{}".format))
+    ]
+    assert len(found) > 1000
+    missing = [
+        f"{symbol['name']}: {message['message']}"
+        for symbol in found
+        if not symbol["isTypeKnown"] or symbol["isTypeAmbiguous"]
+        for message in symbol["diagnostics"]
+    ]
+    assert missing == []

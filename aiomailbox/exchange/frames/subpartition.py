@@ -54,6 +54,9 @@ class BytesSubpartition(ResultSubpartition[BytesQueue]):
         "receiver_exclusive_buffers",
     )
 
+    buffers_total: int
+    bytes_total: int
+
     def __init__(
         self,
         index: int,

@@ -45,6 +45,9 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
 
     __slots__ = ("records_total",)
 
+    buffers_total: int
+    bytes_total: int
+
     def __init__(self, index: int) -> None:
         super().__init__(index, BufferQueue())
         self.records_total: int = 0
