@@ -31,7 +31,7 @@ from aiomailbox.api import (
     run,
 )
 from aiomailbox.availability import Availability
-from aiomailbox.checkpoint import Savepoint
+from aiomailbox.checkpoint import CheckpointingMode, Retention, Savepoint
 from aiomailbox.connectors import AsyncIterableSource, CollectionSource, FunctionSink
 from aiomailbox.durations import days, hours, millis, minutes, seconds
 from aiomailbox.errors import (
@@ -162,11 +162,13 @@ from aiomailbox.operators import (
     sum_,
     top_n,
 )
-from aiomailbox.policies import Batch, Cache, RateLimit, Retry
+from aiomailbox.policies import Batch, Cache, RateLimit, Retry, restart
 from aiomailbox.records import ListRun, OutputTag
 from aiomailbox.runtime import (
     BackpressureLevel,
     BackpressureReport,
+    CheckpointView,
+    CompletedCheckpoint,
     JobConfig,
     JobResult,
     JobState,
@@ -258,13 +260,16 @@ __all__ = [
     "CancelTimeoutError",
     "CheckpointDeclinedError",
     "CheckpointFailedError",
+    "CheckpointView",
     "CheckpointedFunction",
+    "CheckpointingMode",
     "CoGroupedWindows",
     "CoProcessFunction",
     "CollectionSource",
     "Collector",
     "Committer",
     "CommitterContext",
+    "CompletedCheckpoint",
     "ConnectedStreams",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
@@ -373,6 +378,7 @@ __all__ = [
     "RemoteFailureError",
     "RemoteTaskError",
     "RemoteTransportError",
+    "Retention",
     "Retry",
     "RetryLater",
     "RocksDBStateBackend",
@@ -447,6 +453,7 @@ __all__ = [
     "pattern",
     "pipeline",
     "quantile",
+    "restart",
     "run",
     "seconds",
     "skip",

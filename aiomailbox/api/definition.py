@@ -66,6 +66,7 @@ class JobDefinition:
         *,
         handovers: dict[str, PullHandover] | None = None,
         deployment: Deployment | None = None,
+        config: JobConfig | None = None,
     ) -> JobMaster:
         """Start a job for the sinks on the running loop and return it.
 
@@ -75,5 +76,5 @@ class JobDefinition:
         place = deployment or self.deployment
         graph = self.job_graph(name, sinks, place)
         return place.deploy(
-            graph, self.config, clock=self.clock, handovers=handovers or {}
+            graph, config or self.config, clock=self.clock, handovers=handovers or {}
         )

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from os import PathLike
 from typing import Any, TypeVar, overload
 
 from aiomailbox.api.build import (
@@ -18,6 +19,7 @@ from aiomailbox.api.build import (
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.job import JobClient
 from aiomailbox.api.stream import DataStream
+from aiomailbox.checkpoint import CheckpointingMode, CheckpointSettings, Retention
 from aiomailbox.clock import Clock
 from aiomailbox.connectors import AsyncIterableSource, CollectionSource
 from aiomailbox.durations import duration_ms
@@ -25,6 +27,7 @@ from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.graph import Origin, Transformation, describe_text
 from aiomailbox.operators import Source, SourceOperator
+from aiomailbox.policies import RestartStrategy
 from aiomailbox.records import RUN_LENGTH_MAX
 from aiomailbox.runtime import Deployment, JobConfig, JobResult
 from aiomailbox.state import StateBackend
@@ -176,7 +179,13 @@ class StreamExecutionEnvironment:
         )
 
     async def execute(
-        self, job_name: str = "job", *, deployment: Deployment | None = None
+        self,
+        job_name: str = "job",
+        *,
+        deployment: Deployment | None = None,
+        job_id: str | None = None,
+        restore_from: str | PathLike[str] | None = None,
+        allow_unmatched_state: bool = False,
     ) -> JobResult:
         """Run everything that ends in a sink, to its end.
 
@@ -187,17 +196,39 @@ class StreamExecutionEnvironment:
             UsageError: If there is no sink.
             JobFailedError: If the job failed; the cause is the first error.
         """
-        async with self.start(job_name, deployment=deployment) as job:
+        async with self.start(
+            job_name,
+            deployment=deployment,
+            job_id=job_id,
+            restore_from=restore_from,
+            allow_unmatched_state=allow_unmatched_state,
+        ) as job:
             return await job.result()
 
     @asynccontextmanager
     async def start(
-        self, job_name: str = "job", *, deployment: Deployment | None = None
+        self,
+        job_name: str = "job",
+        *,
+        deployment: Deployment | None = None,
+        job_id: str | None = None,
+        restore_from: str | PathLike[str] | None = None,
+        allow_unmatched_state: bool = False,
     ) -> AsyncGenerator[JobClient]:
         """Run everything that ends in a sink as a service.
 
         Leaving the block cancels what still runs and waits for its clean-up. A job
         that failed while nobody looked fails the block.
+
+        Args:
+            job_name: What people call the job.
+            deployment: Where it runs; None for `deployment` of the environment.
+            job_id: Its identity, by which checkpoints are found again when the program
+                has ended; None for its name.
+            restore_from: What it goes on from: ``"latest"`` for its newest checkpoint
+                that can be read, if there is one, or the path or URL of any checkpoint
+                or savepoint.
+            allow_unmatched_state: Whether state may be dropped that no operator has.
 
         Raises:
             UsageError: If there is no sink.
@@ -207,6 +238,12 @@ class StreamExecutionEnvironment:
             check_name(job_name, "job_name"),
             list(self._definition.sinks),
             deployment=deployment,
+            config=replace(
+                self._definition.config,
+                job_id=job_id,
+                restore_from=restore_from,
+                allow_unmatched_state=allow_unmatched_state,
+            ),
         )
         try:
             yield JobClient(job)
@@ -231,6 +268,104 @@ class StreamExecutionEnvironment:
             records_per_buffer=RUN_LENGTH_MAX,
             buffer_size_bytes=config.buffer_size_bytes,
         )
+
+    def enable_checkpointing(
+        self,
+        interval: timedelta | float | None,
+        *,
+        directory: str | PathLike[str] | None = None,
+        mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE,
+        timeout: timedelta | float = 600.0,
+        min_pause: timedelta | float = 0.0,
+        max_concurrent: int = 1,
+        tolerable_failures: int = 0,
+        unaligned: bool = False,
+        aligned_timeout: timedelta | float = 0.0,
+        retained: int = 1,
+        retention: Retention = Retention.NEVER,
+        after_tasks_finish: bool = True,
+    ) -> StreamExecutionEnvironment:
+        """Take checkpoints, so that jobs go on from the last one when they fail.
+
+        Args:
+            interval: From one to the next: a timedelta or seconds; None for those that
+                `JobClient.trigger_checkpoint` asks for, and the last one of a job.
+            directory: Where they are kept: a path, or a URL such as
+                ``s3://bucket/jobs``; None for a temporary directory: then they help when
+                a task or a worker fails, and not when the program does.
+            mode: Whether records are counted exactly once in state, or at least once.
+            timeout: After how long one is given up: a timedelta or seconds.
+            min_pause: The least time between two: a timedelta or seconds.
+            max_concurrent: How many may be pending at once.
+            tolerable_failures: How many in a row may fail before the job does.
+            unaligned: Whether barriers may overtake data, which then is part of them.
+            aligned_timeout: With ``unaligned``, how long barriers wait for each other
+                first: a timedelta or seconds.
+            retained: How many are kept.
+            retention: Which of them stay when the job has ended.
+            after_tasks_finish: Whether they go on once some tasks have finished.
+
+        Raises:
+            InvalidArgumentError: If a number is out of its range, or settings exclude
+                each other.
+            WrongTypeError: If an argument is of another type.
+
+        Concept:
+            Flink, ``StreamExecutionEnvironment.enableCheckpointing`` and
+            ``CheckpointConfig``.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment().enable_checkpointing(10)
+        """
+        if unaligned:
+            raise InvalidArgumentError(
+                "unaligned",
+                "barriers that overtake data are not there yet",
+                "Leave it out: barriers wait for each other.",
+            )
+        settings = CheckpointSettings(
+            interval=interval,
+            directory=directory,
+            mode=mode,
+            timeout=timeout,
+            min_pause=min_pause,
+            max_concurrent=max_concurrent,
+            tolerable_failures=tolerable_failures,
+            unaligned=unaligned,
+            aligned_timeout=aligned_timeout,
+            retained=retained,
+            retention=retention,
+            after_tasks_finish=after_tasks_finish,
+        )
+        self._definition.config = replace(self._definition.config, checkpoints=settings)
+        return self
+
+    def set_restart_strategy(
+        self, strategy: RestartStrategy | None
+    ) -> StreamExecutionEnvironment:
+        """Say whether and when a job that failed starts again.
+
+        Args:
+            strategy: One of ``am.restart``; None for the default: with delays that grow
+                if the job takes checkpoints, else not at all.
+
+        Raises:
+            WrongTypeError: If it is no strategy.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> env = env.set_restart_strategy(am.restart.fixed_delay(3, 0.5))
+        """
+        if strategy is not None and not callable(getattr(strategy, "begin", None)):
+            raise WrongTypeError(
+                "strategy",
+                f"{strategy!r} is no restart strategy",
+                "Use e.g. am.restart.fixed_delay(3), or am.restart.none().",
+            )
+        self._definition.config = replace(self._definition.config, restart=strategy)
+        return self
 
     @property
     def state_backend(self) -> StateBackend:

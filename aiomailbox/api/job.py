@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Container
 from dataclasses import dataclass
+from os import PathLike
 from typing import NamedTuple
 
+from aiomailbox.errors import UsageError
 from aiomailbox.metrics import MetricValue
-from aiomailbox.records import StopMode
+from aiomailbox.records import SnapshotType, StopMode
 from aiomailbox.runtime import (
     BackpressureReport,
+    CheckpointCoordinator,
+    CheckpointView,
+    CompletedCheckpoint,
     JobMaster,
     JobResult,
     JobState,
     await_tree,
     backpressure_of,
+    place_of_savepoint,
 )
 
 
@@ -129,6 +136,88 @@ class JobClient:
     def await_tree(self) -> str:
         """Return what every task of the job does or waits for now, as text."""
         return await_tree(self._job)
+
+    @property
+    def restarts(self) -> int:
+        """How often the job has failed and was started again."""
+        return self._job.restarts
+
+    def checkpoints(self) -> list[CheckpointView]:
+        """Return what the last completed checkpoints took, oldest first."""
+        coordinator = self._job.coordinator
+        return [] if coordinator is None else coordinator.views
+
+    async def trigger_checkpoint(self) -> CompletedCheckpoint:
+        """Take a checkpoint now.
+
+        Returns:
+            Which one it was, once it is complete and its results are committed.
+
+        Raises:
+            UsageError: If the job takes no checkpoints.
+            CheckpointFailedError: If it did not complete.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> async def main() -> None:
+            ...     env = am.StreamExecutionEnvironment().enable_checkpointing(None)
+            ...     env.from_collection([1, 2]).sink_to(print)
+            ...     async with env.start() as job:
+            ...         await job.result()
+            ...     print(job.checkpoints()[-1].completed.checkpoint_id)
+            >>> am.run(main())
+            1
+            2
+            1
+        """
+        return await asyncio.shield(self._coordinator().request())
+
+    async def trigger_savepoint(self, path: str | PathLike[str]) -> CompletedCheckpoint:
+        """Take a savepoint now: a checkpoint that belongs to you; the job goes on.
+
+        Args:
+            path: An empty or new directory, or the URL of one, that workers see, too.
+
+        Raises:
+            UsageError: If the job takes no checkpoints.
+            CheckpointFailedError: If it did not complete.
+        """
+        kind = SnapshotType.SAVEPOINT_CANONICAL
+        request = self._coordinator().request(kind, place_of_savepoint(path))
+        return await asyncio.shield(request)
+
+    async def stop_with_savepoint(
+        self, path: str | PathLike[str], *, drain: bool = False
+    ) -> CompletedCheckpoint:
+        """End the job well, with a savepoint from which another one can go on.
+
+        Its sources read no more; what they have read is processed, the savepoint is
+        taken, and what the sinks have got is committed.
+
+        Args:
+            path: As in `trigger_savepoint`.
+            drain: Whether event time ends before, so that all windows fire: for a job
+                that is not to go on.
+
+        Raises:
+            UsageError: If the job takes no checkpoints.
+            CheckpointFailedError: If it did not complete; the job goes on then.
+            JobFailedError: If the job failed after it.
+        """
+        mode = StopMode.DRAIN if drain else StopMode.NO_DRAIN
+        self._coordinator()
+        savepoint = await self._job.stop_with_savepoint(place_of_savepoint(path), mode)
+        await self._job.wait()
+        return savepoint
+
+    def _coordinator(self) -> CheckpointCoordinator:
+        coordinator = self._job.coordinator
+        if coordinator is None:
+            raise UsageError(
+                "the job takes no checkpoints: call env.enable_checkpointing(...) before "
+                "it starts; with interval=None it takes those that are asked for"
+            )
+        return coordinator
 
     async def stop(self, *, drain: bool = True) -> JobResult:
         """End the job well, now, also one that never ends by itself.

@@ -49,7 +49,11 @@ from aiomailbox.checkpoint.restored import (
 )
 from aiomailbox.checkpoint.retention import CompletedCheckpoints
 from aiomailbox.checkpoint.savepoint import Savepoint, SavepointOperator
-from aiomailbox.checkpoint.settings import CheckpointingMode, CheckpointSettings
+from aiomailbox.checkpoint.settings import (
+    CheckpointingMode,
+    CheckpointSettings,
+    Retention,
+)
 from aiomailbox.checkpoint.store import LATEST, CheckpointStore
 from aiomailbox.checkpoint.task_bytes import decode_prepared
 from aiomailbox.checkpoint.writer import CheckpointWriter
@@ -84,6 +88,7 @@ __all__ = [
     "RestoredCommittables",
     "RestoredJob",
     "RestoredTasks",
+    "Retention",
     "Savepoint",
     "SavepointOperator",
     "SetExpiry",

@@ -230,14 +230,16 @@ class CheckpointPlanner:
         return [SetPeriodicTimer(self.random.randint(first_ms, interval_ms))]
 
     def stop_periodic(self) -> list[CheckpointAction]:
-        """End all that is pending or queued, and the timer."""
+        """End what is queued, or pending and not yet being written, and the timer."""
         self._is_periodic = False
         actions: list[CheckpointAction] = [
             FailRequest(request, FailureReason.SUSPENDED)
             for request in self._queue.clear()
         ]
         for pending in list(self._pending.values()):
-            actions += self._abort(pending, FailureReason.SUSPENDED)
+            # What is being written may be durable already: it completes.
+            if not pending.is_finalizing:
+                actions += self._abort(pending, FailureReason.SUSPENDED)
         return actions
 
     def on_periodic_timer(self, now_ms: int) -> list[CheckpointAction]:

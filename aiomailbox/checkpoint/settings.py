@@ -5,13 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from os import PathLike
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.policies import check_count
 from aiomailbox.records import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
 
-__all__ = ["CheckpointSettings", "CheckpointingMode"]
+__all__ = ["CheckpointSettings", "CheckpointingMode", "Retention"]
+
+
+class Retention(Enum):
+    """Which checkpoints stay when a job has ended; a program that dies leaves them.
+
+    Concept:
+        Flink, ``ExternalizedCheckpointRetention``; ``NEVER`` is its default.
+    """
+
+    NEVER = "never"
+    ON_FAILURE = "on_failure"
+    ON_CANCELLATION = "on_cancellation"
 
 
 class CheckpointingMode(Enum):
@@ -39,6 +52,11 @@ class CheckpointSettings:
         aligned_timeout: With ``unaligned``, how long barriers wait for each other
             before they overtake: a timedelta or seconds; 0 to overtake at once.
         retained: How many completed checkpoints are kept.
+        directory: Where they are kept: a path, or a URL such as ``s3://bucket/jobs``;
+            None for a temporary directory: then they help when a task or a worker
+            fails, and not when the program does.
+        retention: Which of them stay when the job has ended: none, those of a job that
+            failed, or also those of one that was cancelled.
         after_tasks_finish: Whether checkpoints go on once some tasks have finished; if
             so, tasks that have finished wait for the one that commits their results.
 
@@ -66,6 +84,8 @@ class CheckpointSettings:
     unaligned: bool = False
     aligned_timeout: timedelta | float = 0.0
     retained: int = 1
+    directory: str | PathLike[str] | None = None
+    retention: Retention = Retention.NEVER
     after_tasks_finish: bool = True
 
     def __post_init__(self) -> None:
@@ -87,7 +107,26 @@ class CheckpointSettings:
         check_count(self.max_concurrent, "max_concurrent")
         check_count(self.retained, "retained")
         _check_tolerable(self.tolerable_failures)
+        if not isinstance(self.retention, Retention):
+            raise WrongTypeError(
+                "retention", f"{self.retention!r} is none", "Use a Retention."
+            )
+        if not isinstance(self.directory, str | PathLike | None):
+            raise WrongTypeError(
+                "directory", f"{self.directory!r} is no path", "Give a path or a URL."
+            )
         self._check_unaligned()
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether checkpoints outlive the program."""
+        return self.directory is not None
+
+    def keeps_after(self, *, failed: bool, cancelled: bool) -> bool:
+        """Say whether checkpoints stay after a job's end."""
+        if cancelled:
+            return self.retention is Retention.ON_CANCELLATION
+        return failed and self.retention is not Retention.NEVER
 
     @property
     def interval_ms(self) -> int:

@@ -186,8 +186,12 @@ class CheckpointStore:
         storage, directory = self._storage, self._directory(checkpoint_id)
         if location is not None:
             storage, directory = open_storage(location), ""
-        else:
-            self._complete.discard(checkpoint_id)
+        elif checkpoint_id in self._complete:
+            self._complete.remove(checkpoint_id)
+            if checkpoint_id == self._job.completed:
+                # Nobody is to miss it.
+                newest = max(self._complete, default=0)
+                self._write_job(msgspec.structs.replace(self._job, completed=newest))
         below = f"{directory}/" if directory else ""
         # The metadata goes first: half a checkpoint must not look like one.
         storage.delete([f"{below}{METADATA_NAME}"])

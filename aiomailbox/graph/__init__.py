@@ -4,7 +4,7 @@ from aiomailbox.graph.chaining import build_job_graph, is_chainable
 from aiomailbox.graph.describe import describe_mermaid, describe_text
 from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
 from aiomailbox.graph.operator_ids import operator_ids
-from aiomailbox.graph.regions import FailoverRegions
+from aiomailbox.graph.regions import FailoverRegions, producers_of
 from aiomailbox.graph.transformation import (
     ChainingStrategy,
     FunctionInfo,
@@ -32,5 +32,6 @@ __all__ = [
     "describe_text",
     "is_chainable",
     "operator_ids",
+    "producers_of",
     "reachable",
 ]

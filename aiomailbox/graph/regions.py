@@ -16,7 +16,7 @@ from aiomailbox.graph.job_graph import Edge, JobGraph
 from aiomailbox.graph.wiring import consumers_of
 from aiomailbox.ids import SubtaskId
 
-__all__ = ["FailoverRegions"]
+__all__ = ["FailoverRegions", "producers_of"]
 
 
 class FailoverRegions:
@@ -99,6 +99,14 @@ class FailoverRegions:
     def _unite(self, one: SubtaskId, other: SubtaskId) -> None:
         first, second = sorted((self._root(one), self._root(other)))
         self._parents[second] = first
+
+
+def producers_of(graph: JobGraph) -> dict[SubtaskId, list[SubtaskId]]:
+    """Return for each task that reads others which ones it reads."""
+    found: dict[SubtaskId, list[SubtaskId]] = {}
+    for _, producer, consumer in _connections(graph):
+        found.setdefault(consumer, []).append(producer)
+    return found
 
 
 def _connections(graph: JobGraph) -> list[tuple[Edge, SubtaskId, SubtaskId]]:

@@ -12,6 +12,7 @@ from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.lifecycle import MailboxState
 from aiomailbox.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from aiomailbox.mailbox.metrics import LatencyProbe, MailboxMetrics
+from aiomailbox.mailbox.ownership import current_task_or_none
 from aiomailbox.mailbox.period_meter import RATE_WINDOW_S, PeriodMeter, TimeShares
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.mailbox.statistics import MailboxStatistics
@@ -38,4 +39,5 @@ __all__ = [
     "Suspension",
     "TaskMailbox",
     "TimeShares",
+    "current_task_or_none",
 ]

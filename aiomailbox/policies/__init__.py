@@ -6,15 +6,29 @@ from aiomailbox.policies.arguments import check_count, check_number
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache, LruCache
 from aiomailbox.policies.rate_limit import RateLimit, RateWindow
+from aiomailbox.policies.restart import (
+    ExponentialDelayRestart,
+    FailureRateRestart,
+    FixedDelayRestart,
+    NoRestart,
+    RestartBackoff,
+    RestartStrategy,
+)
 from aiomailbox.policies.retry import Retry
 from aiomailbox.policies.retry_after import retry_after_s
 
 __all__ = [
     "Batch",
     "Cache",
+    "ExponentialDelayRestart",
+    "FailureRateRestart",
+    "FixedDelayRestart",
     "LruCache",
+    "NoRestart",
     "RateLimit",
     "RateWindow",
+    "RestartBackoff",
+    "RestartStrategy",
     "Retry",
     "check_count",
     "check_number",

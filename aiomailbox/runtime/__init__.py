@@ -12,7 +12,13 @@ from aiomailbox.runtime.bottleneck import (
     TaskPressure,
     find_bottleneck,
 )
+from aiomailbox.runtime.checkpoint_views import (
+    CheckpointView,
+    CompletedCheckpoint,
+    place_of_savepoint,
+)
 from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.deployment import Deployment, Embedded
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
@@ -21,6 +27,9 @@ from aiomailbox.runtime.master import JobMaster, JobResult
 __all__ = [
     "BackpressureLevel",
     "BackpressureReport",
+    "CheckpointCoordinator",
+    "CheckpointView",
+    "CompletedCheckpoint",
     "Deployment",
     "Embedded",
     "JobConfig",
@@ -34,5 +43,6 @@ __all__ = [
     "await_tree",
     "backpressure_of",
     "find_bottleneck",
+    "place_of_savepoint",
     "report_backpressure",
 ]

@@ -12,10 +12,14 @@ from typing import Protocol
 import anyio
 
 from aiomailbox.availability import Availability
+from aiomailbox.checkpoint import TaskHandle
+from aiomailbox.ids import SubtaskId
 from aiomailbox.records import StopMode
 from aiomailbox.runtime.attempt_plan import AttemptPlan
+from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.first_error import FirstError
 from aiomailbox.runtime.host import Host
+from aiomailbox.task import TaskStatistics
 
 __all__ = ["Attempt", "AttemptOwner"]
 
@@ -27,7 +31,7 @@ class AttemptOwner(Protocol):
         """Send splits: the tasks are made, and take them from now on."""
         ...
 
-    def on_failing(self) -> None:
+    def on_failing(self, error: BaseException) -> None:
         """Hear that the attempt has failed; its tasks are being ended."""
         ...
 
@@ -48,6 +52,7 @@ class Attempt:
         plan: What is run.
         host: Where the tasks run.
         owner: Who is told.
+        checkpoints: Takes the checkpoints; None for a job without.
 
     Attributes:
         plan: What is run.
@@ -55,13 +60,19 @@ class Attempt:
     """
 
     def __init__(
-        self, job_name: str, plan: AttemptPlan, host: Host, owner: AttemptOwner
+        self,
+        job_name: str,
+        plan: AttemptPlan,
+        host: Host,
+        owner: AttemptOwner,
+        checkpoints: CheckpointCoordinator | None = None,
     ) -> None:
         self.plan = plan
         self.failure: FirstError = FirstError()
         self._job_name = job_name
         self._host = host
         self._owner = owner
+        self._checkpoints = checkpoints
         self._changed = Availability()
         self._is_over = False
 
@@ -108,20 +119,61 @@ class Attempt:
         if self._is_over:
             return
         note = None if task is None else f"in task {task!r} of job {self._job_name!r}"
+        is_first = self.failure.error is None
         self.failure.add(error, note)
-        self._owner.on_failing()
+        if is_first:
+            self._owner.on_failing(error)
         self._host.cancel()
         self._changed.set_available()
 
-    def on_task_ended(self, error: BaseException | None, task: str) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Whether all tasks have ended."""
+        return self._is_over
+
+    def on_task_ended(
+        self, error: BaseException | None, task: str, subtask: SubtaskId
+    ) -> None:
         """Hear that a task ended: well, or with an error."""
         if error is not None:
             self.fail(error, task)
+        elif self._checkpoints is not None and self.failure.error is None:
+            self._checkpoints.on_task_finished(subtask)
         self._changed.set_available()
+
+    def on_task_running(self, task: SubtaskId) -> None:
+        """Hear that a task has been restored and runs."""
+        if self._checkpoints is not None:
+            self._checkpoints.on_task_running(task)
+
+    def on_end_of_data(self, task: SubtaskId) -> None:
+        """Hear that no more records will come out of a task."""
+        if self._checkpoints is not None:
+            self._checkpoints.on_end_of_data(task)
+
+    def on_acknowledged(
+        self,
+        task: SubtaskId,
+        checkpoint_id: int,
+        handle: TaskHandle,
+        statistics: TaskStatistics,
+    ) -> None:
+        """Take a task's part of a checkpoint."""
+        if self._checkpoints is not None:
+            self._checkpoints.on_acknowledged(task, checkpoint_id, handle, statistics)
+
+    def on_declined(
+        self, task: SubtaskId, checkpoint_id: int, error: BaseException
+    ) -> None:
+        """Hear that a task takes no part in a checkpoint."""
+        if self._checkpoints is not None:
+            self._checkpoints.on_declined(task, checkpoint_id, error)
 
     def on_cancelled(self) -> None:
         """Hear that a task ended itself, or was interrupted."""
-        self._owner.cancel()
+        # Those that end because another one has failed do not end the job.
+        if self.failure.error is None:
+            self._owner.cancel()
 
     def on_failed(self, error: BaseException) -> None:
         """Hear of a failure that is of no task."""

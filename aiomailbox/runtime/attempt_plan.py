@@ -15,9 +15,12 @@ class AttemptPlan:
     """The facts about one attempt.
 
     Attributes:
-        number: From 0; it only grows, so that what an older attempt still says can be
-            told from what this one says.
+        number: The epoch: it only grows, so that what an older attempt still says can
+            be told from what this one says.
         restored: What subtasks go on from; the others begin anew.
+        restored_id: The checkpoint that they go on from, -1 for none.
+        checkpoint_place: Where checkpoints are kept, a path or a URL; None for a job
+            that takes none.
 
     Example:
         >>> AttemptPlan(2).task_id(VertexId(1), 0)
@@ -26,6 +29,8 @@ class AttemptPlan:
 
     number: int = 0
     restored: RestoredTasks = field(default_factory=dict)
+    restored_id: int = -1
+    checkpoint_place: str | None = None
 
     def task_id(self, vertex: VertexId, subtask_index: int) -> TaskId:
         """Return the name of a subtask's attempt, also of a remote one."""

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
+from aiomailbox.checkpoint import CheckpointingMode, CheckpointWriter
 from aiomailbox.exchange import (
     InputChannel,
     InputGate,
@@ -15,22 +16,32 @@ from aiomailbox.exchange import (
     ResultPartition,
 )
 from aiomailbox.graph import Edge, JobGraph, JobVertex
-from aiomailbox.ids import PartitionId, TaskId
+from aiomailbox.ids import PartitionId, SubtaskId, TaskId
 from aiomailbox.memory import LocalBufferPool
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
+from aiomailbox.runtime.responder import CheckpointEvents, TaskResponder
 from aiomailbox.runtime.services import JobServices
+from aiomailbox.storage import open_storage
 from aiomailbox.task import (
     OperatorPlan,
     OutgoingEdge,
     StreamTask,
+    TaskCheckpointing,
     TaskEnvironment,
     TaskPlan,
 )
 
-RequestSplit = Callable[[int, int], None]
 ChannelFactory = Callable[[Edge, PartitionId, int], InputChannel]
+
+
+class BuilderEvents(CheckpointEvents, Protocol):
+    """Who is told what the tasks have to say, on their loop."""
+
+    def on_split_request(self, vertex: int, subtask_index: int) -> None:
+        """Pass a reader's request for another split to its enumerator."""
+        ...
 
 
 class Wiring(Protocol):
@@ -68,7 +79,7 @@ class TaskBuilder:
         config: Its settings.
         services: What its tasks share.
         plan: Which attempt this is, and what its tasks go on from.
-        request_split: Asks the enumerator of a vertex for a split for a subtask.
+        events: Gets what the tasks have to say.
         wiring: Says what is here; None for everything.
     """
 
@@ -78,14 +89,20 @@ class TaskBuilder:
         config: JobConfig,
         services: JobServices,
         plan: AttemptPlan,
+        events: BuilderEvents,
         *,
-        request_split: RequestSplit,
         wiring: Wiring | None = None,
     ) -> None:
         self._graph = graph
         self._config = config
         self._services = services
-        self._request_split = request_split
+        self._events = events
+        place = plan.checkpoint_place
+        self._writer_of_state = (
+            None
+            if place is None
+            else CheckpointWriter(open_storage(place), services.job_id)
+        )
         self._of_attempt = plan
         self._wiring = wiring
         names = unique_names([vertex.name for vertex in graph.vertices])
@@ -117,6 +134,7 @@ class TaskBuilder:
     def _task(self, vertex: JobVertex, subtask_index: int) -> StreamTask:
         task_id = self._of_attempt.task_id(vertex.id, subtask_index)
         name = f"{self._names[vertex.id]} ({subtask_index + 1}/{vertex.parallelism})"
+        subtask = SubtaskId(vertex.id, subtask_index)
         services = self._services
         environment = TaskEnvironment(
             job_name=self._graph.name,
@@ -136,14 +154,31 @@ class TaskBuilder:
             limiter=services.limiters.get,
             handover=services.handover,
             alignment=services.alignments.get,
-            request_split=lambda: self._request_split(vertex.id, subtask_index),
+            request_split=lambda: self._events.on_split_request(
+                vertex.id, subtask_index
+            ),
             state_backend=self._config.state_backend,
             cancel_timeout_s=self._config.cancel_timeout_s,
             check_mutations=self._config.check_mutations,
             no_processing_time=services.no_processing_time,
+            checkpointing=self._checkpointing(task_id),
+            on_running=lambda: self._events.on_task_running(subtask),
+            on_end_of_data=lambda: self._events.on_end_of_data(subtask),
         )
         restored = self._of_attempt.restored.get((vertex.id, subtask_index))
         return StreamTask(environment, self._plan(vertex, task_id), restored)
+
+    def _checkpointing(self, task_id: TaskId) -> TaskCheckpointing | None:
+        settings, writer = self._config.checkpoints, self._writer_of_state
+        if settings is None or writer is None:
+            return None
+        return TaskCheckpointing(
+            responder=TaskResponder(task_id, writer, self._events),
+            is_exactly_once=settings.mode is CheckpointingMode.EXACTLY_ONCE,
+            may_overtake=settings.unaligned,
+            after_end=settings.after_tasks_finish,
+            restored_id=self._of_attempt.restored_id,
+        )
 
     def _plan(self, vertex: JobVertex, task_id: TaskId) -> TaskPlan:
         positions = {node.index: place for place, node in enumerate(vertex.nodes)}

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Final
 
+from aiomailbox.checkpoint import CheckpointSettings
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange import BUFFER_SIZE_BYTES
+from aiomailbox.policies import (
+    ExponentialDelayRestart,
+    NoRestart,
+    RestartStrategy,
+)
 from aiomailbox.state import HeapStateBackend, StateBackend
 
 _HEARTBEAT_TIMEOUT_S_MIN: Final = 3.0
@@ -44,6 +51,17 @@ class JobConfig:
             walks through each record twice, and functions are not fused.
         state_backend: Where keyed state is kept.
         seed: Seeds the random sources of operators; None takes one from the system.
+        checkpoints: How often checkpoints are taken, and what they may cost; None for a
+            job without. `StreamExecutionEnvironment.enable_checkpointing` sets it.
+        restart: Whether a job that failed starts again; None for Flink's default: with
+            delays that grow if it takes checkpoints, else not.
+        job_id: The identity of the job, by which its checkpoints are found again; None
+            for its name.
+        restore_from: What the job goes on from: ``"latest"``, or the path or URL of a
+            checkpoint or savepoint; None for a beginning.
+        allow_unmatched_state: Whether state may be dropped that no operator has.
+        allow_pickled_state: Whether state may be read that was pickled, which runs what
+            its bytes say.
 
     Raises:
         InvalidArgumentError: If a number is out of its range.
@@ -65,6 +83,12 @@ class JobConfig:
     check_mutations: bool = False
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
     seed: int | None = None
+    checkpoints: CheckpointSettings | None = None
+    restart: RestartStrategy | None = None
+    job_id: str | None = None
+    restore_from: str | PathLike[str] | None = None
+    allow_unmatched_state: bool = False
+    allow_pickled_state: bool = False
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -93,3 +117,20 @@ class JobConfig:
                 f"{self.heartbeat_timeout_s} is less than {_HEARTBEAT_TIMEOUT_S_MIN:g}",
                 "Workers give a sign of life once a second; 50 is usual.",
             )
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether checkpoints outlive the program."""
+        return self.checkpoints is not None and self.checkpoints.is_durable
+
+    @property
+    def needs_state_classes(self) -> bool:
+        """Whether state is ever read back."""
+        return self.checkpoints is not None or self.restore_from is not None
+
+    @property
+    def restart_strategy(self) -> RestartStrategy:
+        """Whether a job that failed starts again."""
+        if self.restart is not None:
+            return self.restart
+        return NoRestart() if self.checkpoints is None else ExponentialDelayRestart()

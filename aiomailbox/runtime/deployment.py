@@ -14,6 +14,7 @@ from aiomailbox.graph import JobGraph
 from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.declared import state_classes
 from aiomailbox.runtime.exchange_plan import total_segments
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.host import EmbeddedHost
@@ -90,6 +91,10 @@ def new_embedded_job(
         registry=PartitionRegistry(),
         limiters=LimiterService(used_clock),
         handovers=dict(handovers),
+        job_id=config.job_id or graph.name,
+        commits_at_checkpoints=config.checkpoints is not None,
+        is_resumable=config.is_resumable,
+        state_classes=state_classes(graph) if config.needs_state_classes else (),
     )
     host = EmbeddedHost(graph, config, services)
     return JobMaster(graph, config, services, host)

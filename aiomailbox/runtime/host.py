@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import anyio
 
 from aiomailbox.graph import JobGraph
-from aiomailbox.records import StopMode
+from aiomailbox.ids import SubtaskId
+from aiomailbox.records import CheckpointBarrier, StopMode
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.coordinator import CheckpointTasks
 from aiomailbox.runtime.local_tasks import LocalTasks
+from aiomailbox.runtime.responder import CheckpointEvents
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.scratch import ScratchDirectories
@@ -21,10 +25,12 @@ from aiomailbox.task import StreamTask
 __all__ = ["AttemptEvents", "EmbeddedHost", "Host"]
 
 
-class AttemptEvents(Protocol):
+class AttemptEvents(CheckpointEvents, Protocol):
     """What a host tells the attempt that it runs, on the job's loop."""
 
-    def on_task_ended(self, error: BaseException | None, task: str) -> None:
+    def on_task_ended(
+        self, error: BaseException | None, task: str, subtask: SubtaskId
+    ) -> None:
         """Hear that a task ended: well, or with an error."""
         ...
 
@@ -45,7 +51,7 @@ class AttemptEvents(Protocol):
         ...
 
 
-class Host(Protocol):
+class Host(CheckpointTasks, Protocol):
     """Where the tasks of a job run: what it has made ready outlives an attempt.
 
     Concept:
@@ -140,12 +146,13 @@ class EmbeddedHost:
 
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
         """Make the tasks of an attempt."""
+        self._services.begin_attempt()
         builder = TaskBuilder(
             self._graph,
             self._config,
             self._services,
             plan,
-            request_split=events.on_split_request,
+            events,
         )
         self._local = LocalTasks(builder.build(), events)
 
@@ -170,6 +177,24 @@ class EmbeddedHost:
     ) -> None:
         """Send splits to a reader as mail."""
         self._local.deliver_splits(vertex, subtask_index, splits, no_more=no_more)
+
+    def trigger_checkpoint(
+        self, tasks: Sequence[SubtaskId], barrier: CheckpointBarrier
+    ) -> None:
+        """Send tasks a barrier."""
+        self._local.trigger_checkpoint(tasks, barrier)
+
+    def notify_checkpoint_complete(
+        self, tasks: Sequence[SubtaskId], checkpoint_id: int
+    ) -> None:
+        """Tell tasks that a checkpoint is complete."""
+        self._local.notify_checkpoint_complete(tasks, checkpoint_id)
+
+    def notify_checkpoint_aborted(
+        self, tasks: Sequence[SubtaskId], checkpoint_id: int, latest_completed_id: int
+    ) -> None:
+        """Tell tasks that a checkpoint will not complete."""
+        self._local.notify_checkpoint_aborted(tasks, checkpoint_id, latest_completed_id)
 
     def views(self, *, with_stacks: bool) -> list[TaskView]:
         """Return the statistics of every task."""

@@ -15,6 +15,7 @@ class JobState(Enum):
 
     CREATED = "created"
     RUNNING = "running"
+    RESTARTING = "restarting"
     CANCELLING = "cancelling"
     FAILING = "failing"
     FINISHED = "finished"
@@ -27,7 +28,15 @@ _NEXT: Final[dict[JobState, frozenset[JobState]]] = {
         {JobState.RUNNING, JobState.CANCELLING, JobState.FAILING}
     ),
     JobState.RUNNING: frozenset(
-        {JobState.FINISHED, JobState.CANCELLING, JobState.FAILING}
+        {
+            JobState.FINISHED,
+            JobState.RESTARTING,
+            JobState.CANCELLING,
+            JobState.FAILING,
+        }
+    ),
+    JobState.RESTARTING: frozenset(
+        {JobState.RUNNING, JobState.CANCELLING, JobState.FAILING}
     ),
     JobState.CANCELLING: frozenset({JobState.CANCELED, JobState.FAILING}),
     JobState.FAILING: frozenset({JobState.FAILED}),

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 import anyio
 
 from aiomailbox.errors import RejectedMailError
-from aiomailbox.records import StopMode
+from aiomailbox.ids import SubtaskId
+from aiomailbox.mailbox import MAX_PRIORITY
+from aiomailbox.records import CheckpointBarrier, StopMode
 from aiomailbox.runtime.views import TaskView, view_of
 from aiomailbox.task import StreamTask, TaskState
 
@@ -20,7 +22,9 @@ __all__ = ["LocalTasks", "TaskEvents"]
 class TaskEvents(Protocol):
     """Who is told how tasks end, on their loop."""
 
-    def on_task_ended(self, error: BaseException | None, task: str) -> None:
+    def on_task_ended(
+        self, error: BaseException | None, task: str, subtask: SubtaskId
+    ) -> None:
         """Hear that a task ended: well, or with an error."""
         ...
 
@@ -86,6 +90,48 @@ class LocalTasks:
                 task.add_splits, splits, no_more, description="add splits"
             )
 
+    def trigger_checkpoint(
+        self, tasks: Sequence[SubtaskId], barrier: CheckpointBarrier
+    ) -> None:
+        """Send a barrier as mail to those of the tasks that are here.
+
+        It comes behind the splits that were sent before: these are on one side of it.
+        """
+        for task in self._here(tasks):
+            with suppress(RejectedMailError):
+                task.processor.main_executor.execute(
+                    task.trigger_checkpoint, barrier, description="take a checkpoint"
+                )
+
+    def notify_checkpoint_complete(
+        self, tasks: Sequence[SubtaskId], checkpoint_id: int
+    ) -> None:
+        """Tell those of the tasks that are here that a checkpoint is complete."""
+        for task in self._here(tasks):
+            with suppress(RejectedMailError):
+                task.processor.executor(MAX_PRIORITY).execute(
+                    task.notify_checkpoint_complete,
+                    checkpoint_id,
+                    description="a checkpoint is complete",
+                )
+
+    def notify_checkpoint_aborted(
+        self, tasks: Sequence[SubtaskId], checkpoint_id: int, latest_completed_id: int
+    ) -> None:
+        """Tell those of the tasks that are here that a checkpoint was aborted."""
+        for task in self._here(tasks):
+            with suppress(RejectedMailError):
+                task.processor.executor(MAX_PRIORITY).execute(
+                    task.notify_checkpoint_aborted,
+                    checkpoint_id,
+                    latest_completed_id,
+                    description="a checkpoint was aborted",
+                )
+
+    def _here(self, tasks: Sequence[SubtaskId]) -> list[StreamTask]:
+        found = (self._places.get((task.vertex, task.subtask_index)) for task in tasks)
+        return [task for task in found if task is not None]
+
     def views(self, *, with_stacks: bool) -> list[TaskView]:
         """Return the statistics of every task."""
         return [view_of(task, with_stack=with_stacks) for task in self.tasks]
@@ -104,4 +150,6 @@ class LocalTasks:
         else:
             if task.lifecycle.state is TaskState.CANCELED:
                 events.on_cancelled()
-        events.on_task_ended(failure, task.name)
+        task_id = task.environment.task_id
+        subtask = SubtaskId(task_id.vertex, task_id.subtask_index)
+        events.on_task_ended(failure, task.name, subtask)

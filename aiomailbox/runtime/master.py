@@ -1,31 +1,44 @@
 """A running job: what outlives the attempts to run its tasks, and its end.
 
 Theory of operation: the master makes ready what tasks need, runs an attempt, and when all
-of its tasks have finished commits what the sinks prepared. Each part of its life runs in
-an asyncio task that is supervised: whatever the user's code does, and however often
-somebody interrupts, the next part follows, and everything that was opened is closed.
+of its tasks have finished commits what the sinks prepared. An attempt that fails is
+followed by another one as often as the restart strategy says, which goes on from the last
+complete checkpoint. Each part of its life runs in an asyncio task that is supervised:
+whatever the user's code does, and however often somebody interrupts, the next part
+follows, and everything that was opened is closed.
 
 Concept:
-    Flink, ``JobMaster`` and ``DefaultScheduler``. There is one attempt: a job that fails
-    is not started again.
+    Flink, ``JobMaster`` and ``DefaultScheduler``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aiomailbox.errors import CancelTimeoutError, JobCancelledError, JobFailedError
+from aiomailbox.errors import (
+    CancelTimeoutError,
+    JobCancelledError,
+    JobFailedError,
+    NoCheckpointError,
+    StateError,
+    StorageClaimedError,
+    safe_repr,
+)
 from aiomailbox.graph import JobGraph
 from aiomailbox.records import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.attempt_plan import AttemptPlan
+from aiomailbox.runtime.checkpoint_views import CompletedCheckpoint
 from aiomailbox.runtime.committing import JobCommitters
 from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.first_error import FirstError
 from aiomailbox.runtime.host import Host
+from aiomailbox.runtime.job_checkpoints import JobCheckpoints
 from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
@@ -41,6 +54,10 @@ from aiomailbox.task import StreamTask, failure_of, place_of
 
 # The host has deadlines of its own, which end processes.
 _RELEASE_S: Final = 60.0
+_END_OF: Final = {
+    JobState.RUNNING: JobState.FINISHED,
+    JobState.CANCELLING: JobState.CANCELED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +94,10 @@ class JobMaster:
         self.lifecycle: JobLifecycle = JobLifecycle()
         self._config = config
         self._host = host
-        self._sources = JobSources(self._deliver)
+        self.sources = JobSources(self._deliver)
+        self._checkpoints = JobCheckpoints(graph, config, services, host, self)
+        self._backoff = config.restart_strategy.begin(random.Random(services.seed))
+        self._plan: AttemptPlan | None = None
         self._committers: JobCommitters | None = None
         self._attempt: Attempt | None = None
         self._failure = FirstError()
@@ -85,7 +105,9 @@ class JobMaster:
         self._main: asyncio.Task[None] | None = None
         # What may be interrupted now, if anything may.
         self._beginning: SupervisedTask | None = None
+        self._step: SupervisedTask | None = None
         self._is_committing = False
+        self._restarts = 0
         self._started_s = 0.0
         self._ended_s: float | None = None
 
@@ -103,6 +125,16 @@ class JobMaster:
         loop = asyncio.get_running_loop()
         self._started_s = self.services.clock.monotonic()
         self._main = loop.create_task(self._run(), name=f"job {self.graph.name}")
+
+    @property
+    def coordinator(self) -> CheckpointCoordinator | None:
+        """What takes the checkpoints, once it is there; None for a job without."""
+        return self._checkpoints.coordinator
+
+    @property
+    def restarts(self) -> int:
+        """How often the tasks were started again."""
+        return self._restarts
 
     @property
     def state(self) -> JobState:
@@ -127,6 +159,8 @@ class JobMaster:
             return
         if self._beginning is not None:
             self._beginning.interrupt()
+        if self._step is not None:
+            self._step.limit()
         if self._attempt is not None:
             self._attempt.cancel()
 
@@ -143,6 +177,21 @@ class JobMaster:
             self._stop = mode
             if self._attempt is not None:
                 self._attempt.stop(mode)
+
+    async def stop_with_savepoint(
+        self, location: str, mode: StopMode
+    ) -> CompletedCheckpoint:
+        """Let the sources read no more, and end the job with a savepoint.
+
+        Raises:
+            CheckpointFailedError: If it did not complete; the job goes on then.
+        """
+        coordinator = self.coordinator
+        assert coordinator is not None, "the job takes checkpoints"
+        savepoint = coordinator.stop_with_savepoint(location, mode)
+        if not savepoint.done() and self._attempt is not None:
+            self._attempt.stop(mode)
+        return await asyncio.shield(savepoint)
 
     async def join(self) -> None:
         """Wait until the job has ended and cleaned up, however it ended.
@@ -189,21 +238,35 @@ class JobMaster:
     def on_deployed(self) -> None:
         """Start the enumerators: there are tasks to send splits to."""
         try:
-            self._sources.start(self.graph)
+            self.sources.start()
         except BaseException as error:  # noqa: BLE001 -- kept for `wait`
             # The tasks still run: to their clean-up.
             self._fail(error)
         if self._stop is not None and self._attempt is not None:
             self._attempt.stop(self._stop)
 
-    def on_failing(self) -> None:
-        """Hear that the attempt has failed; no other one follows."""
-        self.lifecycle.advance(JobState.FAILING)
+    def on_failing(self, error: BaseException) -> None:
+        """Hear that the attempt has failed, and decide whether another one follows."""
+        may_restart = self.state is JobState.RUNNING and self._may_restart(error)
+        self.lifecycle.advance(JobState.RESTARTING if may_restart else JobState.FAILING)
+
+    def fail_attempt(self, error: BaseException) -> None:
+        """Fail the attempt that runs."""
+        self._fail(error)
+
+    async def run_step(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        """Run a step beside the tasks to its end, whatever the user's code in it does."""
+        step = self._part(work, f"{what} of job {self.graph.name!r}")
+        self._step = step
+        if self.lifecycle.is_cancelling:
+            step.limit()
+        await self._supervise(step, step.limit)
+        self._step = None
 
     def on_split_request(self, vertex: int, subtask_index: int) -> None:
         """Pass a reader's request for another split to its enumerator."""
         try:
-            self._sources.request_split(vertex, subtask_index)
+            self.sources.request_split(vertex, subtask_index)
         except BaseException as error:  # noqa: BLE001 -- kept for `wait`
             self._fail(error)
 
@@ -214,31 +277,86 @@ class JobMaster:
             self._beginning.interrupt()
         await self._supervise(self._beginning, self.cancel)
         self._beginning = None
-        if self.lifecycle.advance(JobState.RUNNING):
-            attempt = Attempt(name, AttemptPlan(), self._host, self)
-            self._attempt = attempt
-            await attempt.run()
-            self._attempt = None
-            if attempt.failure.error is not None:
-                self._fail(attempt.failure.error)
+        while self._plan is not None and self.lifecycle.advance(JobState.RUNNING):
+            await self._run_attempt(self._plan)
+            self._plan = None
+            while self._plan is None and self.state is JobState.RESTARTING:
+                await self._prepare_restart()
         if self.state is JobState.RUNNING and self._committers is not None:
             self._is_committing = True
             what = f"committing the results of job {name!r}"
             # Whole, and only here: there are no checkpoints that commit parts of it.
             committing = self._committers.commit(
-                self.services.committables.take_all(), checkpoint_id=0, is_final=True
+                self.services.committables.take_all(),
+                checkpoint_id=self._last_checkpoint_id(),
+                is_final=True,
             )
             commit = self._part(committing, what)
             await self._supervise(commit, commit.limit)
         await self._end()
 
     async def _begin(self) -> None:
+        await self._checkpoints.open()
         committers = JobCommitters(self.graph, self.services)
         self._committers = committers
-        await committers.begin(restored=False)
+        await committers.begin(restored=self._checkpoints.is_restored)
         await self._host.prepare()
+        self._plan = await self._checkpoints.begin_attempt(committers)
         # An interrupt that came from a committer's own code arrives here.
         await asyncio.sleep(0)
+
+    async def _run_attempt(self, plan: AttemptPlan) -> None:
+        attempt = Attempt(self.graph.name, plan, self._host, self, self.coordinator)
+        self._attempt = attempt
+        self._checkpoints.on_attempt(plan)
+        await attempt.run()
+        await self._checkpoints.end_attempt()
+        self._attempt = None
+        error = attempt.failure.error
+        if error is None:
+            return
+        if self.state is JobState.RESTARTING:
+            self._warn_of_restart(error)
+        else:
+            self._fail(error)
+
+    def _may_restart(self, error: BaseException) -> bool:
+        """Count a failure, and say whether the job starts again after it."""
+        if not _can_be_tried_again(error):
+            return False
+        self._backoff.on_failure(int(self.services.clock.monotonic() * 1000))
+        return self._backoff.can_restart
+
+    def _warn_of_restart(self, error: BaseException) -> None:
+        self.services.log.warning(
+            "the job failed and starts again",
+            restarts=self._restarts,
+            delay_s=self._backoff.delay_ms / 1000,
+            error=safe_repr(error),
+        )
+
+    async def _prepare_restart(self) -> None:
+        """Wait as long as the strategy says, then find what the next attempt is."""
+        self._restarts += 1
+        what = f"starting job {self.graph.name!r} again"
+        self._beginning = self._part(self._wait_and_reload(), what)
+        await self._supervise(self._beginning, self.cancel)
+        self._beginning = None
+        if self.state is JobState.RESTARTING:
+            await self.run_step(self._recover(), "recovering the results")
+
+    async def _wait_and_reload(self) -> None:
+        await asyncio.sleep(self._backoff.delay_ms / 1000)
+        await self._checkpoints.reload()
+
+    async def _recover(self) -> None:
+        committers = self._committers
+        assert committers is not None, "the job has begun"
+        self._plan = await self._checkpoints.begin_attempt(committers)
+
+    def _last_checkpoint_id(self) -> int:
+        coordinator = self.coordinator
+        return 0 if coordinator is None else coordinator.next_id
 
     async def _end(self) -> None:
         name, timeout_s = self.graph.name, self._config.cancel_timeout_s
@@ -253,6 +371,10 @@ class JobMaster:
         await self._supervise(release, release.limit)
         for error in errors:
             self._fail_unless_wanted(error, is_interrupted=closing.is_interrupted)
+        state = _END_OF.get(self.state, JobState.FAILED)
+        what = f"giving back the checkpoints of job {name!r}"
+        closing_store = self._part(self._checkpoints.close(state), what, _RELEASE_S)
+        await self._supervise(closing_store, closing_store.limit)
         self._ended_s = self.services.clock.monotonic()
         for target in (JobState.FINISHED, JobState.CANCELED, JobState.FAILED):
             if self.lifecycle.advance(target):
@@ -261,7 +383,7 @@ class JobMaster:
             handover.end()
 
     def _closing(self, errors: list[BaseException]) -> Iterator[Step]:
-        yield from self._sources.closing()
+        yield from self.sources.closing()
         if self._committers is not None:
             # Said alike to all: what is committed stays, whichever of them fails now.
             succeeded = self.state is JobState.RUNNING and not errors
@@ -315,8 +437,11 @@ class JobMaster:
             # Not the user's code's own: the loop goes down.
             self._is_committing = False
             self.cancel()
-        elif self._attempt is not None:
+        elif self._attempt is not None and not self._attempt.is_over:
             self._attempt.fail(error)
+        elif self.state is JobState.RESTARTING and self._may_restart(error):
+            # What is left undone, the next attempt does.
+            self._warn_of_restart(error)
         else:
             self._failure.add(error)
             self.lifecycle.advance(JobState.FAILING)
@@ -325,3 +450,21 @@ class JobMaster:
         self, vertex: int, subtask_index: int, splits: list[Any], no_more: bool
     ) -> None:
         self._host.deliver_splits(vertex, subtask_index, splits, no_more=no_more)
+
+
+def _can_be_tried_again(error: BaseException) -> bool:
+    """Say whether a restart strategy is asked about an error.
+
+    Not about what ends the program, nor where a function was left behind that still
+    runs: it would work beside its successor. And what is kept that cannot be read, or
+    does not fit the job, will not fit the next time.
+    """
+    return not isinstance(
+        error,
+        KeyboardInterrupt
+        | SystemExit
+        | CancelTimeoutError
+        | StateError
+        | NoCheckpointError
+        | StorageClaimedError,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -68,6 +69,8 @@ class JobServices:
         is_resumable: Whether a checkpoint may outlive this execution.
         no_processing_time: Why operators can have no timers in processing time; "" if
             they can.
+        state_classes: The classes that the state of the job may hold, or type hints
+            that name them.
     """
 
     execution_id: str
@@ -85,6 +88,13 @@ class JobServices:
     commits_at_checkpoints: bool = False
     is_resumable: bool = False
     no_processing_time: str = ""
+    state_classes: Sequence[Any] = ()
+
+    def begin_attempt(self) -> None:
+        """Release what the tasks of an attempt have left, for those of the next one."""
+        self.registry.release_all()
+        self.pool.destroy_all_local_pools()
+        self.committables.take_all()
 
     def release(self) -> None:
         """Release what tasks may have left, once none of them runs any more."""

@@ -102,21 +102,37 @@ class JobSources:
         self._deliver = deliver
         self._coordinators: dict[int, SourceCoordinator] = {}
         self._ids: dict[int, OperatorId] = {}
+        self._graph: JobGraph | None = None
+        self._restored: Mapping[OperatorId, OperatorSnapshot] = {}
 
-    def start(
+    def prepare(
         self,
         graph: JobGraph,
         restored: Mapping[OperatorId, OperatorSnapshot] | None = None,
     ) -> None:
-        """Make all enumerators, then start them.
+        """Close the enumerators of an earlier attempt; say what the next ones are.
 
         Args:
             graph: The job.
             restored: What enumerators go on from; the others begin anew.
 
         Raises:
+            UserFunctionError: If one of them cannot be closed.
+        """
+        self._graph = graph
+        self._restored = restored or {}
+        former, self._coordinators = self._coordinators, {}
+        for coordinator in former.values():
+            coordinator.close()
+
+    def start(self) -> None:
+        """Make all enumerators, then start them.
+
+        Raises:
             UserFunctionError: If one of them cannot be made or started.
         """
+        graph = self._graph
+        assert graph is not None, "the sources were prepared"
         for vertex in graph.vertices:
             item = vertex.head.transformation
             if item.source is not None:
@@ -127,7 +143,7 @@ class JobSources:
                     item,
                     vertex.parallelism,
                     deliver,
-                    restored=(restored or {}).get(operator_id),
+                    restored=self._restored.get(operator_id),
                 )
         for coordinator in self._coordinators.values():
             coordinator.start()

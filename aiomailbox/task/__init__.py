@@ -1,6 +1,7 @@
 """Tasks: a chain of operators on a mailbox, with its inputs and outputs."""
 
 from aiomailbox.task.chain import OperatorChain
+from aiomailbox.task.checkpointing import CheckpointResponder, TaskStatistics
 from aiomailbox.task.environment import TaskCheckpointing, TaskEnvironment
 from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
 from aiomailbox.task.place import failure_of, place_of
@@ -9,6 +10,7 @@ from aiomailbox.task.snapshot import Prepared, TaskSnapshot
 from aiomailbox.task.stream_task import StreamTask
 
 __all__ = [
+    "CheckpointResponder",
     "OperatorChain",
     "OperatorPlan",
     "OutgoingEdge",
@@ -20,6 +22,7 @@ __all__ = [
     "TaskPlan",
     "TaskSnapshot",
     "TaskState",
+    "TaskStatistics",
     "failure_of",
     "place_of",
 ]

@@ -14,17 +14,47 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from aiomailbox.barriers import AlignmentStatistics
+from aiomailbox.clock import Clock
 from aiomailbox.exchange import RecordWriter
 from aiomailbox.operators import Pending
 from aiomailbox.records import CancelCheckpoint, CheckpointBarrier
 from aiomailbox.task.snapshot import TaskSnapshot
 
-__all__ = ["CheckpointResponder", "CheckpointedChain", "SubtaskCheckpoints"]
+__all__ = [
+    "CheckpointResponder",
+    "CheckpointedChain",
+    "SubtaskCheckpoints",
+    "TaskStatistics",
+]
 
 # Flink's number. Aborts of checkpoints that never come here must not pile up.
 _ABORTED_MAX: Final = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatistics:
+    """What one checkpoint took at one task.
+
+    Attributes:
+        start_delay_ms: From the trigger at the coordinator to the first barrier.
+        alignment_ms: From the first barrier to the last.
+        alignment_bytes: What was read meanwhile.
+        sync_ms: How long the task stood still to capture its state.
+        async_ms: How long it took to write that.
+
+    Concept:
+        Flink, ``CheckpointMetrics``.
+    """
+
+    start_delay_ms: float = 0.0
+    alignment_ms: float = 0.0
+    alignment_bytes: int = 0
+    sync_ms: float = 0.0
+    async_ms: float = 0.0
 
 
 class CheckpointedChain(Protocol):
@@ -46,12 +76,14 @@ class CheckpointedChain(Protocol):
 class CheckpointResponder(Protocol):
     """Keeps a task's snapshots, and tells the coordinator."""
 
-    async def write(self, checkpoint_id: int, snapshot: TaskSnapshot) -> Any:
+    async def write(self, barrier: CheckpointBarrier, snapshot: TaskSnapshot) -> Any:
         """Write a snapshot off the loop; return what finds it again."""
         ...
 
-    def acknowledge(self, checkpoint_id: int, written: Any) -> None:
-        """Say that the task's part is complete."""
+    def acknowledge(
+        self, checkpoint_id: int, written: Any, statistics: TaskStatistics
+    ) -> None:
+        """Say that the task's part is complete, and what it took."""
         ...
 
     def decline(self, checkpoint_id: int, error: BaseException) -> None:
@@ -67,6 +99,7 @@ class SubtaskCheckpoints:
         capture: Returns their state as it is now.
         writers: The task's outputs.
         responder: Keeps the snapshots.
+        clock: Measures what they take.
         spawn: Starts a coroutine that the task owns, and returns how to cancel it.
         aborted_max: How many aborted checkpoints that have not come are remembered.
 
@@ -81,6 +114,7 @@ class SubtaskCheckpoints:
         capture: Callable[[], TaskSnapshot],
         writers: Sequence[RecordWriter],
         responder: CheckpointResponder,
+        clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], Callable[[], object]],
         *,
         restored_id: int = -1,
@@ -92,6 +126,7 @@ class SubtaskCheckpoints:
         self._capture = capture
         self._writers = writers
         self._responder = responder
+        self._clock = clock
         self._spawn = spawn
         self._aborted_max = aborted_max
         # In the order they were aborted; none is at or before `last_id`.
@@ -109,8 +144,14 @@ class SubtaskCheckpoints:
         """Whether snapshots are on their way to where they are kept."""
         return bool(self._writing)
 
-    async def perform(self, barrier: CheckpointBarrier) -> bool:
+    async def perform(
+        self, barrier: CheckpointBarrier, alignment: AlignmentStatistics | None = None
+    ) -> bool:
         """Take a checkpoint now.
+
+        Args:
+            barrier: What the task is to do.
+            alignment: How its barriers met, if there were several.
 
         Returns:
             Whether a snapshot was taken; False for one that is late or was aborted.
@@ -129,12 +170,19 @@ class SubtaskCheckpoints:
             return False
         await self._chain.prepare_snapshot_pre_barrier(checkpoint_id)
         self._broadcast(barrier)
+        started_s = self._clock.monotonic()
         try:
             snapshot = self._capture()
         except Exception as error:  # noqa: BLE001 -- the coordinator decides
             self._responder.decline(checkpoint_id, error)
             return False
-        self._writing[checkpoint_id] = self._spawn(self._write(checkpoint_id, snapshot))
+        sync_ms = (self._clock.monotonic() - started_s) * 1000
+        statistics = _statistics(barrier, alignment, sync_ms)
+        # The coroutine may be done before its canceller is known here.
+        self._writing[checkpoint_id] = _nothing
+        cancel = self._spawn(self._write(barrier, snapshot, statistics))
+        if checkpoint_id in self._writing:
+            self._writing[checkpoint_id] = cancel
         return True
 
     def decline(self, checkpoint_id: int, error: BaseException) -> None:
@@ -185,9 +233,16 @@ class SubtaskCheckpoints:
         if checkpoint_id > self.completed_id:
             await self._chain.notify_checkpoint_aborted(checkpoint_id)
 
-    async def _write(self, checkpoint_id: int, snapshot: TaskSnapshot) -> None:
+    async def _write(
+        self,
+        barrier: CheckpointBarrier,
+        snapshot: TaskSnapshot,
+        statistics: TaskStatistics,
+    ) -> None:
+        checkpoint_id = barrier.checkpoint_id
+        started_s = self._clock.monotonic()
         try:
-            written = await self._responder.write(checkpoint_id, snapshot)
+            written = await self._responder.write(barrier, snapshot)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 -- the coordinator decides
@@ -196,7 +251,9 @@ class SubtaskCheckpoints:
             return
         # One that was aborted meanwhile is nobody's any more.
         if self._end_writing(checkpoint_id) is not None:
-            self._responder.acknowledge(checkpoint_id, written)
+            async_ms = (self._clock.monotonic() - started_s) * 1000
+            statistics = replace(statistics, async_ms=async_ms)
+            self._responder.acknowledge(checkpoint_id, written, statistics)
 
     def _end_writing(self, checkpoint_id: int) -> Callable[[], object] | None:
         cancel = self._writing.pop(checkpoint_id, None)
@@ -213,3 +270,20 @@ class SubtaskCheckpoints:
     def _forget_aborted(self) -> None:
         for checkpoint_id in [one for one in self._aborted if one <= self.last_id]:
             del self._aborted[checkpoint_id]
+
+
+def _statistics(
+    barrier: CheckpointBarrier, alignment: AlignmentStatistics | None, sync_ms: float
+) -> TaskStatistics:
+    if alignment is None or alignment.checkpoint_id != barrier.checkpoint_id:
+        return TaskStatistics(sync_ms=sync_ms)
+    return TaskStatistics(
+        start_delay_ms=alignment.start_delay_ms,
+        alignment_ms=alignment.duration_ms or 0.0,
+        alignment_bytes=alignment.processed_bytes or 0,
+        sync_ms=sync_ms,
+    )
+
+
+def _nothing() -> None:
+    """Nothing can be cancelled yet."""

@@ -113,6 +113,7 @@ class TaskCheckpoints:
             self._capture_now,
             writers,
             settings.responder,
+            clock,
             spawn,
             restored_id=settings.restored_id,
         )
@@ -151,7 +152,8 @@ class TaskCheckpoints:
         if self._data_has_ended and self._final_id is None:
             self._final_id = checkpoint_id
         self._barrier = barrier
-        return await self._subtask.perform(barrier)
+        met = None if self.barriers is None else self.barriers.statistics
+        return await self._subtask.perform(barrier, met)
 
     def decline(self, checkpoint_id: int, error: BaseException) -> None:
         """Refuse a checkpoint."""

@@ -73,7 +73,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.clock: ManualClock = ManualClock(start)
         self._real_wait_limit = real_wait_limit
         self._older_threads = weakref.WeakSet(threading.enumerate())
-        self._executor_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._executors: weakref.WeakSet[concurrent.futures.Executor] = (
+            weakref.WeakSet()
+        )
         self._executor_calls = 0
         super().__init__(_VirtualTimeSelector(self))
 
@@ -88,12 +90,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: *_Ts,
     ) -> asyncio.Future[Any]:
         """Run a function in an executor; virtual time stands still meanwhile."""
-        call = func
-        if executor is None or isinstance(
-            executor, concurrent.futures.ThreadPoolExecutor
-        ):
-            call = self._remembering_thread(func)
-        future: asyncio.Future[Any] = super().run_in_executor(executor, call, *args)
+        future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
+        default: concurrent.futures.Executor = vars(self)["_default_executor"]
+        self._executors.add(executor or default)
         self._executor_calls += 1
         future.add_done_callback(self._executor_call_done)
         return future
@@ -101,18 +100,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _executor_call_done(self, _: asyncio.Future[Any]) -> None:
         self._executor_calls -= 1
 
-    def _remembering_thread(self, func: Callable[[*_Ts], Any]) -> Callable[[*_Ts], Any]:
-        # An executor's thread lives on, idle, after its work; it is not waited for.
-        def call(*args: *_Ts) -> Any:
-            self._executor_threads.add(threading.current_thread())
-            return func(*args)
-
-        return call
-
     def _may_be_woken_by_thread(self) -> bool:
+        # An executor's threads live on, idle, after their work, or without ever having
+        # had any; they are not waited for.
+        of_executors = {
+            thread
+            for executor in self._executors
+            for thread in getattr(executor, "_threads", ())
+        }
         return any(
             thread not in self._older_threads
-            and thread not in self._executor_threads
+            and thread not in of_executors
             and not _is_idle_worker(thread)
             for thread in threading.enumerate()
         )

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from aiomailbox.clock import SystemClock
 from aiomailbox.records import Alignment, CheckpointBarrier
-from aiomailbox.task.checkpointing import SubtaskCheckpoints
+from aiomailbox.task.checkpointing import SubtaskCheckpoints, TaskStatistics
 from aiomailbox.task.snapshot import TaskSnapshot
 
 
@@ -29,6 +30,7 @@ class Task:
             self.capture,
             [self, self],  # type: ignore[list-item]
             self,
+            SystemClock(),
             self.spawn,
             restored_id=restored_id,
             aborted_max=aborted_max,
@@ -58,13 +60,15 @@ class Task:
         self.tasks.append(task)
         return task.cancel
 
-    async def write(self, checkpoint_id: int, snapshot: TaskSnapshot) -> str:
+    async def write(self, barrier: CheckpointBarrier, snapshot: TaskSnapshot) -> str:
         await self.may_write.wait()
         if self.write_error is not None:
             raise self.write_error
-        return f"file {checkpoint_id}"
+        return f"file {barrier.checkpoint_id}"
 
-    def acknowledge(self, checkpoint_id: int, written: Any) -> None:
+    def acknowledge(
+        self, checkpoint_id: int, written: Any, statistics: TaskStatistics
+    ) -> None:
         self.log.append(f"acknowledge {checkpoint_id}: {written}")
 
     def decline(self, checkpoint_id: int, error: BaseException) -> None:

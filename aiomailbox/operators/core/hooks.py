@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from aiomailbox.errors import AioMailboxError, UserFunctionError, add_note
+from aiomailbox.mailbox import current_task_or_none
 from aiomailbox.operators.core.callables import describe
 from aiomailbox.operators.core.locate import is_own_line, user_location
 
@@ -76,7 +77,7 @@ def call_hook(
         asyncio.CancelledError: If it cancels the asyncio task that it runs in, at once
             and not where that next waits. The cause names it.
     """
-    task: asyncio.Task[object] | None = asyncio.current_task()
+    task: asyncio.Task[object] | None = current_task_or_none()
     cancels = 0 if task is None else task.cancelling()
     with naming_hook(hook, operator, uid):
         result = call(*args)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from aiomailbox.clock import SystemClock
 from aiomailbox.exchange import PartitionRegistry
@@ -33,6 +34,7 @@ def assemble(
     workers: int,
     starter: Starter,
     handovers: Mapping[str, PullHandover],
+    state_classes: Sequence[Any] = (),
 ) -> JobMaster:
     """Return a job that has not started; no worker is there yet.
 
@@ -42,6 +44,7 @@ def assemble(
         workers: At most so many; none is without a subtask.
         starter: Starts them.
         handovers: Where results are pulled, by name.
+        state_classes: The classes that the job's state may hold.
 
     Raises:
         NotShippableError: If an operator cannot be pickled; names it and what of it.
@@ -76,6 +79,10 @@ def assemble(
         limiters=LimiterService(clock),
         handovers=dict(handovers),
         alignments=ParentAlignmentGroups(broadcast),
+        job_id=config.job_id or graph.name,
+        commits_at_checkpoints=config.checkpoints is not None,
+        is_resumable=config.is_resumable,
+        state_classes=state_classes,
     )
     host = PeersHost(shipment, payload, limits, services, starter)
     return JobMaster(graph, config, services, host)

@@ -13,7 +13,10 @@ from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups
 from aiomailbox.runtime.peers.errors_as_text import error_from_text
 from aiomailbox.runtime.peers.limits import LimitDesk
 from aiomailbox.runtime.peers.messages import (
+    Acknowledged,
     AlignmentReport,
+    DataEnded,
+    Declined,
     Ended,
     Failed,
     FromWorker,
@@ -25,6 +28,7 @@ from aiomailbox.runtime.peers.messages import (
     SplitRequest,
     Stopped,
     TaskEnded,
+    TaskRunning,
 )
 from aiomailbox.runtime.peers.placement import PARENT
 from aiomailbox.runtime.peers.shipping import Shipment
@@ -122,9 +126,25 @@ class WorkerDesk:
                 groups.on_report(message)
             case Prepared():
                 self._keep(message)
-            case TaskEnded(task=task, error=text):
+            case TaskEnded(task=task, subtask=subtask, error=text):
+                self._check_has(worker, *subtask)
                 failure = None if text is None else error_from_text(worker.name, text)
-                _of_running(events).on_task_ended(failure, task)
+                _of_running(events).on_task_ended(failure, task, subtask)
+            case TaskRunning(task=subtask):
+                self._check_has(worker, *subtask)
+                _of_running(events).on_task_running(subtask)
+            case DataEnded(task=subtask):
+                self._check_has(worker, *subtask)
+                _of_running(events).on_end_of_data(subtask)
+            case Acknowledged(task=subtask):
+                self._check_has(worker, *subtask)
+                _of_running(events).on_acknowledged(
+                    subtask, message.checkpoint_id, message.handle, message.statistics
+                )
+            case Declined(task=subtask):
+                self._check_has(worker, *subtask)
+                failure = error_from_text(worker.name, message.error)
+                _of_running(events).on_declined(subtask, message.checkpoint_id, failure)
             case Stopped():
                 _of_running(events).on_cancelled()
             case SplitRequest(vertex=vertex, subtask_index=subtask_index):

@@ -8,7 +8,7 @@ deadline runs from the first cancel; who has not ended by then is killed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,8 +20,9 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     WorkerDiedError,
 )
+from aiomailbox.ids import SubtaskId
 from aiomailbox.policies import RateLimit
-from aiomailbox.records import StopMode
+from aiomailbox.records import CheckpointBarrier, StopMode
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.host import AttemptEvents
@@ -33,12 +34,15 @@ from aiomailbox.runtime.peers.messages import (
     Beat,
     Begin,
     Cancel,
+    CheckpointAborted,
+    CheckpointComplete,
     Deploy,
     FromParent,
     FromWorker,
     Shutdown,
     Splits,
     StopSources,
+    TriggerCheckpoint,
 )
 from aiomailbox.runtime.peers.network import PeerNetwork
 from aiomailbox.runtime.peers.placement import PARENT
@@ -162,14 +166,21 @@ class PeersHost:
             self._config,
             self._services,
             plan,
-            request_split=events.on_split_request,
+            events,
             wiring=self._network,
         )
         self._local = LocalTasks(builder.build(), events)
         for worker in self._workers:
             worker.attempt = plan.number
             restored = pickled(self._restored_at(worker.peer, plan))
-            worker.send(Deploy(self._desk.addresses_in_order(), restored))
+            worker.send(
+                Deploy(
+                    self._desk.addresses_in_order(),
+                    restored,
+                    plan.restored_id,
+                    plan.checkpoint_place,
+                )
+            )
         if self._early is not None:
             events.on_failed(self._early)
 
@@ -211,6 +222,39 @@ class PeersHost:
             return
         message = Splits(vertex, subtask_index, pickled(splits), no_more)
         self._workers[peer - 1].send(message)
+
+    def trigger_checkpoint(
+        self, tasks: Sequence[SubtaskId], barrier: CheckpointBarrier
+    ) -> None:
+        """Send tasks a barrier, wherever they are."""
+        self._local.trigger_checkpoint(tasks, barrier)
+        for worker, mine in self._by_worker(tasks):
+            worker.send(TriggerCheckpoint(mine, barrier))
+
+    def notify_checkpoint_complete(
+        self, tasks: Sequence[SubtaskId], checkpoint_id: int
+    ) -> None:
+        """Tell tasks that a checkpoint is complete."""
+        self._local.notify_checkpoint_complete(tasks, checkpoint_id)
+        for worker, mine in self._by_worker(tasks):
+            worker.send(CheckpointComplete(mine, checkpoint_id))
+
+    def notify_checkpoint_aborted(
+        self, tasks: Sequence[SubtaskId], checkpoint_id: int, latest_completed_id: int
+    ) -> None:
+        """Tell tasks that a checkpoint will not complete."""
+        self._local.notify_checkpoint_aborted(tasks, checkpoint_id, latest_completed_id)
+        for worker, mine in self._by_worker(tasks):
+            worker.send(CheckpointAborted(mine, checkpoint_id, latest_completed_id))
+
+    def _by_worker(
+        self, tasks: Sequence[SubtaskId]
+    ) -> Iterator[tuple[Worker, list[SubtaskId]]]:
+        placement = self._shipment.placement
+        for worker in self._workers:
+            mine = [task for task in tasks if placement.is_at(worker.peer, *task)]
+            if mine:
+                yield worker, mine
 
     def views(self, *, with_stacks: bool) -> list[TaskView]:
         """Return the statistics of every task; those of workers are up to 0.25 s old."""

@@ -13,18 +13,27 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from aiomailbox.checkpoint import TaskHandle
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.exchange.remote.wire import FRAME_HEADER, MAGIC, frame
+from aiomailbox.ids import SubtaskId
+from aiomailbox.records import CheckpointBarrier
 from aiomailbox.runtime.held_loop import HeldLoop
 from aiomailbox.runtime.views import TaskView
+from aiomailbox.task import TaskStatistics
 
 __all__ = [
     "FRAME_BYTES_MAX",
+    "Acknowledged",
     "AlignmentLimit",
     "AlignmentReport",
     "Beat",
     "Begin",
     "Cancel",
+    "CheckpointAborted",
+    "CheckpointComplete",
+    "DataEnded",
+    "Declined",
     "Deploy",
     "Ended",
     "ErrorText",
@@ -44,6 +53,8 @@ __all__ = [
     "StopSources",
     "Stopped",
     "TaskEnded",
+    "TaskRunning",
+    "TriggerCheckpoint",
     "body_bytes",
     "decode_beat",
     "decode_from_parent",
@@ -94,11 +105,14 @@ class Begin(_Message):
 class Deploy(_Message):
     """Parent: all are ready, and listen here; run your tasks of this attempt.
 
-    ``restored`` is what they go on from, by subtask, pickled.
+    ``restored`` is what they go on from, by subtask, pickled: the state of checkpoint
+    ``restored_id``, -1 for none. Checkpoints are kept at ``checkpoint_place``, if any are.
     """
 
     addresses: list[tuple[str, int | None]]
     restored: bytes
+    restored_id: int
+    checkpoint_place: str | None
 
 
 class Splits(_Message):
@@ -122,6 +136,57 @@ class AlignmentLimit(_Message):
 
     group: str
     limit_ms: int
+
+
+class TriggerCheckpoint(_Message):
+    """Parent: these tasks of yours take a checkpoint."""
+
+    tasks: list[SubtaskId]
+    barrier: CheckpointBarrier
+
+
+class CheckpointComplete(_Message):
+    """Parent: these tasks of yours may know that a checkpoint is complete."""
+
+    tasks: list[SubtaskId]
+    checkpoint_id: int
+
+
+class CheckpointAborted(_Message):
+    """Parent: a checkpoint of these tasks will not complete; and which did before."""
+
+    tasks: list[SubtaskId]
+    checkpoint_id: int
+    latest_completed_id: int
+
+
+class TaskRunning(_Message):
+    """Worker: a task has been restored and runs."""
+
+    task: SubtaskId
+
+
+class DataEnded(_Message):
+    """Worker: no more records come out of a task."""
+
+    task: SubtaskId
+
+
+class Acknowledged(_Message):
+    """Worker: a task's part of a checkpoint is written."""
+
+    task: SubtaskId
+    checkpoint_id: int
+    handle: TaskHandle
+    statistics: TaskStatistics
+
+
+class Declined(_Message):
+    """Worker: a task takes no part in a checkpoint."""
+
+    task: SubtaskId
+    checkpoint_id: int
+    error: ErrorText
 
 
 class StopSources(_Message):
@@ -188,6 +253,7 @@ class TaskEnded(_Message):
     """Worker: a task ended, well or with an error."""
 
     task: str
+    subtask: SubtaskId
     error: ErrorText | None
 
 
@@ -219,11 +285,25 @@ class Beat(_Message):
 
 
 FromParent = (
-    Begin | Deploy | Splits | Granted | AlignmentLimit | StopSources | Cancel | Shutdown
+    Begin
+    | Deploy
+    | Splits
+    | Granted
+    | AlignmentLimit
+    | TriggerCheckpoint
+    | CheckpointComplete
+    | CheckpointAborted
+    | StopSources
+    | Cancel
+    | Shutdown
 )
 FromWorker = (
     Ready
     | SplitRequest
+    | TaskRunning
+    | DataEnded
+    | Acknowledged
+    | Declined
     | Prepared
     | Lease
     | Pause

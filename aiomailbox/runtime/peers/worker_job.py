@@ -12,9 +12,10 @@ from typing import Any, Final
 import anyio
 
 from aiomailbox.availability import Availability
+from aiomailbox.checkpoint import TaskHandle
 from aiomailbox.clock import SystemClock
 from aiomailbox.exchange import PartitionRegistry
-from aiomailbox.ids import OperatorId
+from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.policies import RateLimit
 from aiomailbox.records import StopMode
@@ -28,9 +29,14 @@ from aiomailbox.runtime.peers.errors_as_text import text_of_error
 from aiomailbox.runtime.peers.limits import RemoteLimits
 from aiomailbox.runtime.peers.liveness import Heart
 from aiomailbox.runtime.peers.messages import (
+    Acknowledged,
     AlignmentLimit,
     Begin,
     Cancel,
+    CheckpointAborted,
+    CheckpointComplete,
+    DataEnded,
+    Declined,
     Deploy,
     Ended,
     Failed,
@@ -45,6 +51,8 @@ from aiomailbox.runtime.peers.messages import (
     Stopped,
     StopSources,
     TaskEnded,
+    TaskRunning,
+    TriggerCheckpoint,
     decode_from_parent,
 )
 from aiomailbox.runtime.peers.network import PeerNetwork, new_pool
@@ -52,6 +60,7 @@ from aiomailbox.runtime.peers.place import PeerPlace
 from aiomailbox.runtime.peers.placement import peer_name
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import CommittableCollector, JobServices
+from aiomailbox.task import TaskStatistics
 
 __all__ = ["WorkerJob"]
 
@@ -148,11 +157,41 @@ class WorkerJob:
                 await self._ended.wait()
                 self._ended.reset()
 
-    def on_task_ended(self, error: BaseException | None, task: str) -> None:
+    def on_task_ended(
+        self, error: BaseException | None, task: str, subtask: SubtaskId
+    ) -> None:
         """Tell the parent that a task ended."""
         text = None if error is None else text_of_error(error)
-        self._channel.send(TaskEnded(task, text))
+        self._channel.send(TaskEnded(task, subtask, text))
         self._ended.set_available()
+
+    def on_task_running(self, task: SubtaskId) -> None:
+        """Tell the parent that a task has been restored and runs."""
+        self._channel.send(TaskRunning(task))
+
+    def on_end_of_data(self, task: SubtaskId) -> None:
+        """Tell the parent that no more records will come out of a task."""
+        self._channel.send(DataEnded(task))
+
+    def on_acknowledged(
+        self,
+        task: SubtaskId,
+        checkpoint_id: int,
+        handle: TaskHandle,
+        statistics: TaskStatistics,
+    ) -> None:
+        """Give the parent a task's part of a checkpoint."""
+        self._channel.send(Acknowledged(task, checkpoint_id, handle, statistics))
+
+    def on_declined(
+        self, task: SubtaskId, checkpoint_id: int, error: BaseException
+    ) -> None:
+        """Tell the parent that a task takes no part in a checkpoint."""
+        self._channel.send(Declined(task, checkpoint_id, text_of_error(error)))
+
+    def on_split_request(self, vertex: int, subtask_index: int) -> None:
+        """Ask the parent for another split."""
+        self._channel.send(SplitRequest(vertex, subtask_index))
 
     def on_cancelled(self) -> None:
         """Tell the parent that a task ended itself; it has said so if it cancelled."""
@@ -170,9 +209,15 @@ class WorkerJob:
 
     def _handle(self, attempt: int, message: FromParent) -> None:
         match message:
-            case Deploy(addresses=addresses, restored=restored):
+            case Deploy():
                 self._channel.attempt = attempt
-                self._deploy(addresses, AttemptPlan(attempt, pickle.loads(restored)))
+                plan = AttemptPlan(
+                    attempt,
+                    pickle.loads(message.restored),
+                    message.restored_id,
+                    message.checkpoint_place,
+                )
+                self._deploy(message.addresses, plan)
             case Splits():
                 tasks = self._tasks
                 if tasks is not None:
@@ -181,6 +226,17 @@ class WorkerJob:
                         message.subtask_index,
                         pickle.loads(message.splits),
                         no_more=message.no_more,
+                    )
+            case TriggerCheckpoint(tasks=subtasks, barrier=barrier):
+                if self._tasks is not None:
+                    self._tasks.trigger_checkpoint(subtasks, barrier)
+            case CheckpointComplete(tasks=subtasks, checkpoint_id=checkpoint_id):
+                if self._tasks is not None:
+                    self._tasks.notify_checkpoint_complete(subtasks, checkpoint_id)
+            case CheckpointAborted(tasks=subtasks, checkpoint_id=checkpoint_id):
+                if self._tasks is not None:
+                    self._tasks.notify_checkpoint_aborted(
+                        subtasks, checkpoint_id, message.latest_completed_id
                     )
             case Granted():
                 self._limits.on_granted(message)
@@ -213,15 +269,12 @@ class WorkerJob:
                     self._config,
                     self._services,
                     plan,
-                    request_split=self._request_split,
+                    self,
                     wiring=self._network,
                 )
                 self._tasks = LocalTasks(builder.build(), self)
         finally:
             self._deployed.set_available()
-
-    def _request_split(self, vertex: int, subtask_index: int) -> None:
-        self._channel.send(SplitRequest(vertex, subtask_index))
 
     def _report(self) -> None:
         if self._tasks is None or self._tasks.is_over:
@@ -253,6 +306,9 @@ class WorkerJob:
             limiters=self._limits,
             committables=_SentCommittables(self._channel),
             alignments=self._alignments,
+            job_id=shipment.config.job_id or shipment.graph.name,
+            commits_at_checkpoints=shipment.config.checkpoints is not None,
+            is_resumable=shipment.config.is_resumable,
         )
 
 

@@ -81,6 +81,7 @@ class Processes:
             NotShippableError: If an operator cannot be pickled; names it and what of it.
         """
         # What only such jobs need is looked up when there is one.
+        from aiomailbox.runtime.declared import state_classes
         from aiomailbox.runtime.peers.assembly import assemble
         from aiomailbox.runtime.processes.starter import ProcessStarter
 
@@ -94,6 +95,7 @@ class Processes:
                 "process.",
             )
         starter = ProcessStarter(config, self.transport)
-        job = assemble(graph, config, self.count, starter, handovers)
+        classes = state_classes(graph) if config.needs_state_classes else ()
+        job = assemble(graph, config, self.count, starter, handovers, classes)
         job.start()
         return job

@@ -15,6 +15,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.eventtime import AlignmentConfig
 from aiomailbox.graph import Transformation, build_job_graph
+from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.operators import Operator
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.config import JobConfig
@@ -61,7 +62,7 @@ def channel(got: list[Any], bytes_max: int = 1000) -> tuple[Any, list[Any]]:
 MESSAGES = [
     Ready("host", None, bytes(16)),
     SplitRequest(1, 2),
-    TaskEnded("map", None),
+    TaskEnded("map", SubtaskId(VertexId(0), 0), None),
     Failed(text_of_error(ValueError("ä"))),
     Stopped(),
     Ended(),
@@ -176,7 +177,7 @@ def test_what_is_about_an_older_attempt_is_dropped() -> None:
         SplitRequest(0, 1),
         Ended(),
         Prepared("no such sink", 1, b""),
-        TaskEnded("map", text_of_error(ValueError())),
+        TaskEnded("map", SubtaskId(VertexId(0), 0), text_of_error(ValueError())),
     ):
         assert made.take(worker, 1, message, events) is None
     assert asked == []
@@ -191,7 +192,7 @@ def test_a_worker_without_tasks_has_nothing_to_say_about_them() -> None:
     made, _ = desk()
     worker: Any = SimpleNamespace(peer=1, name="worker 1")
     with pytest.raises(CorruptStreamError, match="before it has any"):
-        made.take(worker, 0, TaskEnded("map", None), None)
+        made.take(worker, 0, TaskEnded("map", SubtaskId(VertexId(0), 0), None), None)
 
 
 def test_a_worker_that_writes_records_otherwise_fails_the_job() -> None:

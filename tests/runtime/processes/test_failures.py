@@ -244,9 +244,11 @@ async def test_a_worker_that_dies_when_its_tasks_have_ended_spoils_no_commit(
         def close(self) -> None: ...
 
     class Committer:
-        def begin(self) -> None: ...
+        def begin(self, *, restored: bool) -> None: ...
 
-        async def commit(self, committables: list[Any], *, is_final: bool) -> None:
+        async def commit(
+            self, committables: list[Any], *, checkpoint_id: int, is_final: bool
+        ) -> None:
             await kill_workers("commit")
             told.append(sum(committables))
 

@@ -37,7 +37,7 @@ from aiomailbox.exchange import (
     PartitionRegistry,
 )
 from aiomailbox.graph import Edge
-from aiomailbox.ids import PartitionId, TaskId
+from aiomailbox.ids import PartitionId, SubtaskId, TaskId
 from aiomailbox.memory import LocalBufferPool, NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.policies import RateLimit
@@ -49,6 +49,7 @@ from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.peers.network import edge_codecs
 from aiomailbox.runtime.peers.shipping import unpack
+from aiomailbox.runtime.responder import NoCheckpointEvents
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.scratch import ScratchDirectories
 
@@ -170,7 +171,7 @@ class _Feed:
         self._pump.abandon()
 
 
-class _StageTask:
+class _StageTask(NoCheckpointEvents):
     """The one task of a stage's partition, on its loop.
 
     It is the `Wiring` of the task, and where its results go.
@@ -256,7 +257,17 @@ class _StageTask:
             stream.write_batch(batch)
         self._writer.write_result(output, RowKind.RESULT, sink.getvalue())
 
-    def on_task_ended(self, error: BaseException | None, task: str) -> None:
+    def on_split_request(self, vertex: int, subtask_index: int) -> None:
+        """Refuse: inside Spark there are no splits.
+
+        Raises:
+            IllegalStateError: Always.
+        """
+        raise IllegalStateError("inside Spark there are no splits to ask for")
+
+    def on_task_ended(
+        self, error: BaseException | None, task: str, subtask: SubtaskId
+    ) -> None:
         """Hear that the task ended."""
         if error is not None:
             self._errors.append(error)
@@ -380,7 +391,7 @@ class _StageTask:
             replace(shipment.config, state_backend=backend),
             self._services(),
             AttemptPlan(self._attempt),
-            request_split=_nobody_asks,
+            self,
             wiring=self,
         )
         self._tasks = LocalTasks(builder.build(), self)
@@ -435,7 +446,3 @@ class _StageTask:
 
 def _as_it_is(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else IllegalStateError(repr(error))
-
-
-def _nobody_asks(vertex: int, subtask_index: int) -> None:
-    raise IllegalStateError("inside Spark there are no splits to ask for")

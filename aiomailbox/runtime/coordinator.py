@@ -1,0 +1,642 @@
+"""Carries out what the planner of checkpoints decides, for one job.
+
+Theory of operation: all calls come on the job's loop. Whatever happens is told to the
+planner, and what it answers is done in order: messages to tasks and timers at once; what
+takes time (files, commits) by one worker, step after step, so that checkpoints complete
+and commit in their order. The enumerators are captured before any task hears of a
+checkpoint, in the same turn of the loop: a split is on one side of the cut.
+
+Concept:
+    Flink, ``CheckpointCoordinator``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from aiomailbox.checkpoint import (
+    Acknowledgement,
+    CancelExpiry,
+    CheckpointAction,
+    CheckpointMetadata,
+    CheckpointPlan,
+    CheckpointPlanner,
+    CheckpointRequest,
+    CheckpointSettings,
+    CheckpointStore,
+    CompletedCheckpoints,
+    DiscardCheckpoint,
+    FailJob,
+    FailRequest,
+    FailureReason,
+    Finalize,
+    NotifyAborted,
+    NotifyComplete,
+    PreparedData,
+    SetExpiry,
+    SetPeriodicTimer,
+    StartCheckpoint,
+    SubtaskState,
+    TaskHandle,
+    describe_vertices,
+    plan_checkpoint,
+)
+from aiomailbox.errors import CheckpointFailedError, safe_str
+from aiomailbox.graph import JobGraph, producers_of
+from aiomailbox.ids import OperatorId, SubtaskId
+from aiomailbox.operators import OperatorSnapshot, encode_snapshot
+from aiomailbox.records import CheckpointBarrier, SnapshotType, StopMode
+from aiomailbox.runtime.checkpoint_views import CheckpointView, CompletedCheckpoint
+from aiomailbox.runtime.services import JobServices
+from aiomailbox.task import TaskStatistics
+from aiomailbox.threads import run_in_thread
+
+__all__ = ["CheckpointCoordinator", "CheckpointOwner", "CheckpointTasks"]
+
+# After which a checkpoint that tasks need in order to end is asked for again.
+_FINAL_RETRY_S: Final = 1.0
+_VIEWS_MAX: Final = 20
+_EARLY_MAX: Final = 1_000
+
+
+class CheckpointTasks(Protocol):
+    """The tasks, wherever they run; those that have ended take no messages."""
+
+    def trigger_checkpoint(
+        self, tasks: Sequence[SubtaskId], barrier: CheckpointBarrier
+    ) -> None:
+        """Send tasks a barrier."""
+        ...
+
+    def notify_checkpoint_complete(
+        self, tasks: Sequence[SubtaskId], checkpoint_id: int
+    ) -> None:
+        """Tell tasks that a checkpoint is complete."""
+        ...
+
+    def notify_checkpoint_aborted(
+        self, tasks: Sequence[SubtaskId], checkpoint_id: int, latest_completed_id: int
+    ) -> None:
+        """Tell tasks that a checkpoint will not complete."""
+        ...
+
+
+class CheckpointOwner(Protocol):
+    """The job, as its coordinator sees it."""
+
+    def capture_sources(self) -> dict[OperatorId, OperatorSnapshot]:
+        """Return what the enumerators go on from."""
+        ...
+
+    def capture_services(self) -> dict[str, bytes]:
+        """Return the totals of limiters and budgets."""
+        ...
+
+    async def commit_prepared(
+        self, prepared: Sequence[PreparedData], checkpoint_id: int
+    ) -> None:
+        """Make visible what sinks have prepared; what is visible already stays."""
+        ...
+
+    async def run_step(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        """Run a step to its end, whatever the user's code in it does."""
+        ...
+
+    def fail_attempt(self, error: BaseException) -> None:
+        """Fail the attempt that runs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A completed checkpoint that is kept."""
+
+    checkpoint_id: int
+    kind: SnapshotType
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Somebody wants a checkpoint or a savepoint."""
+
+    kind: SnapshotType
+    location: str | None
+    future: asyncio.Future[CompletedCheckpoint]
+    is_requested: bool = False
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What is known of a checkpoint that is not complete."""
+
+    barrier: CheckpointBarrier
+    plan: CheckpointPlan
+    request: CheckpointRequest
+    started_s: float
+    enumerators: dict[OperatorId, bytes] = field(default_factory=dict)
+    services: dict[str, bytes] = field(default_factory=dict)
+    handles: dict[SubtaskId, TaskHandle] = field(default_factory=dict)
+    statistics: dict[SubtaskId, TaskStatistics] = field(default_factory=dict)
+    metadata: CheckpointMetadata | None = None
+    place: str = ""
+
+    @property
+    def prepared(self) -> tuple[PreparedData, ...]:
+        """What sinks have prepared, in the order of the tasks."""
+        return tuple(
+            one for task in sorted(self.handles) for one in self.handles[task].prepared
+        )
+
+
+class CheckpointCoordinator:
+    """Takes the checkpoints of one job, attempt after attempt.
+
+    Args:
+        graph: The job.
+        settings: How often, and what they may cost.
+        services: The job's.
+        tasks: Gets the messages.
+        owner: The job.
+    """
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        settings: CheckpointSettings,
+        services: JobServices,
+        tasks: CheckpointTasks,
+        owner: CheckpointOwner,
+    ) -> None:
+        self._graph = graph
+        self._settings = settings
+        self._services = services
+        self._tasks = tasks
+        self._owner = owner
+        self._store: CheckpointStore | None = None
+        self._producers = producers_of(graph)
+        self._sources = {one.id for one in graph.vertices if not any(one.in_edges)}
+        self._planner = CheckpointPlanner(
+            settings, self._plan, random.Random(services.seed)
+        )
+        self._retained: CompletedCheckpoints[_Kept] = CompletedCheckpoints(
+            settings.retained
+        )
+        self._epoch = 0
+        self._states: dict[SubtaskId, SubtaskState] = {}
+        self._data_ended: set[SubtaskId] = set()
+        self._progress: dict[int, _Progress] = {}
+        self._requests: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
+        self._expiries: dict[int, asyncio.TimerHandle] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._steps: deque[tuple[Coroutine[Any, Any, None], str]] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._is_active = False
+        self._is_over = False
+        # Asked for before the tasks run, or while they start again.
+        self._early: deque[_Asked] = deque()
+        self._final: asyncio.Future[CompletedCheckpoint] | None = None
+        self._final_retry: asyncio.TimerHandle | None = None
+        # The savepoint that ends the job, while sources come to their end.
+        self._stopping: _Asked | None = None
+        self._views: deque[CheckpointView] = deque(maxlen=_VIEWS_MAX)
+
+    @property
+    def next_id(self) -> int:
+        """The number of the next checkpoint."""
+        return self._planner.next_id
+
+    @property
+    def views(self) -> list[CheckpointView]:
+        """What the last checkpoints took, oldest first."""
+        return list(self._views)
+
+    def open(self, store: CheckpointStore) -> None:
+        """Begin: checkpoints are kept there, beside those that it has."""
+        self._store = store
+        self._planner.next_id = store.next_checkpoint_id
+        for checkpoint_id in reversed(store.newest_first()):
+            self._retained.add(_Kept(checkpoint_id, SnapshotType.CHECKPOINT))
+
+    def begin_attempt(self, epoch: int, restored_id: int) -> None:
+        """Expect the tasks of an attempt to start.
+
+        Args:
+            epoch: Its number.
+            restored_id: The checkpoint that they go on from, -1 for none.
+        """
+        self._epoch = epoch
+        # A savepoint may come from another job, whose numbers were higher.
+        self._planner.next_id = max(self._planner.next_id, restored_id + 1)
+        self._is_active = True
+        self._data_ended.clear()
+        self._states = {
+            SubtaskId(vertex.id, index): SubtaskState.STARTING
+            for vertex in self._graph.vertices
+            for index in range(vertex.parallelism)
+        }
+
+    async def end_attempt(self) -> None:
+        """Take no more checkpoints, and wait for what is being written or committed."""
+        self._is_active = False
+        self._end_timers()
+        self._do(self._planner.stop_periodic())
+        stopping, self._stopping = self._stopping, None
+        if stopping is not None:
+            self._refuse(stopping.future, "the job ended before its savepoint began")
+        await self.settle()
+        self._progress.clear()
+
+    def close(self) -> None:
+        """Refuse what is asked for, from now on: there will be no attempt."""
+        self._is_over = True
+        self._end_timers()
+        while self._early:
+            self._refuse(self._early.popleft().future, "the job has ended")
+
+    async def settle(self) -> None:
+        """Wait until nothing is being written or committed."""
+        while self._worker is not None:
+            await asyncio.wait((self._worker,))
+
+    def on_task_running(self, task: SubtaskId) -> None:
+        """Hear that a task has been restored and runs."""
+        if self._states.get(task) is SubtaskState.STARTING:
+            self._states[task] = SubtaskState.RUNNING
+            if not self._is_starting:
+                self._do(self._planner.start_periodic())
+                while self._early:
+                    self._ask(self._early.popleft())
+
+    def on_end_of_data(self, task: SubtaskId) -> None:
+        """Hear that no more records will come out of a task."""
+        self._data_ended.add(task)
+        self._look_at_ends()
+
+    def on_task_finished(self, task: SubtaskId) -> None:
+        """Hear that a task has finished."""
+        self._states[task] = SubtaskState.FINISHED
+        self._look_at_ends()
+
+    def on_acknowledged(
+        self,
+        task: SubtaskId,
+        checkpoint_id: int,
+        handle: TaskHandle,
+        statistics: TaskStatistics,
+    ) -> None:
+        """Take a task's part of a checkpoint."""
+        verdict, actions = self._planner.acknowledge(checkpoint_id, task)
+        progress = self._progress.get(checkpoint_id)
+        if verdict is Acknowledgement.TAKEN and progress is not None:
+            progress.handles[task] = handle
+            progress.statistics[task] = statistics
+        self._do(actions)
+
+    def on_declined(
+        self, task: SubtaskId, checkpoint_id: int, error: BaseException
+    ) -> None:
+        """Hear that a task takes no part in a checkpoint."""
+        self._services.log.warning(
+            "a task declined a checkpoint",
+            task=str(task),
+            checkpoint_id=checkpoint_id,
+            reason=safe_str(error),
+        )
+        self._do(self._planner.on_declined(checkpoint_id, self._now_ms(), error))
+
+    def request(
+        self,
+        kind: SnapshotType = SnapshotType.CHECKPOINT,
+        location: str | None = None,
+    ) -> asyncio.Future[CompletedCheckpoint]:
+        """Ask for a checkpoint or a savepoint now.
+
+        Returns:
+            A future of what has completed; a `CheckpointFailedError` if nothing did.
+        """
+        asked = _Asked(kind, location, self._new_future())
+        if self._is_over:
+            self._refuse(asked.future, "the job has ended")
+        elif self._is_active and not self._is_starting:
+            self._ask(asked)
+        elif len(self._early) == _EARLY_MAX:
+            self._refuse(asked.future, FailureReason.TOO_MANY_REQUESTS.value)
+        else:
+            self._early.append(asked)
+        return asked.future
+
+    def stop_with_savepoint(
+        self, location: str, mode: StopMode
+    ) -> asyncio.Future[CompletedCheckpoint]:
+        """Ask for the savepoint that ends the job, as soon as its sources have stopped.
+
+        The caller stops the sources, after this.
+        """
+        kind = (
+            SnapshotType.TERMINATE_CANONICAL
+            if mode is StopMode.DRAIN
+            else SnapshotType.SUSPEND_CANONICAL
+        )
+        asked = _Asked(kind, location, self._new_future())
+        if not self._is_active or self._is_starting:
+            self._refuse(asked.future, FailureReason.NOT_RUNNING.value)
+        elif self._stopping is not None:
+            self._refuse(asked.future, "the job is being stopped already")
+        else:
+            self._end_timers()
+            self._do(self._planner.stop_periodic())
+            self._stopping = asked
+            self._look_at_ends()
+        return asked.future
+
+    @property
+    def _is_starting(self) -> bool:
+        return SubtaskState.STARTING in self._states.values()
+
+    def _ask(self, asked: _Asked) -> None:
+        request, actions = self._planner.request(
+            self._now_ms(), kind=asked.kind, location=asked.location
+        )
+        self._requests[request.number] = asked.future
+        self._do(actions)
+
+    def _refuse(self, future: asyncio.Future[CompletedCheckpoint], reason: str) -> None:
+        if not future.done():
+            future.set_exception(CheckpointFailedError(reason))
+
+    def _plan(self) -> CheckpointPlan | FailureReason:
+        return plan_checkpoint(
+            self._states,
+            self._producers,
+            after_tasks_finish=self._settings.after_tasks_finish,
+        )
+
+    def _look_at_ends(self) -> None:
+        """Ask for the checkpoint that tasks wait for, once all of them do."""
+        running = {
+            task
+            for task, state in self._states.items()
+            if state is SubtaskState.RUNNING
+        }
+        if self._stopping is not None:
+            self._begin_stopping(running)
+        elif (
+            self._settings.after_tasks_finish
+            and self._is_active
+            and running
+            and running <= self._data_ended
+            and self._final is None
+            and self._final_retry is None
+        ):
+            self._final = self.request()
+            self._final.add_done_callback(self._on_final)
+
+    def _begin_stopping(self, running: set[SubtaskId]) -> None:
+        stopping = self._stopping
+        assert stopping is not None, "the job is being stopped"
+        sources = {task for task in running if task.vertex in self._sources}
+        if stopping.is_requested or not sources <= self._data_ended:
+            return
+        stopping.is_requested = True
+        self._ask(stopping)
+
+    def _on_final(self, final: asyncio.Future[CompletedCheckpoint]) -> None:
+        self._final = None
+        if final.cancelled() or final.exception() is not None:
+            # Nobody else would ask again for what the tasks wait for.
+            loop = asyncio.get_running_loop()
+            self._final_retry = loop.call_later(_FINAL_RETRY_S, self._retry_final)
+
+    def _retry_final(self) -> None:
+        self._final_retry = None
+        self._look_at_ends()
+
+    def _do(self, actions: Iterable[CheckpointAction]) -> None:
+        """Carry out actions, and what the planner says to what comes of them."""
+        waiting = deque(actions)
+        while waiting:
+            waiting.extend(self._do_one(waiting.popleft()))
+
+    def _do_one(self, action: CheckpointAction) -> Iterable[CheckpointAction]:
+        loop = asyncio.get_running_loop()
+        match action:
+            case StartCheckpoint():
+                return self._start(action)
+            case Finalize(checkpoint_id=checkpoint_id):
+                self._take_step(
+                    self._finalize(checkpoint_id),
+                    f"completing checkpoint {checkpoint_id}",
+                )
+            case NotifyComplete(checkpoint_id=checkpoint_id, tasks=tasks):
+                self._take_step(
+                    self._complete(checkpoint_id, tasks),
+                    f"committing checkpoint {checkpoint_id}",
+                )
+            case NotifyAborted():
+                self._tasks.notify_checkpoint_aborted(
+                    action.tasks, action.checkpoint_id, action.latest_completed_id
+                )
+            case DiscardCheckpoint(checkpoint_id=checkpoint_id):
+                self._take_step(
+                    self._discard(checkpoint_id),
+                    f"deleting checkpoint {checkpoint_id}",
+                )
+            case FailRequest(request=request, reason=reason, error=error):
+                self._fail_request(request, reason, error)
+            case FailJob(checkpoint_id=checkpoint_id, reason=reason, error=error):
+                failure = CheckpointFailedError(
+                    f"checkpoint {checkpoint_id}: {reason.value}"
+                )
+                failure.__cause__ = error
+                self._owner.fail_attempt(failure)
+            case SetPeriodicTimer(delay_ms=delay_ms):
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = loop.call_later(delay_ms / 1000, self._on_periodic)
+            case SetExpiry(checkpoint_id=checkpoint_id, delay_ms=delay_ms):
+                self._expiries[checkpoint_id] = loop.call_later(
+                    delay_ms / 1000, self._on_expired, checkpoint_id
+                )
+            case CancelExpiry(checkpoint_id=checkpoint_id):
+                expiry = self._expiries.pop(checkpoint_id, None)
+                if expiry is not None:
+                    expiry.cancel()
+        return ()
+
+    def _start(self, action: StartCheckpoint) -> Iterable[CheckpointAction]:
+        request = action.request
+        location = None if request.location is None else request.location.encode()
+        # The wall clock: tasks in other processes compare it with theirs.
+        barrier = replace(
+            action.barrier,
+            timestamp_ms=self._services.clock.now_ms(),
+            location=location,
+        )
+        checkpoint_id = barrier.checkpoint_id
+        progress = _Progress(
+            barrier, action.plan, request, self._services.clock.monotonic()
+        )
+        self._progress[checkpoint_id] = progress
+        try:
+            progress.services = self._owner.capture_services()
+            progress.enumerators = {
+                name: encode_snapshot(snapshot)
+                for name, snapshot in self._owner.capture_sources().items()
+            }
+        except Exception as error:  # noqa: BLE001 -- the planner decides
+            return self._planner.on_storage_error(checkpoint_id, self._now_ms(), error)
+        self._tasks.trigger_checkpoint(action.plan.to_trigger, barrier)
+        return self._planner.on_started(checkpoint_id, self._now_ms())
+
+    async def _finalize(self, checkpoint_id: int) -> None:
+        progress = self._progress.get(checkpoint_id)
+        if progress is None:
+            return
+        metadata = CheckpointMetadata(
+            checkpoint_id=checkpoint_id,
+            kind=progress.request.kind,
+            epoch=self._epoch,
+            job_id=self._services.job_id,
+            job_name=self._graph.name,
+            timestamp_ms=progress.barrier.timestamp_ms,
+            vertices=describe_vertices(self._graph, progress.handles),
+            enumerators=progress.enumerators,
+            services=progress.services,
+            statistics=_statistics(progress.statistics),
+        )
+        location = progress.request.location
+        try:
+            progress.place = await run_in_thread(
+                self._files.complete, metadata, location
+            )
+        except Exception as error:  # noqa: BLE001 -- the planner decides
+            self._services.log.warning(
+                "a checkpoint could not be written",
+                checkpoint_id=checkpoint_id,
+                reason=safe_str(error),
+            )
+            self._do(
+                self._planner.on_storage_error(checkpoint_id, self._now_ms(), error)
+            )
+            return
+        progress.metadata = metadata
+        actions = self._planner.on_finalized(checkpoint_id, self._now_ms())
+        if not any(isinstance(one, NotifyComplete) for one in actions):
+            self._answer(checkpoint_id)
+        self._do(actions)
+
+    async def _complete(self, checkpoint_id: int, tasks: Sequence[SubtaskId]) -> None:
+        progress = self._progress.get(checkpoint_id)
+        if progress is None:
+            return
+        await self._owner.commit_prepared(progress.prepared, checkpoint_id)
+        if not progress.request.kind.is_savepoint:
+            kept = _Kept(checkpoint_id, progress.request.kind)
+            for subsumed in self._retained.add(kept):
+                await self._discard(subsumed.checkpoint_id)
+        self._tasks.notify_checkpoint_complete(tasks, checkpoint_id)
+        self._answer(checkpoint_id)
+
+    async def _discard(self, checkpoint_id: int) -> None:
+        progress = self._progress.pop(checkpoint_id, None)
+        location = None if progress is None else progress.request.location
+        try:
+            await run_in_thread(self._files.discard, checkpoint_id, location)
+        except OSError as error:
+            self._services.log.warning(
+                "files of a checkpoint could not be deleted",
+                checkpoint_id=checkpoint_id,
+                reason=safe_str(error),
+            )
+
+    @property
+    def _files(self) -> CheckpointStore:
+        assert self._store is not None, "there are checkpoints from `open` on"
+        return self._store
+
+    def _answer(self, checkpoint_id: int) -> None:
+        """Tell who asked for a checkpoint that it is complete."""
+        progress = self._progress.pop(checkpoint_id)
+        metadata = progress.metadata
+        assert metadata is not None, "what is complete has been written"
+        duration_ms = (self._services.clock.monotonic() - progress.started_s) * 1000
+        completed = CompletedCheckpoint(
+            checkpoint_id, metadata.kind, progress.place, metadata.size_bytes
+        )
+        self._views.append(CheckpointView(completed, duration_ms, metadata.statistics))
+        future = self._requests.pop(progress.request.number, None)
+        if future is not None and not future.done():
+            future.set_result(completed)
+
+    def _fail_request(
+        self,
+        request: CheckpointRequest,
+        reason: FailureReason,
+        error: BaseException | None,
+    ) -> None:
+        future = self._requests.pop(request.number, None)
+        if future is None or future.done():
+            return
+        failure = CheckpointFailedError(reason.value)
+        failure.__cause__ = error
+        future.set_exception(failure)
+
+    def _take_step(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        self._steps.append((work, what))
+        if self._worker is None:
+            self._worker = asyncio.get_running_loop().create_task(
+                self._work(), name=f"checkpoints of job {self._graph.name}"
+            )
+
+    async def _work(self) -> None:
+        try:
+            while self._steps:
+                work, what = self._steps.popleft()
+                await self._owner.run_step(work, what)
+        finally:
+            self._worker = None
+
+    def _on_periodic(self) -> None:
+        self._timer = None
+        self._do(self._planner.on_periodic_timer(self._now_ms()))
+
+    def _on_expired(self, checkpoint_id: int) -> None:
+        self._expiries.pop(checkpoint_id, None)
+        self._do(self._planner.on_expired(checkpoint_id, self._now_ms()))
+
+    def _end_timers(self) -> None:
+        for timer in (self._timer, self._final_retry):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._final_retry = None
+
+    def _new_future(self) -> asyncio.Future[CompletedCheckpoint]:
+        future: asyncio.Future[CompletedCheckpoint]
+        future = asyncio.get_running_loop().create_future()
+        # Who asked may have gone.
+        future.add_done_callback(_retrieve)
+        return future
+
+    def _now_ms(self) -> int:
+        return int(self._services.clock.monotonic() * 1000)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+def _statistics(by_task: Mapping[SubtaskId, TaskStatistics]) -> dict[str, Any]:
+    """Return the slowest figures, for people."""
+    names = ("start_delay_ms", "alignment_ms", "sync_ms", "async_ms")
+    found: dict[str, Any] = {
+        name: max((getattr(one, name) for one in by_task.values()), default=0.0)
+        for name in names
+    }
+    found["alignment_bytes"] = sum(one.alignment_bytes for one in by_task.values())
+    return found

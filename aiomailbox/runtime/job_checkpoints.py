@@ -1,0 +1,303 @@
+"""What a job keeps for its next attempt, and what it goes on from.
+
+Theory of operation: the store is opened, and claimed, before anything else runs. Before
+each attempt what the last complete checkpoint holds is read again, and what sinks had
+prepared for it is committed once more: nobody knows whether that was done.
+
+Concept:
+    Flink, ``CheckpointCoordinator.restoreLatestCheckpointedStateToAll`` and
+    ``DefaultScheduler``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from aiomailbox.checkpoint import (
+    LATEST,
+    CheckpointFiles,
+    CheckpointSettings,
+    CheckpointStore,
+    PreparedData,
+    RestoredJob,
+    decode_prepared,
+    restored_tasks,
+)
+from aiomailbox.errors import InvalidArgumentError, NoCheckpointError
+from aiomailbox.graph import JobGraph
+from aiomailbox.ids import OperatorId
+from aiomailbox.operators import OperatorSnapshot
+from aiomailbox.runtime.attempt_plan import AttemptPlan
+from aiomailbox.runtime.committing import JobCommitters
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.coordinator import CheckpointCoordinator, CheckpointTasks
+from aiomailbox.runtime.lifecycle import JobState
+from aiomailbox.runtime.services import JobServices
+from aiomailbox.runtime.sources import JobSources
+from aiomailbox.scratch import ScratchDirectories
+from aiomailbox.storage import LEASE_MS, RemoteStorage, open_storage
+from aiomailbox.threads import run_in_thread
+
+__all__ = ["JobCheckpoints", "StepRunner"]
+
+_RENEWALS_PER_LEASE: Final = 4
+
+
+class StepRunner(Protocol):
+    """The job, as what keeps its checkpoints sees it."""
+
+    sources: JobSources
+
+    async def run_step(self, work: Any, what: str) -> None:
+        """Run a step to its end, whatever the user's code in it does."""
+        ...
+
+    def fail_attempt(self, error: BaseException) -> None:
+        """Fail the attempt that runs."""
+        ...
+
+
+class JobCheckpoints:
+    """The checkpoints of one job, and what its attempts go on from.
+
+    Args:
+        graph: The job.
+        config: Its settings.
+        services: What its tasks share.
+        tasks: Get the messages of the coordinator.
+        job: Runs what takes time.
+    """
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        config: JobConfig,
+        services: JobServices,
+        tasks: CheckpointTasks,
+        job: StepRunner,
+    ) -> None:
+        self._graph = graph
+        self._config = config
+        self._services = services
+        self._job = job
+        self._scratch = ScratchDirectories()
+        self._place: str | None = None
+        self._store: CheckpointStore | None = None
+        self._restored: RestoredJob | None = None
+        self._committers: JobCommitters | None = None
+        self._committed_id = 0
+        self._epoch = -1
+        self._renewing: asyncio.Task[None] | None = None
+        settings = config.checkpoints
+        self.coordinator = (
+            None
+            if settings is None
+            else CheckpointCoordinator(graph, settings, services, tasks, self)
+        )
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the next attempt goes on from something."""
+        return self._restored is not None
+
+    async def open(self) -> None:
+        """Claim the place of the checkpoints, and read what the job goes on from.
+
+        Raises:
+            StorageClaimedError: If another job with this identity runs.
+            NoCheckpointError: If what it is to go on from is not there.
+            StateError: If it does not fit the job.
+            OSError: If the place cannot be used.
+        """
+        settings = self._config.checkpoints
+        if settings is not None:
+            await self._open_store(settings)
+        which = self._config.restore_from
+        if which is not None:
+            self._restored = await self._load(which)
+
+    async def begin_attempt(self, committers: JobCommitters) -> AttemptPlan:
+        """Return what the next attempt is; commit what the last one could not.
+
+        Raises whatever a committer raises, and what `open` does.
+        """
+        self._committers = committers
+        restored = self._restored
+        store = self._store
+        self._epoch += 1
+        if store is not None:
+            self._epoch = await run_in_thread(store.new_epoch)
+        if restored is None:
+            self._job.sources.prepare(self._graph)
+            await committers.recover()
+            return AttemptPlan(self._epoch, checkpoint_place=self._place)
+        checkpoint_id = restored.metadata.checkpoint_id
+        await self._commit(
+            {
+                (one.checkpoint_id, one.operator): one.values
+                for one in restored.committables
+            }
+        )
+        self._committed_id = max(self._committed_id, checkpoint_id)
+        await committers.recover()
+        tasks = restored_tasks(
+            restored.snapshot,
+            self._graph,
+            allow_unmatched=self._config.allow_unmatched_state,
+        )
+        self._job.sources.prepare(self._graph, restored.snapshot.enumerators)
+        return AttemptPlan(self._epoch, tasks, checkpoint_id, self._place)
+
+    def on_attempt(self, plan: AttemptPlan) -> None:
+        """Expect the tasks of an attempt to start."""
+        if self.coordinator is not None:
+            self.coordinator.begin_attempt(plan.number, plan.restored_id)
+
+    async def end_attempt(self) -> None:
+        """Take no checkpoints until the next attempt; wait for what is being written."""
+        if self.coordinator is not None:
+            await self.coordinator.end_attempt()
+
+    async def reload(self) -> None:
+        """Read again what the next attempt goes on from: the last complete checkpoint.
+
+        Raises what `open` does.
+        """
+        if self._store is None:
+            return
+        latest = await self._load(LATEST)
+        if latest is None:
+            return
+        before = self._restored
+        if before is None or (
+            latest.metadata.checkpoint_id > before.metadata.checkpoint_id
+        ):
+            self._restored = latest
+
+    async def close(self, state: JobState) -> None:
+        """Give the place back; what the job is not to leave behind is deleted."""
+        if self.coordinator is not None:
+            self.coordinator.close()
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait((self._renewing,))
+        store, self._store = self._store, None
+        if store is not None:
+            await run_in_thread(self._close_store, store, state)
+        await run_in_thread(self._scratch.remove)
+
+    def capture_sources(self) -> dict[OperatorId, OperatorSnapshot]:
+        """Return what the enumerators go on from."""
+        return self._job.sources.snapshot()
+
+    def capture_services(self) -> dict[str, bytes]:
+        """Return the totals of limiters and budgets."""
+        return {}
+
+    async def commit_prepared(
+        self, prepared: Sequence[PreparedData], checkpoint_id: int
+    ) -> None:
+        """Make visible what sinks have prepared; what is visible already stays."""
+        classes = self._services.state_classes
+        groups: dict[tuple[int, OperatorId], list[Any]] = {}
+        for one in prepared:
+            if one.checkpoint_id > self._committed_id:
+                found = groups.setdefault((one.checkpoint_id, one.operator), [])
+                found += decode_prepared(one, classes)
+        await self._commit(groups)
+        self._committed_id = max(self._committed_id, checkpoint_id)
+
+    async def run_step(self, work: Any, what: str) -> None:
+        """Run a step to its end, whatever the user's code in it does."""
+        await self._job.run_step(work, what)
+
+    def fail_attempt(self, error: BaseException) -> None:
+        """Fail the attempt that runs."""
+        self._job.fail_attempt(error)
+
+    async def _commit(
+        self, groups: Mapping[tuple[int, OperatorId], Sequence[Any]]
+    ) -> None:
+        """Commit what was prepared, that of earlier checkpoints first."""
+        committers = self._committers
+        assert committers is not None, "an attempt has begun"
+        by_checkpoint: dict[int, dict[OperatorId, list[Any]]] = {}
+        for (checkpoint_id, operator), values in groups.items():
+            found = by_checkpoint.setdefault(checkpoint_id, {})
+            found.setdefault(operator, []).extend(values)
+        for checkpoint_id in sorted(by_checkpoint):
+            await committers.commit(
+                by_checkpoint[checkpoint_id],
+                checkpoint_id=checkpoint_id,
+                is_final=False,
+            )
+
+    async def _open_store(self, settings: CheckpointSettings) -> None:
+        if settings.directory is None:
+            self._place = await run_in_thread(self._scratch.below, "")
+        else:
+            self._place = os.fspath(settings.directory)
+        self._store = await run_in_thread(self._new_store, self._place)
+        assert self.coordinator is not None, "there are settings"
+        self.coordinator.open(self._store)
+        if isinstance(open_storage(self._place), RemoteStorage):
+            self._renewing = asyncio.get_running_loop().create_task(
+                self._renew(self._store), name=f"claim of job {self._graph.name}"
+            )
+
+    def _new_store(self, place: str) -> CheckpointStore:
+        services = self._services
+        return CheckpointStore(
+            open_storage(place),
+            services.job_id,
+            services.clock,
+            services.log,
+            owner=f"job {self._graph.name!r} of process {os.getpid()}",
+        )
+
+    async def _load(self, which: str | os.PathLike[str]) -> RestoredJob | None:
+        store = self._store
+        classes = self._services.state_classes
+        pickle = self._config.allow_pickled_state
+        if store is not None:
+            return await run_in_thread(
+                lambda: store.load(which, classes, allow_pickle=pickle)
+            )
+        if which == LATEST:
+            raise InvalidArgumentError(
+                "restore_from",
+                "the job takes no checkpoints, so there is no latest one",
+                "Call env.enable_checkpointing(..., directory=...), or give a path.",
+            )
+        files = CheckpointFiles.at(which)
+        try:
+            return await run_in_thread(
+                lambda: files.restored(classes, allow_pickle=pickle)
+            )
+        except FileNotFoundError as error:
+            raise NoCheckpointError(
+                files.place, "there is no _metadata, which a complete one has"
+            ) from error
+
+    def _close_store(self, store: CheckpointStore, state: JobState) -> None:
+        settings = self._config.checkpoints
+        assert settings is not None, "there is a store only with settings"
+        try:
+            if not settings.keeps_after(
+                failed=state is JobState.FAILED, cancelled=state is JobState.CANCELED
+            ):
+                for checkpoint_id in store.newest_first():
+                    store.discard(checkpoint_id)
+        finally:
+            store.close()
+
+    async def _renew(self, store: CheckpointStore) -> None:
+        while True:
+            await asyncio.sleep(LEASE_MS / 1000 / _RENEWALS_PER_LEASE)
+            try:
+                await run_in_thread(store.renew)
+            except Exception as error:  # noqa: BLE001 -- another job may write now
+                self._job.fail_attempt(error)

@@ -1,0 +1,347 @@
+"""Jobs that fail and start again: nothing is lost, and nothing counts twice in state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.errors import (
+    CheckpointFailedError,
+    InvalidArgumentError,
+    JobFailedError,
+    NoCheckpointError,
+    StateError,
+    UsageError,
+)
+
+KEYS = 7
+COUNT = 3_000
+
+
+class FailsAt:
+    """Raises at some values, each time once."""
+
+    def __init__(self, *values: int) -> None:
+        self.waiting = list(values)
+
+    def __call__(self, value: int) -> int:
+        if value in self.waiting:
+            self.waiting.remove(value)
+            raise RuntimeError(f"stumbled over {value}")
+        return value
+
+
+async def now_and_then(value: int) -> int:
+    if value % 50 == 0:
+        await asyncio.sleep(0.01)
+    return value
+
+
+def environment(interval: float | None = 0.05, **settings: Any) -> Any:
+    env = am.StreamExecutionEnvironment(parallelism=settings.pop("parallelism", 2))
+    env.enable_checkpointing(interval, **settings)
+    return env.set_restart_strategy(am.restart.fixed_delay(5, 0.01))
+
+
+def sums(env: Any, fails: FailsAt, results: list[tuple[int, int]]) -> None:
+    (
+        env.from_collection(list(range(COUNT)))
+        .map(now_and_then)
+        .map(fails)
+        .map(lambda value: (value % KEYS, value))
+        .key_by(lambda pair: pair[0])
+        .reduce(lambda one, two: (one[0], one[1] + two[1]))
+        .uid("sums")
+        .sink_to(results.append)
+    )
+
+
+def totals(results: list[tuple[int, int]]) -> dict[int, int]:
+    largest: dict[int, int] = {}
+    for key, total in results:
+        largest[key] = max(total, largest.get(key, 0))
+    return largest
+
+
+EXPECTED = {key: sum(range(key, COUNT, KEYS)) for key in range(KEYS)}
+
+
+async def test_each_record_counts_once_in_state_however_often_the_job_fails() -> None:
+    results: list[tuple[int, int]] = []
+    env = environment()
+    sums(env, FailsAt(700, 1_600, 2_900), results)
+    async with env.start() as job:
+        await job.result()
+        assert job.restarts == 3
+        assert len(job.checkpoints()) > 3
+    assert totals(results) == EXPECTED
+
+
+async def test_a_job_that_fails_too_often_has_failed_with_the_last_error() -> None:
+    env = environment()
+    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
+    sums(env, FailsAt(100, 101, 102), [])
+    with pytest.raises(JobFailedError, match=r"stumbled over 10[01]"):
+        await env.execute()
+
+
+async def test_without_checkpoints_a_job_that_starts_again_begins_anew() -> None:
+    results: list[tuple[int, int]] = []
+    env = am.StreamExecutionEnvironment()
+    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
+    sums(env, FailsAt(2_000), results)
+    await env.execute()
+    assert totals(results) == EXPECTED
+
+
+async def test_another_program_goes_on_from_the_latest_checkpoint(
+    tmp_path: Path,
+) -> None:
+    results: list[tuple[int, int]] = []
+
+    def program(fails: FailsAt) -> Any:
+        env = environment(directory=tmp_path, retention=am.Retention.ON_FAILURE)
+        env.set_restart_strategy(am.restart.none())
+        sums(env, fails, results)
+        return env
+
+    with pytest.raises(JobFailedError):
+        await program(FailsAt(2_000)).execute("sums")
+    before = len(results)
+    env = program(FailsAt())
+    async with env.start("sums", restore_from="latest") as job:
+        await job.result()
+    assert totals(results) == EXPECTED
+    assert len(results) - before < COUNT, "it began anew"
+    # A job that has succeeded leaves nothing to go on from.
+    assert not list(tmp_path.rglob("_metadata"))
+
+
+async def test_a_savepoint_is_restored_with_another_parallelism(
+    tmp_path: Path,
+) -> None:
+    results: list[tuple[int, int]] = []
+    env = environment(None)
+    sums(env, FailsAt(), results)
+    async with env.start() as job:
+        while len(results) < COUNT // 2:
+            await asyncio.sleep(0.01)
+        savepoint = await job.stop_with_savepoint(tmp_path / "savepoint")
+    assert job.state is am.JobState.FINISHED
+    before = len(results)
+    assert before < COUNT
+    env = environment(None, parallelism=3)
+    sums(env, FailsAt(), results)
+    await env.execute(restore_from=savepoint.place)
+    assert totals(results) == EXPECTED
+    assert len(results) == COUNT, "no record was processed twice"
+
+
+async def test_a_savepoint_lets_the_job_go_on(tmp_path: Path) -> None:
+    results: list[tuple[int, int]] = []
+    env = environment(None)
+    sums(env, FailsAt(), results)
+    async with env.start() as job:
+        while len(results) < COUNT // 2:
+            await asyncio.sleep(0.01)
+        place = (await job.trigger_savepoint(tmp_path / "savepoint")).place
+        await job.result()
+    assert totals(results) == EXPECTED
+    with pytest.raises(InvalidArgumentError, match="there already"):
+        async with env.start() as job:
+            await job.trigger_savepoint(place)
+
+
+async def test_windows_stay_in_a_savepoint_unless_the_job_is_drained(
+    tmp_path: Path,
+) -> None:
+    class Clock:
+        """Emits one record, and then nothing until it is stopped."""
+
+        def __aiter__(self) -> Any:
+            return self._items()
+
+        async def _items(self) -> Any:
+            yield 5
+            await asyncio.Event().wait()
+
+    def windows(results: list[int]) -> Any:
+        env = environment(None, parallelism=1)
+        strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+        (
+            env.from_async_iterable(
+                Clock, strategy.with_timestamp_assigner(lambda value, _: value)
+            )
+            .key_by(lambda value: 0)
+            .window(am.TumblingEventTimeWindows.of(am.seconds(10)))
+            .aggregate(am.count())
+            .sink_to(results.append)
+        )
+        return env
+
+    fired: dict[bool, list[Any]] = {}
+    for drain in (False, True):
+        fired[drain] = []
+        async with windows(fired[drain]).start() as job:
+            await asyncio.sleep(1)
+            place = tmp_path / f"drain-{drain}"
+            await job.stop_with_savepoint(place, drain=drain)
+    assert fired[False] == []
+    assert len(fired[True]) == 1
+
+
+async def test_what_a_sink_prepared_is_committed_once_with_its_checkpoint() -> None:
+    visible: Counter[int] = Counter()
+    commits: list[int] = []
+
+    class Writer:
+        def __init__(self) -> None:
+            self.rows: list[int] = []
+
+        def write_run(self, run: Any) -> None:
+            self.rows += run.values
+
+        def flush(self, *, end_of_input: bool) -> None: ...
+
+        def prepare_commit(self) -> list[Any]:
+            rows, self.rows = self.rows, []
+            return rows
+
+        def snapshot(self) -> list[Any]:
+            return []
+
+        def restore(self, elements: list[Any]) -> None: ...
+
+        def close(self) -> None: ...
+
+    class Committer:
+        done = 0
+
+        def begin(self, *, restored: bool) -> None: ...
+
+        async def commit(
+            self, committables: list[int], *, checkpoint_id: int, is_final: bool
+        ) -> None:
+            await asyncio.sleep(0.001)
+            if checkpoint_id > self.done:
+                self.done = checkpoint_id
+                commits.append(checkpoint_id)
+                visible.update(committables)
+
+        def end(self, *, succeeded: bool) -> None: ...
+
+    class Sink:
+        def create_writer(self, context: Any) -> Writer:
+            return Writer()
+
+        def create_committer(self, context: Any) -> Committer:
+            return Committer()
+
+    env = environment()
+    fails = FailsAt(700, 1_600, 2_900)
+    env.from_collection(list(range(COUNT))).map(now_and_then).map(fails).sink_to(Sink())
+    await env.execute()
+    assert visible == Counter(range(COUNT))
+    assert len(commits) > 3
+    assert commits == sorted(commits)
+
+
+async def test_a_commit_that_fails_is_made_again() -> None:
+    committed: list[int] = []
+    fails = FailsAt(2)
+
+    class Sink:
+        def create_writer(self, context: Any) -> Any:
+            return self
+
+        def write_run(self, run: Any) -> None: ...
+        def flush(self, *, end_of_input: bool) -> None: ...
+        def prepare_commit(self) -> list[str]:
+            return ["x"]
+
+        def snapshot(self) -> list[Any]:
+            return []
+
+        def restore(self, elements: list[Any]) -> None: ...
+        def close(self) -> None: ...
+        def create_committer(self, context: Any) -> Any:
+            return Committer()
+
+    class Committer:
+        def begin(self, *, restored: bool) -> None: ...
+        def commit(
+            self, committables: list[str], *, checkpoint_id: int, is_final: bool
+        ) -> None:
+            fails(checkpoint_id)
+            if not is_final:
+                committed.append(checkpoint_id)
+
+        def end(self, *, succeeded: bool) -> None: ...
+
+    env = environment()
+    env.from_collection(list(range(COUNT))).map(now_and_then).sink_to(Sink())
+    async with env.start() as job:
+        await job.result()
+        assert job.restarts == 1
+    assert 2 in committed
+
+
+async def test_what_cannot_be_restored_is_refused(tmp_path: Path) -> None:
+    env = environment(None)
+    sums(env, FailsAt(), [])
+    with pytest.raises(JobFailedError) as caught:
+        await env.execute(restore_from=tmp_path / "nothing")
+    assert isinstance(caught.value.__cause__, NoCheckpointError)
+    async with env.start() as job:
+        place = (await job.trigger_savepoint(tmp_path / "savepoint")).place
+        await job.cancel()
+    other = environment(None)
+    other.from_collection([1]).key_by(lambda value: value).reduce(max).sink_to(print)
+    with pytest.raises(JobFailedError, match="sums") as caught:
+        await other.execute(restore_from=place)
+    assert isinstance(caught.value.__cause__, StateError)
+    await other.execute(restore_from=place, allow_unmatched_state=True)
+
+
+async def test_two_jobs_on_one_directory_are_refused(tmp_path: Path) -> None:
+    def program() -> Any:
+        env = environment(None, directory=tmp_path)
+        sums(env, FailsAt(), [])
+        return env
+
+    async with program().start("one") as job:
+        await job.trigger_checkpoint()
+        with pytest.raises(JobFailedError, match="belongs to job 'one'"):
+            await program().execute("one")
+        await program().execute("another")
+
+
+async def test_a_checkpoint_that_nobody_takes_says_why() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([1]).sink_to(print)
+    async with env.start() as job:
+        with pytest.raises(UsageError, match="enable_checkpointing"):
+            await job.trigger_checkpoint()
+    env = environment(None)
+    env.from_collection([1]).sink_to(print)
+    async with env.start() as job:
+        await job.result()
+        with pytest.raises(CheckpointFailedError, match="has ended"):
+            await job.trigger_checkpoint()
+
+
+async def test_cancelling_while_a_restart_is_waited_for_ends_the_job() -> None:
+    env = environment()
+    env.set_restart_strategy(am.restart.fixed_delay(3, 3_600))
+    sums(env, FailsAt(100), [])
+    async with env.start() as job:
+        while job.state is not am.JobState.RESTARTING:
+            await asyncio.sleep(0.01)
+        await job.cancel()
+        with pytest.raises(am.JobCancelledError):
+            await job.result()
