@@ -1,11 +1,14 @@
 """How all mailbox loops of one event loop share its time: the governor.
 
-Theory of operation: all mailbox loops of an event loop together get one slice per turn
-of it, whichever job they belong to. The first that works in a turn opens the slice and
-asks the event loop, by `call_soon`, to close it in its next turn. Whoever finds the
-slice used up stands in line; each turn admits the first of the line, and more of them
-as long as those who were admitted leave time over. So what is ready besides (timers,
-sockets, tasks of the program around) waits for one slice, however many jobs there are.
+Theory of operation: all mailbox loops of an event loop together get one slice, whichever
+job they belong to, and then the event loop has two turns without them. The first that
+works opens the slice and asks the event loop, by `call_soon`, to close it in its next
+turn. Whoever finds the slice used up stands in line. The turn after the one that closes
+a slice admits the first of the line, and more of them as long as those who were admitted
+leave time over; they work a turn later. So what is ready besides (timers, sockets, tasks
+of the program around) waits for one slice, however many jobs there are: a timer that
+became due in a slice is called in the first turn after it, and wakes its task in the
+second, before the next slice.
 """
 
 from __future__ import annotations
@@ -27,16 +30,16 @@ class LoopGovernor:
     Belongs to that event loop: all methods are called while it runs.
 
     Invariants:
-        While somebody stands in line or a slice is open, the end of the turn is
-        scheduled. The first who is admitted in a turn finds a slice that is not open.
+        While a slice is open its end is scheduled. While somebody stands in line, that
+        is so or an admission is scheduled.
     """
 
-    __slots__ = ("_admitted", "_began", "_is_scheduled", "_line")
+    __slots__ = ("_admitted", "_began", "_is_admitting", "_line")
 
     def __init__(self) -> None:
         self._line: deque[asyncio.Future[None]] = deque()
         self._began: float | None = None
-        self._is_scheduled = False
+        self._is_admitting = False
         self._admitted = 1
 
     def begun(self, now: float) -> float:
@@ -47,7 +50,7 @@ class LoopGovernor:
         """
         if self._began is None:
             self._began = now
-            self._schedule_end_of_turn()
+            asyncio.get_running_loop().call_soon(self._close_slice)
         return self._began
 
     async def next_turn(self, *, first: bool = False) -> None:
@@ -63,24 +66,28 @@ class LoopGovernor:
         else:
             self._line.append(admission)
             self._admitted = max(1, self._admitted // 2)
-        self._schedule_end_of_turn()
+        if self._began is None:
+            self._schedule_admission()
         await admission
 
-    def _schedule_end_of_turn(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._on_turn)
-
-    def _on_turn(self) -> None:
-        self._is_scheduled = False
+    def _close_slice(self) -> None:
         self._began = None
-        line = self._line
-        if not line:
+        if self._line:
+            self._schedule_admission()
+        else:
             self._admitted = min(2 * self._admitted, _ADMITTED_MAX)
+
+    def _schedule_admission(self) -> None:
+        if not self._is_admitting:
+            self._is_admitting = True
+            asyncio.get_running_loop().call_soon(self._admit)
+
+    def _admit(self) -> None:
+        self._is_admitting = False
+        if self._began is not None:
+            # Somebody works without having waited; closing that slice leads here again.
             return
-        # Scheduled before anybody is admitted, and so it runs before they do: they
-        # find that the slice of the turn before is closed.
-        self._schedule_end_of_turn()
+        line = self._line
         for _ in range(self._admitted):
             if not line:
                 break
@@ -89,6 +96,9 @@ class LoopGovernor:
             if not admission.done():
                 admission.set_result(None)
         self._admitted = min(2 * self._admitted, _ADMITTED_MAX)
+        if line:
+            # After those who were admitted: they may all have been cancelled.
+            self._schedule_admission()
 
 
 # A governor knows nothing of its loop, or the loop would never be forgotten.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,20 @@ async def test_all_loops_together_get_one_slice_per_turn_of_the_event_loop(
     await _run_beside_ticks(made, log, 400)
     # Four actions of 250 us each are a slice, or five; one may end and the next begin.
     assert max(len(turn) for turn in _turns(log)[:-1]) <= 10
+
+
+@pytest.mark.parametrize("count", [1, 2, 10, 50])
+async def test_the_event_loop_has_two_turns_of_its_own_between_slices(
+    count: int,
+) -> None:
+    """A timer that became due in a slice has woken its task before the next one."""
+    clock, log = ManualClock(), list[str]()
+    made = [_working(clock, 0.000_25, log, str(index)) for index in range(count)]
+    await _run_beside_ticks(made, log, 400)
+    at_work = [index for index, turn in enumerate(_turns(log)[:-1]) if turn]
+    gaps = [later - one for one, later in itertools.pairwise(at_work)]
+    assert min(gaps) == 3
+    assert len(at_work) > 80
 
 
 @pytest.mark.parametrize("cost_s", [0.000_05, 0.000_25, 0.003])
