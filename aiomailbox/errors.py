@@ -632,6 +632,32 @@ class FencedError(WorldError):
         )
 
 
+class JournalError(WorldError):
+    """What calls came to cannot be kept, or not be read again.
+
+    Args:
+        operator: The operator whose calls they are, with its uid.
+        problem: What went wrong.
+    """
+
+    def __init__(self, operator: str, problem: str) -> None:
+        self.operator = operator
+        super().__init__(f"the journal of {operator}: {problem}")
+
+
+class FinishedCallError(WorldError):
+    """A call failed for good before the job was started again, and is not made again.
+
+    Args:
+        error_type: The class of the exception.
+        error: Its text.
+    """
+
+    def __init__(self, error_type: str, error: str) -> None:
+        self.error_type = error_type
+        super().__init__(f"{error_type}: {error}")
+
+
 class RecordIdReusedError(UsageError):
     """Two records have one id and differ, so that one would get the other's result.
 

@@ -240,6 +240,8 @@ class DataStream(Generic[T]):
         on_error: OnError = fail,
         buffer: int | None = None,
         key_buffer: int | None = None,
+        journal: bool = False,
+        id: str | Callable[[T], Any] | None = None,
     ) -> DataStream[U]: ...
 
     @overload
@@ -260,6 +262,8 @@ class DataStream(Generic[T]):
         on_error: OnError = fail,
         buffer: int | None = None,
         key_buffer: int | None = None,
+        journal: bool = False,
+        id: str | Callable[[T], Any] | None = None,
     ) -> DataStream[U]: ...
 
     def map_async(
@@ -279,6 +283,8 @@ class DataStream(Generic[T]):
         on_error: OnError = fail,
         buffer: int | None = None,
         key_buffer: int | None = None,
+        journal: bool = False,
+        id: str | Callable[[T], Any] | None = None,  # noqa: A002 -- the user's word
     ) -> DataStream[Any]:
         """Call an async function for each record, many calls at a time.
 
@@ -300,6 +306,11 @@ class DataStream(Generic[T]):
             on_error: What to do with a record after the last attempt.
             buffer: Records held in the whole job, 4 times those in calls by default.
             key_buffer: With ``ordered="key"``, records that may wait for their key.
+            journal: Keep what calls came to, so that none that has ended is made again
+                after a crash. The job needs a directory for its checkpoints.
+            id: Which call a record means, for the journal and for
+                `current_call().idempotency_key <current_call>`: a field's name or a
+                function; a str, int, bytes or UUID, or a tuple of these.
 
         Example:
             >>> import asyncio
@@ -330,6 +341,8 @@ class DataStream(Generic[T]):
             on_error=check_on_error(on_error),
             buffer=buffer,
             key_buffer=key_buffer,
+            journal=journal,
+            id=id,
             partition_key=self._key,
         )
         # Wrong arguments fail here, where they are written.
@@ -339,6 +352,7 @@ class DataStream(Generic[T]):
             factory,
             functions=(function_info(function, serial=False),),
             bound=f"{sample.buffer} records",
+            has_journal=journal,
         )
 
     def process(
@@ -511,6 +525,8 @@ class DataStream(Generic[T]):
         batch: Batch | None = None,
         on_error: OnError = fail,
         buffer: int | None = None,
+        journal: bool = False,
+        id: str | Callable[[T], Any] | None = None,
     ) -> DataStream[tuple[T, V]]: ...
 
     @overload
@@ -531,6 +547,8 @@ class DataStream(Generic[T]):
         batch: Batch | None = None,
         on_error: OnError = fail,
         buffer: int | None = None,
+        journal: bool = False,
+        id: str | Callable[[T], Any] | None = None,
     ) -> DataStream[tuple[T, V | None]]: ...
 
     @overload
@@ -551,6 +569,8 @@ class DataStream(Generic[T]):
         batch: Batch | None = None,
         on_error: OnError = fail,
         buffer: int | None = None,
+        journal: bool = False,
+        id: str | Callable[[T], Any] | None = None,
     ) -> DataStream[U]: ...
 
     def lookup_join(
@@ -570,6 +590,8 @@ class DataStream(Generic[T]):
         batch: Batch | None = None,
         on_error: OnError = fail,
         buffer: int | None = None,
+        journal: bool = False,
+        id: str | Callable[[T], Any] | None = None,  # noqa: A002 -- the user's word
     ) -> DataStream[Any]:
         """Join each record with what an async function finds for its key.
 
@@ -589,6 +611,8 @@ class DataStream(Generic[T]):
             batch: Look several keys up in one call: it gets and returns a list.
             on_error: What to do with a record whose lookup or join failed.
             buffer: Records held in the whole job.
+            journal: Keep what lookups found; as in `DataStream.map_async`.
+            id: Which lookup a record means; as in `DataStream.map_async`.
 
         Example:
             >>> import aiomailbox as am
@@ -619,6 +643,8 @@ class DataStream(Generic[T]):
             batch=batch,
             on_error=check_on_error(on_error),
             buffer=buffer,
+            journal=journal,
+            id=id,
             partition_key=self._key,
         )
         # Wrong arguments fail here, where they are written.
@@ -628,6 +654,7 @@ class DataStream(Generic[T]):
             factory,
             functions=(function_info(lookup, serial=False),),
             bound=f"{sample.buffer} records",
+            has_journal=journal,
         )
 
     @overload

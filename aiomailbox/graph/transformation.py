@@ -86,6 +86,7 @@ class Transformation:
         functions: The user's functions in it.
         bound: What it holds at most, for `explain`; "" for nothing beyond a run.
         unbounded: What grows without end in it, for `explain`; "" for nothing known.
+        has_journal: Whether it keeps finished calls in a journal.
         record_fields: The fields of the records that it emits; None if not known.
         source: The source, if this is one.
         sink: The sink, if this is one.
@@ -106,6 +107,7 @@ class Transformation:
     functions: tuple[FunctionInfo, ...] = ()
     bound: str = ""
     unbounded: str = ""
+    has_journal: bool = False
     record_fields: RecordFields | None = None
     source: Source[Any] | None = None
     sink: Sink | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from aiomailbox.journal.finished import FinishedBefore
 from aiomailbox.journal.layout import operator_directory
@@ -18,6 +20,10 @@ class Journals:
     Args:
         directory: The job's, which `JobJournal` has made ready for this attempt.
         epoch: The attempt's number.
+        classes: The classes of records that results may have, as the job declares them.
+
+    Attributes:
+        classes: The same.
 
     Example:
         >>> import asyncio, tempfile
@@ -40,7 +46,10 @@ class Journals:
         b'forty-two'
     """
 
-    def __init__(self, directory: str | Path, epoch: int) -> None:
+    def __init__(
+        self, directory: str | Path, epoch: int, classes: Iterable[Any] = ()
+    ) -> None:
+        self.classes = tuple(classes)
         self._directory = Path(directory)
         self._epoch = epoch
         self._before: dict[Path, FinishedBefore] = {}

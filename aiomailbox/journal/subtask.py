@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from aiomailbox.journal.entries import (
     NO_FINGERPRINT,
@@ -27,7 +27,13 @@ _OWN: Final = 1 << 40
 
 
 class FinishedSource(Protocol):
-    """Shares what earlier epochs have left among the subtasks of a process."""
+    """Shares what earlier epochs have left among the subtasks of a process.
+
+    Attributes:
+        classes: The classes of records that results may have.
+    """
+
+    classes: tuple[Any, ...]
 
     def acquire(self, operator: Path) -> FinishedBefore:
         """Return that of an operator."""
@@ -81,6 +87,11 @@ class SubtaskJournal:
         self.segment = 0
         self.size = 0
 
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """The classes of records that results may have, as the job declares them."""
+        return self._shared.classes
+
     async def open(self) -> None:
         """Begin the subtask's log, and learn which calls were finished before.
 
@@ -131,16 +142,25 @@ class SubtaskJournal:
         self.size += 1
         self._remember(key, (log.segment + 1) * _OWN + place)
 
-    def note_found(self, key: bytes, place: int) -> None:
-        """Be notified that a row has come again, so that its entry can go some day."""
+    def note_found(self, key: bytes, place: int) -> int:
+        """Be notified that a row has come again, so that its entry can go some day.
+
+        Returns:
+            The segment that has to be kept as long as the row has not left the operator.
+
+        Raises:
+            OSError: If that cannot be written.
+        """
+        if place >= _OWN:
+            return place // _OWN - 1
         log = self._log
-        if log is None or place >= _OWN:
-            return
+        assert log is not None, "found before open"
+        assert self._before is not None, "it was found there"
         log.append([encode_entry(EntryKind.FOUND, key, NO_FINGERPRINT, b"")])
         self._is_empty = False
-        assert self._before is not None, "it was found there"
         if self._before.places.pop(key, None) is not None:
             self._remember(key, place)
+        return log.segment
 
     def mark(self, checkpoint_id: int, held: int | None) -> None:
         """Divide the log where a checkpoint is taken.

@@ -23,7 +23,7 @@ from aiomailbox.operators.aggregates.result_record import result_type
 from aiomailbox.operators.aggregates.top_n import TopN, top_n
 from aiomailbox.operators.aggregates.undoable import Undoable
 from aiomailbox.operators.aggregates.undoing import undoable
-from aiomailbox.operators.async_io import AsyncMapOperator
+from aiomailbox.operators.async_io import AsyncCall, AsyncMapOperator, current_call
 from aiomailbox.operators.async_state import (
     KeyedAsyncContext,
     KeyedAsyncProcessFunction,
@@ -208,6 +208,7 @@ __all__ = [
     "USER_ERRORS",
     "Aggregate",
     "AsOfJoinOperator",
+    "AsyncCall",
     "AsyncMapOperator",
     "AsyncStatelessOperator",
     "BatchOperator",
@@ -329,6 +330,7 @@ __all__ = [
     "commutative",
     "count",
     "count_distinct",
+    "current_call",
     "dead_letter",
     "decode_snapshot",
     "describe",

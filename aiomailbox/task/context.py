@@ -7,6 +7,7 @@ import random
 from collections.abc import Coroutine
 from typing import Any
 
+from aiomailbox.errors import IllegalStateError
 from aiomailbox.eventtime import (
     AlignmentConfig,
     AlignmentGroup,
@@ -15,6 +16,7 @@ from aiomailbox.eventtime import (
     ProcessingTimeService,
     Triggerable,
 )
+from aiomailbox.journal import SubtaskJournal
 from aiomailbox.keygroups import key_group_range
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.operators import (
@@ -119,6 +121,17 @@ class TaskRuntimeContext:
     def limiter(self, limit: RateLimit) -> Limiter:
         """Return the job-wide limiter that this limit names."""
         return self._environment.limiter(limit)
+
+    def journal(self) -> SubtaskJournal:
+        """Return this operator's journal of finished calls."""
+        journals = self._environment.journals
+        if journals is None:
+            raise IllegalStateError(
+                f"operator {self.operator_name!r} (uid {self.uid!r}) has journal=True, "
+                "and the job has no place for a journal: write "
+                "env.enable_checkpointing(interval, directory=...)"
+            )
+        return journals.journal(self.operator_id, self.subtask_index)
 
     def alignment(self, config: AlignmentConfig) -> AlignmentGroup:
         """Return the job-wide group of sources that wait for each other."""

@@ -9,6 +9,7 @@ from typing import Any
 from aiomailbox.clock import Clock
 from aiomailbox.eventtime import AlignmentConfig, AlignmentGroup, AlignmentGroups
 from aiomailbox.ids import OperatorId, TaskId
+from aiomailbox.journal import Journals
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Handover, Limiter
 from aiomailbox.policies import RateLimit
@@ -64,6 +65,7 @@ class TaskEnvironment:
         limiter: Finds the job-wide limiter of a rate limit.
         handover: Finds the job's hand-over of a name.
         request_split: Asks the enumerator of this task's source for a split.
+        journals: Where finished calls are kept; None for a job without.
         alignment: Finds the job-wide group of sources that wait for each other.
         state_backend: Makes the stores of operators with keys.
         cancel_timeout_s: How long the task may take to end once it is told to.
@@ -99,6 +101,7 @@ class TaskEnvironment:
     commits_at_checkpoints: bool = False
     is_resumable: bool = False
     checkpointing: TaskCheckpointing | None = None
+    journals: Journals | None = None
     on_running: Callable[[], None] = _nothing
     on_end_of_data: Callable[[], None] = _nothing
     no_processing_time: str = ""

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from aiomailbox.errors import IllegalStateError
 from aiomailbox.eventtime import (
     AlignmentConfig,
     AlignmentGroup,
@@ -16,6 +17,7 @@ from aiomailbox.eventtime import (
     ManualProcessingTimeService,
     Triggerable,
 )
+from aiomailbox.journal import Journals, SubtaskJournal
 from aiomailbox.keygroups import KeyGroupRange, key_group_range
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.metrics import MetricGroup
@@ -57,6 +59,7 @@ class TestRuntimeContext:
         is_resumable: Whether a checkpoint may outlive the execution.
         seed: Of the random source.
         state_backend: Where keyed state is kept.
+        journals: Where finished calls are kept, for operators that do.
 
     Attributes:
         run_mail: The same mailbox as ``mailbox``, as the fake that it is.
@@ -86,6 +89,7 @@ class TestRuntimeContext:
         state_backend: StateBackend | None = None,
         commits_at_checkpoints: bool = False,
         is_resumable: bool = False,
+        journals: Journals | None = None,
     ) -> None:
         self.job_name = "test"
         self.execution_id = "0123456789abcdef" * 2
@@ -123,6 +127,7 @@ class TestRuntimeContext:
         self.operator_state: OperatorStateStore = OperatorStateStore()
         self.prepared: list[Any] = []
         self.tasks: list[asyncio.Task[None]] = []
+        self._journals = journals
         self._limiters: dict[RateLimit, FreeLimiter] = {}
         self._handovers: dict[str, MemoryHandover] = {}
         self._alignments = AlignmentGroups()
@@ -139,6 +144,16 @@ class TestRuntimeContext:
     def limiter(self, limit: RateLimit) -> FreeLimiter:
         """Return the limiter of this limit, which only counts."""
         return self._limiters.setdefault(limit, FreeLimiter())
+
+    def journal(self) -> SubtaskJournal:
+        """Return the operator's journal, if there are any.
+
+        Raises:
+            IllegalStateError: If there are none.
+        """
+        if self._journals is None:
+            raise IllegalStateError("give the context journals=, made by Journals()")
+        return self._journals.journal(self.operator_id, self.subtask_index)
 
     def alignment(self, config: AlignmentConfig) -> AlignmentGroup:
         """Return the group of this name, which knows only this operator."""

@@ -26,6 +26,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.async_io.entry import Call, Entry, Worker
+from aiomailbox.operators.async_io.identity import AsyncCall, announce
 from aiomailbox.operators.async_io.outcomes import Answers, Outcomes
 from aiomailbox.operators.async_io.settings import CallSettings
 from aiomailbox.operators.async_io.workers import WorkerPool
@@ -46,6 +47,7 @@ class Caller:
         settings: How to call it.
         slots: Calls at a time.
         outcomes: Who is told.
+        scope: What the ids of records belong to, None if they have none.
 
     Attributes:
         waiting_for_limit: Attempts that wait for a lease.
@@ -59,8 +61,10 @@ class Caller:
         settings: CallSettings,
         slots: int,
         outcomes: Outcomes,
+        scope: str | None = None,
     ) -> None:
         self._context = context
+        self._scope = scope
         self._clock = context.clock
         check = context.mutations
         self._function = function if check is None else check.watched(function)
@@ -123,6 +127,9 @@ class Caller:
                 loop = asyncio.get_running_loop()
                 call.timer = loop.call_later(self._timeout_s, self._time_out, call)
             entries = call.entries
+            if self._scope is not None:
+                ids = tuple([_id_of(entry) for entry in entries])
+                announce(AsyncCall(self._scope, ids, call.attempts))
             if self._batched:
                 result = await self._call([entry.value for entry in entries])
             else:
@@ -282,6 +289,8 @@ class Caller:
             self._timeouts.value += 1
             self._give_up(call, error)
             return
+        for entry in call.entries:
+            entry.attempts = call.attempts
         self._retrying.add(call)
         loop = asyncio.get_running_loop()
         call.timer = loop.call_later(delay_s, self._again, call)
@@ -307,3 +316,7 @@ class Caller:
     def _end(self, call: Call) -> None:
         call.settle()
         self._deadlines.discard(call)
+
+
+def _id_of(entry: Entry) -> Any:
+    return None if entry.identity is None else entry.identity.id

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Hashable
 from typing import Any
 
+from aiomailbox.operators.async_io.identity import Identity
 from aiomailbox.operators.async_io.segment import Segment
 from aiomailbox.operators.core.on_error import DeadLetter
 
@@ -26,12 +27,16 @@ class Entry:
             kept by segments.
         key: Its key, where order is kept by key.
         cache_key: The key of its result in the cache, if it makes the call itself.
+        identity: Which call it means, where records have ids.
+        attempts: Attempts that have ended without an outcome.
     """
 
     __slots__ = (
+        "attempts",
         "cache_key",
         "done",
         "dropped",
+        "identity",
         "key",
         "letter",
         "result",
@@ -51,6 +56,8 @@ class Entry:
         self.letter: DeadLetter | None = None
         self.key: Hashable = None
         self.cache_key: tuple[Hashable] | None = None
+        self.identity: Identity | None = None
+        self.attempts: int = 0
 
 
 class Worker:
@@ -95,7 +102,10 @@ class Call:
 
     def __init__(self, entries: list[Entry]) -> None:
         self.entries: list[Entry] = entries
-        self.attempts: int = 0
+        # Rows of a batch may have been in others before: none gets fewer than it may.
+        self.attempts: int = entries[0].attempts
+        if len(entries) > 1:
+            self.attempts = min(entry.attempts for entry in entries)
         self.worker: Worker | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.deadline: asyncio.TimerHandle | None = None

@@ -18,6 +18,7 @@ from aiomailbox.operators.async_io.caller import Caller
 from aiomailbox.operators.async_io.emitter import Emitter
 from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.async_io.function import AsyncFunction
+from aiomailbox.operators.async_io.identity import RecordIds
 from aiomailbox.operators.async_io.key_gate import KeyGate
 from aiomailbox.operators.async_io.queues import (
     OrderedQueue,
@@ -80,6 +81,9 @@ class AsyncMapOperator(Operator):
         key_buffer: With ``ordered="key"``: records that may wait behind an earlier one
             of their key, beside ``buffer``. The larger of 16 times ``concurrency`` and
             4,096, if left out. At that bound a record of a busy key stops the input.
+        journal: Whether what calls came to is kept, so that a call that has ended is not
+            made again when the job is started again; needs ``id``.
+        id: Which call a record means: a field's name, or a function of the record.
         partition_key: The key that the stream is partitioned by, if it is: records that
             wait go where their keys go when the parallelism changes.
 
@@ -129,6 +133,8 @@ class AsyncMapOperator(Operator):
         on_error: OnError = fail,
         buffer: int | None = None,
         key_buffer: int | None = None,
+        journal: bool = False,
+        id: str | Callable[[Any], Any] | None = None,  # noqa: A002 -- the user's word
         partition_key: str | Callable[[Any], Any] | None = None,
     ) -> None:
         self.function: AsyncFunction = AsyncFunction(function)
@@ -140,6 +146,8 @@ class AsyncMapOperator(Operator):
             weight=weight,
             batch=batch,
             cache=cache,
+            journal=journal,
+            id=id,
         )
         self.concurrency, self.buffer, self.key_buffer = check_bounds(
             concurrency, buffer, key_buffer, self.settings.batch_size
@@ -171,9 +179,10 @@ class AsyncMapOperator(Operator):
             context, self.output, self._queue, self._failures, self.on_error
         )
         opened = self._failures.guard(self.function.open, context)
-        return then(opened, self._begin)
+        return then(then(opened, self._prepare), self._begin)
 
-    def _begin(self) -> Pending:
+    def _prepare(self) -> Pending:
+        """Make what rows go through; a journal has to be read first."""
         context = self.context
         subtask = context.parallelism, context.subtask_index
         self._places = share(self.buffer, *subtask)
@@ -188,6 +197,7 @@ class AsyncMapOperator(Operator):
             self.settings,
             self._gate,
             self._read_key,
+            self._record_ids(),
         )
         caller = Caller(
             context,
@@ -195,9 +205,15 @@ class AsyncMapOperator(Operator):
             self.settings,
             share(self.concurrency, *subtask),
             rows.outcomes,
+            self._scope,
         )
         rows.connect(caller, self.settings)
         self._show(caller)
+        return None if rows.journal is None else rows.journal.open()
+
+    def _begin(self) -> Pending:
+        rows = self._rows
+        assert rows is not None, "it has just been made"
         # They had places in an earlier instance: they need not wait for them again.
         restored, self._restored = self._restored, []
         pending: Pending = None
@@ -209,6 +225,19 @@ class AsyncMapOperator(Operator):
             else:
                 pending = then(pending, self._emitter.emit_control, element)
         return pending
+
+    @property
+    def _scope(self) -> str | None:
+        """What ids belong to: a job's operator, in all its runs."""
+        if self.settings.read_id is None:
+            return None
+        return f"{self.context.job_id}\0{self.context.operator_id}"
+
+    def _record_ids(self) -> RecordIds | None:
+        read_id, scope = self.settings.read_id, self._scope
+        if read_id is None or scope is None:
+            return None
+        return RecordIds(read_id, scope, with_fingerprints=self.settings.journal)
 
     def _row_flow(self, *parts: Any) -> RowFlow:
         return RowFlow(*parts)
@@ -253,12 +282,18 @@ class AsyncMapOperator(Operator):
         """Wait as at the end of the input: a row that was taken is finished."""
         return self.end_input()
 
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Pending:
+        """Say in the journal which of its entries the checkpoint may ask for."""
+        if self._rows is not None and self._rows.journal is not None:
+            held = self._queue.elements()
+            rows = [one for one in held if isinstance(one, Entry)]
+            self._rows.journal.mark(checkpoint_id, rows)
+        return None
+
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return the rows that have not been emitted, called or not, as they came."""
         held = [
-            (element.value, element.timestamp)
-            if isinstance(element, Entry)
-            else element
+            _held_record(element) if isinstance(element, Entry) else element
             for element in self._queue.elements()
         ]
         return with_held_elements(
@@ -295,6 +330,8 @@ class AsyncMapOperator(Operator):
                     self._rows.gatherer.close()
                 self._emitter.close()
                 await self._rows.caller.close()
+                if self._rows.journal is not None:
+                    await self._rows.journal.close()
         finally:
             released = self.function.close()
             if released is not None:
@@ -345,3 +382,10 @@ class AsyncMapOperator(Operator):
             # Nothing more can come: the batch is as full as it gets.
             self._rows.gatherer.flush()
         await self._emitter.wait_for_change()
+
+
+def _held_record(entry: Entry) -> Any:
+    """Return a row to be held, with the attempts that have ended if there are any."""
+    if not entry.attempts:
+        return entry.value, entry.timestamp
+    return entry.value, entry.timestamp, entry.attempts

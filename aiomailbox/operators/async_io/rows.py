@@ -12,6 +12,8 @@ from aiomailbox.operators.async_io.caller import Caller
 from aiomailbox.operators.async_io.emitter import Emitter
 from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.async_io.gathering import Gatherer
+from aiomailbox.operators.async_io.identity import RecordIds
+from aiomailbox.operators.async_io.journalling import RowActions, RowJournal
 from aiomailbox.operators.async_io.key_gate import NO_KEY, KeyGate
 from aiomailbox.operators.async_io.outcomes import Outcomes
 from aiomailbox.operators.async_io.queues import ResultQueue
@@ -42,10 +44,12 @@ class RowFlow:
         settings: How calls are made.
         gate: One row of a key at a time, or None.
         read_key: Reads a row's key, if there is a gate.
+        ids: Reads a row's id, or None.
 
     Attributes:
         caller: Makes the calls.
         gatherer: Makes batches, or None.
+        journal: Keeps what calls came to, or None.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class RowFlow:
         settings: CallSettings,
         gate: KeyGate | None,
         read_key: Callable[[Any], Hashable] | None,
+        ids: RecordIds | None = None,
     ) -> None:
         self._context = context
         self._queue = queue
@@ -73,23 +78,38 @@ class RowFlow:
         self._starting: deque[Entry] = deque()
         self._is_starting = False
         self.gatherer: Gatherer | None = None
+        self._ids = ids
+        self.journal: RowJournal | None = None
+        if settings.journal:
+            actions = RowActions(self._call, self._done, self._drop_again)
+            self.journal = RowJournal(context, actions)
+        self._is_direct = False
 
     def connect(self, caller: Caller, settings: CallSettings) -> None:
         """Take what makes the calls; before the first row."""
         self.caller = caller
         if settings.batch is not None:
             self.gatherer = Gatherer(settings.batch, caller.submit)
+        stages = (self._gate, self._shared, self.gatherer, self._ids)
+        self._is_direct = all(stage is None for stage in stages)
 
     @property
     def outcomes(self) -> Outcomes:
         """Who has to be told what came of rows."""
         return Outcomes(self._on_result, self._on_failure, self._fail_task)
 
-    def take(self, value: Any, timestamp: int | None) -> None:
-        """Give a row its place, and begin its call as soon as it may."""
+    def take(self, value: Any, timestamp: int | None, attempts: int = 0) -> None:
+        """Give a row its place, and begin its call as soon as it may.
+
+        Args:
+            value: The record.
+            timestamp: Its event time in milliseconds, or None.
+            attempts: Attempts of its call that have ended in an earlier instance.
+        """
         entry = Entry(value, timestamp)
+        entry.attempts = attempts
         self._queue.put(entry)
-        if self._gate is None and self._shared is None and self.gatherer is None:
+        if self._is_direct:
             self.caller.submit([entry])
         elif self._gate is None or self._passes(self._gate, entry):
             self._start(entry)
@@ -128,6 +148,16 @@ class RowFlow:
             self._is_starting = False
 
     def _start_one(self, entry: Entry) -> None:
+        if self._ids is not None:
+            try:
+                entry.identity = self._ids.identify(entry.value)
+            except USER_ERRORS as error:
+                self._on_failure(entry, error, 1)
+                return
+        if self.journal is None or self.journal.admit(entry):
+            self._call(entry)
+
+    def _call(self, entry: Entry) -> None:
         if self._shared is not None and self._has_result(self._shared, entry):
             return
         if self.gatherer is not None:
@@ -148,37 +178,72 @@ class RowFlow:
 
     def _on_result(self, entry: Entry, result: Any) -> None:
         followers = self._shared.keep(entry, result) if self._shared else ()
-        entry.result = result
-        self._done(entry)
+        self._finish(entry, result)
         for follower in followers:
-            follower.result = result
-            self._done(follower)
+            self._finish(follower, result)
 
     def _on_failure(self, entry: Entry, error: BaseException, attempts: int) -> None:
         followers = self._shared.fail(entry) if self._shared else ()
-        self._drop(entry, error, attempts)
+        self._give_up(entry, error, attempts)
         for follower in followers:
-            self._drop(follower, error, attempts)
+            self._give_up(follower, error, attempts)
 
-    def _drop(self, entry: Entry, error: BaseException, attempts: int) -> None:
+    def _finish(self, entry: Entry, result: Any) -> None:
+        entry.result = result
+        if self.journal is None:
+            self._done(entry)
+        elif self.journal.keep_result(entry):
+            self._leave_gate(entry)
+
+    def _give_up(self, entry: Entry, error: BaseException, attempts: int) -> None:
+        if not self._drop(entry, error, attempts):
+            return
+        if self.journal is None or entry.identity is None:
+            self._done(entry)
+            return
+        letter = entry.letter or self._dead_letter(entry, error, attempts)
+        if self.journal.keep_failure(entry, letter):
+            self._leave_gate(entry)
+
+    def _drop(self, entry: Entry, error: BaseException, attempts: int) -> bool:
+        """Drop a row that failed, as ``on_error`` says; False if the task fails."""
         action = self._on_error.action
         if isinstance(error, FATAL_ERRORS) or action is ErrorAction.FAIL:
             # The row keeps its place: a snapshot before the failure must hold it.
             self._fail_task(error)
-            return
+            return False
         entry.dropped = True
         if action is ErrorAction.SKIP:
             self._failures.take(entry.value, entry.timestamp, error)
         else:
             entry.letter = self._dead_letter(entry, error, attempts)
-        self._done(entry)
+        return True
+
+    def _drop_again(
+        self, entry: Entry, error: BaseException, letter: DeadLetter
+    ) -> bool:
+        """Drop a row that failed in an earlier attempt; False if rows are not dropped."""
+        action = self._on_error.action
+        if action is ErrorAction.FAIL:
+            return False
+        entry.dropped = True
+        if action is ErrorAction.SKIP:
+            self._failures.take(entry.value, entry.timestamp, error)
+        else:
+            entry.letter = letter
+        return True
 
     def _done(self, entry: Entry) -> None:
         entry.done = True
         if self._queue.on_done(entry):
             self._emitter.request()
+        self._leave_gate(entry)
+
+    def _leave_gate(self, entry: Entry) -> None:
+        """Let the next row of its key begin; once."""
         if self._gate is not None:
             following = self._gate.leave(entry)
+            entry.key = NO_KEY
             if following is not None:
                 self._start(following)
 

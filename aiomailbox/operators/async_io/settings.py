@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -34,9 +34,12 @@ _KEY_BUFFER_MIN: Final = 4096
 class CallSettings:
     """What is said about the calls, apart from how many and in which order.
 
+    Attributes:
+        read_id: Reads a record's id, if there is one.
+
     Raises:
-        InvalidArgumentError: If a duration or a weight is out of its range, or a
-            weight is given without a limit.
+        InvalidArgumentError: If a duration or a weight is out of its range, a weight is
+            given without a limit, or a journal without ids.
         WrongTypeError: If an argument is of another type.
     """
 
@@ -47,6 +50,9 @@ class CallSettings:
     weight: Weight = None
     batch: Batch | None = None
     cache: Cache | None = None
+    journal: bool = False
+    id: str | Callable[[Any], Any] | None = None
+    read_id: Callable[[Any], Any] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         _check_wait(self.timeout, "timeout")
@@ -62,6 +68,9 @@ class CallSettings:
                 'Write am.Cache("city") or am.Cache(lambda record: record[0]).',
             )
         self._check_weight()
+        self._check_journal()
+        if self.id is not None:
+            object.__setattr__(self, "read_id", field_or_function(self.id, "id"))
 
     @property
     def timeout_s(self) -> float | None:
@@ -77,6 +86,20 @@ class CallSettings:
     def batch_size(self) -> int:
         """Rows of one call at most."""
         return 1 if self.batch is None else self.batch.size
+
+    def _check_journal(self) -> None:
+        if not isinstance(self.journal, bool):
+            raise WrongTypeError(
+                "journal", f"{self.journal!r} is not a bool", "Write journal=True."
+            )
+        if self.journal and self.id is None:
+            raise InvalidArgumentError(
+                "journal",
+                "it keeps what calls came to by the ids of records, and there is no id=",
+                "Name the field or the function that says which call a record means, "
+                'such as id="order_id". Where a record stood in its source does not '
+                "travel with it, so that cannot be the id.",
+            )
 
     def _check_weight(self) -> None:
         if self.weight is None:

@@ -67,10 +67,16 @@ class KeyedFlow(RowFlow):
         self._flying: dict[_TimerKey, Entry] = {}
 
     def take_row(
-        self, value: Any, timestamp: int | None, key: Any, watermark: int
+        self,
+        value: Any,
+        timestamp: int | None,
+        key: Any,
+        watermark: int,
+        attempts: int = 0,
     ) -> None:
         """Give a row its place, and begin its call as soon as its key is free."""
         entry = Entry(KeyedEvent(value, timestamp, key, watermark), timestamp)
+        entry.attempts = attempts
         self._segments.put(entry)
         if self._keys.enter(entry, key):
             self.caller.submit([entry])
@@ -154,21 +160,21 @@ class KeyedFlow(RowFlow):
         self._finished.append(entry)
         self._emitter.request()
 
-    def _drop(self, entry: Entry, error: BaseException, attempts: int) -> None:
+    def _drop(self, entry: Entry, error: BaseException, attempts: int) -> bool:
         event: KeyedEvent = entry.value
         action = self._on_error.action
         is_timer = event.domain is not None
         if is_timer or isinstance(error, FATAL_ERRORS) or action is ErrorAction.FAIL:
             # The row keeps its place: a snapshot before the failure must hold it.
             self._fail_task(error)
-            return
+            return False
         entry.dropped = True
         if action is ErrorAction.SKIP:
             self._failures.take(event.value, event.timestamp, error)
         else:
             letter = self._dead_letter(entry, error, attempts)
             entry.letter = dataclasses.replace(letter, record=event.value)
-        self._done(entry)
+        return True
 
 
 class ChangesEmitter(Emitter):

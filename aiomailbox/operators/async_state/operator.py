@@ -309,11 +309,16 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         return pending
 
     def _take_restored_row(
-        self, flow: KeyedFlow, value: Any, timestamp: int | None, watermark: int
+        self,
+        flow: KeyedFlow,
+        value: Any,
+        timestamp: int | None,
+        watermark: int,
+        attempts: int,
     ) -> None:
         (key,) = self._keys.read([value])
         if self._owns(key):
-            flow.take_row(value, timestamp, key, watermark)
+            flow.take_row(value, timestamp, key, watermark, attempts)
 
     def _register_restored(self, piece: RowsInFlight) -> None:
         for domain, key, timestamp in piece.timers:
@@ -333,7 +338,8 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 def _element(element: Any) -> tuple[Any, ...]:
     if isinstance(element, Entry):
         event: KeyedEvent = element.value
-        return ("row", event.value, element.timestamp, event.watermark)
+        row = (event.value, element.timestamp, event.watermark, element.attempts)
+        return ("row", *row)
     if isinstance(element, WatermarkStatus):
         return ("status", element.value)
     return ("watermark", element.timestamp_ms)

@@ -13,8 +13,8 @@ class RowsInFlight:
     """Rows, watermarks and timers that had not taken effect.
 
     Attributes:
-        elements: ``("row", value, timestamp, watermark at its arrival)``,
-            ``("watermark", timestamp)`` and ``("status", status)``, as they came.
+        elements: ``("row", value, timestamp, watermark at its arrival, attempts that
+            have ended)``, ``("watermark", timestamp)`` and ``("status", status)``, as they came.
         timers: Timers that were due: ``(domain, key, timestamp)``.
     """
 

@@ -16,6 +16,7 @@ from aiomailbox.eventtime import (
     ProcessingTimeService,
     Triggerable,
 )
+from aiomailbox.journal import SubtaskJournal
 from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.metrics import MetricGroup
@@ -133,6 +134,14 @@ class RuntimeContext(Protocol):
 
     def limiter(self, limit: RateLimit) -> Limiter:
         """Return the job-wide limiter that this limit names."""
+        ...
+
+    def journal(self) -> SubtaskJournal:
+        """Return this operator's journal of finished calls, to be opened by it.
+
+        Raises:
+            IllegalStateError: If the job has no place for one.
+        """
         ...
 
     def alignment(self, config: AlignmentConfig) -> AlignmentGroup:

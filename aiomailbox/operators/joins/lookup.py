@@ -77,9 +77,9 @@ class LookupJoinOperator(AsyncMapOperator):
         self._join = check_sync_function(join or pair, "join", arity=2)
         self._keep_unmatched = keep_unmatched
 
-    def _begin(self) -> Pending:
+    def _prepare(self) -> Pending:
         self.function.call = self._by_key(self.function.call)
-        return super()._begin()
+        return super()._prepare()
 
     def _by_key(self, lookup: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:
         key_of = self._key_of
@@ -119,8 +119,9 @@ class _JoiningRowFlow(RowFlow):
                 try:
                     entry.result = self._join(entry.value, entry.result)
                 except USER_ERRORS as error:
-                    self._drop(entry, error, 1)
-                    return
+                    # Its call ended well, and that is what a journal has.
+                    if not self._drop(entry, error, 1):
+                        return
         super()._done(entry)
 
 

@@ -567,7 +567,7 @@ async def test_cancelled_at_any_moment_nothing_is_lost_and_no_task_is_left(
     state = driven.operator.snapshot()
     emitted = list(driven.values)
     await driven.close()
-    taken = emitted + [value for value, _ in state.own.elements("held-records")]
+    taken = emitted + [row[0] for row in state.own.elements("held-records")]
     # What is in neither is still with the runner, as the rest of its run.
     assert sorted(taken) == list(range(len(taken)))
     await asyncio.sleep(100)

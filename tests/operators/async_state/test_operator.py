@@ -565,7 +565,7 @@ async def test_what_is_committed_together_is_emitted_together(
     assert sorted(driven.values) == ["a=1", "b=1", "c1=1"]
     snapshot = driven.operator.snapshot()
     ((rows, _),) = snapshot.own.elements("in-flight")
-    assert rows == [("row", "c2", None, MIN_TIMESTAMP)]
+    assert rows == [("row", "c2", None, MIN_TIMESTAMP, 0)]
     await gates.finish("c2")
     assert len(driven.values) == 3
     assert driven.operator.snapshot() == snapshot

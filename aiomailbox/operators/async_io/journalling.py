@@ -1,0 +1,292 @@
+"""Rows whose calls are finished need none: what is found again, and what is kept.
+
+Theory of operation: a call is finished when what it came to has been appended to the
+journal, which happens before its worker makes another call. It survives the process
+then. The row waits until a group commit, off the loop, has made that durable; only then
+is it done and may be emitted. A row whose call was finished in an earlier attempt gets
+what the journal has, without a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from aiomailbox.errors import (
+    CorruptStreamError,
+    FinishedCallError,
+    JournalError,
+    RecordIdReusedError,
+    RejectedMailError,
+    StateError,
+)
+from aiomailbox.journal import Entry as JournalEntry, EntryKind
+from aiomailbox.operators.async_io.entry import Entry
+from aiomailbox.operators.async_io.identity import Identity
+from aiomailbox.operators.async_io.result_codec import ResultCodec
+from aiomailbox.operators.async_io.rounds import Rounds
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.on_error import DeadLetter
+
+__all__ = ["RowActions", "RowJournal"]
+
+# From one group commit to the next: a thread's turn costs as much as some ten rows.
+_COMMIT_PAUSE_S: Final = 0.003
+
+
+class Failure(msgspec.Struct, array_like=True, frozen=True):
+    """How a call failed for good."""
+
+    attempts: int
+    error_type: str
+    error: str
+    traceback: str
+
+
+class RowActions(NamedTuple):
+    """What becomes of rows.
+
+    Attributes:
+        call: Makes a row's call.
+        done: Lets a row, whose result is there or which was dropped, be emitted.
+        drop: Drops a row that failed in an earlier attempt, with its error and letter;
+            says whether failures are dropped at all.
+    """
+
+    call: Callable[[Entry], None]
+    done: Callable[[Entry], None]
+    drop: Callable[[Entry, Exception, DeadLetter], bool]
+
+
+class RowJournal:
+    """The journal of one operator's subtask, row by row.
+
+    Args:
+        context: The operator's context.
+        actions: What becomes of rows.
+
+    Raises:
+        IllegalStateError: If the job has no place for a journal.
+    """
+
+    def __init__(self, context: RuntimeContext, actions: RowActions) -> None:
+        self._context = context
+        self._actions = actions
+        self._journal = context.journal()
+        self._name = f"operator {context.operator_name!r} (uid {context.uid!r})"
+        self._results = ResultCodec(f"results of {self._name}", self._journal.classes)
+        self._read_failure = msgspec.msgpack.Decoder(Failure).decode
+        # By key the first row with it that is not done, and those that came after it.
+        self._flying: dict[bytes, Entry] = {}
+        self._behind: dict[bytes, list[Entry]] = {}
+        self._appended: list[Entry] = []
+        self._asked: list[tuple[Entry, int]] = []
+        self._commits = Rounds(self._commit, pause_s=_COMMIT_PAUSE_S)
+        self._lookups = Rounds(self._look_up)
+        self._helpers: list[asyncio.Task[None]] = []
+        self._found = context.metrics.counter("calls_found")
+
+    async def open(self) -> None:
+        """Learn which calls were finished before; then rows may come.
+
+        Raises:
+            JournalError: If the journal cannot be read or written.
+        """
+        try:
+            await self._journal.open()
+        except Exception as error:
+            raise self._error(error) from error
+        metrics = self._context.metrics
+        metrics.gauge("journalled", lambda: self._journal.size)
+        metrics.gauge("waiting_for_journal", lambda: len(self._appended))
+        for rounds, name in ((self._commits, "commits"), (self._lookups, "lookups")):
+            work = self._keep_doing(rounds)
+            self._helpers.append(self._context.spawn(work, name=f"journal {name}"))
+
+    def admit(self, entry: Entry) -> bool:
+        """Say whether a row's call has to be made now.
+
+        If not, the row gets what an earlier call came to, or waits for the call of a row
+        with its id.
+        """
+        identity = _identity(entry)
+        key = identity.key
+        before = self._flying.get(key)
+        if before is not None:
+            if _identity(before).fingerprint == identity.fingerprint:
+                self._behind.setdefault(key, []).append(entry)
+            else:
+                self._refuse(identity)
+            return False
+        self._flying[key] = entry
+        place = self._journal.find(key)
+        if place is None:
+            return True
+        self._asked.append((entry, place))
+        self._lookups.request()
+        return False
+
+    def keep_result(self, entry: Entry) -> bool:
+        """Keep a row's result, and let the row be done when that is durable.
+
+        Returns:
+            Whether it was kept; if not, the task fails.
+        """
+        try:
+            payload = self._results.encode(entry.result)
+        except StateError as error:
+            self._fail(error, f"the result for the id {_identity(entry).id!r}: ")
+            return False
+        return self._append(EntryKind.RESULT, entry, payload)
+
+    def keep_failure(self, entry: Entry, letter: DeadLetter) -> bool:
+        """Keep how a row failed for good, and let it be done when that is durable.
+
+        Returns:
+            Whether it was kept; if not, the task fails.
+        """
+        failure = Failure(
+            letter.attempts, letter.error_type, letter.error, letter.traceback
+        )
+        payload = msgspec.msgpack.encode(failure)
+        return self._append(EntryKind.FAILURE, entry, payload)
+
+    def mark(self, checkpoint_id: int, held: Iterable[Entry]) -> None:
+        """Divide the journal where a checkpoint is taken.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            held: The rows that it holds.
+
+        Raises:
+            JournalError: If the journal cannot be written.
+        """
+        segments = [
+            segment
+            for entry in held
+            if entry.identity is not None
+            and (segment := entry.identity.segment) is not None
+        ]
+        try:
+            self._journal.mark(checkpoint_id, min(segments, default=None))
+        except OSError as error:
+            raise self._error(error) from error
+
+    async def close(self) -> None:
+        """Make durable what was appended, and close."""
+        for helper in self._helpers:
+            helper.cancel()
+        if self._helpers:
+            await asyncio.wait(self._helpers)
+        await self._journal.close()
+
+    def _append(self, kind: int, entry: Entry, payload: bytes) -> bool:
+        identity = _identity(entry)
+        journal = self._journal
+        try:
+            journal.append(kind, identity.key, identity.fingerprint, payload)
+        except Exception as error:  # noqa: BLE001 -- the task fails with it
+            self._fail(error)
+            return False
+        identity.segment = journal.segment
+        self._appended.append(entry)
+        if len(self._appended) == 1:
+            self._commits.request()
+        return True
+
+    async def _commit(self) -> None:
+        """Make durable what was appended so far: a group commit."""
+        appended, self._appended = self._appended, []
+        await self._journal.sync()
+        for entry in appended:
+            self._finish(entry)
+
+    async def _look_up(self) -> None:
+        asked, self._asked = self._asked, []
+        found = await self._journal.read([place for _, place in asked])
+        for (entry, place), one in zip(asked, found, strict=True):
+            if one is None:
+                self._actions.call(entry)
+            else:
+                self._take(entry, place, one)
+
+    def _take(self, entry: Entry, place: int, found: JournalEntry) -> None:
+        """Give a row what its call came to in an earlier attempt."""
+        identity = _identity(entry)
+        if found.fingerprint != identity.fingerprint:
+            self._refuse(identity)
+            return
+        if found.kind == EntryKind.RESULT:
+            entry.result = self._results.decode(found.payload)
+        elif not self._drop(entry, self._read_failure(found.payload)):
+            # Failures end the job now, and a job is started again to try again.
+            self._actions.call(entry)
+            return
+        self._found.value += 1
+        identity.segment = self._journal.note_found(identity.key, place)
+        self._finish(entry)
+
+    def _drop(self, entry: Entry, failure: Failure) -> bool:
+        context = self._context
+        letter = DeadLetter(
+            record=entry.value,
+            timestamp=entry.timestamp,
+            operator=context.operator_name,
+            uid=context.uid,
+            attempts=failure.attempts,
+            error_type=failure.error_type,
+            error=failure.error,
+            traceback=failure.traceback,
+        )
+        error = FinishedCallError(failure.error_type, failure.error)
+        return self._actions.drop(entry, error, letter)
+
+    def _finish(self, entry: Entry) -> None:
+        key = _identity(entry).key
+        del self._flying[key]
+        self._actions.done(entry)
+        behind = self._behind.pop(key, None)
+        for follower in behind or ():
+            if self.admit(follower):
+                self._actions.call(follower)
+
+    def _refuse(self, identity: Identity) -> None:
+        self._fail(RecordIdReusedError(self._name, identity.id), is_named=True)
+
+    async def _keep_doing(self, rounds: Rounds) -> None:
+        try:
+            await rounds.run()
+        except Exception as error:  # noqa: BLE001 -- the task fails with it
+            self._fail(error)
+
+    def _fail(
+        self, error: BaseException, what: str = "", *, is_named: bool = False
+    ) -> None:
+        """Raise the error from a mail: that is where a task looks for its failure."""
+        failure = error if is_named else self._error(error, what)
+        try:
+            self._context.mailbox.execute(
+                _raise, failure, error, description="fail because of a journal"
+            )
+        except RejectedMailError:
+            self._context.repeated.add("journal failed while closing", 1, failure)
+
+    def _error(self, error: BaseException, what: str = "") -> BaseException:
+        if isinstance(error, CorruptStreamError | StateError):
+            what = what or "a result that was kept: "
+        return JournalError(self._name, f"{what}{error}")
+
+
+def _identity(entry: Entry) -> Identity:
+    identity = entry.identity
+    assert identity is not None, "a row in a journal has an id"
+    return identity
+
+
+def _raise(failure: BaseException, cause: BaseException) -> None:
+    if failure is cause:
+        raise failure
+    raise failure from cause
