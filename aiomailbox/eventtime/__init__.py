@@ -35,6 +35,7 @@ from aiomailbox.eventtime.timer_queue import Timer, TimerQueue
 from aiomailbox.eventtime.timers import (
     InternalTimerService,
     KeyContext,
+    LoadedTimers,
     Piece,
     Results,
     TimerSnapshot,
@@ -57,6 +58,7 @@ __all__ = [
     "InputWatermarks",
     "InternalTimerService",
     "KeyContext",
+    "LoadedTimers",
     "ManualProcessingTimeService",
     "NoTimers",
     "NoWatermarks",

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
-__all__ = ["Timer", "TimerQueue"]
+from aiomailbox.state import Cut, Layer, LayeredDict, frozen_items
+
+__all__ = ["Timer", "TimerCut", "TimerQueue"]
 
 _STALE_MIN = 64
 _SORT_MIN = 64
@@ -39,6 +42,15 @@ class Timer(NamedTuple):
 
 
 _Entry = tuple[Any, Any]
+_Bucket = _Entry | dict[_Entry, None] | Layer[_Entry, None]
+
+
+def _thaw(bucket: _Bucket) -> _Bucket:
+    return bucket if type(bucket) is tuple else Layer(bucket, _same)  # type: ignore[arg-type]
+
+
+def _same(content: None) -> None:
+    return content
 
 
 class TimerQueue:
@@ -64,6 +76,7 @@ class TimerQueue:
         "_buckets",
         "_draining",
         "_heap",
+        "_layers",
         "_serial",
         "_size",
         "_sorted",
@@ -71,7 +84,8 @@ class TimerQueue:
     )
 
     def __init__(self) -> None:
-        self._buckets: dict[int, _Entry | dict[_Entry, None]] = {}
+        self._layers: LayeredDict[int, _Bucket] = LayeredDict(_thaw)
+        self._buckets: Any = self._layers.live
         self._heap: list[int] = []
         self._sorted: list[int] = []
         # ``(its end, a number, a sorted list)``.
@@ -85,9 +99,27 @@ class TimerQueue:
 
     def __iter__(self) -> Iterator[Timer]:
         """Iterate over all timers, in no particular order."""
-        for timestamp, bucket in self._buckets.items():
-            for key, namespace in [bucket] if type(bucket) is tuple else bucket:
+        for timestamp, bucket in frozen_items(self._buckets):
+            entries: Any = [bucket] if type(bucket) is tuple else bucket
+            for key, namespace in entries:
                 yield Timer(timestamp, key, namespace)
+
+    def cut(self) -> TimerCut:
+        """Return all timers that are here now; a thread may read them."""
+        cut = TimerCut(self._layers.cut())
+        self._buckets = self._layers.live
+        return cut
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a cut makes every access cost more."""
+        return self._layers.is_cut
+
+    def settle(self, count: int) -> int:
+        """Undo what cuts cost that are gone; see `LayeredDict.settle`."""
+        left = self._layers.settle(count)
+        self._buckets = self._layers.live
+        return left
 
     @property
     def head(self) -> int | None:
@@ -118,7 +150,7 @@ class TimerQueue:
             self._buckets[timestamp] = {bucket: None, entry: None}
         else:
             size = len(bucket)
-            bucket[entry] = None  # type: ignore[index]
+            bucket[entry] = None
             if len(bucket) == size:
                 return False
         self._size += 1
@@ -130,12 +162,13 @@ class TimerQueue:
         entry = (key, namespace)
         if bucket is None:
             return False
-        if isinstance(bucket, dict):
-            if entry not in bucket:
+        if isinstance(bucket, tuple):
+            if bucket != entry:
                 return False
-            del bucket[entry]
-        elif bucket != entry:
+        elif entry not in bucket:
             return False
+        else:
+            del bucket[entry]
         if isinstance(bucket, tuple) or not bucket:
             del self._buckets[timestamp]
             self._drop_stale()
@@ -161,7 +194,7 @@ class TimerQueue:
             if timestamp > limit:
                 return None
             bucket = buckets.get(timestamp)
-            if type(bucket) is dict:
+            if bucket is not None and type(bucket) is not tuple:
                 self._size -= 1
                 return _new(Timer, (timestamp, *self._pop_from(timestamp, bucket)))
             if from_heap:
@@ -194,15 +227,15 @@ class TimerQueue:
                 self._sorted = heapq.heapreplace(waiting, following)[2]
         return self._sorted
 
-    def _pop_from(self, timestamp: int, bucket: dict[_Entry, None]) -> _Entry:
+    def _pop_from(self, timestamp: int, bucket: Any) -> _Entry:
         if self._draining != timestamp:
             # Turned around once, so that taking from the end, the only cheap end of
             # a dict, gives the timers in the order in which they were added.
             self._draining = timestamp
-            if len(bucket) <= _TURNED_MAX:
+            if type(bucket) is dict and len(bucket) <= _TURNED_MAX:
                 bucket = dict.fromkeys(reversed(bucket))
                 self._buckets[timestamp] = bucket
-        entry, _ = bucket.popitem()
+        entry: _Entry = bucket.popitem()[0]
         if not bucket:
             self._draining = None
             del self._buckets[timestamp]
@@ -216,3 +249,28 @@ class TimerQueue:
             heapq.heapify(self._heap)
             self._sorted.clear()
             self._waiting.clear()
+
+
+class TimerCut:
+    """The timers of a queue at one moment.
+
+    Args:
+        cut: Their buckets.
+    """
+
+    __slots__ = ("_cut",)
+    width = 3
+
+    def __init__(self, cut: Cut) -> None:
+        self._cut = cut
+
+    def columns(self, count: int) -> Iterator[tuple[list[Any], list[Any], list[Any]]]:
+        """Yield keys, namespaces and timestamps, so many at a time."""
+        timers = (
+            (key, namespace, timestamp)
+            for timestamp, bucket in self._cut.items()
+            for key, namespace in ([bucket] if type(bucket) is tuple else bucket)
+        )
+        while some := list(islice(timers, count)):
+            keys, namespaces, timestamps = zip(*some, strict=True)
+            yield list(keys), list(namespaces), list(timestamps)

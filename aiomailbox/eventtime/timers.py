@@ -11,7 +11,14 @@ processing-time service; when it fires, so do all that are due by then.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -23,13 +30,15 @@ from aiomailbox.eventtime.processing_time import (
     ProcessingTimeService,
     TimerHandle,
 )
-from aiomailbox.eventtime.timer_queue import Timer, TimerQueue
-from aiomailbox.keygroups import KeyGroupAssigner, KeyGroupRange
+from aiomailbox.eventtime.timer_queue import Timer, TimerCut, TimerQueue
+from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.records import MIN_TIMESTAMP
+from aiomailbox.state import GroupedEntries
 
 __all__ = [
     "InternalTimerService",
     "KeyContext",
+    "LoadedTimers",
     "Piece",
     "Results",
     "TimerSnapshot",
@@ -37,6 +46,8 @@ __all__ = [
 ]
 
 _Rows = list[tuple[int, Any, Any]]
+# So many timers are restored at a time.
+_PIECE: Final = 1024
 
 # Does at most so many steps of something, and says whether there is nothing left.
 Piece = Callable[[int], bool | Awaitable[bool]]
@@ -74,8 +85,8 @@ class TimerSnapshot:
 
     Attributes:
         max_parallelism: The number of key groups that the keys were placed in.
-        event: Per key group the event-time timers, ``(timestamp, key, namespace)``. Of
-            a snapshot that is read from bytes, a key group is read when it is asked for.
+        event: Per key group the event-time timers, ``(timestamp, key, namespace)``;
+            which there are, and what is in bytes, is found out when it is asked for.
         processing: Per key group the processing-time timers.
     """
 
@@ -284,13 +295,22 @@ class InternalTimerService:
         return self.in_pieces(partial(self._fire_event_time, timestamp_ms))
 
     def snapshot(self) -> TimerSnapshot:
-        """Return all timers as they are now."""
-        groups = KeyGroupAssigner(1, self._max_parallelism)
+        """Return all timers as they are now; a thread may read them."""
+        groups = self._max_parallelism
         return TimerSnapshot(
-            self._max_parallelism,
-            _by_key_group(self._event, groups),
-            _by_key_group(self._processing, groups),
+            groups,
+            _CutTimers(self._event.cut(), groups),
+            _CutTimers(self._processing.cut(), groups),
         )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a snapshot makes every access cost more."""
+        return self._event.is_cut or self._processing.is_cut
+
+    def settle(self, count: int) -> int:
+        """Undo what snapshots cost that are gone; see `LayeredDict.settle`."""
+        return self._processing.settle(self._event.settle(count))
 
     def restore(self, snapshots: Sequence[TimerSnapshot]) -> None:
         """Add the timers of the snapshots whose keys belong to this subtask.
@@ -300,16 +320,17 @@ class InternalTimerService:
         Raises:
             StateError: If a snapshot was made with another number of key groups.
         """
+        loaded = LoadedTimers(
+            self._max_parallelism, self._key_group_range, self._event, self._processing
+        )
         for snapshot in snapshots:
-            if snapshot.max_parallelism != self._max_parallelism:
-                raise StateError(
-                    f"the timers were written with max_parallelism "
-                    f"{snapshot.max_parallelism} and cannot be read with "
-                    f"{self._max_parallelism}. "
-                    f"Set max_parallelism to {snapshot.max_parallelism}."
-                )
-            self._load(self._event, snapshot.event)
-            self._load(self._processing, snapshot.processing)
+            for _ in loaded.load(snapshot):
+                pass
+        self.take_over(loaded)
+
+    def take_over(self, loaded: LoadedTimers) -> None:
+        """Go on with timers that were loaded, instead of the present ones."""
+        self._event, self._processing = loaded.event, loaded.processing
         self._arm_head()
 
     def close(self) -> None:
@@ -317,13 +338,6 @@ class InternalTimerService:
         if self._armed is not None:
             self._armed.cancel()
             self._armed = None
-
-    def _load(self, queue: TimerQueue, groups: Mapping[int, _Rows]) -> None:
-        owned = self._key_group_range.key_groups
-        for group in groups:
-            if group in owned:
-                for timestamp, key, namespace in groups[group]:
-                    queue.add(timestamp, key, namespace)
 
     def _fire_event_time(self, limit: int, count: int) -> bool | Awaitable[bool]:
         return self._fire(self._event, limit, self._target.on_event_time, count)
@@ -392,10 +406,86 @@ async def _not_done_after(pending: Awaitable[None]) -> bool:
     return False
 
 
-def _by_key_group(queue: TimerQueue, groups: KeyGroupAssigner) -> dict[int, _Rows]:
-    timers = list(queue)
-    placed = groups.key_groups([timer.key for timer in timers])
-    result: dict[int, _Rows] = {}
-    for group, timer in zip(placed, timers, strict=True):
-        result.setdefault(group, []).append(tuple(timer))
-    return result
+class LoadedTimers:
+    """Timers that are read from snapshots, before there is anybody to call.
+
+    Args:
+        max_parallelism: Number of key groups of the job.
+        key_group_range: The key groups whose timers are wanted.
+        event: Where event-time timers are put.
+        processing: Where processing-time timers are put.
+
+    Attributes:
+        event: The same.
+        processing: The same.
+    """
+
+    __slots__ = ("_key_group_range", "_max_parallelism", "event", "processing")
+
+    def __init__(
+        self,
+        max_parallelism: int,
+        key_group_range: KeyGroupRange,
+        event: TimerQueue | None = None,
+        processing: TimerQueue | None = None,
+    ) -> None:
+        self._max_parallelism = max_parallelism
+        self._key_group_range = key_group_range
+        self.event = TimerQueue() if event is None else event
+        self.processing = TimerQueue() if processing is None else processing
+
+    def load(self, snapshot: TimerSnapshot) -> Iterator[None]:
+        """Add the timers of a snapshot, about a thousand at a time.
+
+        Raises:
+            StateError: If it was made with another number of key groups.
+        """
+        if snapshot.max_parallelism != self._max_parallelism:
+            raise StateError(
+                f"the timers were written with max_parallelism "
+                f"{snapshot.max_parallelism} and cannot be read with "
+                f"{self._max_parallelism}. "
+                f"Set max_parallelism to {snapshot.max_parallelism}."
+            )
+        for queue, groups in (
+            (self.event, snapshot.event),
+            (self.processing, snapshot.processing),
+        ):
+            for group in groups:
+                if group in self._key_group_range.key_groups:
+                    yield from _load(queue, groups, group)
+
+
+def _load(queue: TimerQueue, groups: Mapping[int, _Rows], group: int) -> Iterator[None]:
+    # What is in bytes is read piece by piece.
+    read: Any = getattr(groups, "pieces", None)
+    pieces: Iterable[_Rows] = [groups[group]] if read is None else read(group)
+    for rows in pieces:
+        for start in range(0, len(rows), _PIECE):
+            for timestamp, key, namespace in rows[start : start + _PIECE]:
+                queue.add(timestamp, key, namespace)
+            yield
+
+
+class _CutTimers(Mapping[int, _Rows]):
+    """Timers by key group, which are found out when one is asked for."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self, cut: TimerCut, max_parallelism: int) -> None:
+        self._groups = GroupedEntries([cut], max_parallelism)
+
+    def __getitem__(self, group: int) -> _Rows:
+        return [
+            (timestamp, key, namespace)
+            for key, namespace, timestamp in self._groups[group][0]
+        ]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)

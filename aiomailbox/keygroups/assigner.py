@@ -186,6 +186,11 @@ class KeyGroupAssigner:
         self._check_run(keys)
         return self._look_up(self._groups, keys, self._compute_groups)
 
+    def key_groups_once(self, keys: list[Any]) -> list[int]:
+        """Do as `key_groups`, for keys that come once: none is remembered."""
+        self._check_run(keys)
+        return self._compute_groups(keys)
+
     @staticmethod
     def _look_up(
         remembered: _Cache, keys: list[Any], compute: Callable[[list[Any]], list[int]]

@@ -81,7 +81,7 @@ from aiomailbox.operators.core.on_error import (
     raise_as,
     skip,
 )
-from aiomailbox.operators.core.pieces import Pieces
+from aiomailbox.operators.core.pieces import Pieces, in_pieces
 from aiomailbox.operators.core.record_fields import RecordFields
 from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.operators.core.resources import FunctionLife
@@ -147,7 +147,7 @@ from aiomailbox.operators.keyed.operators import (
     KeyedReduceOperator,
     KeySelector,
 )
-from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.operators.keyed.stateful import Layered, StatefulOperator
 from aiomailbox.operators.sinks.guarantee import Guarantee, guarantee_of
 from aiomailbox.operators.sinks.operator import SinkOperator
 from aiomailbox.operators.sinks.sink import (
@@ -261,6 +261,7 @@ __all__ = [
     "KeyedProcessOperator",
     "KeyedReadOnlyContext",
     "KeyedReduceOperator",
+    "Layered",
     "Limiter",
     "LookupJoinOperator",
     "MapOperator",
@@ -341,6 +342,7 @@ __all__ = [
     "first",
     "fused",
     "guarantee_of",
+    "in_pieces",
     "in_turn",
     "is_async_aggregate",
     "is_async_callable",

@@ -20,11 +20,13 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
     Void,
 )
+from aiomailbox.state.entries import CutRows, Entries, GroupedEntries, TableRows
 from aiomailbox.state.functions import AggregateFunction, ReduceFunction
 from aiomailbox.state.heap import HeapStateStore
+from aiomailbox.state.layers import Cut, Layer, LayeredDict, frozen_items
 from aiomailbox.state.no_keys import NoKeysStateStore
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
-from aiomailbox.state.registry import check_same_state
+from aiomailbox.state.registry import check_same_state, state_meta
 from aiomailbox.state.rescale import (
     OperatorStateEntry,
     OperatorStateSnapshot,
@@ -66,10 +68,16 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
+    "Cut",
+    "CutRows",
+    "Entries",
+    "GroupedEntries",
     "HeapStateBackend",
     "HeapStateStore",
     "KeyedStateSnapshot",
     "KeyedStateStore",
+    "Layer",
+    "LayeredDict",
     "ListState",
     "ListStateDescriptor",
     "MapState",
@@ -96,6 +104,7 @@ __all__ = [
     "StateTtlConfig",
     "StateVisibility",
     "SubtaskStateMapper",
+    "TableRows",
     "TtlUpdate",
     "ValueState",
     "ValueStateDescriptor",
@@ -106,8 +115,10 @@ __all__ = [
     "decode_keyed_snapshot",
     "encode_keyed_snapshot",
     "family_kept_in_state",
+    "frozen_items",
     "is_known_class",
     "kept_in_state",
     "kept_taken_apart",
     "redistribute_operator_state",
+    "state_meta",
 ]

@@ -2,17 +2,18 @@
 
 Theory of operation: per state one dict, ``key -> content``, or for namespaced state
 ``key -> {namespace: content}``. Run-form operators get the dict's own methods. Key
-groups matter only at the edges: a snapshot sorts the keys into groups, a restore takes
-the groups of its range, and nothing in between hashes a key as Flink does.
+groups matter only at the edges: who reads a snapshot sorts the keys into groups, a
+restore takes the groups of its range, and nothing in between hashes a key as Flink does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from aiomailbox.clock import Clock
-from aiomailbox.keygroups import KeyGroupAssigner, KeyGroupRange
+from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.state.entries import CutRows, GroupedEntries, NamespacedRows, TableRows
 from aiomailbox.state.heap_table import (
     HeapNamespacedTable,
     HeapStateTable,
@@ -20,7 +21,7 @@ from aiomailbox.state.heap_table import (
     estimated_bytes,
 )
 from aiomailbox.state.registry import check_max_parallelism
-from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta, copy_contents
+from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 from aiomailbox.state.table_store import TableStateStore
 
 __all__ = ["HeapStateStore"]
@@ -75,44 +76,42 @@ class HeapStateStore(TableStateStore[HeapTable]):
     def snapshot(self) -> KeyedStateSnapshot:
         """Return a cut of all state that later changes do not touch.
 
-        See `aiomailbox.state.snapshot` for what is copied. Costs a walk over all
-        state, and one hash per key.
+        It is taken at once, and read in any thread; see `aiomailbox.state.layers`.
         """
-        states: list[StateMeta] = []
-        groups = KeyGroupAssigner(1, self._max_parallelism)
-        key_groups: dict[int, dict[int, list[tuple[Any, ...]]]] = {}
-        for position, state in enumerate(self._registry.entries.values()):
-            meta = state.meta
-            states.append(meta)
-            entries = state.table.entries()
-            contents = copy_contents(entry[-1] for entry in entries)
-            placed = groups.key_groups([entry[0] for entry in entries])
-            for group, entry, content in zip(placed, entries, contents, strict=True):
-                of_group = key_groups.setdefault(group, {})
-                of_group.setdefault(position, []).append((*entry[:-1], content))
-        return KeyedStateSnapshot(self._max_parallelism, states, key_groups)
+        entries = self._registry.entries.values()
+        rows: list[CutRows] = [
+            NamespacedRows(entry.table.cut())
+            if entry.meta.namespaced
+            else TableRows(entry.table.cut())
+            for entry in entries
+        ]
+        return KeyedStateSnapshot(
+            self._max_parallelism,
+            [entry.meta for entry in entries],
+            GroupedEntries(rows, self._max_parallelism),
+        )
 
-    def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:
-        """Replace all state by what the snapshots hold for this store's key groups.
+    @property
+    def is_cut(self) -> bool:
+        """Whether layers lie over the dicts."""
+        return any(entry.table.is_cut for entry in self._registry.entries.values())
 
-        Raises:
-            StateError: If a snapshot was made with another number of key groups, or
-                two of them describe a state in two ways.
-        """
+    def settle(self, count: int) -> int:
+        """Undo what cuts cost that are gone; see `LayeredDict.settle`."""
         for entry in self._registry.entries.values():
-            entry.table.rows.clear()
-        for snapshot in snapshots:
-            self._restore_one(snapshot)
+            count = entry.table.settle(count)
+        return count
 
-    def _restore_one(self, snapshot: KeyedStateSnapshot) -> None:
-        check_max_parallelism(snapshot, self._max_parallelism)
-        tables = [self._registry.restored(meta) for meta in snapshot.states]
-        for group in snapshot.key_groups:
-            if group not in self._key_group_range.key_groups:
-                continue
-            for position, entries in snapshot.key_groups[group].items():
-                contents = copy_contents(entry[-1] for entry in entries)
-                tables[position].load(entries, contents)
+    def restoring(self, snapshots: Sequence[KeyedStateSnapshot]) -> Iterator[None]:
+        """Do as `restore`, in pieces; raises as that does."""
+        for entry in self._registry.entries.values():
+            entry.table.clear()
+        for snapshot in snapshots:
+            check_max_parallelism(snapshot, self._max_parallelism)
+            tables = [self._registry.restored(meta) for meta in snapshot.states]
+            for position, entries in snapshot.entries_of(self._key_group_range):
+                tables[position].load(entries)
+                yield
 
 
 def _new_table(meta: StateMeta) -> HeapTable:

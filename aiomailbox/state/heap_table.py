@@ -1,4 +1,8 @@
-"""The dicts of the heap store, as tables."""
+"""The dicts of the heap store, as tables.
+
+Theory of operation: a table's dict is a `LayeredDict`. Its methods are the table's own
+as long as no cut is read, and those of a layer while one is.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,10 @@ import itertools
 import sys
 from collections.abc import Callable, ItemsView, Iterable, Iterator
 from typing import Any
+
+from aiomailbox.state.entries import Entries
+from aiomailbox.state.layers import Cut, Layer, LayeredDict, frozen_items
+from aiomailbox.state.snapshot import copy_content
 
 __all__ = ["HeapNamespacedTable", "HeapStateTable", "HeapTable", "estimated_bytes"]
 
@@ -16,17 +24,43 @@ _DICT_ENTRY_BYTES = 100
 class HeapStateTable:
     """One state of all keys: a dict, and that dict's own methods.
 
-    ``get`` and ``put`` are bound to the dict, which lives as long as the table, so
+    ``get``, ``put`` and ``rows`` are others after `cut` and `settle`, between which
     they may be kept in local variables.
 
     Attributes:
         rows: ``key -> content``.
     """
 
-    __slots__ = ("get", "put", "rows")
+    __slots__ = ("_layers", "get", "put", "rows")
 
     def __init__(self) -> None:
-        self.rows: dict[Any, Any] = {}
+        self._layers: LayeredDict[Any, Any] = LayeredDict(copy_content)
+        self._bind()
+
+    def cut(self) -> Cut:
+        """Return all that is here now, for a thread to read."""
+        cut = self._layers.cut()
+        self._bind()
+        return cut
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a layer lies over the dict."""
+        return self._layers.is_cut
+
+    def settle(self, count: int) -> int:
+        """Undo what cuts cost that are gone; see `LayeredDict.settle`."""
+        left = self._layers.settle(count)
+        self._bind()
+        return left
+
+    def clear(self) -> None:
+        """Forget all contents."""
+        self._layers.clear()
+        self._bind()
+
+    def _bind(self) -> None:
+        self.rows: dict[Any, Any] | Layer[Any, Any] = self._layers.live
         self.get: Callable[..., Any] = self.rows.get
         self.put: Callable[[Any, Any], None] = self.rows.__setitem__
 
@@ -36,8 +70,12 @@ class HeapStateTable:
     def for_run(
         self, keys: list[Any]
     ) -> tuple[Callable[..., Any], Callable[[Any, Any], None]]:
-        """Return ``get`` and ``put`` as they are."""
-        return self.get, self.put
+        """Return ``get`` and ``put``, those of the layer once it has these keys."""
+        rows = self.rows
+        if isinstance(rows, dict):
+            return self.get, self.put
+        own = rows.for_run(keys)
+        return own.get, own.__setitem__
 
     def all_keys(self) -> list[Any]:
         """Return all keys as a new list."""
@@ -58,13 +96,14 @@ class HeapStateTable:
         """Return all keys with their contents, live: change nothing meanwhile."""
         return self.rows.items()
 
-    def entries(self) -> list[tuple[Any, ...]]:
-        """Return all ``(key, content)`` as a new list."""
-        return list(self.rows.items())
+    def drain(self, count: int) -> list[tuple[Any, Any]]:
+        """Take out so many entries, or all."""
+        rows = self.rows
+        return [rows.popitem() for _ in range(min(count, len(rows)))]
 
-    def load(self, entries: Iterable[tuple[Any, ...]], contents: list[Any]) -> None:
-        """Set the keys of ``entries`` to ``contents``."""
-        self.rows.update(zip((entry[0] for entry in entries), contents, strict=True))
+    def load(self, entries: Entries) -> None:
+        """Set the keys of ``entries`` to their contents."""
+        self.rows.update(zip(*entries.columns, strict=True))
 
     def read(self, key: Any, namespace: Any) -> Any:
         """Return the content of ``key``, or None; there are no namespaces here."""
@@ -86,13 +125,36 @@ class HeapNamespacedTable:
         rows: ``key -> {namespace: content}``; no inner dict is empty.
     """
 
-    __slots__ = ("rows",)
+    __slots__ = ("_layers", "rows")
 
     def __init__(self) -> None:
-        self.rows: dict[Any, dict[Any, Any]] = {}
+        self._layers: LayeredDict[Any, dict[Any, Any]] = LayeredDict(_copy_row)
+        self.rows = self._layers.live
+
+    def cut(self) -> Cut:
+        """Return all that is here now, for a thread to read."""
+        cut = self._layers.cut()
+        self.rows = self._layers.live
+        return cut
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a layer lies over the dict."""
+        return self._layers.is_cut
+
+    def settle(self, count: int) -> int:
+        """Undo what cuts cost that are gone; see `LayeredDict.settle`."""
+        left = self._layers.settle(count)
+        self.rows = self._layers.live
+        return left
+
+    def clear(self) -> None:
+        """Forget all contents."""
+        self._layers.clear()
+        self.rows = self._layers.live
 
     def __len__(self) -> int:
-        return sum(map(len, self.rows.values()))
+        return sum(len(row) for _, row in frozen_items(self.rows))
 
     def get(self, key: Any, namespace: Any, default: Any = None) -> Any:
         """Return the content of ``key`` in ``namespace``."""
@@ -125,14 +187,18 @@ class HeapNamespacedTable:
             for namespace, content in row.items():
                 yield key, namespace, content
 
-    def entries(self) -> list[tuple[Any, ...]]:
-        """Return all ``(key, namespace, content)`` as a new list."""
-        return list(self.items())
-
-    def load(self, entries: Iterable[tuple[Any, ...]], contents: list[Any]) -> None:
-        """Set the keys and namespaces of ``entries`` to ``contents``."""
-        for (key, namespace, _), content in zip(entries, contents, strict=True):
+    def load(self, entries: Entries) -> None:
+        """Set the keys and namespaces of ``entries`` to their contents."""
+        for key, namespace, content in entries:
             self.put(key, namespace, content)
+
+    def drain(self, count: int) -> list[tuple[Any, Any, Any]]:
+        """Take out entries until there are so many, those of a key together."""
+        taken: list[tuple[Any, Any, Any]] = []
+        while self.rows and len(taken) < count:
+            key, row = self.rows.popitem()
+            taken += [(key, *item) for item in row.items()]
+        return taken
 
     def all_keys(self) -> list[Any]:
         """Return all keys as a new list."""
@@ -150,11 +216,15 @@ HeapTable = HeapStateTable | HeapNamespacedTable
 def estimated_bytes(table: HeapTable) -> int:
     """Return about how many bytes the contents of a table take, keys included."""
     count = len(table)
-    sample = list(itertools.islice(table.items(), _SAMPLED))
+    sample = list(itertools.islice(frozen_items(table.rows), _SAMPLED))
     if not sample:
         return 0
     sampled = sum(_size(part) for entry in sample for part in entry)
     return count * (_DICT_ENTRY_BYTES + sampled // len(sample))
+
+
+def _copy_row(row: dict[Any, Any]) -> dict[Any, Any]:
+    return {namespace: copy_content(content) for namespace, content in row.items()}
 
 
 def _size(value: Any) -> int:

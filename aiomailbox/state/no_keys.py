@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from aiomailbox.errors import StateError
@@ -116,6 +116,19 @@ class NoKeysStateStore:
         self._refuse()
 
     def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:
+        """Raise `StateError`."""
+        self._refuse()
+
+    @property
+    def is_cut(self) -> bool:
+        """Raise `StateError`."""
+        self._refuse()
+
+    def settle(self, count: int) -> int:
+        """Raise `StateError`."""
+        self._refuse()
+
+    def restoring(self, snapshots: Sequence[KeyedStateSnapshot]) -> Iterator[None]:
         """Raise `StateError`."""
         self._refuse()
 

@@ -145,7 +145,7 @@ class OperatorStateStore:
             StateError: If two of them hold a state in different modes.
         """
         self.is_restored = True
-        self._table.rows.clear()
+        self._table.clear()
         for snapshot in snapshots:
             for name, entry in snapshot.states.items():
                 self._register(name, replace(entry, elements=[]))

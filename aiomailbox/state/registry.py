@@ -18,6 +18,7 @@ __all__ = [
     "check_same_contents",
     "check_same_state",
     "refuse_ttl",
+    "state_meta",
 ]
 
 TableT = TypeVar("TableT")
@@ -63,7 +64,7 @@ class StateRegistry(Generic[TableT]):
         known = self.entries.get((descriptor.name, namespaced))
         if known is not None and known.descriptor is descriptor:
             return known.table
-        entry = self._add(_meta(descriptor, namespaced=namespaced))
+        entry = self._add(state_meta(descriptor, namespaced=namespaced))
         entry.descriptor = descriptor
         return entry.table
 
@@ -97,7 +98,9 @@ def check_same_state(first: StateDescriptor, second: StateDescriptor) -> None:
         ...
         aiomailbox.errors.StateError: state 's' is value state and cannot be used as...
     """
-    _check_fits(_meta(first, namespaced=False), _meta(second, namespaced=False))
+    _check_fits(
+        state_meta(first, namespaced=False), state_meta(second, namespaced=False)
+    )
 
 
 def check_max_parallelism(snapshot: KeyedStateSnapshot, max_parallelism: int) -> None:
@@ -120,7 +123,8 @@ def refuse_ttl(descriptor: StateDescriptor) -> None:
         )
 
 
-def _meta(descriptor: StateDescriptor, *, namespaced: bool) -> StateMeta:
+def state_meta(descriptor: StateDescriptor, *, namespaced: bool) -> StateMeta:
+    """Return what a snapshot says of the state that a descriptor names."""
     return StateMeta(
         descriptor.name,
         descriptor.kind,

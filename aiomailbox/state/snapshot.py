@@ -14,12 +14,14 @@ import datetime as dt
 import decimal
 import functools
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.state.entries import Entries, pieces_of
 from aiomailbox.state.schema import StateSchema
 from aiomailbox.state.serializers import ObjectSerializer
 
@@ -79,15 +81,32 @@ class KeyedStateSnapshot:
         max_parallelism: The number of key groups that the keys were placed in.
         states: One entry per state.
         key_groups: Per key group that has state, and per position in ``states``, the
-            entries: ``(key, content)``, or ``(key, namespace, content)``. Of state
-            that is larger than memory a key group is read when it is asked for.
+            entries: ``(key, content)``, or ``(key, namespace, content)``. Key groups
+            may be made, or read, when they are asked for; that may be in any thread.
     """
 
     max_parallelism: int
     states: list[StateMeta] = field(default_factory=list)
-    key_groups: Mapping[int, dict[int, list[tuple[Any, ...]]]] = field(
+    key_groups: Mapping[int, Mapping[int, Sequence[tuple[Any, ...]]]] = field(
         default_factory=dict
     )
+
+    def entries_of(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Entries]]:
+        """Yield positions and entries in some key groups, about a thousand at a time.
+
+        The contents belong to whoever takes them.
+        """
+        widths = [3 if meta.namespaced else 2 for meta in self.states]
+        # What was read from bytes is new each time.
+        is_new = getattr(self.key_groups, "makes_new", False)
+        for group in self.key_groups:
+            if group not in key_groups.key_groups:
+                continue
+            for position, entries in pieces_of(self.key_groups, group, widths):
+                if not is_new:
+                    *address, contents = entries.columns
+                    entries = Entries(*address, copy_contents(contents))
+                yield position, entries
 
 
 def copy_contents(contents: Iterable[Any]) -> list[Any]:

@@ -10,7 +10,6 @@ are its own when it needs them, and says by name what it cannot read before it t
 from __future__ import annotations
 
 from collections.abc import (
-    Callable,
     Container,
     Generator,
     Iterable,
@@ -18,6 +17,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from itertools import chain
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -25,10 +25,12 @@ import msgspec
 from aiomailbox.errors import CorruptStreamError, StateError
 from aiomailbox.keygroups import UPPER_BOUND_MAX_PARALLELISM
 from aiomailbox.state.blocks import BLOCK_BYTES, BLOCK_ROWS, BlockReader, BlockWriter
+from aiomailbox.state.entries import Entries, pieces_of
 from aiomailbox.state.schema import ClassSchema, Options, StateSchema
 from aiomailbox.state.serializers import (
     ObjectSerializer,
     PickleSerializer,
+    StateSerializer,
     check_serializer,
     serializer_of,
 )
@@ -52,7 +54,7 @@ __all__ = [
 ]
 
 _MAGIC: Final = b"AMKS"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _WHAT: Final = "snapshot of keyed state"
 
 # As a block's place is written: its first byte, its length, its checksum.
@@ -61,9 +63,19 @@ Place = tuple[int, int, int]
 KeyGroupBlocks = tuple[
     Annotated[int, msgspec.Meta(ge=0, lt=UPPER_BOUND_MAX_PARALLELISM)], list[Place]
 ]
-# Entries of one state: its position, and per entry the address and the content.
-_Rows = tuple[int, list[tuple[bytes, bytes]]]
+# Entries of one state: its position, all keys and all namespaces if there are any, and
+# all contents, or each of them.
+_Rows = tuple[int, list[bytes], bytes | list[bytes]]
 _KINDS: Final[dict[str, type]] = {"list": list, "map": dict}
+
+_SIZED: Final = frozenset({bytes, str})
+_NUMBERS: Final = frozenset({bool, float, int, type(None)})
+_FLAT: Final = _NUMBERS | _SIZED
+_ROWS: Final = frozenset({list, tuple})
+# Numbers in the contents that are encoded by one call.
+_PARTS_MAX: Final = 16 * BLOCK_ROWS
+
+_encode = msgspec.msgpack.encode
 
 
 class Contents(msgspec.Struct):
@@ -181,14 +193,16 @@ def write_keyed(
 ) -> Generator[bytes, None, KeyedPart]:
     """Yield the blocks of a snapshot, and return its description; raises StateError."""
     objects = [ObjectSerializer(StateClasses(declared)) for _ in snapshot.states]
-    encoders = [
-        (own.encode, serializer_of(meta.serializer, own).encode)
+    codecs = [
+        _StateCodec(own, serializer_of(meta.serializer, own))
         for meta, own in zip(snapshot.states, objects, strict=True)
     ]
+    widths = [_width(meta) for meta in snapshot.states]
     key_groups: list[KeyGroupBlocks] = []
     for group in snapshot.key_groups:
         places: list[Place] = []
-        for block in _blocks_of(snapshot.key_groups[group], encoders):
+        pieces = pieces_of(snapshot.key_groups, group, widths)
+        for block in _blocks_of(pieces, codecs):
             yield writer.add(block)
             places.append(writer.blocks[-1])
         key_groups.append((group, places))
@@ -206,23 +220,54 @@ def write_keyed(
 
 
 def _blocks_of(
-    states: dict[int, list[tuple[Any, ...]]],
-    encoders: Sequence[tuple[Callable[[Any], bytes], Callable[[Any], bytes]]],
+    pieces: Iterable[tuple[int, Entries]], codecs: Sequence[_StateCodec]
 ) -> Iterator[bytes]:
-    encode = msgspec.msgpack.encode
-    for position, entries in states.items():
-        encode_address, encode_content = encoders[position]
-        rows: list[tuple[bytes, bytes]] = []
-        size = 0
-        for entry in entries:
-            row = encode_address([*entry[:-1]]), encode_content(entry[-1])
-            rows.append(row)
-            size += len(row[0]) + len(row[1])
-            if size >= BLOCK_BYTES or len(rows) == BLOCK_ROWS:
-                yield encode((position, rows))
-                rows, size = [], 0
-        if rows:
-            yield encode((position, rows))
+    for position, entries in pieces:
+        codec = codecs[position]
+        for start in range(0, len(entries), BLOCK_ROWS):
+            yield from codec.blocks(position, entries.part(start, start + BLOCK_ROWS))
+
+
+class _StateCodec:
+    """Encodes entries of one state.
+
+    Args:
+        objects: Encodes keys and namespaces.
+        contents: Encodes contents.
+    """
+
+    __slots__ = ("_contents", "_objects")
+
+    def __init__(self, objects: ObjectSerializer, contents: StateSerializer) -> None:
+        self._objects = objects
+        self._contents = contents
+
+    def blocks(self, position: int, entries: Entries) -> Iterator[bytes]:
+        """Yield entries as one block, or as several if they are large."""
+        *address, contents = entries.columns
+        encode = self._objects.encode
+        if self._contents is self._objects and _are_small(contents):
+            yield _encode((position, [*map(encode, address)], encode(contents)))
+            return
+        start, size, encoded = 0, 0, []
+        for index, content in enumerate(contents, 1):
+            encoded.append(self._contents.encode(content))
+            size += len(encoded[-1])
+            if size >= BLOCK_BYTES or index == len(contents):
+                some = [encode(column[start:index]) for column in address]
+                yield _encode((position, some, encoded))
+                start, size, encoded = index, 0, []
+
+
+def _are_small(contents: list[Any]) -> bool:
+    """Say whether contents are small and simple: they are encoded by one call then."""
+    kinds = set(map(type, contents))
+    if kinds <= _FLAT:
+        sized = kinds & _SIZED and [one for one in contents if type(one) in _SIZED]
+        return not sized or sum(map(len, sized)) <= BLOCK_BYTES
+    if not kinds <= _ROWS or sum(map(len, contents)) > _PARTS_MAX:
+        return False
+    return set(map(type, chain.from_iterable(contents))) <= _NUMBERS
 
 
 def contents_of(
@@ -322,8 +367,10 @@ def decode_block(data: memoryview, kind: Any) -> Any:
         raise CorruptStreamError(f"a block holds something else: {error}") from error
 
 
-class _KeyGroups(Mapping[int, dict[int, list[tuple[Any, ...]]]]):
+class _KeyGroups(Mapping[int, dict[int, Entries]]):
     """The entries of a snapshot by key group, read when they are asked for."""
+
+    makes_new = True
 
     __slots__ = ("_contents", "_groups", "_metas", "_objects", "_reader")
 
@@ -343,16 +390,25 @@ class _KeyGroups(Mapping[int, dict[int, list[tuple[Any, ...]]]]):
             for meta, own in zip(metas, objects, strict=True)
         ]
 
-    def __getitem__(self, group: int) -> dict[int, list[tuple[Any, ...]]]:
-        found: dict[int, list[tuple[Any, ...]]] = {}
+    def __getitem__(self, group: int) -> dict[int, Entries]:
+        found: dict[int, Entries] = {}
+        for position, entries in self.pieces(group):
+            if position in found:
+                found[position].extend(entries)
+            else:
+                found[position] = entries
+        return found
+
+    def pieces(self, group: int) -> Iterator[tuple[int, Entries]]:
+        """Yield the positions and entries of the blocks of a key group."""
         for place in self._groups[group]:
-            position, rows = decode_block(self._reader.block(place), _Rows)
+            data = self._reader.block(place)
+            position, addresses, contents = decode_block(data, _Rows)
             if not 0 <= position < len(self._metas):
                 raise CorruptStreamError(
                     f"a block is of state {position}: there is none"
                 )
-            found.setdefault(position, []).extend(self._entries(position, rows))
-        return found
+            yield position, self._entries(position, addresses, contents)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._groups)
@@ -365,30 +421,38 @@ class _KeyGroups(Mapping[int, dict[int, list[tuple[Any, ...]]]]):
         return dict, (dict(self),)
 
     def _entries(
-        self, position: int, rows: list[tuple[bytes, bytes]]
-    ) -> Iterator[tuple[Any, ...]]:
-        meta = self._metas[position]
-        width = 2 if meta.namespaced else 1
-        decode, decode_content = self._objects[position].decode, self._decoder(position)
-        for written, data in rows:
-            address, content = decode(written), decode_content(data)
-            if type(address) is not list or len(address) != width:
-                raise CorruptStreamError(f"state {meta.name!r}: this is no key")
-            if not isinstance(content, _KINDS.get(meta.kind, object)):
+        self, position: int, addresses: list[bytes], contents: bytes | list[bytes]
+    ) -> Entries:
+        meta, objects = self._metas[position], self._objects[position]
+        columns = [*map(objects.decode, addresses)]
+        if isinstance(contents, bytes):
+            columns.append(objects.decode(contents))
+        else:
+            columns.append([*map(self._contents[position].decode, contents)])
+        if (
+            len(columns) != _width(meta)
+            or set(map(type, columns)) != {list}
+            or len({*map(len, columns)}) > 1
+        ):
+            raise CorruptStreamError(f"state {meta.name!r}: this is no key")
+        expected = _KINDS.get(meta.kind, object)
+        for kind in set(map(type, columns[-1])):
+            if not issubclass(kind, expected):
                 raise CorruptStreamError(
                     f"state {meta.name!r} is {meta.kind} state, and a "
-                    f"{type(content).__qualname__} is none"
+                    f"{kind.__qualname__} is none"
                 )
-            entry = (*address, content)
-            _check_hashable(entry[:-1])
-            yield entry
-
-    def _decoder(self, position: int) -> Callable[[bytes], Any]:
-        return self._contents[position].decode
+        for column in columns[:-1]:
+            _check_hashable(column)
+        return Entries(*columns)
 
 
-def _check_hashable(address: tuple[Any, ...]) -> None:
+def _width(meta: StateMeta) -> int:
+    return 3 if meta.namespaced else 2
+
+
+def _check_hashable(column: list[Any]) -> None:
     try:
-        hash(address)
+        set(column)
     except TypeError as error:
         raise CorruptStreamError(f"this is no key: {error}") from error

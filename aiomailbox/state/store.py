@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, overload
 
 from aiomailbox.state.descriptors import (
@@ -219,6 +219,10 @@ class StateTable(Protocol):
         """Forget the content of ``key``; a no-op if there is none."""
         ...
 
+    def drain(self, count: int) -> list[tuple[Any, Any]]:
+        """Take out about so many keys with their contents; none once there are none."""
+        ...
+
     def items(self) -> Iterable[tuple[Any, Any]]:
         """Return all keys with their contents, live: change nothing meanwhile."""
         ...
@@ -243,6 +247,10 @@ class NamespacedTable(Protocol):
 
     def namespaces(self, key: Any) -> list[Any]:
         """Return the namespaces in which ``key`` has content, as a new list."""
+        ...
+
+    def drain(self, count: int) -> list[tuple[Any, Any, Any]]:
+        """Take out about so many entries; none once there are none."""
         ...
 
     def items(self) -> Iterable[tuple[Any, Any, Any]]:
@@ -353,12 +361,32 @@ class KeyedStateStore(Protocol):
         """Return a cut of all state that later changes do not touch."""
         ...
 
+    def settle(self, count: int) -> int:
+        """Undo what snapshots cost that nobody has any more.
+
+        Args:
+            count: How many steps to do at most, of about a microsecond.
+
+        Returns:
+            How many were not needed, or could not be done while there is a snapshot.
+        """
+        ...
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a snapshot makes every access cost more: there is more to settle."""
+        ...
+
     def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:
         """Replace all state by what the snapshots hold for this store's key groups.
 
         Raises:
             StateError: If a snapshot was made with another number of key groups.
         """
+        ...
+
+    def restoring(self, snapshots: Sequence[KeyedStateSnapshot]) -> Iterator[None]:
+        """Do as `restore`, a piece of about a millisecond at a time."""
         ...
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ and restore them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from aiomailbox.clock import Clock
@@ -34,7 +34,7 @@ from aiomailbox.state.heap_state import (
 )
 from aiomailbox.state.merging import merge_contents, merge_expiring
 from aiomailbox.state.registry import StateRegistry, refuse_ttl
-from aiomailbox.state.snapshot import StateMeta
+from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 from aiomailbox.state.store import (
     AggregatingState,
     ListState,
@@ -167,6 +167,20 @@ class TableStateStore(Generic[TableT]):
         for entry in self._registry.entries.values():
             keys.update(entry.table.all_keys())
         return len(keys)
+
+    def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:
+        """Replace all state by what the snapshots hold for this store's key groups.
+
+        Raises:
+            StateError: If a snapshot was made with another number of key groups, or
+                two of them describe a state in two ways.
+        """
+        for _ in self.restoring(snapshots):
+            pass
+
+    def restoring(self, snapshots: Sequence[KeyedStateSnapshot]) -> Iterator[None]:
+        """Do as `restore`, in pieces; raises as that does."""
+        raise TypeError(f"{type(self).__name__} defines no restoring")
 
     def _cell(self, descriptor: StateDescriptor, namespace: Any) -> Cell:
         table = self._table(descriptor, namespaced=namespace is not VOID)

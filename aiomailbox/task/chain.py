@@ -131,13 +131,14 @@ class OperatorChain:
             with self._naming(link, "resume"):
                 await _finish(link.operator.resume())
 
-    def restore(self, snapshots: Mapping[OperatorId, OperatorSnapshot]) -> None:
-        """Give each operator the snapshot that was kept under its id."""
+    async def restore(self, snapshots: Mapping[OperatorId, OperatorSnapshot]) -> None:
+        """Give each operator the snapshot that was kept under its id, in pieces."""
         for link in self.links:
             snapshot = snapshots.get(self._operator_id(link))
             if snapshot is not None:
                 with self._naming(link, "restore"):
-                    link.operator.restore(snapshot)
+                    for _ in link.operator.restoring(snapshot):
+                        await asyncio.sleep(0)
 
     def snapshot(self) -> dict[OperatorId, OperatorSnapshot]:
         """Return each operator's snapshot by its id, tail first.

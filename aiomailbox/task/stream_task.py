@@ -268,7 +268,7 @@ class StreamTask:
             self._output = Availability(available=True)
         self.processor.mailbox.bind_owner()
         if self._restored is not None:
-            self.chain.restore(self._restored.operators)
+            await self.chain.restore(self._restored.operators)
         self._checkpoints = self._new_checkpoints(self.chain)
         self._input = create_processor(
             self.chain.head,

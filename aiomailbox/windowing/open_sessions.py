@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any, Final
 
 from aiomailbox.records import MAX_TIMESTAMP
-from aiomailbox.state import StateTable
+from aiomailbox.state import Cut, LayeredDict, StateTable, copy_content
 
 # ``[start, end, content, stage]``: a list, for it is changed in place as it grows.
 Session = list[Any]
@@ -23,21 +24,22 @@ start_of: itemgetter[int] = itemgetter(0)
 class OpenSessions:
     """The sessions that still take records.
 
-    A session that grew is not moved in the queue: its entry is looked at when it comes
-    up, and put back where it belongs by then, so that a record which merely prolongs a
-    session costs nothing here.
+    The queue holds one point in time per key: when its first session is due. A session
+    that grew is not moved there: its key is looked at when it comes up, and put back
+    where it belongs by then, so that a record which merely prolongs a session costs
+    nothing here.
 
     Args:
-        table: Where a snapshot finds them, ``key -> [session, …]``; what a restore
-            left there is taken out.
+        table: Where a restore has put them, ``key -> [session, …]``.
         lateness_ms: How long after their end sessions take late records.
 
     Attributes:
         by_key: The sessions of each key, by their start; those of a key do not touch.
+            It is another mapping after `cut` and `settle`, and has other sessions then.
 
     Invariants:
-        Each session of ``by_key`` has an entry in the queue, no later than it is due.
-        The table is empty except while a snapshot is taken.
+        Each key of ``by_key`` has an entry in the queue that counts, no later than its
+        first session is due.
 
     Example:
         >>> from aiomailbox.state.heap_table import HeapStateTable
@@ -50,29 +52,61 @@ class OpenSessions:
         (([], True), ([('a', [0, 20, 'content', 2])], True))
     """
 
-    __slots__ = ("_entries", "_lateness_ms", "_queue", "_table", "by_key")
+    __slots__ = (
+        "_due",
+        "_entries",
+        "_lateness_ms",
+        "_layers",
+        "_queue",
+        "_table",
+        "by_key",
+    )
 
     def __init__(self, table: StateTable, lateness_ms: int) -> None:
-        self.by_key: dict[Any, list[Session]] = {}
-        self._queue: list[tuple[int, int, Any, Session]] = []
+        self._layers: LayeredDict[Any, list[Session]] = LayeredDict(_copied)
+        self.by_key = self._layers.live
+        self._queue: list[tuple[int, int, Any]] = []
+        # When the entry of a key that counts comes up.
+        self._due: dict[Any, int] = {}
         self._entries = 0
         self._table = table
         self._lateness_ms = lateness_ms
-        for key, sessions in table.items():
+
+    def take_over(self, count: int) -> bool:
+        """Take the sessions of so many keys out of the table; say if none are left."""
+        entries = self._table.drain(count)
+        for key, sessions in entries:
             self.by_key[key] = [[*content, GONE] for *content, _ in sessions]
             for session, (*_, stage) in zip(self.by_key[key], sessions, strict=True):
                 self.schedule(key, session, stage)
-        self.clear_table()
+        return not entries
+
+    def cut(self) -> Cut:
+        """Return all there is now, for a thread to read."""
+        cut = self._layers.cut()
+        self.by_key = self._layers.live
+        return cut
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a cut makes every access cost more."""
+        return self._layers.is_cut
+
+    def settle(self, count: int) -> int:
+        """Undo what cuts cost that are gone; see `LayeredDict.settle`."""
+        left = self._layers.settle(count)
+        self.by_key = self._layers.live
+        return left
 
     def schedule(self, key: Any, session: Session, stage: int) -> None:
         """Let a session be in a stage, and come up when that is over."""
         if session[3] == stage:
             return
         session[3] = stage
-        self._push(key, session)
+        self._push(key, self._due_of(session))
 
     def remove(self, key: Any, session: Session) -> None:
-        """Forget a session; its entries in the queue mean nothing any more."""
+        """Forget a session."""
         session[3] = GONE
         sessions = self.by_key[key]
         if len(sessions) == 1:
@@ -97,50 +131,67 @@ class OpenSessions:
         for _ in range(count):
             if not queue or queue[0][0] > watermark_ms:
                 return ended, True
-            _, _, key, session = heapq.heappop(queue)
-            stage = session[3]
-            if stage == GONE:
+            due, _, key = heapq.heappop(queue)
+            if self._due.get(key) != due:
                 continue
-            if self._due(session) > watermark_ms:
-                self._push(key, session)
+            del self._due[key]
+            sessions = self.by_key.get(key)
+            if not sessions:
                 continue
-            if stage == OPEN:
-                # One that grew comes behind those that end before it.
-                if queue and queue[0][0] < self._due(session):
-                    self._push(key, session)
-                    continue
-                self._leave_open(key, session, watermark_ms)
-                ended.append((key, session))
-            else:
-                self.remove(key, session)
+            session = min(sessions, key=self._due_of)
+            # One that grew comes behind those that end before it.
+            if self._due_of(session) == due:
+                if session[3] == OPEN:
+                    session[3] = FIRED
+                    ended.append((key, session))
+                    is_over = self._due_of(session) <= watermark_ms
+                else:
+                    is_over = True
+                if is_over:
+                    self.remove(key, session)
+            if key in self.by_key:
+                self._push(key, min(map(self._due_of, self.by_key[key])))
         return ended, False
 
-    def fill_table(self) -> None:
-        """Put everything into the table, for a snapshot."""
-        for key, sessions in self.by_key.items():
-            self._table.put(key, [tuple(session) for session in sessions])
-
-    def clear_table(self) -> None:
-        """Take everything out of the table."""
-        for key, _ in list(self._table.items()):
-            self._table.remove(key)
-
-    def _leave_open(self, key: Any, session: Session, watermark_ms: int) -> None:
-        session[3] = FIRED
-        if self._due(session) <= watermark_ms:
-            self.remove(key, session)
-        else:
-            self._push(key, session)
-
-    def _due(self, session: Session) -> int:
+    def _due_of(self, session: Session) -> int:
         """Return at which watermark the session's stage is over."""
         last: int = session[1] - 1
         if session[3] == OPEN:
             return last
         return min(last + self._lateness_ms, MAX_TIMESTAMP)
 
-    def _push(self, key: Any, session: Session) -> None:
+    def _push(self, key: Any, due: int) -> None:
+        """Let a key come up by then."""
+        known = self._due.get(key)
+        if known is not None and known <= due:
+            return
+        self._due[key] = due
         # The number keeps keys, which need not be comparable, out of comparisons.
         self._entries += 1
-        entry = (self._due(session), self._entries, key, session)
-        heapq.heappush(self._queue, entry)
+        heapq.heappush(self._queue, (due, self._entries, key))
+
+
+class SessionRows:
+    """The sessions of all keys as a snapshot has them.
+
+    Args:
+        cut: Of `OpenSessions`.
+    """
+
+    __slots__ = ("_cut",)
+    width = 2
+
+    def __init__(self, cut: Cut) -> None:
+        self._cut = cut
+
+    def columns(self, count: int) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Yield keys and their sessions, so many at a time."""
+        for keys, contents in self._cut.columns(count):
+            yield keys, [[tuple(one) for one in sessions] for sessions in contents]
+
+
+def _copied(sessions: list[Session]) -> list[Session]:
+    return [
+        [start, end, copy_content(content), stage]
+        for start, end, content, stage in sessions
+    ]

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
-from aiomailbox.state import StateTable
+from aiomailbox.state import (
+    Cut,
+    Layer,
+    LayeredDict,
+    NamespacedTable,
+    copy_content,
+    frozen_items,
+)
 
 # ``key -> content`` of one window.
 Contents = dict[Any, Any]
@@ -18,7 +26,8 @@ class ContentsByStart:
     """Contents of stretches of time of one length, earliest first.
 
     Attributes:
-        contents: ``start -> {key: content}``; may be empty for a start.
+        contents: ``start -> {key: content}``; may be empty for a start. It is another
+            mapping after `cut` and `settle`.
 
     Invariants:
         The heap holds each start of ``contents`` exactly once.
@@ -30,15 +39,41 @@ class ContentsByStart:
         (60000, {'a': 7}, None)
     """
 
-    __slots__ = ("_heap", "contents")
+    __slots__ = ("_heap", "_layers", "contents")
 
     def __init__(self) -> None:
-        self.contents: dict[int, Contents] = {}
+        self._layers: LayeredDict[int, Contents] = LayeredDict(layer_over)
+        self.contents: Any = self._layers.live
         self._heap: list[int] = []
+
+    def cut(self) -> Cut:
+        """Return all there is now, for a thread to read."""
+        cut = self._layers.cut()
+        self.contents = self._layers.live
+        return cut
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a cut makes every access cost more."""
+        return self._layers.is_cut
+
+    def settle(self, count: int) -> int:
+        """Undo what cuts cost that are gone; see `LayeredDict.settle`."""
+        left = self._layers.settle(count)
+        self.contents = self._layers.live
+        return left
+
+    def peek(self, start: int) -> Contents | None:
+        """Return what begins there, to be read and not changed."""
+        contents = self.contents
+        found: Contents | None = (
+            contents.peek(start) if self.is_cut else contents.get(start)
+        )
+        return found
 
     def of(self, start: int) -> Contents:
         """Return what begins there, to be changed; it may be new and empty."""
-        contents = self.contents.get(start)
+        contents: Contents | None = self.contents.get(start)
         if contents is None:
             contents = self.contents[start] = {}
             heapq.heappush(self._heap, start)
@@ -53,7 +88,8 @@ class ContentsByStart:
         """Take out what begins there, which must be the earliest."""
         first = heapq.heappop(self._heap)
         assert first == start, "contents are taken out earliest first"
-        return self.contents.pop(start)
+        found: Contents = self.contents.pop(start)
+        return found
 
     def forget_until(self, limit: int, count: int) -> bool:
         """Forget at most so many contents of what begins at or before ``limit``.
@@ -89,12 +125,21 @@ class EndingWindow:
         ({'a': 1, 'b': 2}, {'c': 3, 'd': 4, 'e': 5}, {})
     """
 
-    __slots__ = ("_is_turned", "contents", "start")
+    __slots__ = ("_is_turned", "_layers", "start")
 
     def __init__(self, start: int, contents: Contents) -> None:
         self.start: int = start
-        self.contents = contents
+        self._layers: LayeredDict[Any, Any] = LayeredDict(copy_content, contents)
         self._is_turned = False
+
+    @property
+    def contents(self) -> Any:
+        """What has not been emitted yet."""
+        return self._layers.live
+
+    def cut(self) -> Cut:
+        """Return what has not been emitted yet, for a thread to read."""
+        return self._layers.cut()
 
     def take(self, count: int) -> Contents:
         """Take out about so many contents; all of them if there are not twice as many.
@@ -104,14 +149,16 @@ class EndingWindow:
         """
         contents = self.contents
         if len(contents) <= 2 * count:
-            self.contents = {}
+            self._layers.live = {}
+            if type(contents) is not dict:
+                return dict(contents)
             return dict(reversed(contents.items())) if self._is_turned else contents
-        if not self._is_turned:
+        if type(contents) is dict and not self._is_turned:
             self._is_turned = True
             # The only cheap end of a dict is its end. Turning it around takes 60 ns
             # per key, and that in one piece.
             if len(contents) <= _TURNED_MAX:
-                self.contents = contents = dict(reversed(contents.items()))
+                self._layers.live = contents = dict(reversed(contents.items()))
         popitem = contents.popitem
         return dict([popitem() for _ in range(count)])
 
@@ -120,44 +167,64 @@ class OpenWindows(ContentsByStart):
     """The contents of windows, in the order of the windows.
 
     They are laid out by window, because all contents of one are emitted and forgotten
-    at once; a snapshot wants them by key, so a table of the store holds them while one
-    is taken.
+    at once.
 
     Args:
-        table: Where a snapshot finds them, ``key -> {window start: content}``; what a
-            restore left there is taken out.
-
-    Invariants:
-        The table is empty except while a snapshot is taken.
+        table: Where a restore has put them, by key and window start.
 
     Example:
-        >>> from aiomailbox.state.heap_table import HeapStateTable
-        >>> table = HeapStateTable()
-        >>> table.put("a", {60_000: 7})
-        >>> OpenWindows(table).contents, table.get("a")
-        ({60000: {'a': 7}}, None)
+        >>> from aiomailbox.state.heap_table import HeapNamespacedTable
+        >>> table = HeapNamespacedTable()
+        >>> table.put("a", 60_000, 7)
+        >>> windows = OpenWindows(table)
+        >>> windows.take_over(100), windows.contents, table.get("a", 60_000)
+        (False, {60000: {'a': 7}}, None)
     """
 
     __slots__ = ("_table",)
 
-    def __init__(self, table: StateTable) -> None:
+    def __init__(self, table: NamespacedTable) -> None:
         super().__init__()
         self._table = table
-        for key, row in table.items():
-            for start, content in row.items():
-                self.of(start)[key] = content
-        self.clear_table()
 
-    def fill_table(self, windows: Mapping[int, Contents]) -> None:
-        """Put the contents of windows into the table, for a snapshot."""
-        rows: dict[Any, Contents] = {}
-        for start, contents in windows.items():
-            for key, content in contents.items():
-                rows.setdefault(key, {})[start] = content
-        for key, row in rows.items():
-            self._table.put(key, row)
+    def take_over(self, count: int) -> bool:
+        """Take about so many contents out of the table; say whether none are left."""
+        entries = self._table.drain(count)
+        for key, start, content in entries:
+            self.of(start)[key] = content
+        return not entries
 
-    def clear_table(self) -> None:
-        """Take everything out of the table."""
-        for key, _ in list(self._table.items()):
-            self._table.remove(key)
+
+class WindowRows:
+    """The contents of windows as a snapshot has them: key, window start, content.
+
+    Args:
+        windows: Yields ``(start, {key: content})``, when they are read.
+    """
+
+    __slots__ = ("_windows",)
+    width = 3
+
+    def __init__(self, windows: Callable[[], Iterable[tuple[int, Contents]]]) -> None:
+        self._windows = windows
+
+    def columns(self, count: int) -> Iterator[tuple[list[Any], list[Any], list[Any]]]:
+        """Yield keys, starts and contents, so many at a time."""
+        for start, contents in self._windows():
+            items = iter(frozen_items(contents))
+            while some := list(islice(items, count)):
+                keys, found = zip(*some, strict=True)
+                yield list(keys), [start] * len(keys), list(found)
+
+
+def layer_over(contents: Contents) -> Any:
+    """Return what may be changed, while the contents of a window must stay."""
+    return Layer(contents, copy_content)
+
+
+def readable(windows: Iterable[tuple[int, Contents]]) -> dict[int, Contents]:
+    """Return the contents of windows that were cut as dicts, which are not to be changed."""
+    return {
+        start: contents if type(contents) is dict else dict(frozen_items(contents))
+        for start, contents in windows
+    }

@@ -10,19 +10,27 @@ beside the panes, so that it needs no watermark to tell what has fired.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from aiomailbox.operators import (
     USER_ERRORS,
+    Layered,
     Pending,
     can_merge,
     is_commutative,
     raise_as,
 )
 from aiomailbox.records import MAX_TIMESTAMP
+from aiomailbox.state import Cut, KeyedStateSnapshot, frozen_items
 from aiomailbox.windowing.assigners import SlidingEventTimeWindows, required_timestamp
-from aiomailbox.windowing.open_windows import Contents, ContentsByStart, EndingWindow
+from aiomailbox.windowing.open_windows import (
+    Contents,
+    ContentsByStart,
+    EndingWindow,
+    WindowRows,
+    readable,
+)
 from aiomailbox.windowing.running_merge import (
     STEP_LENGTH,
     FailedMerge,
@@ -32,6 +40,9 @@ from aiomailbox.windowing.running_merge import (
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.tumbling import TumblingAggregateOperator
 from aiomailbox.windowing.window_spec import WindowSpec
+
+# Contents of windows that have not fired, and that have.
+_Both = tuple[dict[int, Contents], dict[int, Contents]]
 
 # Of windows that overlap less, only some records are in two.
 _WINDOWS_MIN: Final = 2
@@ -90,15 +101,33 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         self._merging = (
             ForgivingMerge(self._given) if self._failures.may_fail else self._given
         )
-        self._merge = self._merge_of(self._panes.contents)
+        self._merge = self._merge_of(self._panes.peek)
         # Starts of windows with the keys whose failed merges a snapshot has reported.
         self._told: set[tuple[int, Any]] = set()
         self._merge_steps: Iterator[Contents | None] | None = None
         return pending
 
-    def fill_state(self) -> None:
-        """Put the contents of all windows where a snapshot finds them."""
-        self._fill_tables(*self._unshared())
+    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+        """Cut the panes; what windows hold is merged when the snapshot is read."""
+        ending = self._ending
+        rest = None if ending is None else (ending.start, ending.cut())
+        cuts = self._open.cut(), self._fired.cut(), self._panes.cut()
+        unshared = _once(lambda: self._unshared(*cuts, rest))
+        if self._failures.may_fail:
+            # What cannot be merged is reported, by the operator itself.
+            unshared()
+
+        def unfired() -> Iterable[tuple[int, Contents]]:
+            return unshared()[0].items()
+
+        def fired() -> Iterable[tuple[int, Contents]]:
+            return unshared()[1].items()
+
+        return [self._windows_of_cut(WindowRows(unfired), WindowRows(fired))]
+
+    def layered(self) -> list[Layered]:
+        """Return all that a snapshot is cut from."""
+        return [*super().layered(), self._panes]
 
     def _begin_to_end(self, start: int, count: int) -> int:
         if self._merge_steps is None:
@@ -120,7 +149,8 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         """Begin to emit a window, given what its panes hold."""
         restored = self._open.pop(start)
         try:
-            contents = self._joined(restored | self._revived(start, found), found)
+            fired = self._fired.peek(start)
+            contents = self._joined({**restored, **_revived(fired, found)}, found)
         except USER_ERRORS as error:
             raise_as(self.user_error(error), error)
         if contents:
@@ -229,18 +259,13 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             for start in range(ended[-1].start, ended[0].end, self._pane)
             if key in panes.get(start, ())
         }
-        merge = self._merge_of(mine, last=ended[0].start)
+        merge = self._merge_of(mine.get, last=ended[0].start)
         contents: list[Any] = []
         for start, _ in reversed(ended):
             restored = self._fired.of(start)
             before = {key: restored[key]} if key in restored else {}
             contents.append(self._joined(before, merge.take(start))[key])
         return contents[::-1]
-
-    def _revived(self, start: int, found: Contents) -> Contents:
-        """Return what fired before a restore, of keys that got records after it."""
-        fired = self._fired.contents.get(start)
-        return {key: fired[key] for key in found if key in fired} if fired else {}
 
     def _joined(self, restored: Contents, found: Contents) -> Contents:
         """Return both, the first unchanged."""
@@ -251,25 +276,28 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         self._merge.merge_into(contents, found)
         return contents
 
-    def _unshared(self) -> tuple[dict[int, Contents], dict[int, Contents]]:
+    def _unshared(
+        self, waiting_cut: Cut, fired_cut: Cut, panes: Cut, rest: tuple[int, Cut] | None
+    ) -> _Both:
         """Return the contents of the windows that have not fired, and that have."""
-        merge = self._merge_of(self._panes.contents)
-        waiting, fired = self._open.contents, self._fired.contents
-        both: tuple[dict[int, Contents], dict[int, Contents]] = ({}, {})
+        waiting, fired = readable(waiting_cut.items()), readable(fired_cut.items())
+        merge = self._merge_of(readable(panes.items()).get)
+        both: _Both = ({}, {})
         for start in sorted(waiting.keys() | fired.keys()):
             found, before = merge.take(start), fired.get(start, {})
             if start not in waiting:
                 both[1][start] = self._joined(before, found)
                 continue
-            revived = self._revived(start, found)
-            both[0][start] = self._joined(waiting[start] | revived, found)
+            revived = _revived(before, found)
+            both[0][start] = self._joined({**waiting[start], **revived}, found)
             both[1][start] = {k: v for k, v in before.items() if k not in revived}
-        self._leave_ending(both)
+        if rest is not None:
+            _leave_ending(both, rest[0], dict(rest[1].items()))
         if self._failures.may_fail:
             self._leave_failed(both)
         return both
 
-    def _leave_failed(self, both: tuple[dict[int, Contents], ...]) -> None:
+    def _leave_failed(self, both: _Both) -> None:
         """Leave out what cannot be merged: it cannot be emitted either.
 
         It is reported now, unless it was when the window ended, and not again then.
@@ -280,19 +308,8 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             for start, contents in windows.items():
                 windows[start] = _mergeable(contents)
 
-    def _leave_ending(self, both: tuple[dict[int, Contents], ...]) -> None:
-        """Let what is left of the window that is being emitted be unfired."""
-        ending = self._ending
-        if ending is None:
-            return
-        unfired, fired = both
-        unfired[ending.start] = left = ending.contents
-        if ending.start in fired:
-            whole = fired[ending.start]
-            fired[ending.start] = {k: v for k, v in whole.items() if k not in left}
-
     def _merge_of(
-        self, panes: Mapping[int, Contents], last: int = MAX_TIMESTAMP
+        self, panes: Callable[[int], Contents | None], last: int = MAX_TIMESTAMP
     ) -> RunningMerge:
         return RunningMerge(
             panes,
@@ -303,6 +320,33 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             offset=self._offset,
             last=last,
         )
+
+
+def _once(function: Callable[[], _Both]) -> Callable[[], _Both]:
+    """Return a function that calls another one when it is first called."""
+    found: list[_Both] = []
+
+    def call() -> _Both:
+        if not found:
+            found.append(function())
+        return found[0]
+
+    return call
+
+
+def _revived(fired: Contents | None, found: Contents) -> Contents:
+    """Return what fired before a restore, of keys that got records after it."""
+    if not fired:
+        return {}
+    return {key: content for key, content in frozen_items(fired) if key in found}
+
+
+def _leave_ending(both: _Both, start: int, left: Contents) -> None:
+    """Let what is left of the window that is being emitted be unfired."""
+    unfired, fired = both
+    unfired[start] = left
+    if start in fired:
+        fired[start] = {k: v for k, v in fired[start].items() if k not in left}
 
 
 def _mergeable(contents: Contents) -> Contents:

@@ -12,12 +12,13 @@ times, in however many windows it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
 from aiomailbox.operators import USER_ERRORS
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.state import frozen_items
 from aiomailbox.windowing.open_windows import Contents
 
 # Merges take about a microsecond, and the event loop waits for one step.
@@ -76,7 +77,8 @@ class RunningMerge:
     """Merges panes to windows, which are asked for from the earliest to the latest.
 
     Args:
-        panes: ``pane start -> {key: accumulator}``, looked at and never changed.
+        panes: Returns ``{key: accumulator}`` of a pane by its start, which is looked at
+            and never changed; None if there is nothing.
         aggregate: Creates and merges accumulators; see `commutative`.
         size: Of a window, a multiple of ``pane``; milliseconds like all that follows.
         slide: Between the starts of two windows, a multiple of ``pane``.
@@ -99,7 +101,7 @@ class RunningMerge:
     Example:
         >>> from aiomailbox.operators import sum_
         >>> panes = {0: {"a": [1]}, 5: {"a": [2], "b": [3]}, 10: {"b": [4]}}
-        >>> merge = RunningMerge(panes, sum_(int), size=10, slide=5, pane=5)
+        >>> merge = RunningMerge(panes.get, sum_(int), size=10, slide=5, pane=5)
         >>> merge.take(0), merge.take(5)
         ({'a': [3], 'b': [3]}, {'a': [2], 'b': [7]})
     """
@@ -120,7 +122,7 @@ class RunningMerge:
 
     def __init__(
         self,
-        panes: Mapping[int, Contents],
+        panes: Callable[[int], Contents | None],
         aggregate: Any,
         *,
         size: int,
@@ -183,9 +185,9 @@ class RunningMerge:
                 if start <= pane:
                     self.merge_into(contents, {key: one})
 
-    def merge_into(self, contents: Contents, others: Mapping[Any, Any]) -> None:
+    def merge_into(self, contents: Contents, others: Contents) -> None:
         """Put others into contents, key by key; the others stay as they are."""
-        self._merge_items(contents, others.items())
+        self._merge_items(contents, frozen_items(others))
 
     def _merge_items(
         self, contents: Contents, items: Iterable[tuple[Any, Any]]
@@ -196,10 +198,8 @@ class RunningMerge:
             found = get(key)
             contents[key] = merge(create() if found is None else found, other)
 
-    def _merge_steps(
-        self, contents: Contents, others: Mapping[Any, Any]
-    ) -> Iterator[None]:
-        items = iter(others.items())
+    def _merge_steps(self, contents: Contents, others: Contents) -> Iterator[None]:
+        items = iter(frozen_items(others))
         for _ in range(len(others) // STEP_LENGTH):
             self._merge_items(contents, islice(items, STEP_LENGTH))
             yield
@@ -211,7 +211,7 @@ class RunningMerge:
         self._rests = {}
         rest: Contents = {}
         for pane in range(self._grown_to - self._pane, block - 1, -self._pane):
-            found = self._panes.get(pane)
+            found = self._panes(pane)
             if found:
                 yield from self._merge_steps(rest, found)
             if pane <= self._last and (pane - self._offset) % self._slide == 0:
@@ -221,7 +221,7 @@ class RunningMerge:
 
     def _grow(self, end: int) -> Iterator[None]:
         for pane in range(self._grown_to, end, self._pane):
-            found = self._panes.get(pane)
+            found = self._panes(pane)
             if found:
                 yield from self._merge_steps(self._grown, found)
         self._grown_to = max(self._grown_to, end)

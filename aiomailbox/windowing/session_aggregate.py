@@ -9,12 +9,17 @@ the same results for all windows.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
-from aiomailbox.operators import USER_ERRORS, Pending
+from aiomailbox.operators import USER_ERRORS, Layered, Pending, in_pieces, then
 from aiomailbox.records import MAX_TIMESTAMP
-from aiomailbox.state import ValueStateDescriptor
+from aiomailbox.state import (
+    GroupedEntries,
+    KeyedStateSnapshot,
+    ValueStateDescriptor,
+    state_meta,
+)
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.open_sessions import (
     FIRED,
@@ -22,11 +27,15 @@ from aiomailbox.windowing.open_sessions import (
     OPEN,
     OpenSessions,
     Session,
+    SessionRows,
     start_of,
 )
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.tumbling import AggregateWindowsOperator
 from aiomailbox.windowing.window_spec import WindowSpec
+
+# The name is in snapshots.
+_SESSIONS: Final = ValueStateDescriptor("open-sessions")
 
 
 class SessionAggregateOperator(AggregateWindowsOperator):
@@ -48,20 +57,20 @@ class SessionAggregateOperator(AggregateWindowsOperator):
 
     def open(self) -> Pending:
         """Bind the state."""
-        store = self.context.keyed_state
-        # The name is in snapshots.
-        self._sessions = OpenSessions(
-            store.table(ValueStateDescriptor("open-sessions")), self._lateness
-        )
-        return super().open()
+        table = self.context.keyed_state.table(_SESSIONS)
+        self._sessions = OpenSessions(table, self._lateness)
+        return then(in_pieces(self._sessions.take_over), super().open)
 
-    def fill_state(self) -> None:
-        """Put the contents of all sessions where a snapshot finds them."""
-        self._sessions.fill_table()
+    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+        """Cut all sessions."""
+        groups = self.context.max_parallelism
+        rows = GroupedEntries([SessionRows(self._sessions.cut())], groups)
+        states = [state_meta(_SESSIONS, namespaced=False)]
+        return [KeyedStateSnapshot(groups, states, rows)]
 
-    def empty_state(self) -> None:
-        """Take them out again."""
-        self._sessions.clear_table()
+    def layered(self) -> list[Layered]:
+        """Return all that a snapshot is cut from."""
+        return [*super().layered(), self._sessions]
 
     def _take_ended(self, count: int, results: list[Any], stamps: list[int]) -> bool:
         """Take the sessions that end."""

@@ -9,18 +9,20 @@ windows; this one gives them in one loop over a run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator
 from operator import length_hint
-from typing import Any
+from typing import Any, Final
 
 from aiomailbox.errors import TimestampError, add_note
 from aiomailbox.operators import (
     USER_ERRORS,
     KeyReader,
+    Layered,
     Pending,
     Pieces,
     StatefulOperator,
     collector_for,
+    in_pieces,
     raise_as,
     then,
     undoable,
@@ -32,15 +34,31 @@ from aiomailbox.records import (
     ListRun,
     Run,
 )
-from aiomailbox.state import OperatorStateSnapshot, ValueStateDescriptor
+from aiomailbox.state import (
+    CutRows,
+    GroupedEntries,
+    KeyedStateSnapshot,
+    OperatorStateSnapshot,
+    ValueStateDescriptor,
+    state_meta,
+)
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.failures import WindowFailures
 from aiomailbox.windowing.incremental import watch_reduce, window_result
 from aiomailbox.windowing.kept_offset import kept_offsets, with_offset
-from aiomailbox.windowing.open_windows import Contents, EndingWindow, OpenWindows
+from aiomailbox.windowing.open_windows import (
+    Contents,
+    EndingWindow,
+    OpenWindows,
+    WindowRows,
+)
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.undo_log import UndoLog
 from aiomailbox.windowing.window_spec import WindowSpec, key_function
+
+# The names are in snapshots.
+_OPEN: Final = ValueStateDescriptor("open-windows")
+_FIRED: Final = ValueStateDescriptor("fired-windows")
 
 
 class AggregateWindowsOperator(StatefulOperator):
@@ -214,13 +232,16 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
     def open(self) -> Pending:
         """Bind the state."""
         context = self.context
-        # The names are in snapshots.
         store = context.keyed_state
-        self._open = OpenWindows(store.table(ValueStateDescriptor("open-windows")))
-        self._fired = OpenWindows(store.table(ValueStateDescriptor("fired-windows")))
+        self._open = OpenWindows(store.namespaced(_OPEN))
+        self._fired = OpenWindows(store.namespaced(_FIRED))
         self._assigner = self._spec.assigner.for_subtask(context.random, self._offsets)
         self._offset: int = self._assigner.offset_ms
-        return super().open()
+        pending = then(in_pieces(self._open.take_over), self._take_over_fired)
+        return then(pending, super().open)
+
+    def _take_over_fired(self) -> Pending:
+        return in_pieces(self._fired.take_over)
 
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return also where the windows begin, if each subtask has them elsewhere."""
@@ -231,23 +252,28 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         super().restore_own(own)
         self._offsets = kept_offsets(own)
 
-    def fill_state(self) -> None:
-        """Put the contents of all windows where a snapshot finds them."""
-        unfired = self._open.contents
-        if self._ending is not None:
-            unfired = {**unfired, self._ending.start: self._ending.contents}
-        self._fill_tables(unfired, self._fired.contents)
+    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+        """Cut the contents of all windows."""
+        ending = self._ending
+        cuts = self._open.cut(), self._fired.cut()
+        rest = None if ending is None else (ending.start, ending.cut())
 
-    def empty_state(self) -> None:
-        """Take them out again."""
-        self._open.clear_table()
-        self._fired.clear_table()
+        def unfired() -> Iterator[tuple[int, Any]]:
+            yield from cuts[0].items()
+            if rest is not None:
+                yield rest[0], dict(rest[1].items())
 
-    def _fill_tables(
-        self, unfired: Mapping[int, Contents], fired: Mapping[int, Contents]
-    ) -> None:
-        self._open.fill_table(unfired)
-        self._fired.fill_table(fired)
+        return [self._windows_of_cut(WindowRows(unfired), WindowRows(cuts[1].items))]
+
+    def layered(self) -> list[Layered]:
+        """Return all that a snapshot is cut from."""
+        return [*super().layered(), self._open, self._fired]
+
+    def _windows_of_cut(self, unfired: CutRows, fired: CutRows) -> KeyedStateSnapshot:
+        groups = self.context.max_parallelism
+        states = [state_meta(one, namespaced=True) for one in (_OPEN, _FIRED)]
+        entries = GroupedEntries([unfired, fired], groups)
+        return KeyedStateSnapshot(groups, states, entries)
 
     @property
     def _ended(self) -> int:

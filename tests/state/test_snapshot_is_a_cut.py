@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,7 +145,16 @@ def apply_all(store: Any, sequence: list[tuple[str, str, int]]) -> None:
 
 
 def contents(snapshot: Any) -> Any:
-    return copy.deepcopy({group: dict(of) for group, of in snapshot.key_groups.items()})
+    """Return what a snapshot holds: by key group, state and address; in any order."""
+    return copy.deepcopy(
+        {
+            group: {
+                position: {tuple(address): content for *address, content in entries}
+                for position, entries in states.items()
+            }
+            for group, states in snapshot.key_groups.items()
+        }
+    )
 
 
 @settings(
@@ -170,6 +180,61 @@ def test_no_operation_after_a_snapshot_changes_it(
     assert contents(twin.snapshot()) == at_the_cut
     for one in (store, restored, twin):
         one.close()
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=25,
+    deadline=None,
+)
+@given(parts=st.lists(sequences, min_size=2, max_size=5), data=st.data())
+def test_snapshots_that_live_at_once_are_cuts_of_their_own_moments(
+    new_store: Any, parts: list[Any], data: st.DataObject
+) -> None:
+    store, twin = new_store(), new_store()
+    alive: list[tuple[Any, Any]] = []
+    for part in parts:
+        for one in (store, twin):
+            apply_all(one, part)
+        # The twin is cut and read at once, and never goes on under a cut.
+        expected = contents(twin.snapshot())
+        twin.settle(10_000)
+        alive.append((store.snapshot(), expected))
+        while alive and data.draw(st.booleans(), label="one is read"):
+            chosen = data.draw(st.integers(0, len(alive) - 1))
+            snapshot, expected = alive[chosen]
+            assert contents(snapshot) == expected
+            if data.draw(st.booleans(), label="and dropped"):
+                del alive[chosen], snapshot
+        store.settle(data.draw(st.integers(0, 5), label="steps"))
+    for snapshot, expected in alive:
+        assert contents(snapshot) == expected
+    for one in (store, twin):
+        one.close()
+
+
+@pytest.mark.real_time
+def test_a_thread_reads_a_cut_while_its_store_goes_on(new_store: Any) -> None:
+    store = new_store()
+    names = [*CHANGES]
+    for number in range(2_000):
+        store.set_current_key(f"key {number % 500}")
+        CHANGES[names[number % len(names)]](store, number % 3)
+    expected = contents(store.snapshot())
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(3):
+            snapshot = store.snapshot()
+            twice = [pool.submit(contents, snapshot) for _ in range(2)]
+            number = 0
+            while number < 500 or not all(one.done() for one in twice):
+                store.set_current_key(f"key {number % 700}")
+                CHANGES[names[number % len(names)]](store, number % 3)
+                number += 1
+            assert twice[0].result() == twice[1].result() == expected
+            del snapshot, twice
+            expected = contents(store.snapshot())
+            store.settle(number % 1000)
+    store.close()
 
 
 @pytest.mark.parametrize("descriptor", [VALUE, OBJECT, TTL_VALUE])

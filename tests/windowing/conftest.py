@@ -86,8 +86,7 @@ class Scenario:
         """Say whether the operator holds nothing: no state, no timers."""
         state = self.harness.snapshot()
         timers = state.timers.values()
-        (keyed,) = state.keyed
-        return not keyed.key_groups and not any(
+        return not any(keyed.key_groups for keyed in state.keyed) and not any(
             service.event or service.processing for service in timers
         )
 

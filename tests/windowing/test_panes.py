@@ -246,7 +246,10 @@ def test_a_running_merge_gives_what_merging_each_window_anew_gives(
         panes[pane * 5][key] += 1
 
     merged = RunningMerge(
-        {start: {key: [n] for key, n in pane.items()} for start, pane in panes.items()},
+        {
+            start: {key: [n] for key, n in pane.items()}
+            for start, pane in panes.items()
+        }.get,
         count(),
         size=panes_per_window * 5,
         slide=panes_per_slide * 5,

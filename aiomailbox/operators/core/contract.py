@@ -201,9 +201,14 @@ class Operator:
             StateError: If it is one of an operator with keys, and this one has none, or
                 of another number of key groups.
         """
+        for _ in self.restoring(snapshot):
+            pass
+
+    def restoring(self, snapshot: OperatorSnapshot) -> Iterator[None]:
+        """Do as `restore`, a piece of about a millisecond at a time."""
         self.watermark_ms = snapshot.watermark
         self.context.operator_state.restore([snapshot.operator])
-        self.restore_keyed(snapshot)
+        yield from self.restore_keyed(snapshot)
         self.restore_own(snapshot.own)
 
     def snapshot(self) -> OperatorSnapshot:
@@ -242,7 +247,7 @@ class Operator:
     def restore_own(self, own: OperatorStateSnapshot) -> None:
         """Take over what `snapshot_own` returned, maybe of several subtasks."""
 
-    def restore_keyed(self, snapshot: OperatorSnapshot) -> None:
+    def restore_keyed(self, snapshot: OperatorSnapshot) -> Iterable[None]:
         """Refuse keyed state and timers: there are no keys here."""
         if snapshot.timers or any(piece.states for piece in snapshot.keyed):
             context = self.context
@@ -251,6 +256,7 @@ class Operator:
                 "and is to be restored from the state of one that had. Was the uid given "
                 "to another operator before?"
             )
+        return ()
 
     def open(self) -> Pending:
         """Acquire resources; downstream operators are open already."""

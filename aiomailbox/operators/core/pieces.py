@@ -9,7 +9,9 @@ clock is not read per timer; what has to be awaited is a piece of its own.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from aiomailbox.eventtime import Piece
@@ -17,9 +19,11 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Output, Pending
 from aiomailbox.records import RUN_LENGTH_MAX
 
-__all__ = ["Pieces"]
+__all__ = ["Pieces", "in_pieces"]
 
 _PIECE_S: Final = 0.000_25
+# Of `in_pieces`: some milliseconds.
+_STEPS: Final = 4096
 
 
 class Pieces:
@@ -94,3 +98,21 @@ class Pieces:
             self._count = longest
         else:
             self._count = max(1, int(_PIECE_S * self._count / elapsed_s))
+
+
+def in_pieces(piece: Callable[[int], bool]) -> Pending:
+    """Do work of an operator that opens, and let the event loop go between two pieces.
+
+    Args:
+        piece: Does about so many steps, of a microsecond or less; says whether there is
+            nothing left.
+
+    Returns:
+        None if little was left, else an awaitable that does the rest.
+    """
+    return None if piece(_STEPS) or piece(_STEPS) else _rest_in_pieces(piece)
+
+
+async def _rest_in_pieces(piece: Callable[[int], bool]) -> None:
+    for _ in iter(partial(piece, _STEPS), True):
+        await asyncio.sleep(0)

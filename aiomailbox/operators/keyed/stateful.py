@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
 from aiomailbox.eventtime import (
     InternalTimerService,
+    LoadedTimers,
     Results,
-    TimerSnapshot,
     Triggerable,
 )
 from aiomailbox.operators.core.contract import Operator, Pending, then
 from aiomailbox.operators.core.pieces import Pieces
 from aiomailbox.operators.snapshots import OperatorSnapshot
-from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state import (
+    KeyedStateSnapshot,
+    OperatorStateSnapshot,
+    RedistributionMode,
+)
 
+# Steps of about half a microsecond, and how long to wait before and between them.
+_SETTLE_STEPS: Final = 4096
+_SETTLE_MS: Final = 10
+_SETTLE_MAX_MS: Final = 1000
 # The name is in snapshots.
 _FIRING: Final = "firing"
+
+
+class Layered(Protocol):
+    """What is cut for snapshots; see `aiomailbox.state.layers`."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a snapshot makes every access cost more."""
+        ...
+
+    def settle(self, count: int) -> int:
+        """Undo what snapshots cost that are gone; return the steps not needed."""
+        ...
 
 
 class StatefulOperator(Operator):
@@ -32,8 +55,9 @@ class StatefulOperator(Operator):
     def __init__(self) -> None:
         super().__init__()
         self._timer_services: dict[str, InternalTimerService] = {}
-        self._restored_timers: dict[str, TimerSnapshot] = {}
+        self._restored_timers: dict[str, LoadedTimers] = {}
         self._is_firing = False
+        self._is_settling = False
 
     def timer_service(
         self, name: str, target: Triggerable, results: Results | None = None
@@ -55,25 +79,64 @@ class StatefulOperator(Operator):
         service.current_watermark = self.watermark_ms
         restored = self._restored_timers.pop(name, None)
         if restored is not None:
-            service.restore([restored])
+            service.take_over(restored)
         return service
 
     def capture(self) -> OperatorSnapshot:
-        """Return all state as it is now, with that of keys and the timers."""
+        """Return all state as it is now, with that of keys and the timers.
+
+        It is cut now, and read later, in a thread; see `aiomailbox.state.layers`.
+        """
         timers = {
             name: service.snapshot() for name, service in self._timer_services.items()
         }
-        keyed = self.context.keyed_state.snapshot()
-        return replace(super().capture(), keyed=(keyed,), timers=timers)
+        keyed = (self.context.keyed_state.snapshot(), *self.cut_apart())
+        captured = replace(super().capture(), keyed=keyed, timers=timers)
+        if not self._is_settling and any(one.is_cut for one in self.layered()):
+            self._settle_after(_SETTLE_MS)
+        return captured
 
-    def restore_keyed(self, snapshot: OperatorSnapshot) -> None:
+    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+        """Cut what is kept by key, but not in the store; nothing by default."""
+        return ()
+
+    def layered(self) -> list[Layered]:
+        """Return all that a snapshot is cut from."""
+        return [self.context.keyed_state, *self._timer_services.values()]
+
+    def restore_keyed(self, snapshot: OperatorSnapshot) -> Iterator[None]:
         """Take over the keyed state and the timers of this subtask's key groups.
 
         Raises:
             StateError: If they are of another number of key groups.
         """
-        self.context.keyed_state.restore(snapshot.keyed)
-        self._restored_timers.update(snapshot.timers)
+        context = self.context
+        yield from context.keyed_state.restoring(snapshot.keyed)
+        for name, timers in snapshot.timers.items():
+            loaded = self._restored_timers[name] = LoadedTimers(
+                context.max_parallelism, context.key_group_range
+            )
+            yield from loaded.load(timers)
+
+    def _settle_after(self, delay_ms: int) -> None:
+        """Look, some time from now, whether snapshots still have to be read."""
+        self._is_settling = True
+        time = self.context.processing_time
+        due = time.current_processing_time() + delay_ms
+        time.register_timer(due, partial(self._settle, delay_ms))
+
+    def _settle(self, delay_ms: int, timestamp_ms: int) -> None:
+        self._is_settling = False
+        layered = self.layered()
+        left = _SETTLE_STEPS
+        for one in layered:
+            left = one.settle(left)
+        if not any(one.is_cut for one in layered):
+            return
+        if left < _SETTLE_STEPS:
+            self._settle_after(_SETTLE_MS)
+        else:
+            self._settle_after(min(2 * delay_ms, _SETTLE_MAX_MS))
 
     def emit_collected(self) -> Pending:
         """Pass on what was collected while timers fired; nothing by default."""

@@ -340,14 +340,16 @@ class _TimerGroups(Mapping[int, _Rows]):
         self._objects = objects
 
     def __getitem__(self, group: int) -> _Rows:
-        rows: _Rows = []
+        return [row for rows in self.pieces(group) for row in rows]
+
+    def pieces(self, group: int) -> Iterator[_Rows]:
+        """Yield the timers of a key group, a block at a time."""
         for place in self._groups[group]:
             flat = self._objects.decode(self._reader.block(place))
             if type(flat) is not list or len(flat) % _TIMER_FIELDS:
                 raise CorruptStreamError("a block holds no timers")
             parts = iter(flat)
-            rows += map(_timer, parts, parts, parts)
-        return rows
+            yield [*map(_timer, parts, parts, parts)]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._groups)

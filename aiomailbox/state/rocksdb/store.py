@@ -108,13 +108,17 @@ class RocksDBStateStore(TableStateStore[_Table]):
         groups = CutKeyGroups(self._database.cut(), tables, self._key_group_range)
         return KeyedStateSnapshot(self._max_parallelism, metas, groups)
 
-    def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:
-        """Replace all state by what the snapshots hold for this store's key groups.
+    @property
+    def is_cut(self) -> bool:
+        """False: cuts cost the store nothing."""
+        return False
 
-        Raises:
-            StateError: If a snapshot was made with another number of key groups, or
-                two of them describe a state in two ways.
-        """
+    def settle(self, count: int) -> int:
+        """Do nothing."""
+        return count
+
+    def restoring(self, snapshots: Sequence[KeyedStateSnapshot]) -> Iterator[None]:
+        """Do as `restore`, in pieces; raises as that does."""
         if self._database is not None:
             self._database.clear()
         for entry in self._registry.entries.values():
@@ -122,10 +126,9 @@ class RocksDBStateStore(TableStateStore[_Table]):
         for snapshot in snapshots:
             check_max_parallelism(snapshot, self._max_parallelism)
             tables = [self._registry.restored(meta) for meta in snapshot.states]
-            for group in snapshot.key_groups:
-                if group in self._key_group_range.key_groups:
-                    for position, entries in snapshot.key_groups[group].items():
-                        tables[position].load(entries, [entry[-1] for entry in entries])
+            for position, entries in snapshot.entries_of(self._key_group_range):
+                tables[position].load(entries)
+                yield
         self._flush()
 
     def close(self) -> None:

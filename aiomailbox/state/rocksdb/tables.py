@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.state.entries import Entries
 from aiomailbox.state.rocksdb.cache import CacheLimit, ContentCache
 from aiomailbox.state.rocksdb.database import Database
 from aiomailbox.state.rocksdb.encoding import KeyCodec
@@ -107,6 +108,16 @@ class RocksDBTable:
                 for place in places:
                     yield self.rows_of.address(place)[0]
 
+    def drain(self, count: int) -> list[Any]:
+        """Take out so many entries, or all."""
+        taken = list(itertools.islice(self.items(), count))
+        for *address, _ in taken:
+            self._remove(*address)
+        return taken
+
+    def _remove(self, *address: Any) -> None:
+        self.cache.remove(address if len(address) > 1 else address[0])
+
     def forget_all(self) -> None:
         """Forget what is cached; the database was cleared."""
         self.cache.clear()
@@ -150,10 +161,10 @@ class RocksDBStateTable(RocksDBTable):
         contents = self.cache.for_run(keys)
         return contents.get, contents.__setitem__
 
-    def load(self, entries: Iterable[tuple[Any, ...]], contents: list[Any]) -> None:
-        """Set the keys of ``entries`` to ``contents``."""
-        for entry, content in zip(entries, contents, strict=True):
-            self.put(entry[0], content)
+    def load(self, entries: Entries) -> None:
+        """Set the keys of ``entries`` to their contents."""
+        for key, content in entries:
+            self.put(key, content)
 
     def namespaces_of(self, key: Any) -> tuple[None]:
         """Return the one namespace that is none."""
@@ -206,9 +217,9 @@ class RocksDBNamespacedTable(RocksDBTable):
         rows = self._database.items(self._key_place(key))
         return [self.rows_of.address(place)[1] for place in _places(rows)]
 
-    def load(self, entries: Iterable[tuple[Any, ...]], contents: list[Any]) -> None:
-        """Set the keys and namespaces of ``entries`` to ``contents``."""
-        for (key, namespace, _), content in zip(entries, contents, strict=True):
+    def load(self, entries: Entries) -> None:
+        """Set the keys and namespaces of ``entries`` to their contents."""
+        for key, namespace, content in entries:
             self.put(key, namespace, content)
 
     read = get

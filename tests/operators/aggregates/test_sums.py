@@ -155,7 +155,7 @@ def test_what_panes_add_up_to_does_not_depend_on_which_window_is_asked_for_first
 
     def merge() -> RunningMerge:
         return RunningMerge(
-            panes, sum_(float), size=30, slide=10, pane=5, offset=offset
+            panes.get, sum_(float), size=30, slide=10, pane=5, offset=offset
         )
 
     all_of_them, some = merge(), merge()

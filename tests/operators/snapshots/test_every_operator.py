@@ -296,3 +296,36 @@ async def test_keyed_state_goes_from_disk_to_other_subtasks_on_disk(
     assert in_any_order(found) == expected
     gc.collect()
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("case", KEYED, ids=str)
+async def test_a_snapshot_that_is_read_late_is_what_it_was(case: Case) -> None:
+    """Whatever the operator does after it: it is made bytes when all is over."""
+    expected = in_any_order(await uninterrupted(case, HEAP))
+    count = len(case.steps)
+    for cut in (count // 3, 2 * count // 3):
+        run = Run(case, HEAP)
+        await run.begin()
+        await run.feed(case.steps[:cut])
+        (harness,) = run.subtasks
+        snapshots = [harness.snapshot() for _ in range(2)]
+        before = list(case.seen(harness))
+        await run.feed(case.steps[cut:])
+        in_between = harness.snapshot()
+        # It goes on under its cuts as it would without.
+        found = in_any_order(await run.end())
+        assert found == expected, f"cut at step {cut}"
+        for snapshot in snapshots:
+            kept = decode_snapshot(encode_snapshot(snapshot, CLASSES), CLASSES)
+            resumed = Run(case, HEAP)
+            resumed.now = now_at(case, cut)
+            await resumed.begin(1, [kept])
+            await resumed.feed(case.steps[cut:])
+            rest = await resumed.end()
+            assert in_any_order(before + rest) == expected, f"cut at step {cut}"
+        assert encode_snapshot(in_between, CLASSES)
+
+
+def now_at(case: Case, cut: int) -> int:
+    times = [step[1] for step in case.steps[:cut] if step[0] == "time"]
+    return times[-1] if times else 0

@@ -1,0 +1,422 @@
+"""A dict of which cuts are taken at once, however large it is.
+
+Theory of operation: a cut freezes the dict and puts a layer on top of it that takes all
+later changes, so that a thread may read what is below without a lock, and nothing is
+copied for it. What is read from below and could be changed in place is copied up first.
+While there is no layer the dict itself is used, with its own methods; a layer costs
+some hundred nanoseconds per access. When nobody reads a cut any more, its layer is
+settled: what it holds goes down into the dict, so much at a time as the caller wants,
+and what is set meanwhile goes there at once, so that there is an end of it.
+
+Copying a group of keys when one of them is first written would not do: a run of a
+thousand keys touches all groups, and would copy everything in the middle of that run.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping
+from itertools import islice
+from typing import Any, Final, Generic, TypeVar
+
+from aiomailbox.errors import StateError
+
+__all__ = ["Cut", "Layer", "LayeredDict", "frozen_items"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_ABSENT: Final[Any] = object()
+# Checkpoints that always overlap would otherwise put layer upon layer.
+_LAYERS_MAX: Final = 8
+
+
+class Layer(MutableMapping[K, V], Generic[K, V]):
+    """Changes to a mapping that nobody changes meanwhile.
+
+    Args:
+        base: That mapping.
+        thaw: Returns what may be changed in place, given a content of ``base``: a copy,
+            or the content if it never changes.
+
+    Attributes:
+        base: That mapping.
+        own: What was set, or copied up, since.
+        gone: The keys of ``base`` that were removed; what is in ``own`` is there again.
+
+    Example:
+        >>> base = {"a": [1], "b": [2]}
+        >>> layer = Layer(base, list)
+        >>> layer["a"].append(9)
+        >>> del layer["b"]
+        >>> dict(layer), base
+        ({'a': [1, 9]}, {'a': [1], 'b': [2]})
+    """
+
+    __slots__ = (
+        "_count",
+        "_is_settling",
+        "_next",
+        "_peek",
+        "_rest",
+        "_thaw",
+        "base",
+        "gone",
+        "own",
+    )
+
+    def __init__(self, base: dict[K, V] | Layer[K, V], thaw: Callable[[V], V]) -> None:
+        self.base = base
+        self.own: dict[K, V] = {}
+        self.gone: set[K] = set()
+        self._thaw = thaw
+        self._peek: Callable[..., Any] = (
+            base.peek if isinstance(base, Layer) else base.get
+        )
+        self._is_settling = False
+        # Exact, or None while somebody else sets keys in `own`.
+        self._count: int | None = len(base)
+        # Keys of the base that `popitem` has not come to, and the first of them.
+        self._rest: Iterator[K] | None = None
+        self._next: Any = _ABSENT
+
+    def peek(self, key: K, default: Any = None) -> Any:
+        """Return a content that is not going to be changed."""
+        found = self.own.get(key, _ABSENT)
+        if found is not _ABSENT:
+            return found
+        return default if key in self.gone else self._peek(key, default)
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """Return the content of a key; it may be changed in place."""
+        found = self.own.get(key, _ABSENT)
+        if found is not _ABSENT:
+            return found
+        if key in self.gone:
+            return default
+        found = self._peek(key, _ABSENT)
+        if found is _ABSENT:
+            return default
+        thawed = self._thaw(found)
+        if thawed is not found:
+            self.own[key] = thawed
+        return thawed
+
+    def for_run(self, keys: Iterable[K]) -> dict[K, V]:
+        """Return a dict that has all contents of these keys, and in which to set them."""
+        self._count = None
+        own, gone, peek, thaw = self.own, self.gone, self._peek, self._thaw
+        if self._is_settling:
+            return self._settle_run(keys)
+        for key in set(keys) - own.keys():
+            if key not in gone and (found := peek(key, _ABSENT)) is not _ABSENT:
+                own[key] = thaw(found)
+        return own
+
+    def _settle_run(self, keys: Iterable[K]) -> dict[K, V]:
+        base, own, gone = self.base, self.own, self.gone
+        for key in keys:
+            if key in own:
+                base[key] = own.pop(key)
+            elif key in gone:
+                base.pop(key, None)
+            gone.discard(key)
+        return base.for_run(keys) if isinstance(base, Layer) else base
+
+    def setdefault(self, key: K, default: Any = None) -> Any:
+        """Return the content of a key, which is ``default`` if it had none."""
+        found = self.get(key, _ABSENT)
+        if found is not _ABSENT:
+            return found
+        self[key] = default
+        return default
+
+    def popitem(self) -> tuple[K, V]:
+        """Take some key and its content out; KeyError if there is none."""
+        if self.own:
+            key = next(reversed(self.own))
+        elif self._is_settling:
+            # From the end: a dict whose first keys are gone is slow to begin.
+            key, content = self.base.popitem()
+            while key in self.gone:
+                self.gone.discard(key)
+                key, content = self.base.popitem()
+            if self._count is not None:
+                self._count -= 1
+            return key, content
+        elif self._find_next():
+            key = self._next
+        else:
+            raise KeyError("popitem(): there is nothing")
+        content = self[key]
+        del self[key]
+        return key, content
+
+    def settle(self, count: int) -> int:
+        """Put changes into the base, which nobody reads as it was any more.
+
+        Args:
+            count: How many steps to do at most.
+
+        Returns:
+            How many steps are left; with some left, everything is in the base.
+        """
+        base, own, gone = self.base, self.own, self.gone
+        self._is_settling = True
+        self._thaw = _same
+        self._rest, self._next = None, _ABSENT
+        while gone and count > 0:
+            base.pop(gone.pop(), None)
+            count -= 1
+        while own and count > 0:
+            key, content = own.popitem()
+            while isinstance(content, Layer):
+                count = content.settle(count)
+                if count <= 0:
+                    own[key] = content
+                    return 0
+                content = content.base  # type: ignore[assignment]
+            base[key] = content
+            count -= 1
+        return count
+
+    def __getitem__(self, key: K) -> V:
+        found: V = self.get(key, _ABSENT)
+        if found is _ABSENT:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: K, content: V) -> None:
+        own = self.own
+        if (
+            self._count is not None
+            and key not in own
+            and (key in self.gone or key not in self.base)
+        ):
+            self._count += 1
+        if self._is_settling and key not in own:
+            self._rest, self._next = None, _ABSENT
+            self.base[key] = content
+            self.gone.discard(key)
+        else:
+            own[key] = content
+
+    def __delitem__(self, key: K) -> None:
+        was_own = self.own.pop(key, _ABSENT) is not _ABSENT
+        if key in self.gone or key not in self.base:
+            if not was_own:
+                raise KeyError(key)
+        elif self._is_settling:
+            self._rest, self._next = None, _ABSENT
+            del self.base[key]
+        else:
+            self.gone.add(key)
+        if self._count is not None:
+            self._count -= 1
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self.own or (key not in self.gone and key in self.base)
+
+    def __iter__(self) -> Iterator[K]:
+        """Iterate over the keys: those of the base come first, in its order."""
+        own, gone, base = self.own, self.gone, self.base
+        for key in base:
+            if key not in gone or key in own:
+                yield key
+        for key in own:
+            if key not in base:
+                yield key
+
+    def __len__(self) -> int:
+        if self._count is None:
+            own, gone, base = self.own, self.gone, self.base
+            added = sum(key not in base for key in own)
+            removed = sum(key not in own for key in gone)
+            self._count = len(base) + added - removed
+        return self._count
+
+    def __bool__(self) -> bool:
+        return bool(self.own) or self._find_next()
+
+    def _find_next(self) -> bool:
+        """Let ``_next`` be the first key of the base that is left; say if there is one."""
+        if self._rest is None:
+            self._rest = iter(self.base)
+        gone = self.gone
+        while self._next is _ABSENT or self._next in gone:
+            self._next = next(self._rest, _ABSENT)
+            if self._next is _ABSENT:
+                self._rest = iter(())
+                return False
+        return True
+
+
+class Cut:
+    """A `LayeredDict` as it was at one moment; readable in any thread, at any time.
+
+    What it gives belongs to it: it may be read and not changed, and only while there is
+    the cut.
+    """
+
+    __slots__ = ("__weakref__", "_frozen", "error")
+
+    def __init__(self, frozen: dict[Any, Any] | Layer[Any, Any]) -> None:
+        self._frozen = frozen
+        self.error: BaseException | None = None
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Yield all keys and contents.
+
+        Raises:
+            StateError: If a content that was changed since could not be copied before.
+        """
+        yield from frozen_items(self._frozen)
+        self._check()
+
+    def columns(self, count: int) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Yield keys and contents, so many at a time; raises as `items` does."""
+        frozen = self._frozen
+        keys = iter(frozen)
+        contents: Iterator[Any] | None = None
+        if isinstance(frozen, dict):
+            contents = iter(frozen.values())
+        peek = frozen.peek if isinstance(frozen, Layer) else frozen.get
+        while some := list(islice(keys, count)):
+            if contents is None:
+                yield some, list(map(peek, some))
+            else:
+                yield some, list(islice(contents, count))
+        self._check()
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise StateError(
+                "state was changed while it was kept, and could not be copied before: "
+                f"{self.error}"
+            ) from self.error
+
+
+class LayeredDict(Generic[K, V]):
+    """A dict of which cuts can be taken.
+
+    Args:
+        thaw: Returns what may be changed in place, given a content that a cut may
+            have: a copy, or the content if it never changes.
+        live: What it has at first; None for nothing.
+
+    Attributes:
+        live: The mapping to use now: a dict, or while there are cuts a `Layer`. It is
+            another one after `cut` and `settle`, so it is not to be kept across these.
+
+    Example:
+        >>> counts = LayeredDict(list)
+        >>> counts.live["a"] = [1]
+        >>> cut = counts.cut()
+        >>> counts.live["a"].append(2)
+        >>> list(cut.items()), dict(counts.live)
+        ([('a', [1])], {'a': [1, 2]})
+        >>> del cut
+        >>> counts.settle(10), counts.live
+        (9, {'a': [1, 2]})
+    """
+
+    __slots__ = ("_cuts", "_thaw", "live")
+
+    def __init__(
+        self, thaw: Callable[[V], V], live: dict[K, V] | Layer[K, V] | None = None
+    ) -> None:
+        self.live: dict[K, V] | Layer[K, V] = {} if live is None else live
+        self._thaw = thaw
+        self._cuts: list[weakref.ref[Cut]] = []
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a layer lies over the dict."""
+        return type(self.live) is not dict
+
+    def cut(self) -> Cut:
+        """Return all there is now; nothing that happens later changes that."""
+        if not self.live and not self.is_cut:
+            return Cut({})
+        if self._depth() >= _LAYERS_MAX:
+            self._join()
+        cut = Cut(self.live)
+        self._cuts.append(weakref.ref(cut))
+        self.live = Layer(self.live, self._thawed)
+        return cut
+
+    def settle(self, count: int) -> int:
+        """Take layers away, if there is no cut any more.
+
+        Args:
+            count: How many steps to do at most, about; one takes about a microsecond.
+
+        Returns:
+            How many steps were not needed, or could not be done while there is a cut.
+        """
+        if not self.is_cut:
+            return count
+        self._cuts = [known for known in self._cuts if known() is not None]
+        if self._cuts:
+            return count
+        while isinstance(self.live, Layer):
+            count = self.live.settle(count)
+            if count <= 0:
+                return 0
+            self.live = self.live.base
+        return count
+
+    def clear(self) -> None:
+        """Forget everything; cuts keep what they have."""
+        self.live = {}
+        self._cuts.clear()
+
+    def _thawed(self, content: V) -> V:
+        try:
+            return self._thaw(content)
+        except Exception as error:  # noqa: BLE001 -- of the user's class
+            # It could not be kept either. Whoever reads the cut is told.
+            for known in self._cuts:
+                if (cut := known()) is not None:
+                    cut.error = error
+            return content
+
+    def _depth(self) -> int:
+        depth, mapping = 0, self.live
+        while isinstance(mapping, Layer):
+            depth, mapping = depth + 1, mapping.base
+        return depth
+
+    def _join(self) -> None:
+        """Let one layer be all those that lie over the dict."""
+        self.settle(sys.maxsize)
+        if not self.is_cut:
+            return
+        layers: list[Layer[K, V]] = []
+        mapping = self.live
+        while isinstance(mapping, Layer):
+            layers.append(mapping)
+            mapping = mapping.base
+        joined = Layer(mapping, self._thawed)
+        for layer in reversed(layers):
+            for key in layer.gone:
+                if key in joined:
+                    del joined[key]
+            for key, content in layer.own.items():
+                joined[key] = content
+        self.live = joined
+
+
+def _same(content: Any) -> Any:
+    return content
+
+
+def frozen_items(
+    frozen: dict[K, V] | Layer[K, V],
+) -> Iterable[tuple[K, V]] | ItemsView[K, V]:
+    """Return the keys and contents of what is not going to be changed."""
+    if isinstance(frozen, Layer):
+        peek = frozen.peek
+        return ((key, peek(key)) for key in frozen)
+    return frozen.items()
