@@ -43,7 +43,8 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
     Attributes:
         base: That mapping.
         own: What was set, or copied up, since.
-        gone: The keys of ``base`` that were removed; what is in ``own`` is there again.
+        gone: The keys that were removed, all of ``base``; what is in ``own`` is there
+            again.
 
     Example:
         >>> base = {"a": [1], "b": [2]}
@@ -165,7 +166,6 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         base, own, gone = self.base, self.own, self.gone
         self._is_settling = True
         self._thaw = _same
-        self._rest, self._next = None, _ABSENT
         while gone and count > 0:
             base.pop(gone.pop(), None)
             count -= 1
@@ -196,7 +196,6 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         ):
             self._count += 1
         if self._is_settling and key not in own:
-            self._rest, self._next = None, _ABSENT
             self.base[key] = content
             self.gone.discard(key)
         else:
@@ -208,7 +207,6 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
             if not was_own:
                 raise KeyError(key)
         elif self._is_settling:
-            self._rest, self._next = None, _ABSENT
             del self.base[key]
         else:
             self.gone.add(key)
@@ -237,7 +235,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         return self._count
 
     def __bool__(self) -> bool:
-        return bool(self.own) or self._find_next()
+        return bool(self.own) or len(self.base) > len(self.gone)
 
     def _find_next(self) -> bool:
         """Let ``_next`` be the first key of the base that is left; say if there is one."""
