@@ -7,6 +7,11 @@ tasks go on from, and `CheckpointStore` makes it count, and reads it again.
 
 from __future__ import annotations
 
+from aiomailbox.checkpoint.catalog import (
+    FoundCheckpoint,
+    delete_checkpoint,
+    find_checkpoints,
+)
 from aiomailbox.checkpoint.failures import FailureCounter, FailureReason
 from aiomailbox.checkpoint.handles import PreparedData, TaskHandle
 from aiomailbox.checkpoint.metadata import (
@@ -79,6 +84,7 @@ __all__ = [
     "FailureCounter",
     "FailureReason",
     "Finalize",
+    "FoundCheckpoint",
     "JobSnapshot",
     "NotifyAborted",
     "NotifyComplete",
@@ -98,7 +104,9 @@ __all__ = [
     "TaskHandle",
     "VertexMetadata",
     "decode_prepared",
+    "delete_checkpoint",
     "describe_vertices",
+    "find_checkpoints",
     "job_snapshot",
     "plan_checkpoint",
     "restored_tasks",

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from aiomailbox.storage import Storage, open_storage
 
 __all__ = [
+    "JOB_FILE",
     "METADATA_NAME",
     "checkpoint_directory",
     "checkpoint_id_of",
@@ -18,6 +19,7 @@ __all__ = [
 ]
 
 METADATA_NAME: Final = "_metadata"
+JOB_FILE: Final = "_job"
 _CHECKPOINT: Final = re.compile(r"chk-(\d+)")
 
 

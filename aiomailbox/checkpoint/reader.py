@@ -1,4 +1,4 @@
-"""Reads checkpoints and savepoints: all checksums first, then what is asked for."""
+"""The files of checkpoints and savepoints: all checksums first, then what is asked for."""
 
 from __future__ import annotations
 
@@ -58,15 +58,20 @@ class RestoredJob:
 
 
 class CheckpointFiles:
-    """The files of one checkpoint or savepoint, for reading; all calls block.
+    """The files of one checkpoint or savepoint; all calls block.
 
     Args:
         storage: Where it is.
-        directory: Its name there.
+        directory: Its name there; "" for the storage itself.
+
+    Attributes:
+        storage: The same.
+        directory: The same.
     """
 
     def __init__(self, storage: Storage, directory: str) -> None:
-        self._storage = storage
+        self.storage = storage
+        self.directory = directory
         self._below = f"{directory}/" if directory else ""
 
     @classmethod
@@ -77,7 +82,7 @@ class CheckpointFiles:
     @property
     def place(self) -> str:
         """The path or URL."""
-        return f"{self._storage.place}/{self._below}".rstrip("/")
+        return f"{self.storage.place}/{self._below}".rstrip("/")
 
     def metadata(self) -> CheckpointMetadata:
         """Return what the metadata says.
@@ -88,8 +93,8 @@ class CheckpointFiles:
             StateError: If another release wrote it.
         """
         name = f"{self._below}{METADATA_NAME}"
-        where = f"{self._storage.place}/{name}"
-        return read_metadata(where, self._storage.read(name))
+        where = f"{self.storage.place}/{name}"
+        return read_metadata(where, self.storage.read(name))
 
     def tasks(
         self, metadata: CheckpointMetadata
@@ -161,6 +166,16 @@ class CheckpointFiles:
         snapshot = job_snapshot(vertices, enumerators)
         return RestoredJob(metadata, snapshot, committables, self.place)
 
+    def delete(self) -> None:
+        """Delete all of them; those that are not there are passed over.
+
+        Raises:
+            OSError: If one cannot be deleted; it is no checkpoint any more then.
+        """
+        # The metadata goes first: half a checkpoint must not look like one.
+        self.storage.delete([f"{self._below}{METADATA_NAME}"])
+        self.storage.delete(self.storage.names(self.directory))
+
     def bytes_of(self, handle: TaskHandle) -> memoryview:
         """Return what a task wrote, once its checksums have been compared.
 
@@ -173,11 +188,11 @@ class CheckpointFiles:
         else:
             name = f"{self._below}{handle.file}"
             try:
-                data = self._storage.view(name)
+                data = self.storage.view(name)
             except FileNotFoundError as error:
-                where = f"{self._storage.place}/{name}"
+                where = f"{self.storage.place}/{name}"
                 raise DamagedFileError(where, "it is missing") from error
-        check_task(handle, data, f"{self._storage.place}/{name}")
+        check_task(handle, data, f"{self.storage.place}/{name}")
         return data
 
     def _refuse_pickle(self, metadata: CheckpointMetadata) -> None:

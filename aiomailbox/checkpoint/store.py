@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from aiomailbox.checkpoint.layout import (
+    JOB_FILE,
     METADATA_NAME,
     checkpoint_directory,
     checkpoint_id_of,
@@ -35,7 +36,6 @@ from aiomailbox.storage import Storage, checked_chunks, checked_frames, open_sto
 __all__ = ["LATEST", "CheckpointStore"]
 
 LATEST: Final = "latest"
-_JOB_FILE: Final = "_job"
 _JOB_KIND: Final = 2
 # What an attempt's number is raised by if the last one cannot be read any more.
 _LOST_EPOCHS: Final = 1_000
@@ -192,10 +192,7 @@ class CheckpointStore:
                 # Nobody is to miss it.
                 newest = max(self._complete, default=0)
                 self._write_job(msgspec.structs.replace(self._job, completed=newest))
-        below = f"{directory}/" if directory else ""
-        # The metadata goes first: half a checkpoint must not look like one.
-        storage.delete([f"{below}{METADATA_NAME}"])
-        storage.delete(storage.names(directory))
+        CheckpointFiles(storage, directory).delete()
 
     def load(
         self,
@@ -283,7 +280,7 @@ class CheckpointStore:
         return f"{self._below}/{checkpoint_directory(checkpoint_id)}"
 
     def _read_job(self, found: set[int]) -> _Job:
-        name = f"{self._below}/{_JOB_FILE}"
+        name = f"{self._below}/{JOB_FILE}"
         try:
             data = b"".join(checked_frames(name, _JOB_KIND, self._storage.read(name)))
             return msgspec.msgpack.decode(data, type=_Job)
@@ -311,5 +308,5 @@ class CheckpointStore:
 
     def _write_job(self, job: _Job) -> None:
         data = checked_chunks(_JOB_KIND, [msgspec.msgpack.encode(job)])
-        self._storage.write(f"{self._below}/{_JOB_FILE}", data)
+        self._storage.write(f"{self._below}/{JOB_FILE}", data)
         self._job = job

@@ -16,7 +16,7 @@ IMPORT_EVERYTHING = """
 import importlib, pkgutil, sys
 import aiomailbox
 
-BEHIND_AN_EXTRA = ("aiomailbox.columnar", "aiomailbox.connectors")
+BEHIND_AN_EXTRA = ("aiomailbox.cli", "aiomailbox.columnar", "aiomailbox.connectors")
 
 def modules(package):
     yield package.__name__

@@ -1,0 +1,111 @@
+"""Which checkpoints and savepoints there are at a place, whoever wrote them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from aiomailbox.checkpoint.layout import (
+    JOB_FILE,
+    METADATA_NAME,
+    checkpoint_id_of,
+    open_place,
+)
+from aiomailbox.checkpoint.metadata import CheckpointMetadata
+from aiomailbox.checkpoint.reader import CheckpointFiles
+from aiomailbox.clock import Clock
+from aiomailbox.errors import DamagedFileError, StateError
+from aiomailbox.storage import Storage, open_storage
+
+__all__ = ["FoundCheckpoint", "delete_checkpoint", "find_checkpoints"]
+
+_OWNER = "somebody who deletes checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCheckpoint:
+    """A checkpoint or savepoint, complete or not, readable or not.
+
+    Attributes:
+        files: Its files.
+        metadata: What it is; None if that cannot be read, or it is not complete.
+        problem: Why it cannot be read; "" if it can.
+    """
+
+    files: CheckpointFiles
+    metadata: CheckpointMetadata | None
+    problem: str
+
+    @property
+    def place(self) -> str:
+        """Its path or URL."""
+        return self.files.place
+
+
+def find_checkpoints(place: str | os.PathLike[str]) -> list[FoundCheckpoint]:
+    """Return the checkpoints at a place, those of a job in their order; blocks.
+
+    Args:
+        place: The path or URL of a checkpoint or savepoint, or of a directory that has
+            some at any depth: of a job, or of several.
+
+    Raises:
+        OSError: If it cannot be read.
+        StateError: If another release has written one, in a format of its own.
+    """
+    storage, name = open_place(place)
+    if _directories(storage, name) == [name]:
+        return [_found(storage, name)]
+    storage = open_storage(place)
+    found = [_found(storage, directory) for directory in _directories(storage, "")]
+    return sorted(found, key=_in_order)
+
+
+def delete_checkpoint(found: FoundCheckpoint, clock: Clock) -> None:
+    """Delete a checkpoint with all its files; blocks.
+
+    Args:
+        found: The checkpoint.
+        clock: Tells when a claim runs out.
+
+    Raises:
+        StorageClaimedError: If the job that it belongs to is running.
+        OSError: If a file cannot be deleted.
+    """
+    files = found.files
+    storage, job = files.storage, files.directory.rpartition("/")[0]
+    names = storage.names(job)
+    if (f"{job}/{JOB_FILE}" if job else JOB_FILE) not in names:
+        files.delete()
+        return
+    claim = storage.claim(job, _OWNER, clock.now_ms())
+    try:
+        files.delete()
+    finally:
+        claim.release()
+
+
+def _directories(storage: Storage, below: str) -> list[str]:
+    """Return the directories of checkpoints, also of those that are not complete."""
+    found: dict[str, None] = {}
+    for name in storage.names(below):
+        directory, _, file = name.rpartition("/")
+        is_checkpoint = checkpoint_id_of(directory.rpartition("/")[2]) is not None
+        if file == METADATA_NAME or is_checkpoint:
+            found[directory] = None
+    return list(found)
+
+
+def _found(storage: Storage, directory: str) -> FoundCheckpoint:
+    files = CheckpointFiles(storage, directory)
+    try:
+        return FoundCheckpoint(files, files.metadata(), "")
+    except FileNotFoundError:
+        return FoundCheckpoint(files, None, "it is not complete")
+    except (DamagedFileError, StateError) as error:
+        return FoundCheckpoint(files, None, str(error))
+
+
+def _in_order(found: FoundCheckpoint) -> tuple[str, int, str]:
+    above, _, name = found.files.directory.rpartition("/")
+    return above, checkpoint_id_of(name) or 0, name
