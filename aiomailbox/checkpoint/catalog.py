@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Final
 
+import msgspec
+
+from aiomailbox.checkpoint.job_file import (
+    has_job_file,
+    read_job_file,
+    write_job_file,
+)
 from aiomailbox.checkpoint.layout import (
-    JOB_FILE,
     METADATA_NAME,
     checkpoint_id_of,
     open_place,
@@ -19,7 +26,7 @@ from aiomailbox.storage import Storage, open_storage
 
 __all__ = ["FoundCheckpoint", "delete_checkpoint", "find_checkpoints"]
 
-_OWNER = "somebody who deletes checkpoints"
+_OWNER: Final = "somebody who deletes checkpoints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +81,33 @@ def delete_checkpoint(found: FoundCheckpoint, clock: Clock) -> None:
     """
     files = found.files
     storage, job = files.storage, files.directory.rpartition("/")[0]
-    names = storage.names(job)
-    if (f"{job}/{JOB_FILE}" if job else JOB_FILE) not in names:
+    if not has_job_file(storage, job):
         files.delete()
         return
     claim = storage.claim(job, _OWNER, clock.now_ms())
     try:
         files.delete()
+        _let_nobody_miss_it(storage, job)
     finally:
         claim.release()
+
+
+def _let_nobody_miss_it(storage: Storage, job: str) -> None:
+    """Write down which checkpoint is the newest one now."""
+    ids = [
+        checkpoint_id_of(directory.rpartition("/")[2])
+        for directory in _directories(storage, job)
+        if f"{directory}/{METADATA_NAME}" in storage.names(directory)
+    ]
+    try:
+        numbers = read_job_file(storage, job)
+    except DamagedFileError:
+        # Whoever goes on with the job is told.
+        return
+    newest = max((one for one in ids if one is not None), default=0)
+    if newest < numbers.completed:
+        kept = msgspec.structs.replace(numbers, completed=newest)
+        write_job_file(storage, job, kept)
 
 
 def _directories(storage: Storage, below: str) -> list[str]:

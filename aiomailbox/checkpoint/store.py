@@ -16,8 +16,12 @@ from typing import Any, Final
 
 import msgspec
 
+from aiomailbox.checkpoint.job_file import (
+    JobNumbers,
+    read_job_file,
+    write_job_file,
+)
 from aiomailbox.checkpoint.layout import (
-    JOB_FILE,
     METADATA_NAME,
     checkpoint_directory,
     checkpoint_id_of,
@@ -31,26 +35,13 @@ from aiomailbox.errors import (
     DamagedFileError,
     NoCheckpointError,
 )
-from aiomailbox.storage import Storage, checked_chunks, checked_frames, open_storage
+from aiomailbox.storage import Storage, open_storage
 
 __all__ = ["LATEST", "CheckpointStore"]
 
 LATEST: Final = "latest"
-_JOB_KIND: Final = 2
 # What an attempt's number is raised by if the last one cannot be read any more.
 _LOST_EPOCHS: Final = 1_000
-
-
-class _Job(msgspec.Struct, frozen=True):
-    """What outlives the program besides checkpoints.
-
-    Attributes:
-        epoch: The newest attempt.
-        completed: The last checkpoint that completed; 0 for none.
-    """
-
-    epoch: int = 0
-    completed: int = 0
 
 
 class CheckpointStore:
@@ -102,7 +93,7 @@ class CheckpointStore:
             storage.sweep(self._below)
             found, self._complete = self._scan()
             self._job = self._read_job(found)
-            self._newest = max(self._job.completed, *found, 0)
+            self._newest = max(self._job.last_id, *found, 0)
             for checkpoint_id in sorted(found - self._complete):
                 self.discard(checkpoint_id)
         except BaseException:
@@ -116,8 +107,8 @@ class CheckpointStore:
 
     @property
     def next_checkpoint_id(self) -> int:
-        """A number beyond those of all checkpoints that the job found, or completed."""
-        return self._newest + 1
+        """A number beyond those of all that ever completed, or of which there is a file."""
+        return max(self._newest, self._job.last_id) + 1
 
     def newest_first(self) -> list[int]:
         """Return the numbers of all complete checkpoints."""
@@ -125,7 +116,7 @@ class CheckpointStore:
 
     def new_epoch(self) -> int:
         """Begin an attempt: return its number, above all that there were; durable."""
-        self._write_job(msgspec.structs.replace(self._job, epoch=self._job.epoch + 1))
+        self._write_job(epoch=self._job.epoch + 1)
         return self._job.epoch
 
     def renew(self) -> None:
@@ -160,13 +151,13 @@ class CheckpointStore:
         if location is not None:
             storage = open_storage(location)
             storage.write(METADATA_NAME, chunks)
+            self._write_job(last_id=max(checkpoint_id, self._job.last_id))
             return storage.place
         directory = self._directory(checkpoint_id)
         self._storage.write(f"{directory}/{METADATA_NAME}", chunks)
         self._complete.add(checkpoint_id)
-        self._newest = max(self._newest, checkpoint_id)
-        if checkpoint_id > self._job.completed:
-            self._write_job(msgspec.structs.replace(self._job, completed=checkpoint_id))
+        newest = max(checkpoint_id, self._job.completed)
+        self._write_job(completed=newest, last_id=max(checkpoint_id, self._job.last_id))
         return f"{self._storage.place}/{directory}"
 
     def discard(
@@ -190,8 +181,7 @@ class CheckpointStore:
             self._complete.remove(checkpoint_id)
             if checkpoint_id == self._job.completed:
                 # Nobody is to miss it.
-                newest = max(self._complete, default=0)
-                self._write_job(msgspec.structs.replace(self._job, completed=newest))
+                self._write_job(completed=max(self._complete, default=0))
         CheckpointFiles(storage, directory).delete()
 
     def load(
@@ -279,22 +269,21 @@ class CheckpointStore:
     def _directory(self, checkpoint_id: int) -> str:
         return f"{self._below}/{checkpoint_directory(checkpoint_id)}"
 
-    def _read_job(self, found: set[int]) -> _Job:
-        name = f"{self._below}/{JOB_FILE}"
+    def _read_job(self, found: set[int]) -> JobNumbers:
         try:
-            data = b"".join(checked_frames(name, _JOB_KIND, self._storage.read(name)))
-            return msgspec.msgpack.decode(data, type=_Job)
+            return read_job_file(self._storage, self._below)
         except FileNotFoundError as error:
             if not found:
-                return _Job()
+                return JobNumbers()
             problem = str(error)
-        except (DamagedFileError, msgspec.MsgspecError) as error:
+        except DamagedFileError as error:
             problem = str(error)
         self._log.warning("the number of the last attempt is lost", problem=problem)
-        epoch = _LOST_EPOCHS + self._newest_epoch()
         # One of them may have been complete: without any, the job does not begin anew.
-        self._write_job(_Job(epoch, max(found, default=0)))
-        return self._job
+        newest = max(found, default=0)
+        numbers = JobNumbers(_LOST_EPOCHS + self._newest_epoch(), newest, newest)
+        write_job_file(self._storage, self._below, numbers)
+        return numbers
 
     def _newest_epoch(self) -> int:
         newest = 0
@@ -306,7 +295,8 @@ class CheckpointStore:
                 continue
         return newest
 
-    def _write_job(self, job: _Job) -> None:
-        data = checked_chunks(_JOB_KIND, [msgspec.msgpack.encode(job)])
-        self._storage.write(f"{self._below}/{JOB_FILE}", data)
-        self._job = job
+    def _write_job(self, **numbers: int) -> None:
+        job = msgspec.structs.replace(self._job, **numbers)
+        if job != self._job:
+            write_job_file(self._storage, self._below, job)
+            self._job = job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +263,20 @@ def test_metadata_of_a_later_format_is_refused_not_skipped(tmp_path: Path) -> No
     store.complete(metadata(2, written, version=2))
     with pytest.raises(StateError, match="has format 2, and this release reads 1"):
         store.load("latest", [Visit])
+
+
+def test_numbers_are_never_given_twice_though_all_checkpoints_have_gone(
+    tmp_path: Path,
+) -> None:
+    """Sinks know by them what they have committed."""
+    store = open_store(tmp_path)
+    store.new_epoch()
+    for number in (1, 2):
+        take(store, tmp_path, number)
+    take(store, tmp_path, 3, location=tmp_path / "saved")
+    for number in (2, 1):
+        store.discard(number)
+    store.close()
+    with contextlib.closing(open_store(tmp_path)) as again:
+        assert again.load("latest", [Visit]) is None
+        assert again.next_checkpoint_id == 4

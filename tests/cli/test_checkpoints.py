@@ -114,6 +114,8 @@ def test_delete_removes_one_with_all_its_files(
         "",
     )
     assert run(capsys, "list", job)[0] == ExitCode.NOTHING
+    with contextlib.closing(open_store(place / "jobs")) as store:
+        assert store.load("latest", []) is None
 
 
 def test_delete_asks_first(

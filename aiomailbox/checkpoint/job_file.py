@@ -1,0 +1,60 @@
+"""What outlives a job's program beside its checkpoints: a few numbers, in one file."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from aiomailbox.checkpoint.layout import JOB_FILE
+from aiomailbox.errors import DamagedFileError
+from aiomailbox.storage import Storage, checked_chunks, checked_frames
+
+__all__ = ["JobNumbers", "has_job_file", "read_job_file", "write_job_file"]
+
+_KIND: Final = 2
+
+
+class JobNumbers(msgspec.Struct, frozen=True):
+    """The numbers that a job never uses twice.
+
+    Attributes:
+        epoch: The newest attempt.
+        completed: The newest checkpoint that completed and was not deleted; 0 for none.
+        last_id: The largest number of a checkpoint that ever completed: sinks know
+            what they have committed by it.
+    """
+
+    epoch: int = 0
+    completed: int = 0
+    last_id: int = 0
+
+
+def has_job_file(storage: Storage, directory: str) -> bool:
+    """Say whether a directory is that of a job; "" for the storage itself."""
+    return _name(directory) in storage.names(directory)
+
+
+def read_job_file(storage: Storage, directory: str) -> JobNumbers:
+    """Return a job's numbers.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        DamagedFileError: If it is not what was written.
+    """
+    name = _name(directory)
+    data = b"".join(checked_frames(name, _KIND, storage.read(name)))
+    try:
+        return msgspec.msgpack.decode(data, type=JobNumbers)
+    except msgspec.MsgspecError as error:
+        raise DamagedFileError(name, f"it has no numbers: {error}") from error
+
+
+def write_job_file(storage: Storage, directory: str, numbers: JobNumbers) -> None:
+    """Write a job's numbers, durably."""
+    data = checked_chunks(_KIND, [msgspec.msgpack.encode(numbers)])
+    storage.write(_name(directory), data)
+
+
+def _name(directory: str) -> str:
+    return f"{directory}/{JOB_FILE}" if directory else JOB_FILE
