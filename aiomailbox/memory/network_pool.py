@@ -22,7 +22,7 @@ from aiomailbox.memory.segment import (
     MemoryArena,
     MemorySegment,
 )
-from aiomailbox.memory.usage import UsageWatch, usage_percent
+from aiomailbox.memory.usage import UsageWatch
 from aiomailbox.memory.waiting import GatherQueue
 
 __all__ = ["NetworkBufferPool", "PoolLeak"]
@@ -93,9 +93,16 @@ class NetworkBufferPool:
             for index in reversed(range(total_segments))
         ]
         self._required = 0
-        # Dicts as sets that remember the order of creation.
-        self._pools: dict[LocalBufferPool, None] = {}
+        # Dicts remember the order of creation; the second one is a set.
+        self._pools: dict[LocalBufferPool, Demand] = {}
         self._draining: dict[LocalBufferPool, None] = {}
+        self._draining_max = 16
+        # Sums over the pools: redistributing all for each of a thousand new ones would
+        # take seconds.
+        self._unbounded = 0
+        self._headroom = 0
+        self._wished = 0
+        self._all_at_maximum = True
         self._unpooled_requests = GatherQueue(self.availability)
         self._usage_watch = UsageWatch()
         self._on_usage = on_usage
@@ -119,7 +126,7 @@ class NetworkBufferPool:
     @property
     def usage_percent(self) -> int:
         """Estimated usage if every share were busy, in percent; may exceed 100."""
-        return usage_percent(self._total, map(_demand, self._pools))
+        return 100 * self._wished // self._total
 
     @property
     def local_pools(self) -> list[LocalBufferPool]:
@@ -168,8 +175,9 @@ class NetworkBufferPool:
         )
         self._charge(required_segments)
         pool = LocalBufferPool(self, options, self.destroy_local_pool)
-        self._pools[pool] = None
-        self._redistribute()
+        self._pools[pool] = demand = Demand(required_segments, segments_max)
+        self._sum_up(demand, 1)
+        self._redistribute(pool)
         self._report_usage()
         return pool
 
@@ -177,11 +185,11 @@ class NetworkBufferPool:
         """Destroy a local pool and share out what it required. Idempotent."""
         if pool not in self._pools:
             return
-        del self._pools[pool]
+        self._sum_up(self._pools.pop(pool), -1)
         self._required -= pool.options.required_segments
         pool.lazy_destroy()
-        self._draining[pool] = None
-        self._draining = {pool: None for pool in self._draining if pool.outstanding}
+        if pool.outstanding:
+            self._keep_draining(pool)
         self._redistribute()
         self._report_usage()
 
@@ -356,12 +364,42 @@ class NetworkBufferPool:
         self._required -= count
         self._redistribute()
 
-    def _redistribute(self) -> None:
-        """Resize every pool that can be: to its share, in order of creation."""
-        pools = [pool for pool in self._pools if _demand(pool).is_resizable]
-        demands = [_demand(pool) for pool in pools]
-        sizes = redistribute(self._total - self._required, demands)
-        for pool, size in zip(pools, sizes, strict=True):
+    def _sum_up(self, demand: Demand, sign: int) -> None:
+        self._wished += sign * demand.wished
+        if demand.maximum is None:
+            self._unbounded += sign
+        else:
+            self._headroom += sign * (demand.maximum - demand.required)
+
+    def _keep_draining(self, pool: LocalBufferPool) -> None:
+        draining = self._draining
+        draining[pool] = None
+        if len(draining) > self._draining_max:
+            draining = {pool: None for pool in draining if pool.outstanding}
+            self._draining = draining
+            self._draining_max = 16 + 2 * len(draining)
+
+    def _redistribute(self, new: LocalBufferPool | None = None) -> None:
+        """Resize every pool that can be: to its share, in order of creation.
+
+        Where each can have its maximum, only those are touched that have not.
+
+        Args:
+            new: The pool that has just been created, if one has.
+        """
+        spare = self._total - self._required
+        if not self._unbounded and self._headroom <= spare:
+            added = [] if new is None else [new]
+            for pool in added if self._all_at_maximum else list(self._pools):
+                maximum = self._pools[pool].maximum
+                assert maximum is not None, "none is unbounded"
+                pool.resize(maximum)
+            self._all_at_maximum = True
+            return
+        self._all_at_maximum = False
+        sharing = [one for one in self._pools.items() if one[1].is_resizable]
+        sizes = redistribute(spare, [demand for _, demand in sharing])
+        for (pool, _), size in zip(sharing, sizes, strict=True):
             pool.resize(size)
 
     def _report_usage(self) -> None:
@@ -375,7 +413,3 @@ class NetworkBufferPool:
 
     def _destroyed_error(self) -> PoolDestroyedError:
         return PoolDestroyedError("the network buffer pool was destroyed")
-
-
-def _demand(pool: LocalBufferPool) -> Demand:
-    return Demand(pool.options.required_segments, pool.options.segments_max)

@@ -19,6 +19,15 @@ class Demand(NamedTuple):
         """Whether the pool could use more than it must have."""
         return self.maximum is None or self.maximum > self.required
 
+    @property
+    def wished(self) -> int:
+        """What it counts for in the estimated usage: unbounded twice what it must have.
+
+        Concept:
+            Flink, ``NetworkBufferPool.getEstimatedSegmentsUsage``.
+        """
+        return 2 * self.required if self.maximum is None else self.maximum
+
 
 def redistribute(spare: int, demands: Sequence[Demand]) -> list[int]:
     """Share spare segments in proportion to how many more each pool could use.

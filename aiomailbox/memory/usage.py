@@ -2,34 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from aiomailbox.memory.redistribution import Demand
-
-__all__ = ["UsageWatch", "usage_percent"]
-
-
-def usage_percent(total: int, demands: Iterable[Demand]) -> int:
-    """Estimate how much of the pool would be used if every share were busy.
-
-    A bounded share counts with its maximum, an unbounded one with twice what it
-    requires.
-
-    Returns:
-        Whole percent of ``total``; above 100 if the shares could want more.
-
-    Concept:
-        Flink, ``NetworkBufferPool.getEstimatedSegmentsUsage``.
-
-    Example:
-        >>> usage_percent(50, [Demand(10, 20), Demand(5, None)])
-        60
-    """
-    wished = sum(
-        2 * demand.required if demand.maximum is None else demand.maximum
-        for demand in demands
-    )
-    return 100 * wished // total
+__all__ = ["UsageWatch"]
 
 
 class UsageWatch:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
+from aiomailbox.errors import InsufficientBuffersError
 from aiomailbox.memory import (
     Demand,
     LocalBufferPool,
@@ -127,3 +131,58 @@ async def test_what_exceeds_a_fair_share_satisfies_those_who_wait_for_theirs(
         await asyncio.sleep(0)
     assert len(await taking) == share
     assert share == TOTAL // 2
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.integers(1, 9), st.none() | st.integers(0, 30)),
+            st.integers(0, 20),
+        ),
+        max_size=30,
+    )
+)
+def test_sizes_are_shared_out_anew_whichever_pools_come_and_go(
+    steps: list[Any],
+) -> None:
+    """Also where that is not computed: each pool has its maximum while all can."""
+    network = NetworkBufferPool(100)
+    for step in steps:
+        if isinstance(step, int):
+            for pool in network.local_pools[step : step + 1]:
+                pool.lazy_destroy()
+        else:
+            required, more = step
+            with suppress(InsufficientBuffersError):
+                network.create_local_pool(
+                    required, None if more is None else required + more
+                )
+        pools = network.local_pools
+        demands = [
+            Demand(pool.options.required_segments, pool.options.segments_max)
+            for pool in pools
+        ]
+        spare = 100 - sum(demand.required for demand in demands)
+        assert sizes(network) == redistribute(spare, demands)
+        wished = [demand.maximum or 2 * demand.required for demand in demands]
+        assert network.usage_percent == sum(wished)
+
+
+def test_a_thousand_pools_are_not_resized_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resized = []
+    resize = LocalBufferPool.resize
+
+    def counted(pool: LocalBufferPool, segments: int) -> None:
+        resized.append(pool)
+        resize(pool, segments)
+
+    monkeypatch.setattr(LocalBufferPool, "resize", counted)
+    network = NetworkBufferPool(20_000)
+    pools = [network.create_local_pool(2, 10) for _ in range(1_000)]
+    assert sizes(network) == [10] * 1_000
+    for pool in pools:
+        pool.lazy_destroy()
+    assert len(resized) == 1_000
+    network.check_leaks()
