@@ -14,12 +14,15 @@ __all__ = [
     "METADATA_NAME",
     "checkpoint_directory",
     "checkpoint_id_of",
+    "is_checkpoint_file",
     "job_directory",
     "open_place",
 ]
 
 METADATA_NAME: Final = "_metadata"
 JOB_FILE: Final = "_job"
+# As the writer names them: vertex, subtask, epoch.
+_TASK: Final = re.compile(r"\d+\.\d+-\d+")
 _CHECKPOINT: Final = re.compile(r"chk-(\d+)")
 
 
@@ -48,6 +51,16 @@ def checkpoint_id_of(name: str) -> int | None:
     """Return the checkpoint that a directory's name is of, None if it is of none."""
     found = _CHECKPOINT.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def is_checkpoint_file(name: str) -> bool:
+    """Say whether a file in a checkpoint's directory was written for it.
+
+    Example:
+        >>> is_checkpoint_file("1.0-3"), is_checkpoint_file("thesis.pdf")
+        (True, False)
+    """
+    return name == METADATA_NAME or _TASK.fullmatch(name) is not None
 
 
 def open_place(place: str | os.PathLike[str]) -> tuple[Storage, str]:

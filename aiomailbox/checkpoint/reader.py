@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiomailbox.checkpoint.handles import PreparedData, TaskHandle
-from aiomailbox.checkpoint.layout import METADATA_NAME, open_place
+from aiomailbox.checkpoint.layout import METADATA_NAME, is_checkpoint_file, open_place
 from aiomailbox.checkpoint.metadata import CheckpointMetadata, read_metadata
 from aiomailbox.checkpoint.restored import JobSnapshot, job_snapshot
 from aiomailbox.checkpoint.task_bytes import check_task, decode_prepared, decode_task
@@ -167,14 +167,18 @@ class CheckpointFiles:
         return RestoredJob(metadata, snapshot, committables, self.place)
 
     def delete(self) -> None:
-        """Delete all of them; those that are not there are passed over.
+        """Delete all of them; what else is in the directory stays.
 
         Raises:
             OSError: If one cannot be deleted; it is no checkpoint any more then.
         """
         # The metadata goes first: half a checkpoint must not look like one.
         self.storage.delete([f"{self._below}{METADATA_NAME}"])
-        self.storage.delete(self.storage.names(self.directory))
+        self.storage.delete(
+            name
+            for name in self.storage.names(self.directory)
+            if is_checkpoint_file(name.removeprefix(self._below))
+        )
 
     def bytes_of(self, handle: TaskHandle) -> memoryview:
         """Return what a task wrote, once its checksums have been compared.

@@ -16,10 +16,9 @@ from aiomailbox.checkpoint.reader import CheckpointFiles
 from aiomailbox.errors import MissingExtraError, NoCheckpointError, StateError
 from aiomailbox.ids import OperatorId
 from aiomailbox.operators import (
-    OperatorSnapshot,
     SnapshotDescription,
     StateDescription,
-    decode_snapshot,
+    decode_state,
     describe_snapshot,
 )
 from aiomailbox.state import RedistributionMode, declared_classes, is_known_class
@@ -28,7 +27,7 @@ from aiomailbox.state.schema import ClassSchema
 __all__ = ["Savepoint", "SavepointOperator"]
 
 _BATCH_ROWS: Final = 4096
-# These handed round, every subtask has all of them.
+# Of these every subtask has a copy.
 _COPIED: Final = frozenset({RedistributionMode.BROADCAST.value})
 
 
@@ -228,17 +227,19 @@ class Savepoint:
 
     def _contents(self, operator: OperatorId, state: StateDescription) -> Iterator[Any]:
         for data in self._snapshots_of(operator):
-            described = describe_snapshot(data)
-            snapshot = decode_snapshot(
-                data, self._declared(described), allow_pickle=self._allow_pickle
+            classes = self._declared(describe_snapshot(data))
+            contents = decode_state(
+                data, state, classes, allow_pickle=self._allow_pickle
             )
-            if state.is_keyed:
-                yield from _keyed(snapshot, state)
-                continue
-            lists = snapshot.own if state.is_own else snapshot.operator
-            elements = lists.elements(state.name)
-            yield from elements
-            if elements and state.kind in _COPIED:
+            if state.ttl:
+                contents = (
+                    (*address, _untouched(content, state.kind))
+                    for *address, content in contents
+                )
+            if state.kind not in _COPIED:
+                yield from contents
+            elif copy := list(contents):
+                yield from copy
                 return
 
     def _snapshots_of(self, operator: OperatorId) -> Iterator[memoryview]:
@@ -292,24 +293,11 @@ def _stand_in(reference: str, fields: ClassSchema) -> type:
     return made
 
 
-def _keyed(snapshot: OperatorSnapshot, state: StateDescription) -> Iterator[Any]:
-    for piece in snapshot.keyed:
-        for position, meta in enumerate(piece.states):
-            if (meta.name, meta.namespaced) != (state.name, state.namespaced):
-                continue
-            for group in piece.key_groups:
-                for entry in piece.key_groups[group].get(position, ()):
-                    *address, content = entry
-                    yield (*address, _untouched(content, state))
-
-
-def _untouched(content: Any, state: StateDescription) -> Any:
+def _untouched(content: Any, kind: str) -> Any:
     """Return a content without the times at which it was last touched."""
-    if not state.ttl:
-        return content
-    if state.kind == "list":
+    if kind == "list":
         return [element for element, _ in content]
-    if state.kind == "map":
+    if kind == "map":
         return {key: value for key, (value, _) in content.items()}
     return content[0]
 

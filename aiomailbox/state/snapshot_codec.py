@@ -287,11 +287,22 @@ def read_keyed(
     declared: Mapping[str, type],
     *,
     allow_pickle: bool,
+    only: int | None = None,
 ) -> KeyedStateSnapshot:
-    """Return the snapshot of a description; raises as `decode_keyed_snapshot`."""
+    """Return the snapshot of a description; raises as `decode_keyed_snapshot`.
+
+    Args:
+        part: The description.
+        reader: Has the blocks.
+        declared: The classes that contents may have, by their references.
+        allow_pickle: Whether state that was pickled may be read.
+        only: The position of the one state whose entries are wanted; None for all.
+    """
     readers = [
         reader_of(state.name, state.contents, declared, allow_pickle=allow_pickle)
-        for state in part.states
+        if only in {None, position}
+        else None
+        for position, state in enumerate(part.states)
     ]
     metas = [
         StateMeta(
@@ -379,14 +390,15 @@ class _KeyGroups(Mapping[int, dict[int, Entries]]):
         groups: dict[int, list[Place]],
         reader: BlockReader,
         metas: list[StateMeta],
-        objects: list[ObjectSerializer],
+        objects: list[ObjectSerializer | None],
     ) -> None:
         self._groups = groups
         self._reader = reader
         self._metas = metas
         self._objects = objects
+        # None for a state whose entries are not wanted.
         self._contents = [
-            serializer_of(meta.serializer, own)
+            None if own is None else serializer_of(meta.serializer, own)
             for meta, own in zip(metas, objects, strict=True)
         ]
 
@@ -408,7 +420,12 @@ class _KeyGroups(Mapping[int, dict[int, Entries]]):
                 raise CorruptStreamError(
                     f"a block is of state {position}: there is none"
                 )
-            yield position, self._entries(position, addresses, contents)
+            objects, serializer = self._objects[position], self._contents[position]
+            if objects is not None and serializer is not None:
+                entries = self._entries(
+                    self._metas[position], addresses, contents, (objects, serializer)
+                )
+                yield position, entries
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._groups)
@@ -421,14 +438,18 @@ class _KeyGroups(Mapping[int, dict[int, Entries]]):
         return dict, (dict(self),)
 
     def _entries(
-        self, position: int, addresses: list[bytes], contents: bytes | list[bytes]
+        self,
+        meta: StateMeta,
+        addresses: list[bytes],
+        contents: bytes | list[bytes],
+        readers: tuple[ObjectSerializer, StateSerializer],
     ) -> Entries:
-        meta, objects = self._metas[position], self._objects[position]
+        objects, serializer = readers
         columns = [*map(objects.decode, addresses)]
         if isinstance(contents, bytes):
             columns.append(objects.decode(contents))
         else:
-            columns.append([*map(self._contents[position].decode, contents)])
+            columns.append([*map(serializer.decode, contents)])
         if (
             len(columns) != _width(meta)
             or set(map(type, columns)) != {list}

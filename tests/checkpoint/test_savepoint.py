@@ -195,10 +195,12 @@ def test_pickled_state_is_read_only_when_allowed(tmp_path: Path) -> None:
     store.set_current_key("a")
     pickled = ValueStateDescriptor("odd", serializer=PickleSerializer())
     store.get_value(pickled).update(range(3))
+    store.get_value(ValueStateDescriptor("plain")).update(7)
     snapshots = [OperatorSnapshot((store.snapshot(),)), OperatorSnapshot()]
     place = keep(tmp_path, snapshots, as_savepoint=True)
     with pytest.raises(StateError, match="'odd' was pickled"):
         list(am.Savepoint(place).state("count", "odd"))
+    assert list(am.Savepoint(place).state("count", "plain")) == [("a", 7)]
     saved = am.Savepoint(place, allow_pickle=True)
     assert list(saved.state("count", "odd")) == [("a", range(3))]
     assert saved.metadata.serializers == {OperatorId("count"): {"odd": "pickle/5"}}

@@ -169,13 +169,20 @@ def test_a_savepoint_can_be_moved(tmp_path: Path) -> None:
         store.load(place, [Visit])
 
 
-def test_a_savepoint_that_failed_leaves_nothing(tmp_path: Path) -> None:
+def test_a_savepoint_that_failed_leaves_nothing_but_what_was_there(
+    tmp_path: Path,
+) -> None:
     store = open_store(tmp_path / "jobs")
     place = tmp_path / "saved"
     writer = CheckpointWriter(LocalStorage(tmp_path / "jobs"), "job")
     handles(writer, 1, payload=LARGE, location=place)
+    # Somebody has chosen a directory with files of their own.
+    mine = [place / "thesis.pdf", place / "papers/1.0-1"]
+    for file in mine:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
     store.discard(1, place)
-    assert list(place.iterdir()) == []
+    assert sorted(path for path in place.rglob("*") if path.is_file()) == sorted(mine)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiomailbox.operators.snapshots.codec import (
     decode_snapshot,
+    decode_state,
     describe_snapshot,
     encode_snapshot,
     snapshot_chunks,
@@ -26,6 +27,7 @@ __all__ = [
     "SnapshotDescription",
     "StateDescription",
     "decode_snapshot",
+    "decode_state",
     "describe_snapshot",
     "encode_snapshot",
     "held_elements",

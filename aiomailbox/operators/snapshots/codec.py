@@ -45,6 +45,7 @@ from aiomailbox.state.state_classes import StateClasses, declared_classes
 
 __all__ = [
     "decode_snapshot",
+    "decode_state",
     "describe_snapshot",
     "encode_snapshot",
     "snapshot_chunks",
@@ -209,6 +210,47 @@ def describe_snapshot(data: bytes | memoryview) -> SnapshotDescription:
         },
         described.watermark,
     )
+
+
+def decode_state(
+    data: bytes | memoryview,
+    state: StateDescription,
+    classes: Iterable[Any] = (),
+    *,
+    allow_pickle: bool = False,
+) -> Iterator[Any]:
+    """Yield what one state holds; the others are not read, and may be unreadable.
+
+    Args:
+        data: The bytes of `encode_snapshot`; a mapped file will do.
+        state: One of those that `describe_snapshot` returns.
+        classes: As for `decode_snapshot`.
+        allow_pickle: As for `decode_snapshot`.
+
+    Returns:
+        Of keyed state its entries, else its elements.
+
+    Raises:
+        CorruptStreamError: If the bytes are damaged, or of another format.
+        StateError: As `decode_snapshot`, for this state.
+    """
+    reader = BlockReader(data, _MAGIC, _VERSION, _WHAT)
+    described: _Description = decode_metadata(reader, _Description)
+    declared = declared_classes(classes)
+    if not state.is_keyed:
+        listed = described.own if state.is_own else described.operator
+        wanted = [one for one in listed if one.name == state.name]
+        options: Any = {"declared": declared, "allow_pickle": allow_pickle}
+        yield from _read_lists(wanted, reader, **options).elements(state.name)
+        return
+    for part in described.keyed:
+        for position, one in enumerate(part.states):
+            if (one.name, one.namespaced) == (state.name, state.namespaced):
+                keyed = read_keyed(
+                    part, reader, declared, allow_pickle=allow_pickle, only=position
+                )
+                for group in keyed.key_groups:
+                    yield from keyed.key_groups[group].get(position, ())
 
 
 def _described(
