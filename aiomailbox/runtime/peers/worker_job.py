@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle  # noqa: TID251 -- the parent has sent the whole job, and made this process
 import socket
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import anyio
 from aiomailbox.availability import Availability
 from aiomailbox.checkpoint import TaskHandle
 from aiomailbox.clock import SystemClock
+from aiomailbox.errors import WorkerDiedError
 from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.metrics import MetricGroup
@@ -156,6 +158,12 @@ class WorkerJob:
             while not tasks.is_over:
                 await self._ended.wait()
                 self._ended.reset()
+
+    def on_told_to_end(self) -> None:
+        """Tell the parent that somebody else wants this process to end."""
+        how = "was told to end by signal SIGTERM"
+        error = WorkerDiedError(self._name, os.getpid(), None, how)
+        self._channel.send(Failed(text_of_error(error)))
 
     def on_task_ended(
         self, error: BaseException | None, task: str, subtask: SubtaskId

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from typing import Final
 
 from aiomailbox.errors import CorruptStreamError
@@ -73,7 +74,31 @@ def main(control: int, lifeline: int, parent: int) -> None:
         end.close()
         sys.exit(1)
     end.setblocking(False)
-    asyncio.run(job.run(end))
+    asyncio.run(_run(job, end))
+
+
+async def _run(job: WorkerJob, end: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    # Whoever ends a service may tell all of its processes: clean-up is as of a failure.
+    _handle_sigterm(lambda: loop.call_soon_threadsafe(job.on_told_to_end))
+    await job.run(end)
+
+
+def _handle_sigterm(on_sigterm: Callable[[], object]) -> None:
+    """Handle the signal in this process; children that are forked die of it as ever."""
+    signal.signal(signal.SIGTERM, lambda *_: on_sigterm())
+    mask, one = signal.pthread_sigmask, {signal.SIGTERM}
+
+    def after_in_child() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        mask(signal.SIG_UNBLOCK, one)
+
+    # A child may be told to end before it has forgotten the handler: it hears of it then.
+    os.register_at_fork(
+        before=lambda: mask(signal.SIG_BLOCK, one),
+        after_in_parent=lambda: mask(signal.SIG_UNBLOCK, one),
+        after_in_child=after_in_child,
+    )
 
 
 def _taken_over(descriptor: int) -> socket.socket:

@@ -61,6 +61,49 @@ def test_a_terminals_interrupt_does_not_reach_the_workers(
         program.communicate(timeout=20)
 
 
+SERVICE = """
+import os, signal, time
+def say(text):
+    os.write(1, f"{text}\\n".encode())
+class Function(am.ProcessFunction):
+    def open(self, context):
+        child = os.fork()
+        if not child:
+            time.sleep(1000)
+        os.kill(child, signal.SIGTERM)
+        say(f"opened, the child was ended by {os.waitpid(child, 0)[1]}")
+    def process_element(self, value, context, out):
+        if value < 2:
+            say("running")
+        out.collect(value)
+    async def close(self):
+        say("closed")
+env.from_collection(endless()).rebalance().process(Function()).sink_to(lambda n: None)
+am.run(env.execute())
+"""
+
+
+@pytest.mark.parametrize("who", ["all", "a worker"])
+def test_sigterm_to_the_workers_too_ends_everything_in_order(
+    traces: Any, tmp_path: Path, who: str
+) -> None:
+    """As service managers do, which know all processes of a service."""
+    with start(tmp_path, SCRIPT + SERVICE) as program:
+        for _ in range(2):
+            expect(program, "running")
+        told = psutil.Process(program.pid).children(recursive=True)
+        told = [*told, psutil.Process(program.pid)] if who == "all" else told[:1]
+        for process in told:
+            process.terminate()
+        out, errors = program.communicate(timeout=20)
+    assert out.split() == ["closed", "closed"]
+    if who == "all":
+        assert (program.returncode, errors) == (143, "")
+    else:
+        assert "was told to end by signal SIGTERM" in errors.splitlines()[-1]
+    traces.check_none()
+
+
 @pytest.mark.parametrize("mode", ["importlib", "prepend"])
 def test_a_test_module_of_pytest(traces: Any, tmp_path: Path, mode: str) -> None:
     (tmp_path / "deep" / "tests").mkdir(parents=True)
