@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import sys
@@ -58,6 +57,9 @@ class Disk:
         Raises:
             ExchangeNotSupportedError: If the system or the file system cannot.
         """
+        # Late: an interpreter may have been built without it, and few jobs need it.
+        import ctypes
+
         # A symbol that this system does not have raises AttributeError.
         library: Any = ctypes.CDLL(None, use_errno=True)
         paths = os.fsencode(one), os.fsencode(other)
