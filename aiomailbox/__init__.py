@@ -237,7 +237,7 @@ from aiomailbox.windowing import (
 )
 
 if TYPE_CHECKING:
-    from aiomailbox.connectors import FileSource
+    from aiomailbox.connectors import FileSource, SqlSink
 
 __all__ = [
     "AggregateFunction",
@@ -402,6 +402,7 @@ __all__ = [
     "SparkJobError",
     "Split",
     "SplitEnumerator",
+    "SqlSink",
     "StateDescriptor",
     "StateError",
     "StateTtlConfig",
@@ -474,7 +475,7 @@ __version__ = "0.1.0"
 # Public names behind an extra are not in __all__, so that a star import works bare.
 _BEHIND_AN_EXTRA = ("ParquetSink", "SparkSource")
 # What only some programs need is imported when it is asked for.
-_LATE = ("FileSource",)
+_LATE = ("FileSource", "SqlSink")
 
 
 def __getattr__(name: str) -> Any:

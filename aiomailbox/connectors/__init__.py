@@ -17,6 +17,7 @@ from aiomailbox.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from aiomailbox.connectors.files import FileSource
+    from aiomailbox.connectors.sql import SqlSink
 
 __all__ = [
     "AsyncIterableSource",
@@ -24,8 +25,14 @@ __all__ = [
     "FileSource",
     "FunctionSink",
     "PullSink",
+    "SqlSink",
 ]
 
+# What needs no extra, but only some programs.
+_LATE: Final = {
+    "FileSource": "aiomailbox.connectors.files",
+    "SqlSink": "aiomailbox.connectors.sql",
+}
 # Names behind an extra: where it is, the extra, what the extra brings.
 _BEHIND_AN_EXTRA: Final = {
     "ParquetSink": ("aiomailbox.connectors.parquet", "spark", "pyarrow"),
@@ -40,9 +47,8 @@ _BEHIND_AN_EXTRA: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FileSource":
-        # Needs no extra, but not every program reads files.
-        return importlib.import_module("aiomailbox.connectors.files").FileSource
+    if name in _LATE:
+        return getattr(importlib.import_module(_LATE[name]), name)
     if name not in _BEHIND_AN_EXTRA:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, extra, requirement = _BEHIND_AN_EXTRA[name]

@@ -46,7 +46,7 @@ class Program:
         """Begin an execution: anew, or from the newest complete checkpoint."""
         sink = self.new_sink()
         self._executions += 1
-        self.execution_id = f"{self._executions:032x}"
+        self.execution_id = f"{self._executions:032x}"[::-1]
         self.committer = sink.create_committer(
             CommitterContext(
                 "orders job",
@@ -112,7 +112,7 @@ class Program:
         """End the execution as the death of its program does: writers may be anywhere."""
         for writer in self.writers:
             await finish(writer.close())
-        release(self.committer)
+        await release(self.committer)
 
     async def end(self, *, succeeded: bool) -> None:
         """End the execution in an orderly way."""
@@ -163,8 +163,11 @@ def through_bytes(values: list[Any]) -> list[Any]:
     return serializer.read_many(ByteReader(bytes(output)), len(values))
 
 
-def release(committer: Any) -> None:
-    """Release a target's lock as the system does when a process dies."""
+async def release(committer: Any) -> None:
+    """Release a lock or connection as the system does when a process dies."""
+    database = getattr(committer, "_database", None)
+    if database is not None:
+        await database.close()
     directory = getattr(committer, "_directory", None)
     if directory is not None:
         claim = directory._workplace._claim

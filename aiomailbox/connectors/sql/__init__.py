@@ -1,0 +1,5 @@
+"""Tables of databases as sinks."""
+
+from aiomailbox.connectors.sql.sink import SqlSink
+
+__all__ = ["SqlSink"]

