@@ -69,7 +69,10 @@ class Host(CheckpointTasks, Protocol):
         ...
 
     async def prepare(self) -> None:
-        """Get ready what tasks need; what it raises fails the job before it runs."""
+        """Get ready what the tasks of an attempt need, before each one.
+
+        What it raises fails the job before the first one runs.
+        """
         ...
 
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
@@ -122,6 +125,7 @@ class EmbeddedHost:
         self._graph = graph
         self._config = config
         self._scratch = ScratchDirectories()
+        self._is_prepared = False
         self._services = services
         self._local = LocalTasks([])
 
@@ -136,11 +140,14 @@ class EmbeddedHost:
         return self._local.is_over
 
     async def prepare(self) -> None:
-        """Make a directory for state that is kept in files.
+        """Make a directory for state that is kept in files, once.
 
         Raises:
             OSError: If it cannot be made.
         """
+        if self._is_prepared:
+            return
+        self._is_prepared = True
         backend = self._config.state_backend.placed(self._scratch.below)
         self._config = replace(self._config, state_backend=backend)
 

@@ -25,7 +25,12 @@ class JobState(Enum):
 
 _NEXT: Final[dict[JobState, frozenset[JobState]]] = {
     JobState.CREATED: frozenset(
-        {JobState.RUNNING, JobState.CANCELLING, JobState.FAILING}
+        {
+            JobState.RUNNING,
+            JobState.RESTARTING,
+            JobState.CANCELLING,
+            JobState.FAILING,
+        }
     ),
     JobState.RUNNING: frozenset(
         {

@@ -26,6 +26,7 @@ from aiomailbox.errors import (
     NoCheckpointError,
     StateError,
     StorageClaimedError,
+    WorkerDiedError,
     safe_repr,
 )
 from aiomailbox.graph import JobGraph
@@ -277,11 +278,7 @@ class JobMaster:
             self._beginning.interrupt()
         await self._supervise(self._beginning, self.cancel)
         self._beginning = None
-        while self._plan is not None and self.lifecycle.advance(JobState.RUNNING):
-            await self._run_attempt(self._plan)
-            self._plan = None
-            while self._plan is None and self.state is JobState.RESTARTING:
-                await self._prepare_restart()
+        await self._run_attempts()
         if self.state is JobState.RUNNING and self._committers is not None:
             self._is_committing = True
             what = f"committing the results of job {name!r}"
@@ -294,6 +291,18 @@ class JobMaster:
             commit = self._part(committing, what)
             await self._supervise(commit, commit.limit)
         await self._end()
+
+    async def _run_attempts(self) -> None:
+        """Run attempts until one has not failed, or no other one follows."""
+        while True:
+            while self._plan is None and self.state is JobState.RESTARTING:
+                await self._prepare_restart()
+            plan, self._plan = self._plan, None
+            if plan is None or not self.lifecycle.advance(JobState.RUNNING):
+                return
+            await self._run_attempt(plan)
+            if self.state is not JobState.RESTARTING:
+                return
 
     async def _begin(self) -> None:
         await self._checkpoints.open()
@@ -320,6 +329,12 @@ class JobMaster:
         else:
             self._fail(error)
 
+    def _may_prepare_again(self, error: BaseException) -> bool:
+        """Say whether an attempt that could not begin may be followed by another one."""
+        return self.state is JobState.RESTARTING or (
+            self.state is JobState.CREATED and isinstance(error, WorkerDiedError)
+        )
+
     def _may_restart(self, error: BaseException) -> bool:
         """Count a failure, and say whether the job starts again after it."""
         if not _can_be_tried_again(error):
@@ -339,15 +354,17 @@ class JobMaster:
         """Wait as long as the strategy says, then find what the next attempt is."""
         self._restarts += 1
         what = f"starting job {self.graph.name!r} again"
-        self._beginning = self._part(self._wait_and_reload(), what)
-        await self._supervise(self._beginning, self.cancel)
+        beginning = self._part(self._wait_and_reload(), what)
+        self._beginning = beginning
+        await self._supervise(beginning, self.cancel)
         self._beginning = None
-        if self.state is JobState.RESTARTING:
+        if self.state is JobState.RESTARTING and beginning.error is None:
             await self.run_step(self._recover(), "recovering the results")
 
     async def _wait_and_reload(self) -> None:
         await asyncio.sleep(self._backoff.delay_ms / 1000)
         await self._checkpoints.reload()
+        await self._host.prepare()
 
     async def _recover(self) -> None:
         committers = self._committers
@@ -439,8 +456,9 @@ class JobMaster:
             self.cancel()
         elif self._attempt is not None and not self._attempt.is_over:
             self._attempt.fail(error)
-        elif self.state is JobState.RESTARTING and self._may_restart(error):
+        elif self._may_prepare_again(error) and self._may_restart(error):
             # What is left undone, the next attempt does.
+            self.lifecycle.advance(JobState.RESTARTING)
             self._warn_of_restart(error)
         else:
             self._failure.add(error)

@@ -11,6 +11,7 @@ from aiomailbox.runtime import JobLifecycle, JobState
 S = JobState
 ALLOWED = {
     (S.CREATED, S.RUNNING),
+    (S.CREATED, S.RESTARTING),
     (S.CREATED, S.CANCELLING),
     (S.CREATED, S.FAILING),
     (S.RUNNING, S.FINISHED),

@@ -21,7 +21,7 @@ from aiomailbox.errors import (
     WorkerDiedError,
 )
 from aiomailbox.ids import SubtaskId
-from aiomailbox.policies import RateLimit
+from aiomailbox.policies import NoRestart, RateLimit
 from aiomailbox.records import CheckpointBarrier, StopMode
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
@@ -122,6 +122,9 @@ class PeersHost:
         """
         if not self._workers:
             return
+        if self._network is not None:
+            await self._replace_workers(self._network)
+            return
         # What a killed job has left may be a lot to remove.
         place = await run_in_thread(self._starter.prepare)
         backend = self._config.state_backend.placed(place.directory)
@@ -134,7 +137,28 @@ class PeersHost:
         for worker in self._workers:
             await worker.start()
             worker.send(self._begin(worker.peer))
-        self._payload = b""
+        if isinstance(self._config.restart_strategy, NoRestart):
+            self._payload = b""
+        await self._connect(network)
+
+    async def _replace_workers(self, network: PeerNetwork) -> None:
+        """Start new workers for those that are gone, for another attempt."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._events = self._early = None
+        self._is_cancelled = False
+        for index, worker in enumerate(self._workers):
+            if worker.has_exited:
+                worker.release()
+                self._desk.addresses.pop(worker.peer, None)
+                follower = self._starter.new_worker(worker.peer, self)
+                self._workers[index] = follower
+                await follower.start()
+                follower.send(self._begin(follower.peer))
+        await self._connect(network)
+
+    async def _connect(self, network: PeerNetwork) -> None:
+        """Wait until all workers are there, and connect with those that send."""
         await self._until(lambda: self._desk.are_ready)
         network.know(self._desk.addresses_in_order())
         connecting = asyncio.get_running_loop().create_task(network.connect())
@@ -160,6 +184,7 @@ class PeersHost:
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
         """Make the tasks of this process, and let the workers make theirs."""
         self._events = events
+        self._services.begin_attempt()
         self._desk.begin_attempt(plan.number)
         builder = TaskBuilder(
             self._shipment.graph,

@@ -110,6 +110,9 @@ class WorkerJob:
         backend = shipment.config.state_backend.placed(place.directory)
         self._config = replace(shipment.config, state_backend=backend)
         self._tasks: LocalTasks | None = None
+        # Those that are to be run next.
+        self._deployed_tasks: LocalTasks | None = None
+        self._reporting: asyncio.TimerHandle | None = None
         self._deployed = Availability()
         self._ended = Availability()
         self._dismissed = Availability()
@@ -124,34 +127,45 @@ class WorkerJob:
             address = await self._network.listen()
             digest = self._network.codec_digest
             self._channel.send(Ready(address.host, address.port, digest))
-            await self._deployed.wait()
-            await self._connect()
-            await self._run_tasks()
-            self._limits.close()
-            self._channel.send(self._snapshot())
-            self._channel.send(Ended())
         except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
             self._channel.send(Failed(text_of_error(error)))
-        await self._dismissed.wait()
+        while not self._dismissed.available:
+            await self._deployed.wait()
+            self._deployed.reset()
+            await self._run_attempt()
+        self._limits.close()
         await self._network.close()
         self._services.release()
         self._channel.close()
 
+    async def _run_attempt(self) -> None:
+        """Run the tasks that were deployed, if any were, and say when all have ended."""
+        tasks, self._deployed_tasks = self._deployed_tasks, None
+        if tasks is None:
+            return
+        try:
+            await self._connect()
+            await self._run_tasks(tasks)
+        except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
+            self._channel.send(Failed(text_of_error(error)))
+            # They have not started.
+            tasks.cancel()
+            tasks.on_interrupt()
+        self._channel.send(self._snapshot())
+        self._channel.send(Ended())
+
     async def _connect(self) -> None:
         """Let peers know who this is while no function of the user holds the loop."""
-        if self._tasks is None:
-            return
         loop = asyncio.get_running_loop()
         self._connecting = loop.create_task(self._network.connect())
         await asyncio.wait([self._connecting])
         if not self._connecting.cancelled():
             self._connecting.result()
 
-    async def _run_tasks(self) -> None:
-        tasks = self._tasks
-        if tasks is None:
-            return
-        asyncio.get_running_loop().call_later(_SNAPSHOT_S, self._report)
+    async def _run_tasks(self, tasks: LocalTasks) -> None:
+        if self._reporting is not None:
+            self._reporting.cancel()
+        self._report_later()
         self._on_running()
         async with anyio.create_task_group() as group:
             tasks.start(group)
@@ -260,8 +274,8 @@ class WorkerJob:
                 if self._tasks is not None:
                     self._tasks.cancel()
             case Shutdown():
-                self._deployed.set_available()
                 self._dismissed.set_available()
+                self._deployed.set_available()
             case Begin():
                 raise AssertionError("a worker begins once")
 
@@ -270,8 +284,10 @@ class WorkerJob:
     ) -> None:
         """Make the tasks now: what comes next may be for them."""
         self._network.know(addresses)
+        self._services.begin_attempt()
+        self._is_cancelled = False
         try:
-            if not self._is_cancelled:
+            if not self._dismissed.available:
                 builder = TaskBuilder(
                     self._shipment.graph,
                     self._config,
@@ -281,6 +297,7 @@ class WorkerJob:
                     wiring=self._network,
                 )
                 self._tasks = LocalTasks(builder.build(), self)
+                self._deployed_tasks = self._tasks
         finally:
             self._deployed.set_available()
 
@@ -289,7 +306,11 @@ class WorkerJob:
             return
         if self._channel.unsent_bytes < _UNSENT_BYTES_MAX:
             self._channel.send(self._snapshot())
-        asyncio.get_running_loop().call_later(_SNAPSHOT_S, self._report)
+        self._report_later()
+
+    def _report_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._reporting = loop.call_later(_SNAPSHOT_S, self._report)
 
     def _snapshot(self) -> Snapshot:
         tasks = self._tasks

@@ -33,6 +33,7 @@ class ProcessStarter:
         self._transport = transport
         self._secret = secrets.token_bytes(32)
         self._scratch = ScratchDirectories()
+        self._started = 0
 
     def prepare(self) -> PeerPlace:
         """Make the job's directories, for sockets and for state in files.
@@ -62,7 +63,10 @@ class ProcessStarter:
         directories = self._scratch.paths
         listen_at = PeerAddress("127.0.0.1", 0)
         if self._transport == "unix":
-            listen_at = PeerAddress(str(Path(directories[""]) / f"{peer}.sock"))
+            # A worker that takes the place of another one has a socket of its own.
+            self._started += 1
+            name = f"{peer}-{self._started}.sock"
+            listen_at = PeerAddress(str(Path(directories[""]) / name))
         return WorkerSetup(
             [os.fsencode(entry) for entry in import_path()],
             os.environb.get(b"PYTHONPATH"),
