@@ -237,7 +237,7 @@ from aiomailbox.windowing import (
 )
 
 if TYPE_CHECKING:
-    from aiomailbox.connectors import FileSource, SqlSink
+    from aiomailbox.connectors import FileSource, RedisSink, SqlSink
 
 __all__ = [
     "AggregateFunction",
@@ -379,6 +379,7 @@ __all__ = [
     "RecordMutatedError",
     "RecordTypeError",
     "RecordsRefusedError",
+    "RedisSink",
     "ReducingState",
     "ReducingStateDescriptor",
     "RejectedMailError",
@@ -475,7 +476,7 @@ __version__ = "0.1.0"
 # Public names behind an extra are not in __all__, so that a star import works bare.
 _BEHIND_AN_EXTRA = ("ParquetSink", "SparkSource")
 # What only some programs need is imported when it is asked for.
-_LATE = ("FileSource", "SqlSink")
+_LATE = ("FileSource", "RedisSink", "SqlSink")
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ from aiomailbox.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from aiomailbox.connectors.files import FileSource
+    from aiomailbox.connectors.redis_sink import RedisSink
     from aiomailbox.connectors.sql import SqlSink
 
 __all__ = [
@@ -25,12 +26,14 @@ __all__ = [
     "FileSource",
     "FunctionSink",
     "PullSink",
+    "RedisSink",
     "SqlSink",
 ]
 
 # What needs no extra, but only some programs.
 _LATE: Final = {
     "FileSource": "aiomailbox.connectors.files",
+    "RedisSink": "aiomailbox.connectors.redis_sink",
     "SqlSink": "aiomailbox.connectors.sql",
 }
 # Names behind an extra: where it is, the extra, what the extra brings.

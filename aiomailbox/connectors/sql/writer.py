@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable
+from typing import Any
 
+from aiomailbox.connectors.patient import patient
 from aiomailbox.connectors.sql.contract import (
     Database,
     RowsRefused,
@@ -17,12 +17,9 @@ from aiomailbox.connectors.sql.contract import (
 from aiomailbox.connectors.sql.rows import RowReader, field_names
 from aiomailbox.errors import RecordsRefusedError, SinkError
 from aiomailbox.operators import Pending
-from aiomailbox.policies import Retry
 from aiomailbox.records import Run
 
 __all__ = ["SqlWriter"]
-
-_RETRY: Final = Retry(attempts=6, initial=0.1, maximum=5.0, retry_on=ConnectionError)
 
 
 class SqlWriter:
@@ -120,12 +117,12 @@ class SqlWriter:
                 self._name, self._batch, self._row_count, columns, rows
             )
 
-        await self._persist(stage)
+        await patient(stage, self._target, self._random)
         self._row_count += len(rows)
 
     async def _finish_batch(self) -> None:
         assert self._reader is not None, "a row was read"
-        await self._persist(self._database.make_durable)
+        await patient(self._database.make_durable, self._target, self._random)
         self._prepared.append(
             StagedBatch(
                 self._name,
@@ -140,33 +137,12 @@ class SqlWriter:
 
     async def _reader_of(self, record: Any) -> RowReader:
         names = field_names(record)
-        existing: list[tuple[str, ...]] = []
-
-        async def look() -> None:
-            existing.append(await self._database.column_names())
-
-        await self._persist(look)
-        missing = [name for name in names if name not in existing[-1]]
+        existing = await patient(
+            self._database.column_names, self._target, self._random
+        )
+        missing = [name for name in names if name not in existing]
         missing += [name for name in self._target.upsert_by if name not in names]
         if missing or not names:
             raise no_field(record, missing, self._target)
         self._reader = RowReader(names, is_exact=True)
         return self._reader
-
-    async def _persist(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Call again while nobody answers, a few times.
-
-        Raises:
-            SinkError: If nobody does.
-        """
-        for attempt in range(1, _RETRY.attempts + 1):
-            try:
-                await call()
-            except ConnectionError as error:
-                if attempt == _RETRY.attempts:
-                    raise SinkError(
-                        f"{self._target} is out of reach: {error}"
-                    ) from error
-                await asyncio.sleep(_RETRY.delay_s(attempt, self._random))
-            else:
-                return

@@ -17,10 +17,8 @@ import asyncpg
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.sql import (
-    sqlite as sqlite_module,
-    writer as writer_module,
-)
+from aiomailbox.connectors import patient as patient_module
+from aiomailbox.connectors.sql import sqlite as sqlite_module
 from aiomailbox.errors import (
     InvalidArgumentError,
     JobFailedError,
@@ -39,8 +37,8 @@ def numbers(*values: int) -> list[dict[str, int]]:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    retry = replace(writer_module._RETRY, initial=0.001)
-    monkeypatch.setattr(writer_module, "_RETRY", retry)
+    retry = replace(patient_module._RETRY, initial=0.001)
+    monkeypatch.setattr(patient_module, "_RETRY", retry)
 
 
 def program(database: Any, parallelism: int = 1, **options: Any) -> Program:

@@ -1,0 +1,301 @@
+"""Keys of Redis, written so that writing again changes nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from aiomailbox.connectors.patient import patient
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    MissingExtraError,
+    RecordsRefusedError,
+    RecordTypeError,
+    SinkError,
+    WrongTypeError,
+)
+from aiomailbox.operators import (
+    USER_ERRORS,
+    CommitterContext,
+    Guarantee,
+    Pending,
+    RuntimeContext,
+    field_or_function,
+)
+from aiomailbox.records import Run
+
+__all__ = ["RedisSink"]
+
+_PLAIN = (str, bytes, int, float)
+
+
+class RedisSink:
+    """Sets a key of Redis for each record: the newest record of a key counts.
+
+    Guarantee: idempotent. Records are written at once, and a checkpoint waits until the
+    server has taken all that came before it. After a failure those since the newest
+    checkpoint are written again, in their order: each key ends as if they had come once,
+    but readers may see it go back for a moment. Without checkpoints a job that fails has
+    written some of its records. That needs records of one key to come from one subtask,
+    as after ``key_by``, and nothing that depends on how often it is written: there are no
+    counters and no lists here. How much a server keeps when it dies is its own setting.
+
+    Args:
+        url: ``redis://user:password@host:6379/0``, ``rediss://`` or ``unix://path``; needs
+            the extra ``redis``.
+        key: A field, or a function of a record that returns a str, bytes or int.
+        value: A field, or a function of a record; None for the record as JSON. A str,
+            bytes or number is set as it is, anything else as JSON; None deletes the key.
+        prefix: What all keys begin with.
+        as_hash: Whether a key is a hash: the value is a dict, or with ``value=None`` the
+            fields of the record. Its fields are set, and deleted if they are None; others
+            stay.
+        expire: After how long a key that is not written goes: a timedelta or seconds.
+
+    Raises:
+        InvalidArgumentError: If an argument has a value that cannot work.
+        MissingExtraError: If redis is not installed.
+        WrongTypeError: If an argument is of another type.
+
+    Example:
+        >>> RedisSink("redis://localhost", key="user", prefix="spent:")
+        <RedisSink 'spent:' of redis://localhost>
+    """
+
+    guarantee = Guarantee.IDEMPOTENT
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | Callable[[Any], Any],
+        value: str | Callable[[Any], Any] | None = None,
+        prefix: str = "",
+        as_hash: bool = False,
+        expire: timedelta | float | None = None,
+    ) -> None:
+        if not isinstance(url, str):
+            raise WrongTypeError("url", f"{url!r} is no URL", "Use redis://localhost.")
+        parts = urlsplit(url)
+        if parts.scheme not in {"redis", "rediss", "unix"}:
+            raise InvalidArgumentError(
+                "url", "it is no URL of Redis", "Use redis://, rediss:// or unix://."
+            )
+        if importlib.util.find_spec("redis") is None:
+            raise MissingExtraError("RedisSink", "redis")
+        if not isinstance(prefix, str):
+            raise WrongTypeError("prefix", f"{prefix!r} is no str", 'Use "spent:".')
+        self._url = url
+        self._place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self._key = field_or_function(key, "key")
+        self._value = None if value is None else field_or_function(value, "value")
+        self._prefix = prefix
+        self._as_hash = as_hash
+        self._expire_ms = None if expire is None else duration_ms(expire, "expire")
+        if self._expire_ms == 0:
+            raise InvalidArgumentError(
+                "expire", "nothing would stay", "Use more than 0, or None."
+            )
+
+    def create_writer(self, context: RuntimeContext) -> _RedisWriter:
+        """Create the writer of one subtask."""
+        commands = _Commands(
+            self._key, self._value, self._prefix, self._as_hash, self._expire_ms
+        )
+        return _RedisWriter(self._url, self._place, commands, context.random)
+
+    def create_committer(self, context: CommitterContext) -> None:
+        """Return None: nothing is committed."""
+        return
+
+    def __repr__(self) -> str:
+        return f"<RedisSink {self._prefix!r} of {self._place}>"
+
+
+class _Commands:
+    """Says what is to be sent for a record."""
+
+    def __init__(
+        self,
+        key: Callable[[Any], Any],
+        value: Callable[[Any], Any] | None,
+        prefix: str,
+        as_hash: bool,
+        expire_ms: int | None,
+    ) -> None:
+        self._key = key
+        self._value = value
+        self._prefix = prefix.encode()
+        self._as_hash = as_hash
+        self._expire_ms = expire_ms
+
+    def of(self, record: Any) -> list[tuple[Any, ...]]:
+        """Return a record's commands.
+
+        Raises whatever the user's functions do.
+
+        Raises:
+            RecordTypeError: If its key or value cannot be written.
+        """
+        key = self._prefix + _key(self._key(record))
+        value = record if self._value is None else self._value(record)
+        if value is None:
+            return [("DEL", key)]
+        if self._as_hash:
+            return self._hash(key, value)
+        data = _encoded(value) if self._value is not None else _json(value)
+        if self._expire_ms is None:
+            return [("SET", key, data)]
+        return [("SET", key, data, "PX", self._expire_ms)]
+
+    def _hash(self, key: bytes, value: Any) -> list[tuple[Any, ...]]:
+        fields = value if isinstance(value, Mapping) else _fields(value)
+        found = [
+            (name, _encoded(one)) for name, one in fields.items() if one is not None
+        ]
+        gone = [name for name, one in fields.items() if one is None]
+        commands: list[tuple[Any, ...]] = []
+        if found:
+            commands.append(("HSET", key, *(part for pair in found for part in pair)))
+        if gone:
+            commands.append(("HDEL", key, *gone))
+        if found and self._expire_ms is not None:
+            commands.append(("PEXPIRE", key, self._expire_ms))
+        return commands
+
+
+class _RedisWriter:
+    """Sends each run as one pipeline."""
+
+    def __init__(
+        self, url: str, place: str, commands: _Commands, random: random.Random
+    ) -> None:
+        self._url = url
+        self._place = place
+        self._commands = commands
+        self._random = random
+        self._client: Any = None
+
+    def write_run(self, run: Run) -> Pending:
+        """Send the commands of records, and wait for the answers.
+
+        Raises:
+            RecordsRefusedError: If some have no command, or the server refuses it.
+        """
+        return self._write(run) if len(run) else None
+
+    def flush(self, *, end_of_input: bool) -> Pending:
+        """Nothing is buffered."""
+        return None
+
+    def prepare_commit(self) -> list[Any]:
+        """Nothing to commit."""
+        return []
+
+    def snapshot(self) -> list[Any]:
+        """Nothing to keep."""
+        return []
+
+    def restore(self, elements: list[Any]) -> None:
+        """Nothing to take over."""
+
+    def close(self) -> Pending:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is None:
+            return None
+        closing: Pending = client.aclose()
+        return closing
+
+    async def _write(self, run: Run) -> None:
+        refused: dict[int, BaseException] = {}
+        owners: list[int] = []
+        commands: list[tuple[Any, ...]] = []
+        for index, record in enumerate(run.values):
+            try:
+                found = self._commands.of(record)
+            except USER_ERRORS as error:
+                refused[index] = error
+                continue
+            commands += found
+            owners += [index] * len(found)
+        if commands:
+
+            async def send() -> list[Any]:
+                return await self._send(commands)
+
+            answers = await patient(send, self._place, self._random)
+            for index, answer in zip(owners, answers, strict=True):
+                if isinstance(answer, Exception):
+                    refused[index] = answer
+        if refused:
+            raise RecordsRefusedError(refused, len(run))
+
+    async def _send(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        """Send commands; return an answer or an error for each.
+
+        Raises:
+            ConnectionError: If the server is away, starts or changes its role.
+            SinkError: If it does not want this client.
+        """
+        from redis import asyncio as redis, exceptions
+
+        if self._client is None:
+            self._client = redis.from_url(self._url)
+        try:
+            async with self._client.pipeline(transaction=False) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)
+                answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        except exceptions.AuthenticationError as error:
+            raise SinkError(f"{self._place} refuses this user: {error}") from error
+        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
+            raise ConnectionError(str(error)) from error
+        away = (exceptions.ReadOnlyError, exceptions.BusyLoadingError)
+        for answer in answers:
+            if isinstance(answer, away):
+                raise ConnectionError(str(answer))
+        return answers
+
+
+def _key(key: Any) -> bytes:
+    if isinstance(key, bytes):
+        return key
+    if isinstance(key, str) or (isinstance(key, int) and not isinstance(key, bool)):
+        return str(key).encode()
+    raise RecordTypeError(
+        "key", f"{key!r} is no key of Redis", "Return a str, bytes or int."
+    )
+
+
+def _encoded(value: Any) -> Any:
+    is_plain = isinstance(value, _PLAIN) and not isinstance(value, bool)
+    return value if is_plain else _json(value)
+
+
+def _json(value: Any) -> bytes:
+    as_dict = getattr(value, "_asdict", None)
+    # msgspec takes a NamedTuple for a list.
+    return msgspec.json.encode(value if as_dict is None else as_dict())
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    as_dict = getattr(record, "_asdict", None)
+    if as_dict is not None:
+        named: dict[str, Any] = as_dict()
+        return named
+    if isinstance(record, msgspec.Struct):
+        return msgspec.structs.asdict(record)
+    names = getattr(type(record), "__dataclass_fields__", None)
+    if names is None:
+        raise RecordTypeError(
+            "value", f"{record!r} has no fields", "Use as_hash=False, or a dict."
+        )
+    return {name: getattr(record, name) for name in names}
