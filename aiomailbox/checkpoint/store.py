@@ -10,6 +10,7 @@ told from one that never was.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from typing import Any, Final
@@ -42,6 +43,9 @@ __all__ = ["LATEST", "CheckpointStore"]
 LATEST: Final = "latest"
 # What an attempt's number is raised by if the last one cannot be read any more.
 _LOST_EPOCHS: Final = 1_000
+# How often files are deleted again of a checkpoint that failed: a task may have been
+# writing still.
+_LATE_SWEEPS: Final = 3
 
 
 class CheckpointStore:
@@ -86,6 +90,8 @@ class CheckpointStore:
         self._clock = clock
         self._log = log
         self._below = job_directory(job_id)
+        # By their numbers checkpoints that failed, and how often to look there again.
+        self._failed: dict[int, int] = {}
         self._claim = storage.claim(
             self._below, owner or f"job {job_id!r}", clock.now_ms()
         )
@@ -158,6 +164,9 @@ class CheckpointStore:
         self._complete.add(checkpoint_id)
         newest = max(checkpoint_id, self._job.completed)
         self._write_job(completed=newest, last_id=max(checkpoint_id, self._job.last_id))
+        # What cannot be deleted now is swept by the next life.
+        with contextlib.suppress(OSError):
+            self._sweep_failed()
         return f"{self._storage.place}/{directory}"
 
     def discard(
@@ -182,6 +191,8 @@ class CheckpointStore:
             if checkpoint_id == self._job.completed:
                 # Nobody is to miss it.
                 self._write_job(completed=max(self._complete, default=0))
+        else:
+            self._failed[checkpoint_id] = _LATE_SWEEPS
         CheckpointFiles(storage, directory).delete()
 
     def load(
@@ -224,6 +235,13 @@ class CheckpointStore:
     def close(self) -> None:
         """Give the claim back. Idempotent."""
         self._claim.release()
+
+    def _sweep_failed(self) -> None:
+        for checkpoint_id, sweeps in list(self._failed.items()):
+            CheckpointFiles(self._storage, self._directory(checkpoint_id)).delete()
+            self._failed[checkpoint_id] = sweeps - 1
+            if sweeps == 1:
+                del self._failed[checkpoint_id]
 
     def _load_latest(
         self, classes: list[Any], *, allow_pickle: bool

@@ -84,11 +84,11 @@ class LocalStorage:
                 yield chunk
 
     def view(self, name: str) -> memoryview:
-        """Return a file's contents, mapped into memory."""
+        """Return a file's contents; of a large one, mapped into memory."""
         with open(self._path(name), "rb") as file:
-            # Nothing cannot be mapped.
-            if os.fstat(file.fileno()).st_size == 0:
-                return memoryview(b"")
+            # What is mapped keeps a descriptor, and of small files there may be many.
+            if os.fstat(file.fileno()).st_size <= _CHUNK_BYTES:
+                return memoryview(file.read())
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def names(self, below: str = "") -> list[str]:

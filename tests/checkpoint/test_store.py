@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aiomailbox.checkpoint import CheckpointWriter, RestoredJob
+from aiomailbox.checkpoint import CheckpointStore, CheckpointWriter, RestoredJob
 from aiomailbox.errors import (
     DamagedFileError,
     NoCheckpointError,
@@ -16,9 +19,9 @@ from aiomailbox.errors import (
     StorageClaimedError,
 )
 from aiomailbox.ids import SubtaskId, VertexId
-from aiomailbox.storage import LocalStorage
+from aiomailbox.storage import LEASE_MS, LocalStorage, RemoteStorage
 from aiomailbox.task import TaskSnapshot
-from aiomailbox.testing import RecordingLog
+from aiomailbox.testing import ManualClock, RecordingLog
 from tests.checkpoint.checkpoints import (
     COUNT,
     SINK,
@@ -287,3 +290,74 @@ def test_numbers_are_never_given_twice_though_all_checkpoints_have_gone(
     with contextlib.closing(open_store(tmp_path)) as again:
         assert again.load("latest", [Visit]) is None
         assert again.next_checkpoint_id == 4
+
+
+def test_what_a_slow_task_writes_for_a_failed_checkpoint_does_not_stay(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path)
+    store.discard(1)
+    handles(CheckpointWriter(LocalStorage(tmp_path), "job"), 1, payload=LARGE)
+    take(store, tmp_path, 2)
+    assert not (tmp_path / "job/chk-1").exists()
+    # After some more nobody looks there any longer.
+    for number in range(3, 6):
+        take(store, tmp_path, number)
+    assert store.newest_first() == [5, 4, 3, 2]
+    assert store._failed == {}
+
+
+@pytest.fixture
+def remote() -> Iterator[RemoteStorage]:
+    """A storage of its own that is no directory."""
+    name = f"memory://{secrets.token_hex(4)}"
+    storage = RemoteStorage(name)
+    yield storage
+    storage.delete(storage.names())
+
+
+def test_a_remote_storage_keeps_checkpoints_as_a_directory_does(
+    remote: RemoteStorage,
+) -> None:
+    log = RecordingLog()
+    with contextlib.closing(open_store(remote, log)) as store:
+        assert store.new_epoch() == 1
+        for number in (1, 2, 3):
+            place = take(store, remote, number, payload=LARGE)
+        assert place == f"{remote.place}/job/chk-3"
+        assert number_of(store.load(place, [Visit])) == 3
+        store.discard(1)
+        saved = f"{remote.place}-saved"
+        assert take(store, remote, 4, payload=LARGE, location=saved) == saved
+        handles(CheckpointWriter(remote, "job"), 5, payload=LARGE)
+    assert [name for name in remote.names() if "chk-1" in name] == []
+    remote.write("job/chk-3/1.1-1", [b"damaged"])
+    with contextlib.closing(open_store(remote, log)) as store:
+        assert (store.new_epoch(), store.next_checkpoint_id) == (2, 6)
+        assert number_of(store.load("latest", [Visit])) == 2
+        assert number_of(store.load(saved, [Visit])) == 4
+        assert [name for name in remote.names() if "chk-5" in name] == []
+    assert log.entries[0][1] == "checkpoint skipped"
+
+
+def test_whoever_lost_its_lease_completes_nothing(remote: RemoteStorage) -> None:
+    clock = ManualClock()
+
+    def new_store() -> CheckpointStore:
+        return CheckpointStore(remote, "job", clock, RecordingLog())
+
+    first = new_store()
+    take(first, remote, 1)
+    with pytest.raises(StorageClaimedError):
+        new_store()
+    clock.advance(LEASE_MS // 2 / 1000)
+    first.renew()
+    clock.advance(LEASE_MS / 1000)
+    second = new_store()
+    for act in (first.renew, partial(take, first, remote, 2)):
+        with pytest.raises(StorageClaimedError):
+            act()
+    assert second.newest_first() == [1]
+    first.close()
+    take(second, remote, 3)
+    assert number_of(second.load("latest", [Visit])) == 3

@@ -12,7 +12,7 @@ import aiomailbox as am
 from aiomailbox.checkpoint import JobSnapshot, job_snapshot, restored_tasks
 from aiomailbox.clock import clock_of
 from aiomailbox.errors import StateError
-from aiomailbox.eventtime import ValveSnapshot
+from aiomailbox.eventtime import TimerSnapshot, ValveSnapshot
 from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.graph import JobGraph, build_job_graph
 from aiomailbox.ids import OperatorId, VertexId
@@ -26,7 +26,7 @@ from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
-from aiomailbox.state import OperatorStateSnapshot
+from aiomailbox.state import KeyedStateSnapshot, OperatorStateSnapshot, StateMeta
 from aiomailbox.task import TaskSnapshot
 from aiomailbox.testing import PAUSE, RecordingLog, ScriptedSource
 
@@ -202,3 +202,36 @@ def test_inputs_go_on_from_the_one_behind_where_there_are_others() -> None:
     assert [found[keyed.id, index].inputs[head] for index in range(3)] == [
         (ValveSnapshot(3),)
     ] * 3
+
+
+def test_another_number_of_key_groups_is_refused_by_the_operators_name() -> None:
+    graph = graph_of(ScriptedSource(SCRIPTS), [])
+    keyed = next(v for v in graph.vertices if "process" in v.head.name).head
+    meta = StateMeta("seen", "value", namespaced=False, ttl=False)
+    timers = {"timers": TimerSnapshot(64, {0: [(1, "a", None)]}, {})}
+    for one in (
+        OperatorSnapshot((KeyedStateSnapshot(64, [meta]),)),
+        OperatorSnapshot(timers=timers),
+    ):
+        kept = JobSnapshot({keyed.operator_id: [None, one]})
+        with pytest.raises(StateError, match=r"process.*max_parallelism 64.*has 128"):
+            restored_tasks(kept, graph)
+    # One that has no state yet was placed nowhere.
+    empty = OperatorSnapshot((KeyedStateSnapshot(64),))
+    restored_tasks(JobSnapshot({keyed.operator_id: [empty]}), graph)
+
+
+def test_records_in_flight_go_back_to_their_subtasks_or_nowhere() -> None:
+    graph = graph_of(ScriptedSource(SCRIPTS), [], parallelism=2)
+    keyed = next(v for v in graph.vertices if "process" in v.head.name)
+    head = keyed.head.operator_id
+    tasks = [TaskSnapshot(channel_state={"0.0": (b"a",)}), TaskSnapshot()]
+    kept = job_snapshot({head: tasks})
+    found = restored_tasks(kept, graph)
+    assert found == {(keyed.id, 0): TaskSnapshot(channel_state={"0.0": (b"a",)})}
+    for other in (
+        job_snapshot({head: [*tasks, TaskSnapshot()]}),
+        job_snapshot({OperatorId("gone"): tasks}),
+    ):
+        with pytest.raises(StateError, match="records in flight.*take a savepoint"):
+            restored_tasks(other, graph)
