@@ -101,7 +101,9 @@ class TaskBuilder:
         self._writer_of_state = (
             None
             if place is None
-            else CheckpointWriter(open_storage(place), services.job_id)
+            else CheckpointWriter(
+                open_storage(place), services.job_id, services.state_classes
+            )
         )
         self._of_attempt = plan
         self._wiring = wiring

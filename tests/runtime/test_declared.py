@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import pytest
+
 import aiomailbox as am
+from aiomailbox.errors import CheckpointFailedError
 from aiomailbox.graph import build_job_graph
 from aiomailbox.runtime.declared import state_classes
 
@@ -119,3 +125,33 @@ def test_a_large_collection_is_not_walked() -> None:
     assert "InCode" in classes_of(
         env, env.from_collection(rows).map(lambda row: InCode(len(row)))
     )
+
+
+HIDDEN = {"hidden": dataclasses.make_dataclass("Hidden", ["n"])}
+
+
+class Hiding(am.KeyedProcessFunction):
+    """Keeps objects of a class that nothing names."""
+
+    kept = am.ValueStateDescriptor("kept")
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        context.state.get_value(self.kept).update(HIDDEN["hidden"](value))
+
+
+async def endless() -> AsyncIterator[int]:
+    yield 1
+    await asyncio.Event().wait()
+
+
+async def test_state_of_a_class_that_is_not_declared_fails_the_checkpoint() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(None, tolerable_failures=3)
+    stream = env.from_source(am.AsyncIterableSource(endless)).key_by(str)
+    stream.process(Hiding()).sink_to(print)
+    async with env.start() as job:
+        await asyncio.sleep(1)
+        with pytest.raises(CheckpointFailedError) as caught:
+            await job.trigger_checkpoint()
+        assert "Hidden is not among the classes" in repr(caught.value.__cause__)
+        await job.cancel()

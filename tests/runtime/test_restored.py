@@ -24,6 +24,7 @@ from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.local_tasks import LocalTasks
+from aiomailbox.runtime.responder import NoCheckpointEvents
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
 from aiomailbox.state import KeyedStateSnapshot, OperatorStateSnapshot, StateMeta
@@ -81,7 +82,7 @@ def pipeline(source: ScriptedSource, results: list[Any]) -> Any:
     return list(env._definition.sinks)
 
 
-class Life:
+class Life(NoCheckpointEvents):
     """One attempt of a job on this loop, from a snapshot to a snapshot."""
 
     def __init__(self, graph: JobGraph, kept: JobSnapshot | None = None) -> None:
@@ -104,12 +105,16 @@ class Life:
             JobConfig(),
             services,
             AttemptPlan(restored={} if kept is None else restored_tasks(kept, graph)),
-            request_split=self.sources.request_split,
+            self,
         )
         self.tasks = builder.build()
         self.local = LocalTasks(self.tasks)
         self.running = [loop.create_task(task.run()) for task in self.tasks]
-        self.sources.start(graph, None if kept is None else kept.enumerators)
+        self.sources.prepare(graph, None if kept is None else kept.enumerators)
+        self.sources.start()
+
+    def on_split_request(self, vertex: int, subtask_index: int) -> None:
+        self.sources.request_split(vertex, subtask_index)
 
     def _deliver(self, vertex: int, index: int, splits: Any, no_more: bool) -> None:
         self.local.deliver_splits(vertex, index, splits, no_more=no_more)
@@ -233,5 +238,5 @@ def test_records_in_flight_go_back_to_their_subtasks_or_nowhere() -> None:
         job_snapshot({head: [*tasks, TaskSnapshot()]}),
         job_snapshot({OperatorId("gone"): tasks}),
     ):
-        with pytest.raises(StateError, match="records in flight.*take a savepoint"):
+        with pytest.raises(StateError, match=r"in flight.*take a savepoint"):
             restored_tasks(other, graph)

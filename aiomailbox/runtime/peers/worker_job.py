@@ -60,6 +60,7 @@ from aiomailbox.runtime.peers.messages import (
 from aiomailbox.runtime.peers.network import PeerNetwork, new_pool
 from aiomailbox.runtime.peers.place import PeerPlace
 from aiomailbox.runtime.peers.placement import peer_name
+from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import CommittableCollector, JobServices
 from aiomailbox.task import TaskStatistics
@@ -338,6 +339,7 @@ class WorkerJob:
             job_id=shipment.config.job_id or shipment.graph.name,
             commits_at_checkpoints=shipment.config.checkpoints is not None,
             is_resumable=shipment.config.is_resumable,
+            state_classes=(*RECORDS_OF_OURS, *shipment.record_types),
         )
 
 
