@@ -92,7 +92,11 @@ class SliceBudget:
             await self.let_go()
 
     def is_over(self, turns: int = 1) -> bool:
-        """Spend ``turns`` and say whether the slice is used up."""
+        """Spend ``turns`` and say whether the slice is used up.
+
+        It is also if what is left is less than half of a turn: those of a task are often
+        nearly as long as a slice, and the second one would make two of it.
+        """
         self._turns += turns
         if self._turns >= _TURNS_MAX:
             return True
@@ -101,7 +105,10 @@ class SliceBudget:
             self.restart()
             return False
         now = self._clock.monotonic()
-        return now - governor.begun(now) >= self._slice_s
+        left_s = self._slice_s - (now - governor.begun(now))
+        spent_s = now - self._started
+        # Before the first turn nothing is known of them.
+        return left_s <= 0 or 0 < 2 * self._turns * left_s <= spent_s
 
     async def let_go(self) -> None:
         """Let the event loop run everything that is ready, and begin a new slice."""
