@@ -148,7 +148,7 @@ class GroupedEntries(Mapping[int, dict[int, Entries]]):
         max_parallelism: The number of key groups.
     """
 
-    __slots__ = ("_found", "_lock", "_max_parallelism", "_states")
+    __slots__ = ("_found", "_known", "_lock", "_max_parallelism", "_states")
 
     def __init__(self, states: Sequence[CutRows], max_parallelism: int) -> None:
         # The cuts must live as long as contents of them are used.
@@ -156,15 +156,37 @@ class GroupedEntries(Mapping[int, dict[int, Entries]]):
         self._max_parallelism = max_parallelism
         self._lock = threading.Lock()
         self._found: dict[int, dict[int, Entries]] | None = None
+        self._known: tuple[int, ...] = ()
 
     def __getitem__(self, group: int) -> dict[int, Entries]:
-        return self._groups()[group]
+        found = self._groups().get(group)
+        if found is None and group in self._known:
+            with self._lock:
+                self._found = None
+            found = self._groups()[group]
+        if found is None:
+            raise KeyError(group)
+        return found
+
+    def pieces(self, group: int) -> Iterator[tuple[int, Entries]]:
+        """Yield positions and entries, and forget them: all at once would take long.
+
+        What is asked for again is found again.
+        """
+        with self._lock:
+            found = self._found
+            taken = found.pop(group, None) if found is not None else None
+        for position, entries in (self[group] if taken is None else taken).items():
+            for start in range(0, len(entries), _PIECE):
+                yield position, entries.part(start, start + _PIECE)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._groups())
+        self._groups()
+        return iter(self._known)
 
     def __len__(self) -> int:
-        return len(self._groups())
+        self._groups()
+        return len(self._known)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
@@ -173,6 +195,7 @@ class GroupedEntries(Mapping[int, dict[int, Entries]]):
         with self._lock:
             if self._found is None:
                 self._found = self._grouped()
+                self._known = tuple(self._found)
             return self._found
 
     def _grouped(self) -> dict[int, dict[int, Entries]]:

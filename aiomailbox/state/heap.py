@@ -20,6 +20,7 @@ from aiomailbox.state.heap_table import (
     HeapTable,
     estimated_bytes,
 )
+from aiomailbox.state.layers import size_hint
 from aiomailbox.state.registry import check_max_parallelism
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 from aiomailbox.state.table_store import TableStateStore
@@ -57,9 +58,12 @@ class HeapStateStore(TableStateStore[HeapTable]):
         super().__init__(_new_table, clock)
 
     def estimated_keys(self) -> int:
-        """Return the number of keys of the state that has most of them."""
+        """Return the number of keys of the state that has most of them.
+
+        While a snapshot is read, it is that of the moment of the snapshot.
+        """
         entries = self._registry.entries.values()
-        return max((len(state.table.rows) for state in entries), default=0)
+        return max((size_hint(state.table.rows) for state in entries), default=0)
 
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Do nothing: all contents are here."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator
 from typing import Any
 
 from aiomailbox.state.entries import Entries
-from aiomailbox.state.layers import Cut, Layer, LayeredDict, frozen_items
+from aiomailbox.state.layers import Cut, Layer, LayeredDict, frozen_items, size_hint
 from aiomailbox.state.snapshot import copy_content
 
 __all__ = ["HeapNamespacedTable", "HeapStateTable", "HeapTable", "estimated_bytes"]
@@ -215,7 +215,7 @@ HeapTable = HeapStateTable | HeapNamespacedTable
 
 def estimated_bytes(table: HeapTable) -> int:
     """Return about how many bytes the contents of a table take, keys included."""
-    count = len(table)
+    count = size_hint(table.rows) if table.is_cut else len(table)
     sample = list(itertools.islice(frozen_items(table.rows), _SAMPLED))
     if not sample:
         return 0

@@ -17,12 +17,12 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, Generic, TypeVar
 
 from aiomailbox.errors import StateError
 
-__all__ = ["Cut", "Layer", "LayeredDict", "frozen_items"]
+__all__ = ["Cut", "Layer", "LayeredDict", "frozen_items", "size_hint"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -30,6 +30,8 @@ V = TypeVar("V")
 _ABSENT: Final[Any] = object()
 # Checkpoints that always overlap would otherwise put layer upon layer.
 _LAYERS_MAX: Final = 8
+# Entries of a part of a dict that may become large.
+_SHARD: Final = 1 << 12
 
 
 class Layer(MutableMapping[K, V], Generic[K, V]):
@@ -45,6 +47,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         own: What was set, or copied up, since.
         gone: The keys that were removed, all of ``base``; what is in ``own`` is there
             again.
+        size_hint: About how many keys there are, which takes no time to find out.
 
     Example:
         >>> base = {"a": [1], "b": [2]}
@@ -65,19 +68,22 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         "base",
         "gone",
         "own",
+        "size_hint",
     )
 
     def __init__(self, base: dict[K, V] | Layer[K, V], thaw: Callable[[V], V]) -> None:
         self.base = base
-        self.own: dict[K, V] = {}
-        self.gone: set[K] = set()
+        size = self.size_hint = size_hint(base)
+        is_large = size > _SHARD
+        self.own: dict[K, V] | _Shards[K, V] = _Shards(size) if is_large else {}
+        self.gone: dict[K, None] | _Shards[K, None] = _Shards(size) if is_large else {}
         self._thaw = thaw
         self._peek: Callable[..., Any] = (
             base.peek if isinstance(base, Layer) else base.get
         )
         self._is_settling = False
-        # Exact, or None while somebody else sets keys in `own`.
-        self._count: int | None = len(base)
+        # Exact, or None since somebody else sets keys in `own`.
+        self._count: int | None = base._count if isinstance(base, Layer) else len(base)
         # Keys of the base that `popitem` has not come to, and the first of them.
         self._rest: Iterator[K] | None = None
         self._next: Any = _ABSENT
@@ -104,25 +110,30 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
             self.own[key] = thawed
         return thawed
 
-    def for_run(self, keys: Iterable[K]) -> dict[K, V]:
-        """Return a dict that has all contents of these keys, and in which to set them."""
+    def for_run(self, keys: Iterable[K]) -> dict[K, V] | _Shards[K, V]:
+        """Return what has all contents of these keys, and in which to set them."""
         self._count = None
-        own, gone, peek, thaw = self.own, self.gone, self._peek, self._thaw
         if self._is_settling:
             return self._settle_run(keys)
-        for key in set(keys) - own.keys():
-            if key not in gone and (found := peek(key, _ABSENT)) is not _ABSENT:
-                own[key] = thaw(found)
+        own, gone, peek, thaw = self.own, self.gone, self._peek, self._thaw
+        if isinstance(own, _Shards):
+            own.fill(keys, gone, peek, thaw)
+            return own
+        for key in keys:
+            if key not in own and key not in gone:
+                found = peek(key, _ABSENT)
+                if found is not _ABSENT:
+                    own[key] = thaw(found)
         return own
 
-    def _settle_run(self, keys: Iterable[K]) -> dict[K, V]:
+    def _settle_run(self, keys: Iterable[K]) -> dict[K, V] | _Shards[K, V]:
         base, own, gone = self.base, self.own, self.gone
         for key in keys:
             if key in own:
                 base[key] = own.pop(key)
             elif key in gone:
                 base.pop(key, None)
-            gone.discard(key)
+            gone.pop(key, None)
         return base.for_run(keys) if isinstance(base, Layer) else base
 
     def setdefault(self, key: K, default: Any = None) -> Any:
@@ -136,22 +147,26 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
     def popitem(self) -> tuple[K, V]:
         """Take some key and its content out; KeyError if there is none."""
         if self.own:
-            key = next(reversed(self.own))
+            key, content = self.own.popitem()
+            if key in self.base and key not in self.gone:
+                if self._is_settling:
+                    del self.base[key]
+                else:
+                    self.gone[key] = None
         elif self._is_settling:
             # From the end: a dict whose first keys are gone is slow to begin.
             key, content = self.base.popitem()
             while key in self.gone:
-                self.gone.discard(key)
+                del self.gone[key]
                 key, content = self.base.popitem()
-            if self._count is not None:
-                self._count -= 1
-            return key, content
         elif self._find_next():
             key = self._next
+            content = self._thaw(self._peek(key))
+            self.gone[key] = None
         else:
             raise KeyError("popitem(): there is nothing")
-        content = self[key]
-        del self[key]
+        if self._count is not None:
+            self._count -= 1
         return key, content
 
     def settle(self, count: int) -> int:
@@ -167,19 +182,23 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         self._is_settling = True
         self._thaw = _same
         while gone and count > 0:
-            base.pop(gone.pop(), None)
-            count -= 1
+            some = _taken(gone, count)
+            count -= len(some)
+            for key in some:
+                base.pop(key, None)
         while own and count > 0:
-            key, content = own.popitem()
-            while isinstance(content, Layer):
-                count = content.settle(count)
-                if count <= 0:
-                    own[key] = content
-                    return 0
-                content = content.base  # type: ignore[assignment]
-            base[key] = content
-            count -= 1
-        return count
+            changed = _taken(own, count)
+            for key, content in changed.items():
+                while isinstance(content, Layer):
+                    count = content.settle(count)
+                    if count <= 0:
+                        own.update(changed)
+                        return 0
+                    content = content.base  # type: ignore[assignment]
+                    changed[key] = content
+            base.update(changed)
+            count -= len(changed)
+        return max(count, 0)
 
     def __getitem__(self, key: K) -> V:
         found: V = self.get(key, _ABSENT)
@@ -197,7 +216,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
             self._count += 1
         if self._is_settling and key not in own:
             self.base[key] = content
-            self.gone.discard(key)
+            self.gone.pop(key, None)
         else:
             own[key] = content
 
@@ -209,7 +228,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         elif self._is_settling:
             del self.base[key]
         else:
-            self.gone.add(key)
+            self.gone[key] = None
         if self._count is not None:
             self._count -= 1
 
@@ -235,7 +254,10 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         return self._count
 
     def __bool__(self) -> bool:
-        return bool(self.own) or len(self.base) > len(self.gone)
+        if self.own:
+            return True
+        gone = len(self.gone)
+        return len(self.base) > gone
 
     def _find_next(self) -> bool:
         """Let ``_next`` be the first key of the base that is left; say if there is one."""
@@ -248,6 +270,84 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
                 self._rest = iter(())
                 return False
         return True
+
+
+class _Shards(Generic[K, V]):
+    """A dict in parts: one that grows to a million takes 50 ms to do so in one piece.
+
+    Args:
+        count: How many entries there may be, about.
+    """
+
+    __slots__ = ("_mask", "_shards")
+
+    def __init__(self, count: int) -> None:
+        self._mask = (1 << (count // _SHARD).bit_length()) - 1
+        self._shards: list[dict[K, V]] = [{} for _ in range(self._mask + 1)]
+
+    def get(self, key: K, default: Any = None) -> Any:
+        return self._shards[hash(key) & self._mask].get(key, default)
+
+    def pop(self, key: K, default: Any = None) -> Any:
+        return self._shards[hash(key) & self._mask].pop(key, default)
+
+    def popitem(self) -> tuple[K, V]:
+        shards = self._shards
+        for shard in shards:
+            if shard:
+                return shard.popitem()
+        raise KeyError("popitem(): there is nothing")
+
+    def take(self) -> dict[K, V]:
+        """Take a part out that is not empty, of some thousand entries."""
+        index = next(i for i, shard in enumerate(self._shards) if shard)
+        taken, self._shards[index] = self._shards[index], {}
+        return taken
+
+    def update(self, others: dict[K, V]) -> None:
+        for key, content in others.items():
+            self[key] = content
+
+    def fill(
+        self,
+        keys: Iterable[K],
+        gone: Any,
+        peek: Callable[..., Any],
+        thaw: Callable[[V], V],
+    ) -> None:
+        """Copy the contents of keys up; see `Layer.for_run`."""
+        shards, mask, is_any_gone = self._shards, self._mask, bool(gone)
+        for key in keys:
+            shard = shards[hash(key) & mask]
+            if key in shard or (is_any_gone and key in gone):
+                continue
+            found = peek(key, _ABSENT)
+            if found is not _ABSENT:
+                shard[key] = thaw(found)
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        return chain.from_iterable(shard.items() for shard in self._shards)
+
+    def __getitem__(self, key: K) -> V:
+        return self._shards[hash(key) & self._mask][key]
+
+    def __setitem__(self, key: K, content: V) -> None:
+        self._shards[hash(key) & self._mask][key] = content
+
+    def __delitem__(self, key: K) -> None:
+        del self._shards[hash(key) & self._mask][key]
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._shards[hash(key) & self._mask]
+
+    def __iter__(self) -> Iterator[K]:
+        return chain.from_iterable(self._shards)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._shards))
+
+    def __bool__(self) -> bool:
+        return any(self._shards)
 
 
 class Cut:
@@ -404,6 +504,22 @@ class LayeredDict(Generic[K, V]):
             for key, content in layer.own.items():
                 joined[key] = content
         self.live = joined
+
+
+def size_hint(mapping: dict[Any, Any] | Layer[Any, Any]) -> int:
+    """Return about how many keys there are, in no time."""
+    return mapping.size_hint if isinstance(mapping, Layer) else len(mapping)
+
+
+def _taken(own: dict[K, V] | _Shards[K, V], count: int) -> dict[K, V]:
+    """Take out about so many entries."""
+    if isinstance(own, _Shards):
+        return own.take()
+    if len(own) <= count:
+        taken = dict(own)
+        own.clear()
+        return taken
+    return dict([own.popitem() for _ in range(count)])
 
 
 def _same(content: Any) -> Any:

@@ -23,7 +23,7 @@ from aiomailbox.state import (
 )
 
 # Steps of about half a microsecond, and how long to wait before and between them.
-_SETTLE_STEPS: Final = 4096
+_SETTLE_STEPS: Final = 2048
 _SETTLE_MS: Final = 10
 _SETTLE_MAX_MS: Final = 1000
 # The name is in snapshots.
