@@ -14,6 +14,7 @@ from aiomailbox.checkpoint.catalog import (
 )
 from aiomailbox.checkpoint.failures import FailureCounter, FailureReason
 from aiomailbox.checkpoint.handles import PreparedData, TaskHandle
+from aiomailbox.checkpoint.layout import job_directory
 from aiomailbox.checkpoint.metadata import (
     CheckpointMetadata,
     OperatorInfo,
@@ -107,6 +108,7 @@ __all__ = [
     "delete_checkpoint",
     "describe_vertices",
     "find_checkpoints",
+    "job_directory",
     "job_snapshot",
     "plan_checkpoint",
     "restored_tasks",

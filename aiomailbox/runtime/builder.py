@@ -17,10 +17,12 @@ from aiomailbox.exchange import (
 )
 from aiomailbox.graph import Edge, JobGraph, JobVertex
 from aiomailbox.ids import PartitionId, SubtaskId, TaskId
+from aiomailbox.journal import Journals
 from aiomailbox.memory import LocalBufferPool
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
+from aiomailbox.runtime.job_journal import journal_directory
 from aiomailbox.runtime.responder import CheckpointEvents, TaskResponder
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.storage import open_storage
@@ -105,6 +107,20 @@ class TaskBuilder:
                 open_storage(place), services.job_id, services.state_classes
             )
         )
+        has_journal = any(
+            node.transformation.has_journal
+            for vertex in graph.vertices
+            for node in vertex.nodes
+        )
+        self._journals = (
+            None
+            if place is None or not has_journal
+            else Journals(
+                journal_directory(place, services.job_id),
+                plan.number,
+                services.state_classes,
+            )
+        )
         self._of_attempt = plan
         self._wiring = wiring
         names = unique_names([vertex.name for vertex in graph.vertices])
@@ -164,6 +180,7 @@ class TaskBuilder:
             check_mutations=self._config.check_mutations,
             no_processing_time=services.no_processing_time,
             checkpointing=self._checkpointing(task_id),
+            journals=self._journals,
             on_running=lambda: self._events.on_task_running(subtask),
             on_end_of_data=lambda: self._events.on_end_of_data(subtask),
         )

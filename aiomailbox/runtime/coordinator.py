@@ -103,6 +103,10 @@ class CheckpointOwner(Protocol):
         """Make visible what sinks have prepared; what is visible already stays."""
         ...
 
+    async def on_retained(self, oldest: int) -> None:
+        """Hear which is the oldest checkpoint that may be gone on from."""
+        ...
+
     async def run_step(self, work: Coroutine[Any, Any, None], what: str) -> None:
         """Run a step to its end, whatever the user's code in it does."""
         ...
@@ -539,6 +543,7 @@ class CheckpointCoordinator:
             kept = _Kept(checkpoint_id, progress.request.kind)
             for subsumed in self._retained.add(kept):
                 await self._discard(subsumed.checkpoint_id)
+            await self._owner.on_retained(self._retained.checkpoints[0].checkpoint_id)
         self._tasks.notify_checkpoint_complete(tasks, checkpoint_id)
         self._answer(checkpoint_id)
 

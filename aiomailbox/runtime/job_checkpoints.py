@@ -34,6 +34,7 @@ from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.committing import JobCommitters
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.coordinator import CheckpointCoordinator, CheckpointTasks
+from aiomailbox.runtime.job_journal import FinishedCalls
 from aiomailbox.runtime.lifecycle import JobState
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
@@ -83,6 +84,7 @@ class JobCheckpoints:
         self._config = config
         self._services = services
         self._job = job
+        self._finished_calls = FinishedCalls(graph, services)
         self._scratch = ScratchDirectories()
         self._place: str | None = None
         self._store: CheckpointStore | None = None
@@ -110,11 +112,13 @@ class JobCheckpoints:
             StorageClaimedError: If another job with this identity runs.
             NoCheckpointError: If what it is to go on from is not there.
             StateError: If it does not fit the job.
+            InvalidArgumentError: If finished calls cannot be kept there.
             OSError: If the place cannot be used.
         """
         settings = self._config.checkpoints
         if settings is not None:
             await self._open_store(settings)
+        self._finished_calls.open(self._place)
         which = self._config.restore_from
         if which is not None:
             self._restored = await self._load(which)
@@ -130,6 +134,11 @@ class JobCheckpoints:
         self._epoch += 1
         if store is not None:
             self._epoch = await run_in_thread(store.new_epoch)
+            self._epoch = await self._finished_calls.begin_attempt(
+                self._epoch,
+                None if restored is None else restored.metadata.checkpoint_id,
+                store.newest_first(),
+            )
         if restored is None:
             self._job.sources.prepare(self._graph)
             await committers.recover()
@@ -186,7 +195,7 @@ class JobCheckpoints:
             await asyncio.wait((self._renewing,))
         store, self._store = self._store, None
         if store is not None:
-            await run_in_thread(self._close_store, store, state)
+            await self._close_store(store, state)
         await run_in_thread(self._scratch.remove)
 
     def capture_sources(self) -> dict[OperatorId, OperatorSnapshot]:
@@ -209,6 +218,10 @@ class JobCheckpoints:
                 found += decode_prepared(one, classes)
         await self._commit(groups)
         self._committed_id = max(self._committed_id, checkpoint_id)
+
+    async def on_retained(self, oldest: int) -> None:
+        """Hear which is the oldest checkpoint that may be gone on from."""
+        await self._finished_calls.prune(oldest)
 
     async def run_step(self, work: Any, what: str) -> None:
         """Run a step to its end, whatever the user's code in it does."""
@@ -282,17 +295,17 @@ class JobCheckpoints:
                 files.place, "there is no _metadata, which a complete one has"
             ) from error
 
-    def _close_store(self, store: CheckpointStore, state: JobState) -> None:
+    async def _close_store(self, store: CheckpointStore, state: JobState) -> None:
         settings = self._config.checkpoints
         assert settings is not None, "there is a store only with settings"
         try:
             if not settings.keeps_after(
                 failed=state is JobState.FAILED, cancelled=state is JobState.CANCELED
             ):
-                for checkpoint_id in store.newest_first():
-                    store.discard(checkpoint_id)
+                await run_in_thread(_discard_all, store)
+                await self._finished_calls.remove()
         finally:
-            store.close()
+            await run_in_thread(store.close)
 
     async def _renew(self, store: CheckpointStore) -> None:
         while True:
@@ -301,3 +314,8 @@ class JobCheckpoints:
                 await run_in_thread(store.renew)
             except Exception as error:  # noqa: BLE001 -- another job may write now
                 self._job.fail_attempt(error)
+
+
+def _discard_all(store: CheckpointStore) -> None:
+    for checkpoint_id in store.newest_first():
+        store.discard(checkpoint_id)

@@ -1,0 +1,295 @@
+"""Jobs that fail, and programs that are killed, pay no finished call twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.errors import InvalidArgumentError, JobFailedError
+
+CONCURRENCY = 8
+
+
+class Service:
+    """Counts calls by their idempotency keys."""
+
+    def __init__(self, delay_s: float = 0.01) -> None:
+        self.keys: Counter[str] = Counter()
+        self._delay_s = delay_s
+
+    async def __call__(self, number: int) -> int:
+        key = am.current_call().idempotency_key
+        self.keys[key] += 1
+        await asyncio.sleep(self._delay_s)
+        return number * number
+
+
+def environment(directory: Path | None, *, parallelism: int = 2, **more: Any) -> Any:
+    env = am.StreamExecutionEnvironment(parallelism=parallelism)
+    env.enable_checkpointing(0.05, directory=directory, **more)
+    return env.set_restart_strategy(am.restart.fixed_delay(10, 0.01))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_job_that_starts_again_makes_no_finished_call_again(
+    ordered: bool,
+) -> None:
+    service = Service()
+    failures = [150, 400, 401, 555]
+    results: list[int] = []
+
+    def fail_at_times(square: int) -> int:
+        if (number := round(square**0.5)) in failures:
+            failures.remove(number)
+            message = "stumbled"
+            raise RuntimeError(message)
+        return square
+
+    env = environment(None)
+    calls = env.from_collection(list(range(600))).map_async(
+        lambda number: service(number),
+        concurrency=CONCURRENCY,
+        ordered=ordered,
+        journal=True,
+        id=lambda number: number,
+    )
+    calls.uid("ask").rebalance().map(fail_at_times).sink_to(results.append)
+    async with env.start() as job:
+        await job.result()
+        assert 2 <= job.restarts <= 4
+    assert set(results) == {number * number for number in range(600)}
+    assert len(service.keys) == 600
+    # Only those in flight when the job failed.
+    assert service.keys.total() - 600 <= job.restarts * CONCURRENCY
+
+
+async def test_another_program_at_another_parallelism_finds_what_is_finished(
+    tmp_path: Path,
+) -> None:
+    service = Service()
+
+    def program(parallelism: int, fails_at: int | None) -> Any:
+        env = environment(
+            tmp_path, parallelism=parallelism, retention=am.Retention.ON_FAILURE
+        )
+        env.set_restart_strategy(am.restart.none())
+
+        def fail(number: int) -> int:
+            if number == fails_at:
+                message = "stumbled"
+                raise RuntimeError(message)
+            return number
+
+        numbers = env.from_collection(list(range(400)))
+        calls = numbers.map_async(
+            lambda number: service(number),
+            concurrency=CONCURRENCY,
+            journal=True,
+            id=lambda number: number,
+        )
+        calls.uid("ask").map(lambda square: fail(round(square**0.5))).sink_to(print)
+        return env
+
+    with pytest.raises(JobFailedError):
+        await program(3, 300).execute("squares")
+    made = service.keys.total()
+    assert 100 <= made < 400
+    assert list(tmp_path.rglob("log-*"))
+    await program(2, None).execute("squares", restore_from="latest")
+    assert len(service.keys) == 400
+    assert service.keys.total() <= 400 + CONCURRENCY
+    # Gone after success.
+    assert not list(tmp_path.rglob("journal"))
+
+
+async def test_a_journal_stays_small_while_a_job_goes_on(tmp_path: Path) -> None:
+    service = Service(0.001)
+    env = environment(tmp_path, parallelism=1, retention=am.Retention.ON_CANCELLATION)
+    stream = env.from_collection(range(10**9)).map_async(
+        lambda number: service(number),
+        concurrency=20,
+        journal=True,
+        id=lambda number: number,
+    )
+    stream.uid("ask").sink_to(lambda _: None)
+    async with env.start("endless") as job:
+        sizes = []
+        for _ in range(8):
+            await asyncio.sleep(2)
+            found = tmp_path.rglob("journal/**/*.log")
+            sizes.append(sum(path.stat().st_size for path in found))
+        await job.cancel()
+    assert service.keys.total() > 10_000
+    assert max(sizes) < 4 * min(sizes) + 100_000
+
+
+async def test_without_a_place_for_it_a_journal_is_refused() -> None:
+    async def ask(number: int) -> int:
+        return number
+
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([1]).map_async(
+        ask, journal=True, id=lambda number: number
+    )
+    with pytest.raises(JobFailedError) as caught:
+        await stream.collect()
+    assert isinstance(caught.value.__cause__, InvalidArgumentError)
+    assert "enable_checkpointing(interval, directory=...)" in str(
+        caught.value.__cause__
+    )
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(1, directory="memory://checkpoints")
+    stream = env.from_collection([1]).map_async(
+        ask, journal=True, id=lambda number: number
+    )
+    with pytest.raises(JobFailedError) as caught:
+        await stream.collect()
+    assert "an object store appends to none" in str(caught.value.__cause__)
+
+
+class Server:
+    """An HTTP server that counts requests by their idempotency key."""
+
+    def __init__(self) -> None:
+        self.keys: Counter[str] = Counter()
+        self.port = 0
+        self._random = random.Random(5)
+
+    async def __aenter__(self) -> Server:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                lines = head.decode().split("\r\n")
+                (key,) = (
+                    line.partition(": ")[2]
+                    for line in lines
+                    if line.startswith("Idempotency-Key")
+                )
+                self.keys[key] += 1
+                await asyncio.sleep(self._random.uniform(0.001, 0.02))
+                body = lines[0].split()[1].encode()
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+                )
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+PROGRAM = """
+import asyncio, sys
+import aiomailbox as am
+
+DIRECTORY, PORT, WORKERS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+
+def note(text):
+    with open(f"{DIRECTORY}/paid", "a") as file:
+        file.write(f"{text}\\n")
+
+
+class Client:
+    async def open(self, context):
+        self.free = []
+
+    async def __call__(self, order) -> str:
+        reader, writer = (
+            self.free.pop()
+            if self.free
+            else await asyncio.open_connection("127.0.0.1", PORT)
+        )
+        key = am.current_call().idempotency_key
+        writer.write(
+            f"POST /{order['id']} HTTP/1.1\\r\\nIdempotency-Key: {key}\\r\\n\\r\\n".encode()
+        )
+        head = await reader.readuntil(b"\\r\\n\\r\\n")
+        length = int(head.partition(b"Content-Length: ")[2].split()[0])
+        body = await reader.readexactly(length)
+        self.free.append((reader, writer))
+        return body.decode()
+
+    async def close(self):
+        for _, writer in self.free:
+            writer.close()
+
+
+async def main():
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    if WORKERS:
+        env.deployment = am.Processes(WORKERS)
+    env.enable_checkpointing(0.1, directory=f"{DIRECTORY}/checkpoints")
+    env.set_restart_strategy(am.restart.none())
+    orders = env.from_source(am.FileSource(f"{DIRECTORY}/orders.jsonl"))
+    paid = orders.map_async(Client(), concurrency=8, journal=True, id="id", ordered=False)
+    paid.uid("pay").sink_to(note)
+    await env.execute("pay", restore_from="latest")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("workers", [0, 2], ids=["embedded", "processes"])
+async def test_a_program_that_is_killed_again_and_again_pays_each_call_once(
+    tmp_path: Path, workers: int
+) -> None:
+    count = 600
+    lines = [
+        f'{{"id": "order {number}", "price": {number}}}\n' for number in range(count)
+    ]
+    (tmp_path / "orders.jsonl").write_text("".join(lines).replace("order ", "order-"))
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    kills = 0
+    moments = random.Random(workers)
+    async with Server() as server:
+        while True:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(program),
+                str(tmp_path),
+                str(server.port),
+                str(workers),
+                start_new_session=True,
+            )
+            goal = server.keys.total() + moments.randrange(40, 160)
+            while child.returncode is None and (
+                kills == 3 or server.keys.total() < goal
+            ):
+                await asyncio.sleep(0.005)
+            if child.returncode is not None:
+                break
+            # Its workers see that it is gone a moment later.
+            os.kill(child.pid, signal.SIGKILL)
+            await child.wait()
+            kills += 1
+    assert child.returncode == 0
+    assert kills >= 2
+    assert len(server.keys) == count
+    assert server.keys.total() - count <= kills * 8
+    # A function is no sink that commits: it may have been told more than once.
+    rows = set((tmp_path / "paid").read_text().split())
+    assert rows == {f"/order-{number}" for number in range(count)}
