@@ -29,7 +29,6 @@ def test_a_run_and_single_keys_are_placed_as_the_pure_functions_say(
     assert [assigner.key_group_of(key) for key in keys] == groups
     channels = [operator_index(group, 3, 128) for group in groups]
     assert assigner.channels(keys) == channels
-    assert [assigner.channel_of(key) for key in keys] == channels
 
 
 def test_the_cache_never_holds_more_than_its_bound() -> None:
@@ -54,9 +53,9 @@ def test_the_first_key_fixes_the_type_and_others_are_refused_naming_both(
     first: Any, other: Any, names: str
 ) -> None:
     assigner = KeyGroupAssigner(2, 128)
-    assigner.channel_of(first)
+    assigner.channels([first])
     with pytest.raises(KeyTypeError, match=names):
-        assigner.channel_of(other)
+        assigner.channels([other])
     with pytest.raises(KeyTypeError, match=names):
         assigner.key_group_of(other)
     with pytest.raises(KeyTypeError, match=names):

@@ -271,14 +271,6 @@ class InternalTimerService:
         # What is armed stays armed: a wake-up for nothing is cheaper than re-arming.
         return self._processing.discard(timestamp_ms, key, namespace)
 
-    def event_time_timers(self) -> Iterable[Timer]:
-        """Return all event-time timers, live: change nothing meanwhile."""
-        return self._event
-
-    def processing_time_timers(self) -> Iterable[Timer]:
-        """Return all processing-time timers, live: change nothing meanwhile."""
-        return self._processing
-
     def advance_watermark(self, timestamp_ms: int) -> Pending:
         """Set the watermark and fire all event-time timers that it has reached.
 

@@ -151,17 +151,6 @@ class KeyGroupAssigner:
             self._check(key)
         return self._groups[key]
 
-    def channel_of(self, key: Any) -> int:
-        """Return the subtask that owns a key: 0 to ``parallelism - 1``.
-
-        Raises:
-            KeyTypeError: If the key has another type than the stream's first key, or
-                one that cannot be placed.
-        """
-        if type(key) is not self._type or self._type is tuple:
-            self._check(key)
-        return self._channels[key]
-
     def channels(self, keys: list[Any]) -> list[int]:
         """Return the owning subtask of each key of a run.
 
