@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import errno
 import gc
+import os
 import pickle
 import random
 import subprocess
@@ -22,6 +24,7 @@ from aiomailbox.state import (
     ValueStateDescriptor,
 )
 from aiomailbox.state.rocksdb import RocksDBStateStore
+from aiomailbox.state.rocksdb.database import Database
 from aiomailbox.testing import ManualClock
 
 GROUPS = KeyGroupRange(0, 127)
@@ -265,9 +268,7 @@ from pathlib import Path
 from aiomailbox.state.rocksdb.database import Database
 
 database = Database(Path(sys.argv[1]), 1 << 20)
-batch = database.new_batch()
-batch.put(b"key", os.urandom(200_000))
-database.write(batch)
+database.write(lambda batch: batch.put(b"key", os.urandom(200_000)))
 # No file of this process can grow beyond it: what a full disk is like.
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 database.close()
@@ -279,3 +280,88 @@ def test_a_database_is_removed_from_a_full_disk_too(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
     printed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert printed.stdout == "[]\n", printed.stderr
+
+
+class Stopping:
+    """A RocksDB whose writes stop for a while, or for ever."""
+
+    def __init__(self, db: Any, *, stops: int, is_full: bool = False) -> None:
+        self.db = db
+        self.stops = stops
+        self.is_full = is_full
+        self.tries = 0
+
+    def property_value(self, name: str) -> str:
+        if name == "rocksdb.background-errors":
+            return str(int(self.is_full))
+        assert name == "rocksdb.is-write-stopped"
+        self.stops -= 1
+        return str(int(self.stops > 0))
+
+    def write(self, batch: Any) -> None:
+        self.tries += 1
+        if self.stops > 0:
+            # As RocksDB's: the batch is gone.
+            batch.clear()
+            raise Exception("Result incomplete: Write stall")
+        self.db.write(batch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.db, name)
+
+
+@pytest.mark.parametrize("stops", [0, 1, 2, 5])
+def test_a_write_waits_until_the_buffers_have_room(tmp_path: Path, stops: int) -> None:
+    database = Database(tmp_path, 1 << 20)
+    database._db = Stopping(database._db, stops=stops)
+    database.write(lambda batch: batch.put(b"key", b"1"))
+    assert database.get(b"key") == b"1"
+    assert database._db.tries == (2 if stops else 1)
+    database.close()
+
+
+def test_a_write_does_not_wait_for_a_disk_that_is_full(tmp_path: Path) -> None:
+    database = Database(tmp_path, 1 << 20)
+    database._db = Stopping(database._db, stops=5, is_full=True)
+    with pytest.raises(OSError, match="cannot write its buffers") as raised:
+        database.write(lambda batch: batch.put(b"key", b"1"))
+    assert raised.value.errno == errno.ENOSPC
+    database.close()
+    assert os.listdir(tmp_path) == []
+
+
+REALLY_FULL = """
+import os, sys
+from pathlib import Path
+from aiomailbox.state.rocksdb.database import Database
+
+database = Database(Path(sys.argv[1]), 1 << 20)
+try:
+    for number in range(5_000):
+        database.write(lambda batch: batch.put(b"%d" % number, os.urandom(2_000)))
+except Exception as error:
+    print("failed", error)
+database.close()
+print(os.listdir(sys.argv[1]))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_no_write_hangs_where_a_disk_is_really_full(tmp_path: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)]
+    if (
+        os.geteuid()
+        or subprocess.run(mount, capture_output=True, check=False).returncode
+    ):
+        pytest.skip("only who may mount a small disk can fill it")
+    try:
+        # Whether RocksDB fails or waits is a matter of chance.
+        for _ in range(4):
+            command = [sys.executable, "-c", REALLY_FULL, str(tmp_path)]
+            printed = subprocess.run(
+                command, capture_output=True, text=True, timeout=60, check=False
+            )
+            assert printed.stdout.startswith("failed"), printed.stderr
+            assert printed.stdout.endswith("[]\n"), printed.stderr
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

@@ -248,16 +248,17 @@ class ContentCache:
             return
         contents = [content for _, content in items]
         datas = self._encode_all(contents)
-        batch = self._database.new_batch()
-        write, delete = batch.put, batch.delete
-        for place, content, data in zip(
-            self._known_places(addresses, places), contents, datas, strict=True
-        ):
-            if content is None:
-                delete(place)
-            else:
-                write(place, data)
-        self._database.write(batch)
+        known = self._known_places(addresses, places)
+
+        def fill(batch: Any) -> None:
+            write, delete = batch.put, batch.delete
+            for place, content, data in zip(known, contents, datas, strict=True):
+                if content is None:
+                    delete(place)
+                else:
+                    write(place, data)
+
+        self._database.write(fill)
         put.difference_update(addresses)
         self._limit.observe(len(datas), sum(map(len, datas)))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import tempfile
+import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +20,9 @@ __all__ = ["Cut", "Database"]
 _MIB: Final = 1 << 20
 _BLOOM_BITS: Final = 10
 _BUFFER_BLOOM_RATIO: Final = 0.1
+# RocksDB's words for a write that would have had to wait.
+_STALLED: Final = "Write stall"
+_STALL_POLL_S: Final = 0.001
 
 
 def _rocksdict() -> Any:
@@ -108,9 +113,10 @@ class Database:
         self.directory: Path = new_directory(parent)
         self._db = rocks.Rdict(str(self.directory / "db"), _options(memory_bytes))
         # Cuts are what survives, so a log would only cost.
-        unlogged = rocks.WriteOptions()
-        unlogged.disable_wal = True
-        self._db.set_write_options(unlogged)
+        self._patient, self._impatient = rocks.WriteOptions(), rocks.WriteOptions()
+        self._patient.disable_wal = self._impatient.disable_wal = True
+        self._impatient.no_slowdown = True
+        self._db.set_write_options(self._impatient)
         self._finalizer = weakref.finalize(self, _remove, self._db, self.directory)
 
     def get(self, place: bytes) -> bytes | None:
@@ -123,13 +129,54 @@ class Database:
         data: list[bytes | None] = self._db.get(places)
         return data
 
-    def new_batch(self) -> Any:
-        """Return an empty batch, with ``put(place, data)`` and ``delete(place)``."""
-        return self._rocks.WriteBatch(raw_mode=True)
+    def write(self, fill: Callable[[Any], None]) -> None:
+        """Write a batch, once the buffers have room for it.
 
-    def write(self, batch: Any) -> None:
-        """Write a batch."""
-        self._db.write(batch)
+        RocksDB itself waits for ever where a full disk keeps it from making room.
+
+        Args:
+            fill: Puts what is to be written into a batch, with ``put(place, data)`` and
+                ``delete(place)``; called again for each attempt.
+
+        Raises:
+            OSError: If there will be no room.
+        """
+        while not self._has_written(fill):
+            if not self._outwait_stop():
+                # It only slows down, and knows best by how much.
+                self._db.set_write_options(self._patient)
+                try:
+                    self._has_written(fill)
+                finally:
+                    self._db.set_write_options(self._impatient)
+                return
+
+    def _has_written(self, fill: Callable[[Any], None]) -> bool:
+        batch = self._rocks.WriteBatch(raw_mode=True)
+        fill(batch)
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            if _STALLED in str(error):
+                return False
+            raise
+        return True
+
+    def _outwait_stop(self) -> bool:
+        """Wait until writes go on, and say whether they had stopped at all."""
+        had_stopped = False
+        while self.number("is-write-stopped"):
+            had_stopped = True
+            if self.number("background-errors"):
+                free_bytes = shutil.disk_usage(self.directory).free
+                raise OSError(
+                    errno.ENOSPC,
+                    "RocksDB cannot write its buffers to the disk, where "
+                    f"{free_bytes:,} bytes are free",
+                    str(self.directory),
+                )
+            threading.Event().wait(_STALL_POLL_S)
+        return had_stopped
 
     def items(
         self, prefix: bytes, start: bytes | None = None
@@ -139,9 +186,7 @@ class Database:
 
     def clear(self) -> None:
         """Forget everything."""
-        batch = self.new_batch()
-        batch.delete_range(b"", b"\xff" * 8)
-        self.write(batch)
+        self.write(lambda batch: batch.delete_range(b"", b"\xff" * 8))
 
     def number(self, name: str) -> int:
         """Return one of RocksDB's properties."""
