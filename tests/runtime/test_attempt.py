@@ -23,9 +23,10 @@ class Owner:
 
     def on_deployed(self) -> None:
         self.told.append("deployed")
-        self.sources.start(self.graph)
+        self.sources.prepare(self.graph)
+        self.sources.start()
 
-    def on_failing(self) -> None:
+    def on_failing(self, error: BaseException) -> None:
         self.told.append("failing")
 
     def cancel(self) -> None:
