@@ -50,6 +50,7 @@ from aiomailbox.checkpoint.request import CheckpointRequest, RequestQueue
 from aiomailbox.checkpoint.restored import (
     JobSnapshot,
     RestoredTasks,
+    finished_tasks,
     job_snapshot,
     restored_tasks,
 )
@@ -108,6 +109,7 @@ __all__ = [
     "delete_checkpoint",
     "describe_vertices",
     "find_checkpoints",
+    "finished_tasks",
     "job_directory",
     "job_snapshot",
     "plan_checkpoint",

@@ -113,6 +113,16 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     @property
+    def finished_operators(self) -> frozenset[OperatorId]:
+        """Those whose tasks had nothing more to do, all of them."""
+        return frozenset(
+            operator.id
+            for vertex in self.vertices
+            if all(task is None or task.is_finished for task in vertex.tasks)
+            for operator in vertex.operators
+        )
+
+    @property
     def size_bytes(self) -> int:
         """How many bytes the tasks have written."""
         return sum(handle.size for handle in self.handles)

@@ -7,7 +7,7 @@ parallelism may be others than when it was kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiomailbox.errors import StateError
@@ -17,7 +17,13 @@ from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.operators import OperatorSnapshot, redistribute
 from aiomailbox.task import TaskSnapshot
 
-__all__ = ["JobSnapshot", "RestoredTasks", "job_snapshot", "restored_tasks"]
+__all__ = [
+    "JobSnapshot",
+    "RestoredTasks",
+    "finished_tasks",
+    "job_snapshot",
+    "restored_tasks",
+]
 
 # By vertex and subtask.
 RestoredTasks = Mapping[tuple[VertexId, int], TaskSnapshot]
@@ -113,6 +119,44 @@ def restored_tasks(
                     operators, inputs, channel_state=in_flight
                 )
     return tasks
+
+
+def finished_tasks(
+    finished: Collection[OperatorId], graph: JobGraph
+) -> dict[tuple[VertexId, int], TaskSnapshot]:
+    """Return what the tasks go on from that had nothing more to do: they pass by.
+
+    Args:
+        finished: The operators whose tasks had all finished.
+        graph: What is to run.
+
+    Raises:
+        StateError: If one of them reads now what is not finished: it was told that
+            nothing more would come.
+
+    Concept:
+        Flink, FLIP-147: ``FinishedOperatorChain``.
+    """
+    over = [
+        vertex
+        for vertex in graph.vertices
+        if all(node.operator_id in finished for node in vertex.nodes)
+    ]
+    ids = {vertex.id for vertex in over}
+    for vertex in graph.vertices:
+        for edge in vertex.out_edges:
+            target = graph.vertex_of(edge.target)
+            if target.id in ids and vertex.id not in ids:
+                raise StateError(
+                    f"operator {target.head.name!r} had finished when the checkpoint "
+                    f"was taken, and {vertex.name!r} before it had not, or is new: "
+                    "nothing that it sends would be taken. Restore an earlier one."
+                )
+    return {
+        (vertex.id, index): TaskSnapshot(is_finished=True)
+        for vertex in over
+        for index in range(vertex.parallelism)
+    }
 
 
 def _spread_times(former: Sequence[_Inputs], parallelism: int) -> list[_Inputs]:

@@ -271,10 +271,7 @@ class CheckpointCoordinator:
         """Hear that a task has been restored and runs."""
         if self._states.get(task) is SubtaskState.STARTING:
             self._states[task] = SubtaskState.RUNNING
-            if not self._is_starting:
-                self._do(self._planner.start_periodic())
-                while self._early:
-                    self._ask(self._early.popleft())
+            self._look_at_start()
 
     def on_end_of_data(self, task: SubtaskId) -> None:
         """Hear that no more records will come out of a task."""
@@ -283,7 +280,12 @@ class CheckpointCoordinator:
 
     def on_task_finished(self, task: SubtaskId) -> None:
         """Hear that a task has finished."""
+        was_starting = self._states.get(task) is SubtaskState.STARTING
         self._states[task] = SubtaskState.FINISHED
+        # What it has not acknowledged, it never will.
+        self._do(self._planner.on_tasks_failed([task], self._now_ms()))
+        if was_starting:
+            self._look_at_start()
         self._look_at_ends()
 
     def on_acknowledged(
@@ -380,6 +382,13 @@ class CheckpointCoordinator:
             after_tasks_finish=self._settings.after_tasks_finish,
         )
 
+    def _look_at_start(self) -> None:
+        """Begin to take checkpoints once all tasks run."""
+        if not self._is_starting:
+            self._do(self._planner.start_periodic())
+            while self._early:
+                self._ask(self._early.popleft())
+
     def _look_at_ends(self) -> None:
         """Ask for the checkpoint that tasks wait for, once all of them do."""
         running = {
@@ -392,6 +401,7 @@ class CheckpointCoordinator:
         elif (
             self._settings.after_tasks_finish
             and self._is_active
+            and not self._is_starting
             and running
             and running <= self._data_ended
             and self._final is None

@@ -24,6 +24,7 @@ from aiomailbox.checkpoint import (
     PreparedData,
     RestoredJob,
     decode_prepared,
+    finished_tasks,
     restored_tasks,
 )
 from aiomailbox.errors import InvalidArgumentError, NoCheckpointError
@@ -152,11 +153,14 @@ class JobCheckpoints:
         )
         self._committed_id = max(self._committed_id, checkpoint_id)
         await committers.recover()
-        tasks = restored_tasks(
-            restored.snapshot,
-            self._graph,
-            allow_unmatched=self._config.allow_unmatched_state,
-        )
+        tasks = {
+            **restored_tasks(
+                restored.snapshot,
+                self._graph,
+                allow_unmatched=self._config.allow_unmatched_state,
+            ),
+            **finished_tasks(restored.metadata.finished_operators, self._graph),
+        }
         self._job.sources.prepare(self._graph, restored.snapshot.enumerators)
         return AttemptPlan(self._epoch, tasks, checkpoint_id, self._place)
 

@@ -345,3 +345,47 @@ async def test_cancelling_while_a_restart_is_waited_for_ends_the_job() -> None:
         await job.cancel()
         with pytest.raises(am.JobCancelledError):
             await job.result()
+
+
+async def test_what_had_finished_is_not_done_again(tmp_path: Path) -> None:
+    lives: list[str] = []
+
+    class Life(am.ProcessFunction):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def open(self, context: Any) -> None:
+            lives.append(f"open {self.name}")
+
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            out.collect(value)
+
+        def finish(self, out: Any) -> None:
+            lives.append(f"finish {self.name}")
+
+    class Slow:
+        """A bounded source that ends long after the other one."""
+
+        def __aiter__(self) -> Any:
+            return self._items()
+
+        async def _items(self) -> Any:
+            for value in range(10):
+                await asyncio.sleep(1)
+                yield value
+
+    fails = FailsAt(5)
+    results: list[int] = []
+    env = environment(0.1, parallelism=1)
+    env.disable_operator_chaining()
+    short = env.from_collection([100]).process(Life("short"))
+    long = env.from_async_iterable(Slow).map(fails).process(Life("long"))
+    short.union(long).sink_to(results.append)
+    async with env.start() as job:
+        await job.result()
+        assert job.restarts == 1
+    assert lives.count("finish short") == 1
+    assert lives.count("open short") == 1
+    assert lives.count("open long") == 2
+    assert lives.count("finish long") == 1
+    assert results.count(100) == 1
