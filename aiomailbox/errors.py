@@ -491,6 +491,10 @@ class SparkJobError(WorldError):
     """A Spark job that feeds or drains a pipeline failed on Spark's side."""
 
 
+class SourceChangedError(WorldError):
+    """What a source reads is no longer what a position in it was taken of."""
+
+
 class UnsupportedColumnError(UsageError):
     """A DataFrame has a column whose type cannot be carried; names the column."""
 

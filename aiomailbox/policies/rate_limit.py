@@ -43,6 +43,8 @@ class RateLimit:
             a name it is shared by the subtasks of the operator.
         burst: Units that may be used at once; the others follow evenly. None means
             ``count``: all of a window's units at its beginning.
+        per_task: Whether each task has the limit for itself: nobody is asked, and so
+            many tasks as there are use so many times the units.
 
     Raises:
         InvalidArgumentError: If a number is not positive, or ``burst > count``.
@@ -57,6 +59,7 @@ class RateLimit:
     per: timedelta | float = 1.0
     name: str | None = None
     burst: float | None = None
+    per_task: bool = False
 
     def __post_init__(self) -> None:
         _check_positive(self.count, "count")

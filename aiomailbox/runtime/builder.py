@@ -19,10 +19,13 @@ from aiomailbox.graph import Edge, JobGraph, JobVertex
 from aiomailbox.ids import PartitionId, SubtaskId, TaskId
 from aiomailbox.journal import Journals
 from aiomailbox.memory import LocalBufferPool
+from aiomailbox.operators import Limiter
+from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
 from aiomailbox.runtime.job_journal import journal_directory
+from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.responder import CheckpointEvents, TaskResponder
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.storage import open_storage
@@ -169,7 +172,7 @@ class TaskBuilder:
             log=services.log.bind(task=name),
             metrics=services.metrics.child(name),
             prepared=services.committables.add,
-            limiter=services.limiters.get,
+            limiter=_limiters_of_task(services),
             handover=services.handover,
             alignment=services.alignments.get,
             request_split=lambda: self._events.on_split_request(
@@ -302,6 +305,16 @@ class TaskBuilder:
         if wiring is not None and away:
             return wiring.new_gate(channels, name)
         return InputGate(channels, name=name)
+
+
+def _limiters_of_task(services: JobServices) -> Callable[[RateLimit], Limiter]:
+    """Return what finds a task's limiters: its own, or those of the job."""
+    own = LimiterService(services.clock)
+
+    def find(limit: RateLimit) -> Limiter:
+        return own.get(limit) if limit.per_task else services.limiters.get(limit)
+
+    return find
 
 
 def unique_names(names: list[str]) -> list[str]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-__all__ = ["PACKED_SCHEMA", "arrow_packer"]
+__all__ = ["PACKED_SCHEMA", "SKIPPED", "arrow_packer"]
 
-# A message: partition, number of its first row, rows, Arrow IPC stream. A message with
-# no IPC says that the partition ended; its second field is then the rows in it.
-PACKED_SCHEMA: Final = "part int, first long, rows int, ipc binary"
+# A message: partition, number of its first row, rows, sum of the skipped rows' checks,
+# Arrow IPC stream. One without IPC says that so many rows, its second field, were
+# skipped, or, with 0 rows, that the partition ended and had so many.
+PACKED_SCHEMA: Final = "part int, first long, rows int, check long, ipc binary"
+SKIPPED: Final = -1
 
 
 def arrow_packer(
@@ -22,36 +24,49 @@ def arrow_packer(
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return the function for ``DataFrame.mapInArrow``.
 
+    The last column of what it gets is the check of each row; see `row_check`.
+
     Args:
         part: Rows of earlier partitions are skipped.
         row: Earlier rows of that partition are skipped.
         batch_rows: The most rows of a message, at least 1.
     """
+    skipped_rows = SKIPPED
 
     def pack(batches: Iterator[Any]) -> Iterator[Any]:
+        import numpy as np
         import pyarrow as pa
         from pyspark import TaskContext
 
         index = TaskContext.get().partitionId()
 
-        def message(first: int, rows: int, ipc: bytes | None) -> Any:
+        def message(first: int, rows: int, check: int, ipc: bytes | None) -> Any:
             return pa.RecordBatch.from_arrays(
                 [
                     pa.array([index], pa.int32()),
                     pa.array([first], pa.int64()),
                     pa.array([rows], pa.int32()),
+                    pa.array([check], pa.int64()),
                     pa.array([ipc], pa.binary()),
                 ],
-                names=["part", "first", "rows", "ipc"],
+                names=["part", "first", "rows", "check", "ipc"],
             )
 
         # What is to be skipped is read nevertheless: a worker whose input was not read
         # to the end cannot be used again, which costs more.
         skipped = row if index == part else 0
         offset = 0
+        check: Any = np.zeros(1, np.int64)
         for batch in batches:
             start = offset
             offset += batch.num_rows
+            passed = batch.num_rows if index < part else min(offset, skipped) - start
+            if passed > 0:
+                checks = batch.column(batch.num_columns - 1).slice(0, passed)
+                # The sum is taken modulo 2**64.
+                check += np.add.reduce(checks.to_numpy(zero_copy_only=False))
+                if index == part and offset >= skipped:
+                    yield message(skipped, skipped_rows, int(check[0]), None)
             if index < part:
                 continue
             for first in range(max(start, skipped), offset, batch_rows):
@@ -59,7 +74,8 @@ def arrow_packer(
                 sink = pa.BufferOutputStream()
                 with pa.ipc.new_stream(sink, piece.schema) as writer:
                     writer.write_batch(piece)
-                yield message(first, piece.num_rows, sink.getvalue().to_pybytes())
-        yield message(offset, 0, None)
+                ipc = sink.getvalue().to_pybytes()
+                yield message(first, piece.num_rows, 0, ipc)
+        yield message(offset, 0, int(check[0]), None)
 
     return pack

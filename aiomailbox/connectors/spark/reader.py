@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
 
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.pump import Pump
+from aiomailbox.connectors.spark.fingerprint import wrapped
 from aiomailbox.connectors.spark.jobs import JobTag
 from aiomailbox.connectors.spark.reading import (
+    Beginning,
     Chunk,
-    PartCount,
     PartEnd,
     ReadItem,
     ReadPlan,
+    Skipped,
     read,
 )
+from aiomailbox.errors import SourceChangedError
 from aiomailbox.operators import InputStatus, Pending, ReaderContext, ReaderOutput
 from aiomailbox.state import kept_in_state
 
 __all__ = ["SparkReader", "SparkSplit"]
+
+_REMEDY: Final = (
+    "Start anew, or let Spark write the rows once: SparkSource(df, stage=directory)."
+)
 
 
 @kept_in_state
@@ -29,13 +39,17 @@ class SparkSplit:
 
     Attributes:
         split_id: Its name.
-        part: The partition to go on with.
+        part: The partition, or the staged file, to go on with.
         row: The row in it to go on with.
+        fingerprint: What tells the DataFrame from others; empty before the first row.
+        check: Sum of the checks of all rows before the position, modulo 2**64.
     """
 
     split_id: str = "all"
     part: int = 0
     row: int = 0
+    fingerprint: str = ""
+    check: int = 0
 
 
 class SparkReader:
@@ -70,6 +84,9 @@ class SparkReader:
         self._offset = 0
         # Invariant: every partition before it was seen, or counted, and has an output.
         self._known_parts = 0
+        # Of rows that were passed over; None once they were compared.
+        self._replayed: int | None = 0
+        self._progress = _Progress(context)
 
     def start(self) -> None:
         """Begin to read, if there is a split already."""
@@ -122,16 +139,18 @@ class SparkReader:
         split, plan = self._split, self._plan
         if not self._started or split is None or self._pump is not None:
             return
-        tag = JobTag(plan.df)
+        # What was staged before is read without Spark.
+        tag = None if plan.df is None else JobTag(plan.df)
 
         def produce() -> Iterator[ReadItem]:
-            tag.tag_thread()
+            if tag is not None:
+                tag.tag_thread()
             return read(plan, split.part, split.row)
 
         self._pump = Pump(
             produce,
-            tag.cancel_jobs,
-            tag.explain,
+            _nothing_to_cancel if tag is None else tag.cancel_jobs,
+            _as_it_is if tag is None else tag.explain,
             self.availability.set_available,
             depth=self._depth,
             name=f"spark-source-{self._context.subtask_index}",
@@ -162,17 +181,54 @@ class SparkReader:
         if self._pump is None:
             return False
         while (item := self._pump.take()) is not None:
-            if isinstance(item, Chunk):
-                self._know_parts(output, item.part + 1)
-                self._chunk, self._offset = item, 0
-                return True
-            if isinstance(item, PartCount):
-                self._know_parts(output, item.count)
-                if self._independent:
-                    self._release(output, split)
-            else:
-                self._end_part(output, item)
+            match item:
+                case Chunk():
+                    self._compare()
+                    self._know_parts(output, item.part + 1)
+                    self._chunk, self._offset = item, 0
+                    return True
+                case Beginning():
+                    self._begin(output, item)
+                case Skipped():
+                    self._replay(item.check)
+                case PartEnd():
+                    self._end_part(output, item)
+        if self._pump.ended:
+            self._compare()
         return False
+
+    def _begin(self, output: ReaderOutput, beginning: Beginning) -> None:
+        split, fingerprint = self._split, beginning.fingerprint
+        assert split is not None
+        if split.fingerprint not in {"", fingerprint}:
+            raise SourceChangedError(
+                "the DataFrame is not the one that the position was taken of: its plan, "
+                f"its schema or its partitions changed ({split.fingerprint} became "
+                f"{fingerprint}). {_REMEDY}"
+            )
+        self._split = replace(split, fingerprint=fingerprint)
+        if beginning.parts is not None:
+            self._progress.parts = beginning.parts
+            self._know_parts(output, beginning.parts)
+            if self._independent:
+                self._release(output, split)
+
+    def _replay(self, check: int) -> None:
+        if self._replayed is not None:
+            self._replayed += check
+
+    def _compare(self) -> None:
+        """Compare the rows that were passed over with those that were emitted."""
+        replayed, self._replayed = self._replayed, None
+        split = self._split
+        if replayed is None or split is None or self._plan.stage is not None:
+            return
+        if wrapped(replayed) != split.check:
+            raise SourceChangedError(
+                f"the rows before partition {split.part}, row {split.row}, are not the "
+                f"ones that were emitted: the DataFrame's data changed, or comes in "
+                f"another order each time. {_REMEDY}"
+            )
 
     def _know_parts(self, output: ReaderOutput, count: int) -> None:
         if self._independent:
@@ -184,11 +240,25 @@ class SparkReader:
         split = self._split
         assert split is not None
         if end.part < split.part:
+            self._replay(end.check)
             return
+        if end.part == split.part and end.rows is not None and end.rows < split.row:
+            # Of a partition that became shorter nothing was passed over as a whole.
+            self._replayed = (self._replayed or 0) + end.check
+        self._compare()
+        self._progress.ended = end.part + 1
         self._know_parts(output, end.part + 1)
         if self._independent:
             output.release_split(_part_id(end.part))
         self._split = replace(split, part=end.part + 1, row=0)
+
+    def _check_after(self, chunk: Chunk, start: int, stop: int, check: int) -> int:
+        if chunk.checks is None:
+            return 0
+        if len(chunk.run) != chunk.rows:
+            # The batch itself is the record.
+            start = 0
+        return wrapped(check + int(np.add.reduce(chunk.checks[start:stop])))
 
     def _emit(self, output: ReaderOutput) -> None:
         chunk, split = self._chunk, self._split
@@ -203,10 +273,49 @@ class SparkReader:
         )
         to.emit_run(run)
         read_rows = chunk.rows if stop == length else stop
-        self._split = replace(split, part=chunk.part, row=chunk.first + read_rows)
+        self._split = replace(
+            split,
+            part=chunk.part,
+            row=chunk.first + read_rows,
+            check=self._check_after(chunk, start, read_rows, split.check),
+        )
+        self._progress.rows += read_rows - (start if chunk.rows == length else 0)
         self._offset = stop
         if stop == length:
             self._chunk = None
+
+
+def _nothing_to_cancel() -> bool:
+    """Say that a read of a file ends by itself."""
+    return True
+
+
+def _as_it_is(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else SourceChangedError(repr(error))
+
+
+class _Progress:
+    """How far the reading is, as metrics."""
+
+    def __init__(self, context: ReaderContext) -> None:
+        self.parts: int | None = None
+        self.ended = 0
+        self.rows = 0
+        if context is None:
+            return
+        clock, metrics = context.clock, context.metrics
+        self._clock, self._started_s = clock, clock.monotonic()
+        metrics.gauge("rows_read", lambda: self.rows)
+        metrics.gauge("partitions", lambda: self.parts)
+        metrics.gauge("partitions_done", lambda: self.ended)
+        metrics.gauge("eta_s", self._eta_s)
+
+    def _eta_s(self) -> float | None:
+        """Return how long the rest will take if it goes on like this; None if unknown."""
+        if not self.parts or not self.ended:
+            return None
+        elapsed_s = self._clock.monotonic() - self._started_s
+        return elapsed_s * (self.parts - self.ended) / self.ended
 
 
 def _part_id(part: int) -> str:

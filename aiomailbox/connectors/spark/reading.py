@@ -7,21 +7,36 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker, out_of_range
+from aiomailbox.connectors.spark.fingerprint import (
+    CHECK,
+    plan_digest,
+    row_check,
+    wrapped,
+)
 from aiomailbox.connectors.spark.jobs import is_connect
-from aiomailbox.connectors.spark.packer import PACKED_SCHEMA, arrow_packer
+from aiomailbox.connectors.spark.packer import PACKED_SCHEMA, SKIPPED, arrow_packer
 from aiomailbox.connectors.spark.row_values import encode_timestamps, value_decoder
+from aiomailbox.connectors.spark.staged import Stage
 from aiomailbox.connectors.spark.types import ReadPath, special_columns
 from aiomailbox.errors import AioMailboxError
 from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run, map_all
 
-__all__ = ["Chunk", "PartCount", "PartEnd", "ReadItem", "ReadPlan", "read"]
-
-_LAST: Final = object()
+__all__ = [
+    "Beginning",
+    "Chunk",
+    "PartEnd",
+    "ReadItem",
+    "ReadPlan",
+    "Skipped",
+    "quoted",
+    "read",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +47,17 @@ class ReadPlan:
         df: The DataFrame.
         path: Arrow batches or rows.
         form: What a record is; None if the batch itself is the record.
-        counts_partitions: Whether to say the number of partitions first, if it can be
-            found out.
         prefetch: Whether Spark computes the next partition ahead.
         batch_rows: The most rows of an Arrow batch.
+        stage: Where Spark writes all rows first, and how; None to read from Spark.
     """
 
     df: Any
     path: ReadPath
     form: RecordForm | None
-    counts_partitions: bool
     prefetch: bool
     batch_rows: int
+    stage: Stage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +69,59 @@ class Chunk:
         first: The number of the first row in it.
         rows: How many rows; the run has as many records, or one if it is the batch.
         run: The records.
+        checks: What follows from the values of each row, shape ``(rows,)``; None where
+            rows cannot change.
     """
 
     part: int
     first: int
     rows: int
     run: Run
+    checks: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class PartEnd:
-    """A partition ended."""
+    """A partition ended.
+
+    Attributes:
+        part: Its index.
+        rows: How many it had; None if nobody has counted.
+        check: Sum of the checks of the rows that were passed over.
+    """
 
     part: int
+    rows: int | None = None
+    check: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class PartCount:
-    """There are so many partitions."""
+class Skipped:
+    """Rows at the beginning of a partition were passed over.
 
-    count: int
+    Attributes:
+        part: The partition.
+        check: Sum of their checks.
+    """
+
+    part: int
+    check: int
 
 
-ReadItem = Chunk | PartEnd | PartCount
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What is being read; comes first.
+
+    Attributes:
+        fingerprint: Tells this DataFrame, as it is read, from others.
+        parts: How many partitions it has; None where Spark does not tell.
+    """
+
+    fingerprint: str
+    parts: int | None
+
+
+ReadItem = Chunk | PartEnd | Skipped | Beginning
 
 
 def read(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
@@ -88,30 +132,67 @@ def read(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
         part: Earlier partitions are skipped.
         row: Earlier rows of that partition are skipped.
     """
+    if plan.stage is not None:
+        return _read_staged(plan, plan.stage, part, row)
     if plan.path == "arrow":
         return _read_arrow(plan, part, row)
     return _read_rows(plan, part, row)
 
 
+def _read_staged(
+    plan: ReadPlan, stage: Stage, part: int, row: int
+) -> Iterator[ReadItem]:
+    staged = stage.find(plan.df) or stage.write(plan.df)
+    yield Beginning(staged.identity, len(staged.files))
+    run_of = _RunMaker(plan, staged.schema)
+    for index in range(part, len(staged.files)):
+        first = row if index == part else 0
+        for batch in staged.batches(index, first, plan.batch_rows):
+            yield Chunk(index, first, batch.num_rows, run_of(batch))
+            first += batch.num_rows
+        yield PartEnd(index)
+
+
 def _read_arrow(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
-    packed = plan.df.mapInArrow(arrow_packer(part, row, plan.batch_rows), PACKED_SCHEMA)
-    yield from _count(plan, packed)
-    maker: RowMaker | None = None
-    special = special_columns(plan.df.schema)
+    from pyspark.sql import functions as sf
+
+    df, schema = plan.df, plan.df.schema
+    columns = [sf.col(quoted(field.name)) for field in schema.fields]
+    checked = df.withColumn(CHECK, row_check(schema, columns))
+    packed = checked.mapInArrow(arrow_packer(part, row, plan.batch_rows), PACKED_SCHEMA)
+    yield _beginning(plan, packed)
+    run_of = _RunMaker(plan, schema)
     with contextlib.closing(_iterate(packed, plan.prefetch)) as messages:
-        for index, first, rows, ipc in messages:
+        for index, first, rows, check, ipc in messages:
             if ipc is None:
-                yield PartEnd(index)
+                if rows == SKIPPED:
+                    yield Skipped(index, check)
+                else:
+                    yield PartEnd(index, first, check)
                 continue
             batch = pa.ipc.open_stream(pa.py_buffer(ipc)).read_next_batch()
-            run: Run
-            if plan.form is None:
-                run = ListRun([batch])
-            else:
-                if maker is None:
-                    maker = RowMaker(batch.schema, plan.form, special)
-                run = ArrowRun(batch, maker)
-            yield Chunk(index, first, rows, run)
+            last = batch.num_columns - 1
+            checks = batch.column(last).to_numpy()
+            values = pa.RecordBatch.from_arrays(
+                batch.columns[:last], schema=batch.schema.remove(last)
+            )
+            yield Chunk(index, first, rows, run_of(values), checks)
+
+
+class _RunMaker:
+    """Makes runs of Arrow batches."""
+
+    def __init__(self, plan: ReadPlan, schema: Any) -> None:
+        self._form = plan.form
+        self._special = special_columns(schema)
+        self._maker: RowMaker | None = None
+
+    def __call__(self, batch: pa.RecordBatch) -> Run:
+        if self._form is None:
+            return ListRun([batch])
+        if self._maker is None:
+            self._maker = RowMaker(batch.schema, self._form, self._special)
+        return ArrowRun(batch, self._maker)
 
 
 def _read_rows(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
@@ -119,36 +200,44 @@ def _read_rows(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
 
     names = [f"c{number}" for number in range(len(plan.df.columns))]
     plain = plan.df.toDF(*names)
+    schema = plan.df.schema
     columns = [
         encode_timestamps(sf.col(name), field.dataType)
-        for name, field in zip(names, plan.df.schema.fields, strict=True)
+        for name, field in zip(names, schema.fields, strict=True)
     ]
-    selected = plain.select(sf.spark_partition_id(), *columns)
-    yield from _count(plan, selected)
+    check = row_check(schema, [sf.col(name) for name in names])
+    selected = plain.select(sf.spark_partition_id(), check, *columns)
+    yield _beginning(plan, selected)
     maker = _PythonRowMaker(plan)
-    ended = part
+    ended = 0
     with contextlib.closing(_iterate(selected, plan.prefetch)) as rows:
         for index, group in groupby(rows, key=itemgetter(0)):
-            yield from map(PartEnd, range(ended, index))
+            yield from map(PartEnd, range(max(part, ended), index))
             ended = index
             if index < part:
-                _drain(group)
+                yield PartEnd(index, None, _summed(group))
                 continue
             first = row if index == part else 0
-            remaining = islice(group, first, None)
-            while chunk := list(islice(remaining, RUN_LENGTH_MAX)):
-                yield Chunk(index, first, len(chunk), ListRun(maker.rows(chunk)))
+            if first:
+                yield Skipped(index, _summed(islice(group, first)))
+            while chunk := list(islice(group, RUN_LENGTH_MAX)):
+                checks = np.array([each[1] for each in chunk], np.int64)
+                run = ListRun(maker.rows(chunk))
+                yield Chunk(index, first, len(chunk), run, checks)
                 first += len(chunk)
 
 
-def _count(plan: ReadPlan, df: Any) -> Iterator[PartCount]:
-    """Give the number of partitions, where Spark tells it.
+def _beginning(plan: ReadPlan, df: Any) -> Beginning:
+    """Return what is read, and how many partitions it has, where Spark tells it.
 
     It is asked of the very DataFrame that will be read: adaptive execution decides it
     when the plan runs, and a second plan might come out otherwise.
     """
-    if plan.counts_partitions and not is_connect(df):
-        yield PartCount(df.rdd.getNumPartitions())
+    digest = plan_digest(plan.df)
+    if is_connect(df):
+        return Beginning(digest, None)
+    count = df.rdd.getNumPartitions()
+    return Beginning(f"{digest}-{count}", count)
 
 
 def _iterate(df: Any, prefetch: bool) -> Generator[Any]:
@@ -163,9 +252,13 @@ def _iterate(df: Any, prefetch: bool) -> Generator[Any]:
     return rows
 
 
-def _drain(rows: Iterator[Any]) -> None:
-    for _ in rows:
-        pass
+def _summed(rows: Iterator[Any]) -> int:
+    return wrapped(sum(row[1] for row in rows))
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as Spark's expressions take it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 class _PythonRowMaker:
@@ -183,7 +276,7 @@ class _PythonRowMaker:
         ]
 
     def rows(self, rows: list[Any]) -> list[Any]:
-        columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True))[1:]
+        columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True))[2:]
         decoded = [self._decoded(index, column) for index, column in enumerate(columns)]
         return self._build(decoded, len(rows))
 

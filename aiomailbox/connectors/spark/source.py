@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from aiomailbox.columnar import ClassForm
@@ -11,10 +13,11 @@ from aiomailbox.connectors.spark.frame_checks import (
     form_of,
 )
 from aiomailbox.connectors.spark.reader import SparkReader, SparkSplit
-from aiomailbox.connectors.spark.reading import ReadPlan
+from aiomailbox.connectors.spark.reading import ReadPlan, quoted
 from aiomailbox.connectors.spark.row_form import RowForm
+from aiomailbox.connectors.spark.staged import Stage, check_stageable
 from aiomailbox.connectors.spark.types import ReadPath, check_path
-from aiomailbox.errors import InvalidArgumentError, UsageError
+from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
 from aiomailbox.operators import (
     Boundedness,
     EnumeratorContext,
@@ -37,18 +40,28 @@ class SparkSource:
     dict, a struct a record of the same kind, a variant a ``VariantVal``; all else is
     what ``collect()`` gives.
 
-    Going on from a snapshot reads the DataFrame again and skips what was emitted: that
-    is right only if it always gives the same rows in the same order. Sort inside its
-    partitions by a total order, or persist it.
+    Guarantee, where the job goes on from a checkpoint: read live, the DataFrame is
+    computed again, and the rows that were emitted are passed over. That they are the same
+    ones is checked (plan, schema, number of partitions, and the values of the rows), and
+    a DataFrame that changed is refused with `SourceChangedError`. With ``stage=`` Spark
+    writes the rows once, and reading again needs neither Spark nor luck.
 
     Args:
         df: The DataFrame; of a classic session or of Spark Connect. Not a streaming one.
+            None to read what was staged before.
         splits: ``"ordered"``: partitions follow each other in time, and one watermark
             carries on from one to the next. ``"independent"``: each partition has a
             watermark of its own and holds event time back until it has been read.
         records: What a record is: ``"namedtuple"``, ``dict``, `pyspark.sql.Row`, a
             dataclass, a `msgspec.Struct`, a NamedTuple class; or ``"batch"``: each
             Arrow batch is one record.
+        order_by: Columns that rows are sorted by: with ``splits="ordered"`` all of them,
+            so that partitions follow each other, else within each partition. None
+            leaves them as they are.
+        partitions: How many partitions (or staged files) there are; None for Spark's.
+        stage: A directory, in storage that Spark's executors and this process see, that
+            Spark writes the rows to before the first one is read, as Parquet. One that
+            holds this DataFrame already is read as it is; deleting it is the caller's.
         path: ``"arrow"``: batches packed by Spark's Python workers. ``"rows"``: rows
             pickled by the JVM, which is slower but carries user-defined types. None
             takes Arrow where it can.
@@ -64,6 +77,7 @@ class SparkSource:
         UnsupportedColumnError: If a column cannot be carried, or does not fit
             ``records``; names it.
         SparkJobError: If Spark's Java process has ended.
+        SourceChangedError: If the stage holds another DataFrame.
 
     Concept:
         Flink, FLIP-27 ``Source``, bounded.
@@ -84,28 +98,42 @@ class SparkSource:
         splits: Literal["ordered", "independent"] = "ordered",
         *,
         records: Any = "namedtuple",
+        order_by: Any = None,
+        partitions: int | None = None,
+        stage: str | os.PathLike[str] | None = None,
         path: ReadPath | None = None,
         prefetch: bool = False,
         batch_rows: int = 10_000,
         handover_batches: int = 2,
     ) -> None:
-        schema = checked_schema(df)
         if splits not in {"ordered", "independent"}:
             raise InvalidArgumentError(
                 "splits", f"{splits!r} is unknown", 'Use "ordered" or "independent".'
             )
         _check_positive("batch_rows", batch_rows)
         _check_positive("handover_batches", handover_batches)
+        if partitions is not None:
+            _check_positive("partitions", partitions)
         form = form_of(records)
-        chosen = check_path(schema, path)
+        place = None if stage is None else Stage(Path(stage).absolute())
+        schema = _schema(df, place)
+        if place is None:
+            chosen = check_path(schema, path)
+        else:
+            check_stageable(schema)
+            chosen = check_path(schema, "arrow")
         if form is None and chosen == "rows":
             raise InvalidArgumentError(
                 "records", '"batch" needs the Arrow path', 'Use path="arrow".'
             )
         check_names(schema, form or RowForm())
-        self._independent = splits == "independent"
+        self._splits = splits
+        self._order = _columns(order_by, schema)
         self._depth = handover_batches
-        self._plan = ReadPlan(df, chosen, form, self._independent, prefetch, batch_rows)
+        if df is not None:
+            df = _arranged(df, self._order, partitions, splits == "ordered")
+        self._plan = ReadPlan(df, chosen, form, prefetch, batch_rows, place)
+        self._names = [field.name for field in schema.fields]
 
     @property
     def record_types(self) -> tuple[type, ...]:
@@ -128,17 +156,80 @@ class SparkSource:
     def create_reader(self, context: ReaderContext) -> SparkReader:
         """Create a reader; only the one that gets the split starts a thread."""
         return SparkReader(
-            context, self._plan, independent=self._independent, depth=self._depth
+            context,
+            self._plan,
+            independent=self._splits == "independent",
+            depth=self._depth,
         )
 
+    def explain(self) -> str:
+        """Return how the DataFrame is read, and which guarantee holds for a restart."""
+        order = ", ".join(self._order) or "nothing: as Spark gives them"
+        lines = [f"{self!r}: {self._splits} partitions, sorted by {order}"]
+        stage = self._plan.stage
+        if stage is not None:
+            lines.append(
+                f"  staged in {str(stage.directory)!r}: exactly once, also if the session "
+                "and the data are gone; a position is (file, row)"
+            )
+            return "\n".join(lines)
+        lines.append(
+            f"  live, by {self._plan.path}: exactly once if the DataFrame gives the same "
+            "rows again, which is checked; a position is (partition, row)"
+        )
+        if not self._order:
+            lines.append(
+                "  without order_by= a shuffle may give rows in another order each time: "
+                "a restart would be refused"
+            )
+        return "\n".join(lines)
+
     def __repr__(self) -> str:
-        return f"<SparkSource of {', '.join(self._plan.df.columns)}>"
+        return f"<SparkSource of {', '.join(self._names)}>"
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
             "a SparkSource cannot be pickled: its DataFrame lives in this process. "
             "Pickle the pipeline (am.pipeline) and attach the source where it runs."
         )
+
+
+def _schema(df: Any, place: Stage | None) -> Any:
+    if df is not None:
+        return checked_schema(df)
+    if place is None:
+        raise WrongTypeError("df", "there is no DataFrame", "Give one, or stage=.")
+    staged = place.find(None)
+    if staged is None:
+        raise InvalidArgumentError(
+            "stage", f"nothing is staged in {str(place.directory)!r}", "Give df too."
+        )
+    return staged.schema
+
+
+def _columns(order_by: Any, schema: Any) -> list[str]:
+    names = [order_by] if isinstance(order_by, str) else list(order_by or ())
+    known = [field.name for field in schema.fields]
+    for name in names:
+        if name not in known:
+            raise InvalidArgumentError(
+                "order_by", f"there is no column {name!r}", f"There are {known}."
+            )
+    return names
+
+
+def _arranged(df: Any, order: list[str], partitions: int | None, total: bool) -> Any:
+    """Return the DataFrame in the partitions and the order that are wanted."""
+    from pyspark.sql import functions as sf
+
+    columns = [sf.col(quoted(name)) for name in order]
+    if order and total:
+        # An explicit number, or adaptive execution would choose one.
+        count = (partitions,) if partitions else ()
+        df = df.repartitionByRange(*count, *columns)
+    elif partitions:
+        df = df.repartition(partitions)
+    return df.sortWithinPartitions(*columns) if order else df
 
 
 def _check_positive(parameter: str, value: int) -> None:

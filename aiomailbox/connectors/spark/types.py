@@ -12,7 +12,14 @@ from aiomailbox.errors import (
     UnsupportedColumnError,
 )
 
-__all__ = ["ReadPath", "check_path", "nested_types", "special_columns"]
+__all__ = [
+    "ReadPath",
+    "check_path",
+    "is_user_type",
+    "nested_types",
+    "parts_of_type",
+    "special_columns",
+]
 
 ReadPath = Literal["arrow", "rows"]
 
@@ -57,6 +64,11 @@ def nested_types(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         yield from _parts((field.name,), field.dataType)
 
 
+def parts_of_type(kind: Any) -> Iterator[Any]:
+    """Give a type, and those of all its parts."""
+    return (part for _, part in _parts((), kind))
+
+
 def special_columns(
     schema: Any,
 ) -> dict[tuple[str, ...], Callable[[list[Any]], list[Any]]]:
@@ -91,10 +103,11 @@ def _parts(where: tuple[str, ...], kind: Any) -> Iterator[tuple[tuple[str, ...],
 
 
 def _has_user_types(schema: Any) -> bool:
-    return any(_is_user_type(kind) for _, kind in nested_types(schema))
+    return any(is_user_type(kind) for _, kind in nested_types(schema))
 
 
-def _is_user_type(kind: Any) -> bool:
+def is_user_type(kind: Any) -> bool:
+    """Say whether a type is a user-defined one."""
     from pyspark.sql.types import UserDefinedType
 
     return isinstance(kind, UserDefinedType)
@@ -111,7 +124,7 @@ def _check_type(where: str, kind: Any, path: ReadPath) -> None:
         if path == "arrow":
             return
         remedy = 'Only path="arrow" can carry it.'
-    elif _is_user_type(kind):
+    elif is_user_type(kind):
         if path == "rows":
             return
         remedy = 'Only path="rows" can carry a user-defined type.'

@@ -263,7 +263,8 @@ class Applied:
         sinks = [sink for output in outputs for sink in output.sinks()]
         graph = application.build_graph(sinks)
         assert self._seed is not None
-        return ship_job(graph, application.config, self._seed, self._job_id)
+        df = application.inputs[0].df
+        return ship_job(graph, application.config, self._seed, self._job_id, df)
 
 
 class Materialized:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle  # noqa: TID251 -- from the driver to its workers
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -13,6 +15,11 @@ from aiomailbox.connectors.spark.frame_checks import (
     form_of,
 )
 from aiomailbox.connectors.spark.inside.levels import JobLevels
+from aiomailbox.connectors.spark.inside.limits import (
+    LimitDoor,
+    check_limits,
+    open_door,
+)
 from aiomailbox.connectors.spark.inside.source import StageInput
 from aiomailbox.connectors.spark.inside.stage import StagePart
 from aiomailbox.connectors.spark.inside.wire import WIRE_SCHEMA
@@ -23,7 +30,7 @@ from aiomailbox.graph import JobGraph, Transformation
 from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.placement import Placement
-from aiomailbox.runtime.peers.shipping import Shipment, pack, pickled
+from aiomailbox.runtime.peers.shipping import Shipment, pack
 
 __all__ = [
     "InputFrame",
@@ -57,12 +64,14 @@ class ShippedJob:
         levels: Its stages.
         payload: The job in bytes.
         limits: Its rate limits.
+        door: Where those are that all workers share; None if there are none.
     """
 
     graph: JobGraph
     levels: JobLevels
     payload: bytes
     limits: list[RateLimit]
+    door: LimitDoor | None
 
 
 def new_input(
@@ -105,12 +114,20 @@ def default_parallelism(df: Any) -> int:
 
 
 def ship_job(
-    graph: JobGraph, config: JobConfig, seed: int, job_id: bytes
+    graph: JobGraph, config: JobConfig, seed: int, job_id: bytes, df: Any
 ) -> ShippedJob:
     """Return a job for Spark's workers.
 
+    Args:
+        graph: The job.
+        config: Its settings.
+        seed: Of its random sources.
+        job_id: 16 bytes that name it.
+        df: A DataFrame of the session that it runs in.
+
     Raises:
         NotShippableError: If an operator cannot be pickled; names it and what of it.
+        UsageError: If a rate limit cannot be kept there.
     """
     peers: dict[int, tuple[int, ...]] = {
         vertex.id: (_WORKER,) * vertex.parallelism for vertex in graph.vertices
@@ -118,7 +135,11 @@ def ship_job(
     _, payload, limits = pack(
         Shipment(graph, config, Placement(1, peers), seed, job_id, has_arrow=True)
     )
-    return ShippedJob(graph, JobLevels(graph), payload, limits)
+    door = None
+    if check_limits(limits, is_connect=is_connect(df)):
+        host = df.sparkSession.conf.get("spark.driver.host", "127.0.0.1")
+        door = open_door(host, secrets.token_bytes(16), limits)
+    return ShippedJob(graph, JobLevels(graph), payload, limits, door)
 
 
 def chained_frames(
@@ -137,7 +158,7 @@ def chained_frames(
 
     def stage(level: int, vertex: int | None) -> tuple[Any, Any]:
         is_last = level == last
-        part = StagePart(job.payload, job.limits, level, vertex, want)
+        part = StagePart(job.payload, job.limits, level, vertex, want, job.door)
         final = WIRE_SCHEMA if schema is None else schema
         return _stage_function(part), final if is_last else WIRE_SCHEMA
 
@@ -167,11 +188,11 @@ def _exchanged(df: Any, width: int) -> Any:
 
 
 def _stage_function(part: StagePart) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    packed = pickled(part)
+    packed = pickle.dumps(part)
 
     # Nested, and with nothing of ours in it, so that a worker without us can say so.
     def run(batches: Iterator[Any]) -> Iterator[Any]:
-        import pickle  # noqa: TID251 -- from the driver to its workers
+        import pickle  # noqa: TID251 -- not the module's: nothing of it is sent
 
         try:
             from aiomailbox.connectors.spark.inside.stage import run_stage

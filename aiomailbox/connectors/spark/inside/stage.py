@@ -24,6 +24,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.inside.levels import JobLevels, Place
+from aiomailbox.connectors.spark.inside.limits import LimitDoor, RemoteDoor
 from aiomailbox.connectors.spark.inside.outlet import Outlet
 from aiomailbox.connectors.spark.inside.receiving import ChannelKey, Demultiplexer
 from aiomailbox.connectors.spark.inside.results import RESULTS
@@ -76,6 +77,7 @@ class StagePart:
         level: The stage.
         vertex: Of the first stage, the source's place in it; else None.
         want: The one output whose batches leave the last stage; None for rows of all.
+        door: Where the limits are that all workers share; None if there are none.
     """
 
     payload: bytes
@@ -83,6 +85,7 @@ class StagePart:
     level: int
     vertex: int | None
     want: int | None
+    door: LimitDoor | None
 
 
 def run_stage(
@@ -191,6 +194,7 @@ class _StageTask(NoCheckpointEvents):
         self._main: asyncio.Task[Any] | None = None
         self._changed = Availability()
         shipment = unpack(part.payload, part.limits)
+        self._door = None if part.door is None else RemoteDoor(part.door, part.limits)
         self._shipment = shipment
         self._levels = JobLevels(shipment.graph)
         is_last = part.level == len(self._levels) - 1
@@ -221,10 +225,15 @@ class _StageTask(NoCheckpointEvents):
                     head.factory.attach(feed)  # type: ignore[attr-defined]
                 else:
                     await self._begin_input(feed, group)
+                if self._door is not None:
+                    await self._door.connect()
+                    group.start_soon(self._door.run)
                 self._start(group, scratch)
                 await self._until_over()
                 group.cancel_scope.cancel()
         finally:
+            if self._door is not None:
+                self._door.close()
             feed.abandon()
             scratch.remove()
         if self._errors:
@@ -430,7 +439,9 @@ class _StageTask(NoCheckpointEvents):
             metrics=self._metrics,
             pool=NetworkBufferPool(total_segments(shipment.graph, shipment.config)),
             registry=PartitionRegistry(),
-            limiters=LimiterService(clock),
+            limiters=(
+                LimiterService(clock) if self._door is None else self._door.limits
+            ),
             handovers={RESULTS: self},  # type: ignore[dict-item]
             no_processing_time=_NO_CLOCK,
         )

@@ -378,3 +378,38 @@ def test_an_output_has_the_schema_of_its_declared_class(spark: Any) -> None:
     applied = declared.apply_to(spark.range(3))
     assert applied.result.dtypes == [("id", "bigint"), ("twice", "bigint")]
     assert applied.result.count() == 3
+
+
+def test_a_rate_limit_holds_over_all_workers(spark: Any, tmp_path: Path) -> None:
+    calls = str(tmp_path)
+    limit = am.RateLimit(20, per=1.0)
+
+    @am.pipeline
+    def limited(rows: Any) -> Any:
+        async def call(row: Any) -> Doubled:
+            import time
+
+            Path(calls, f"{time.time():.3f}-{row.id}").touch()
+            return Doubled(row.id, os.getpid())
+
+        return rows.map_async(call, concurrency=50, limit=limit)
+
+    df = spark.range(0, 60, numPartitions=2)
+    rows = limited.apply_to(df, schema=Doubled).result.collect()
+    assert len(rows) == 60
+    times = sorted(float(name.partition("-")[0]) for name in os.listdir(calls))
+    # Two windows have to pass; had each worker the limit for itself, one would do.
+    assert times[-1] - times[0] > 1.5
+
+
+def test_a_limit_per_task_asks_nobody(spark: Any) -> None:
+    @am.pipeline
+    def limited(rows: Any) -> Any:
+        async def call(row: Any) -> Doubled:
+            return Doubled(row.id, 0)
+
+        limit = am.RateLimit(1000, per=1.0, per_task=True)
+        return rows.map_async(call, limit=limit)
+
+    df = spark.range(0, 60, numPartitions=2)
+    assert limited.apply_to(df, schema=Doubled).result.count() == 60

@@ -1,0 +1,274 @@
+"""Rate limits that hold for all of Spark's workers: the driver has the limiters.
+
+Theory of operation: the driver listens in a thread of its own, one listener a process,
+however many pipelines are applied. A worker connects if its part has a limit that is not
+its own, proves that it knows the secret that came with the pipeline, and asks for leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from typing import Any, Final
+
+import msgspec
+
+from aiomailbox.clock import SystemClock
+from aiomailbox.errors import HandshakeError, UsageError, WorldError
+from aiomailbox.policies import RateLimit
+from aiomailbox.runtime.limiter import LimiterService
+from aiomailbox.runtime.peers.limits import LimitDesk, RemoteLimits
+from aiomailbox.runtime.peers.messages import Granted, Lease, Pause
+
+__all__ = ["LimitDoor", "RemoteDoor", "check_limits", "open_door"]
+
+_NONCE_BYTES: Final = 16
+_PROOF_BYTES: Final = 32
+_JOB_BYTES: Final = 16
+_FRAME_BYTES_MAX: Final = 1 << 20
+_HANDSHAKE_S: Final = 10.0
+_JOBS_MAX: Final = 1024
+_CONNECT_S: Final = 30.0
+
+
+class LimitDoor(msgspec.Struct, frozen=True):
+    """Where the limiters of a pipeline are, and what opens the door.
+
+    Attributes:
+        host: The driver's.
+        port: Where it listens.
+        secret: What a worker has to know.
+        job_id: 16 bytes that name the pipeline.
+    """
+
+    host: str
+    port: int
+    secret: bytes
+    job_id: bytes
+
+
+def check_limits(limits: list[RateLimit], *, is_connect: bool) -> bool:
+    """Say whether workers have to ask the driver.
+
+    Raises:
+        UsageError: If they have to, and on Spark Connect cannot.
+    """
+    shared = [limit for limit in limits if not limit.per_task]
+    if shared and is_connect:
+        raise UsageError(
+            f"{shared[0]!r} holds for the whole job, and on Spark Connect there is no "
+            "driver of ours that its workers could ask. Write RateLimit(..., "
+            "per_task=True) and divide it by the number of tasks that run at a time."
+        )
+    return bool(shared)
+
+
+def open_door(host: str, job_id: bytes, limits: list[RateLimit]) -> LimitDoor:
+    """Let workers ask for the limits of a pipeline; from any thread.
+
+    Args:
+        host: The address of the driver that Spark's executors know.
+        job_id: The pipeline.
+        limits: Its limits, in the order in which workers get them.
+    """
+    with _LOCK:
+        desk = _DESKS.get(host)
+        if desk is None:
+            desk = _DESKS[host] = _Desks(host)
+    return desk.admit(job_id, limits)
+
+
+class RemoteDoor:
+    """A worker's connection to the driver's limiters.
+
+    Args:
+        door: Where they are.
+        limits: The limits that came with the pipeline.
+
+    Attributes:
+        limits: Finds the worker's limiters.
+    """
+
+    def __init__(self, door: LimitDoor, limits: list[RateLimit]) -> None:
+        self.limits = RemoteLimits(limits, self._send)
+        self._door = door
+        self._writer: asyncio.StreamWriter | None = None
+        self._reader: asyncio.StreamReader | None = None
+
+    async def connect(self) -> None:
+        """Connect and prove.
+
+        Raises:
+            WorldError: If the driver cannot be reached.
+            HandshakeError: If it is not the one that sent the pipeline.
+        """
+        door = self._door
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                reader, writer = await asyncio.open_connection(door.host, door.port)
+                theirs = await reader.readexactly(_NONCE_BYTES)
+                ours = os.urandom(_NONCE_BYTES)
+                proof = _proof(door.secret, b"worker", theirs, ours)
+                writer.write(door.job_id + ours + proof)
+                answer = await reader.readexactly(_PROOF_BYTES)
+        except (OSError, EOFError, TimeoutError) as error:
+            raise WorldError(
+                f"the driver's rate limits at {door.host}:{door.port} cannot be reached "
+                f"from this worker: {error!r}. The address is spark.driver.host."
+            ) from error
+        if not hmac.compare_digest(
+            answer, _proof(door.secret, b"driver", ours, theirs)
+        ):
+            raise HandshakeError("whoever answers for the driver is not the driver")
+        self._reader, self._writer = reader, writer
+
+    async def run(self) -> None:
+        """Take grants until the connection ends, which it must not while this runs.
+
+        Raises:
+            WorldError: If it ends.
+        """
+        assert self._reader is not None, "connect() comes first"
+        try:
+            while True:
+                content = await _read_frame(self._reader)
+                self.limits.on_granted(_GRANTED.decode(content))
+        except (OSError, EOFError) as error:
+            raise WorldError("the driver with the rate limits is gone") from error
+
+    def close(self) -> None:
+        """Refuse all leases from now on, and disconnect."""
+        self.limits.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _send(self, message: Lease | Pause) -> None:
+        assert self._writer is not None, "connect() comes first"
+        self._writer.write(_frame(message))
+
+
+class _Desks:
+    """The driver's side: a listener, and the limiters of each pipeline."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._secret = secrets.token_bytes(32)
+        self._jobs: OrderedDict[bytes, LimitDesk] = OrderedDict()
+        self._loop = asyncio.new_event_loop()
+        self._port = 0
+        self._error: BaseException | None = None
+        ready = threading.Event()
+        threading.Thread(
+            target=self._run, args=(ready,), name="aiomailbox-limits", daemon=True
+        ).start()
+        ready.wait()
+        if self._error is not None:
+            raise WorldError(
+                f"no socket for rate limits at {host}: {self._error}. The address is "
+                "spark.driver.host."
+            ) from self._error
+
+    def admit(self, job_id: bytes, limits: list[RateLimit]) -> LimitDoor:
+        """Make the limiters of a pipeline."""
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(self._admit, job_id, limits, done)
+        done.wait()
+        return LimitDoor(self._host, self._port, self._secret, job_id)
+
+    def _admit(
+        self, job_id: bytes, limits: list[RateLimit], done: threading.Event
+    ) -> None:
+        self._jobs[job_id] = LimitDesk(LimiterService(SystemClock()), limits)
+        if len(self._jobs) > _JOBS_MAX:
+            self._jobs.popitem(last=False)
+        done.set()
+
+    def _run(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            server = self._loop.run_until_complete(
+                asyncio.start_server(self._serve, self._host, 0)
+            )
+            self._port = server.sockets[0].getsockname()[1]
+        except BaseException as error:  # noqa: BLE001 -- raised where it was asked for
+            self._error = error
+            return
+        finally:
+            ready.set()
+        self._loop.run_forever()
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            async with asyncio.timeout(_HANDSHAKE_S):
+                desk = await self._greet(reader, writer)
+            if desk is None:
+                return
+            worker = _Worker(writer)
+            while True:
+                message = _ASKED.decode(await _read_frame(reader))
+                if isinstance(message, Lease):
+                    desk.on_lease(message, worker, worker.on_failed)
+                else:
+                    desk.on_pause(message)
+        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError, HandshakeError):
+            # A worker whose task ended, or a stranger.
+            return
+        finally:
+            writer.close()
+
+    async def _greet(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> LimitDesk | None:
+        """Return what a worker may ask; whoever connects proves first."""
+        ours = os.urandom(_NONCE_BYTES)
+        writer.write(ours)
+        content = await reader.readexactly(_JOB_BYTES + _NONCE_BYTES + _PROOF_BYTES)
+        job_id, theirs = content[:_JOB_BYTES], content[_JOB_BYTES:-_PROOF_BYTES]
+        expected = _proof(self._secret, b"worker", ours, theirs)
+        if not hmac.compare_digest(content[-_PROOF_BYTES:], expected):
+            return None
+        writer.write(_proof(self._secret, b"driver", theirs, ours))
+        return self._jobs.get(job_id)
+
+
+class _Worker:
+    """Who is sent grants."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+
+    def send(self, message: Granted) -> None:
+        self._writer.write(_frame(message))
+
+    def on_failed(self, error: BaseException) -> None:
+        # It fails the worker's task: it had the same limit to check the lease by.
+        self._writer.close()
+
+
+_LOCK: Final = threading.Lock()
+_DESKS: Final[dict[str, _Desks]] = {}
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_GRANTED: Final = msgspec.msgpack.Decoder(Granted)
+_ASKED: Final[Any] = msgspec.msgpack.Decoder(Lease | Pause)
+
+
+def _proof(secret: bytes, role: bytes, first: bytes, second: bytes) -> bytes:
+    return hmac.digest(secret, role + first + second, "sha256")
+
+
+def _frame(message: Any) -> bytes:
+    content = _ENCODER.encode(message)
+    return len(content).to_bytes(4, "big") + content
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+    size_bytes = int.from_bytes(await reader.readexactly(4), "big")
+    if size_bytes > _FRAME_BYTES_MAX:
+        raise HandshakeError(f"a message of {size_bytes} bytes is no lease")
+    return await reader.readexactly(size_bytes)

@@ -1,0 +1,226 @@
+"""A DataFrame written once to Parquet files, which are read without Spark.
+
+Theory of operation: Spark writes the rows into a directory of their own below the stage's;
+then a manifest that names the files appears beside it, in one step. Rows without a
+manifest were left by a crash, and the next write removes them. What was staged never
+changes, so a position is a file and a row of it, and reading again needs no Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyarrow import parquet
+
+from aiomailbox.connectors.spark.fingerprint import plan_digest
+from aiomailbox.errors import (
+    DamagedFileError,
+    InvalidArgumentError,
+    SourceChangedError,
+    UnsupportedColumnError,
+)
+from aiomailbox.storage import sync_directory
+
+__all__ = ["Stage", "StagedRows", "check_stageable"]
+
+_MANIFEST: Final = "_aiomailbox.json"
+_VERSION: Final = 1
+_ROWS: Final = "rows-"
+
+
+class _File(msgspec.Struct):
+    name: str
+    rows: int
+
+
+class _Manifest(msgspec.Struct):
+    version: int
+    identity: str
+    plan: str
+    schema: str
+    files: list[_File]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows that were staged.
+
+    Attributes:
+        identity: Names these rows, and no others.
+        schema: The DataFrame's schema.
+        files: The files, in the order of Spark's partitions.
+        rows: How many rows there are.
+    """
+
+    identity: str
+    schema: Any
+    files: tuple[Path, ...]
+    rows: int
+
+    def batches(
+        self, index: int, row: int, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Give a file's rows from a row on.
+
+        Raises:
+            DamagedFileError: If it is not what was written.
+        """
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        columns = to_arrow_schema(self.schema, timezone="UTC")
+        path = self.files[index]
+        try:
+            # Spark writes timestamps of 96 bits where it was not told otherwise.
+            with parquet.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+                for batch in _from_row(file, row, batch_rows):
+                    yield _as_declared(batch, columns)
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise DamagedFileError(str(path), str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where a DataFrame is staged.
+
+    Attributes:
+        directory: The directory, in storage that Spark's executors and this process see.
+    """
+
+    directory: Path
+
+    def find(self, df: Any) -> StagedRows | None:
+        """Return what was staged here, or None.
+
+        Args:
+            df: The DataFrame that should have been; None to take what there is.
+
+        Raises:
+            SourceChangedError: If it was another one.
+            DamagedFileError: If the manifest cannot be read.
+        """
+        from pyspark.sql.types import StructType
+
+        path = self.directory / _MANIFEST
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            manifest = msgspec.json.decode(content, type=_Manifest)
+        except msgspec.MsgspecError as error:
+            raise DamagedFileError(str(path), str(error)) from error
+        if df is not None and manifest.plan != plan_digest(df):
+            raise SourceChangedError(
+                f"{str(self.directory)!r} holds the rows of another DataFrame: its plan "
+                "or schema was different. Give another directory, or delete this one."
+            )
+        folder = self.directory / f"{_ROWS}{manifest.identity}"
+        return StagedRows(
+            manifest.identity,
+            StructType.fromJson(msgspec.json.decode(manifest.schema)),
+            tuple(folder / file.name for file in manifest.files),
+            sum(file.rows for file in manifest.files),
+        )
+
+    def write(self, df: Any) -> StagedRows:
+        """Let Spark write a DataFrame here; blocks, in a thread whose jobs are tagged.
+
+        Raises:
+            InvalidArgumentError: If there is no DataFrame to write.
+            SourceChangedError: If Spark's executors wrote somewhere else.
+        """
+        if df is None:
+            raise InvalidArgumentError(
+                "df", f"nothing is staged in {str(self.directory)!r}", "Give one."
+            )
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for left in self.directory.glob(f"{_ROWS}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        identity = uuid.uuid4().hex
+        folder = self.directory / f"{_ROWS}{identity}"
+        df.write.parquet(folder.absolute().as_uri())
+        # Files are named by their partitions, those of empty ones may be missing.
+        files = [
+            _File(path.name, parquet.read_metadata(path).num_rows)
+            for path in sorted(folder.glob("part-*.parquet"))
+        ]
+        if not (folder / "_SUCCESS").exists():
+            raise SourceChangedError(
+                f"Spark has written, and there is nothing in {str(folder)!r}: its "
+                "executors do not see the same storage as this process"
+            )
+        manifest = _Manifest(
+            _VERSION, identity, plan_digest(df), df.schema.json(), files
+        )
+        self._publish(msgspec.json.encode(manifest))
+        found = self.find(None)
+        assert found is not None, "it was written just now"
+        return found
+
+    def _publish(self, content: bytes) -> None:
+        draft = self.directory / f".{_MANIFEST}.{uuid.uuid4().hex}"
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.directory / _MANIFEST)
+        sync_directory(self.directory)
+
+
+def check_stageable(schema: Any) -> None:
+    """Check that Spark can write all columns to Parquet.
+
+    Raises:
+        UnsupportedColumnError: If it cannot; names the column.
+    """
+    from aiomailbox.connectors.spark.types import is_user_type, nested_types
+
+    for where, kind in nested_types(schema):
+        if type(kind).__name__ in _UNWRITABLE or is_user_type(kind):
+            raise UnsupportedColumnError(
+                f"column {'.'.join(where)!r} of type {kind.simpleString()} cannot be "
+                "staged: Parquet has no such type. Cast it, or read without stage=."
+            )
+
+
+_UNWRITABLE: Final = frozenset(
+    {"CalendarIntervalType", "GeographyType", "GeometryType", "NullType"}
+)
+
+
+def _from_row(
+    file: parquet.ParquetFile, row: int, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    groups: list[int] = []
+    first = 0
+    for group in range(file.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        # Whole groups before the position need not be read.
+        if not groups and first + rows <= row:
+            first += rows
+        else:
+            groups.append(group)
+    for batch in file.iter_batches(batch_rows, groups):
+        skip = min(max(0, row - first), batch.num_rows)
+        first += batch.num_rows
+        if skip < batch.num_rows:
+            yield batch.slice(skip)
+
+
+def _as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the types that Spark's have in Arrow."""
+    if batch.schema.equals(schema):
+        return batch
+    columns = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

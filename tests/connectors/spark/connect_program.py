@@ -1,0 +1,178 @@
+"""Run by test_connect.py, in a process of its own, with a Connect server of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.connectors.spark import SparkSource
+from aiomailbox.errors import InvalidArgumentError, SourceChangedError, UsageError
+
+FOLD = [datetime(2013, 11, 3, hour, 30, tzinfo=UTC) for hour in (5, 6)]
+
+
+class Doubled(NamedTuple):
+    id: int
+    twice: int
+
+
+async def collected(source: SparkSource) -> list[Any]:
+    env = am.StreamExecutionEnvironment()
+    values: list[Any] = await env.from_source(source).collect()
+    return values
+
+
+async def rows_come_in_the_order_of_partitions(spark: Any, place: Path) -> None:
+    df = spark.range(0, 5000, 1, 3).selectExpr("id", "cast(id as string) text")
+    for path in ("arrow", "rows"):
+        values = await collected(SparkSource(df, path=path))
+        assert [value.id for value in values] == list(range(5000)), path
+        assert values[7] == (7, "7")
+    independent = await collected(SparkSource(df, "independent"))
+    assert sorted(value.id for value in independent) == list(range(5000))
+
+
+async def moments_are_instants(spark: Any, place: Path) -> None:
+    df = spark.createDataFrame([(FOLD[0],), (FOLD[1],)], "t timestamp").coalesce(1)
+    for path in ("arrow", "rows"):
+        values = await collected(SparkSource(df, path=path))
+        assert [value.t for value in values] == FOLD, path
+
+
+async def a_staged_dataframe_is_read_without_spark(spark: Any, place: Path) -> None:
+    df = spark.range(0, 100, 1, 3)
+    source = SparkSource(df, order_by="id", partitions=3, stage=place / "stage")
+    values = await collected(source)
+    assert [value.id for value in values] == list(range(100))
+    assert await collected(SparkSource(None, stage=place / "stage")) == values
+    with pytest.raises(am.JobFailedError) as failure:
+        await collected(SparkSource(spark.range(7), stage=place / "stage"))
+    assert isinstance(failure.value.__cause__, SourceChangedError)
+
+
+async def cancelling_interrupts_the_query(spark: Any, place: Path) -> None:
+    def wait(batches: Any) -> Any:
+        import time
+
+        for batch in batches:
+            time.sleep(120)
+            yield batch
+
+    slow = spark.range(0, 10, 1, 1).mapInArrow(wait, "id long")
+    env = am.StreamExecutionEnvironment()
+    env.from_source(SparkSource(slow)).sink_to(print)
+    async with env.start() as job:
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            if threads():
+                break
+        await asyncio.sleep(3)
+        job.cancel()
+    assert threads() == []
+    # Only what still runs can be interrupted.
+    assert await asyncio.to_thread(spark.interruptAll) == []
+
+
+async def stopping_early_leaves_nothing(spark: Any, place: Path) -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_source(SparkSource(spark.range(0, 1_000_000, 1, 4)))
+    assert len(await stream.take(5)) == 5
+    assert threads() == []
+    assert await asyncio.to_thread(spark.interruptAll) == []
+
+
+async def a_failure_tells_its_cause(spark: Any, place: Path) -> None:
+    def fail(batches: Any) -> Any:
+        raise ValueError("cursed")
+        yield from batches
+
+    with pytest.raises(am.JobFailedError, match="cursed"):
+        await collected(SparkSource(spark.range(5).mapInArrow(fail, "id long")))
+
+
+async def a_pipeline_runs_inside_the_server(spark: Any, place: Path) -> None:
+    @am.pipeline
+    def windowed(rows: Any) -> Any:
+        strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+        timed = rows.assign_timestamps_and_watermarks(
+            strategy.with_timestamp_assigner(lambda row: row.id * 10)
+        )
+        return (
+            timed.key_by(lambda row: row.id % 3)
+            .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+            .reduce(lambda one, other: one if one.id > other.id else other)
+            .map(lambda row: Doubled(row.id, 2 * row.id))
+        )
+
+    df = spark.range(0, 1000, 1, 1)
+    applied = windowed.apply_to(df, schema=Doubled, order_by="id", parallelism=2)
+    found = sorted(
+        tuple(row) for row in await asyncio.to_thread(applied.result.collect)
+    )
+    env = am.StreamExecutionEnvironment()
+    rows = env.from_collection([Doubled(n, 0) for n in range(1000)])
+    assert found == sorted(await windowed(rows).collect())
+
+
+async def a_dataframe_of_results_is_made(spark: Any, place: Path) -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([Doubled(n, 2 * n) for n in range(1000)])
+    df = await stream.to_spark(spark)
+    assert await asyncio.to_thread(df.count) == 1000
+
+
+async def what_cannot_work_is_refused(spark: Any, place: Path) -> None:
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(InvalidArgumentError, match="streaming"):
+        SparkSource(stream)
+
+    @am.pipeline
+    def limited(rows: Any) -> Any:
+        async def call(row: Any) -> Doubled:
+            return Doubled(row.id, 0)
+
+        return rows.map_async(call, limit=am.RateLimit(10))
+
+    with pytest.raises(UsageError, match="per_task=True"):
+        limited.apply_to(spark.range(3), schema=Doubled)
+
+
+def threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("spark-source")]
+
+
+CASES: list[Callable[[Any, Path], Coroutine[Any, Any, None]]] = [
+    rows_come_in_the_order_of_partitions,
+    moments_are_instants,
+    a_staged_dataframe_is_read_without_spark,
+    cancelling_interrupts_the_query,
+    stopping_early_leaves_nothing,
+    a_failure_tells_its_cause,
+    a_pipeline_runs_inside_the_server,
+    a_dataframe_of_results_is_made,
+    what_cannot_work_is_refused,
+]
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    try:
+        for case in CASES:
+            asyncio.run(case(spark, Path(sys.argv[1])))
+            print("ok:", case.__name__, flush=True)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""A DataFrame that was staged, and one that is read live and changed meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.connectors.spark import SparkSource
+from aiomailbox.errors import (
+    DamagedFileError,
+    InvalidArgumentError,
+    SourceChangedError,
+    UnsupportedColumnError,
+)
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def read(drive: Any) -> Callable[..., Any]:
+    async def read(source: SparkSource, **options: Any) -> tuple[list[Any], list[Any]]:
+        """Return the records of so many runs, and the position then."""
+        runs = options.pop("runs", None)
+        driven = drive(source, **options)
+        try:
+            values = list(await driven.read(runs_max=runs))
+            return values, driven.reader.snapshot()
+        finally:
+            await driven.close()
+
+    return read
+
+
+def ids(values: list[Any]) -> list[int]:
+    return [value.id for value in values]
+
+
+class TestStaged:
+    async def test_rows_are_written_once_in_their_order_and_read_without_spark(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        df = spark.range(0, 1000, 1, 3).selectExpr("999 - id as id", "'t' || id as t")
+        source = SparkSource(df, order_by="id", partitions=4, stage=tmp_path)
+        values, _ = await read(source)
+        assert ids(values) == list(range(1000))
+        [rows] = tmp_path.glob("rows-*")
+        assert len(list(rows.glob("part-*.parquet"))) == 4
+        again, _ = await read(SparkSource(None, stage=tmp_path))
+        assert again == values
+        assert list(tmp_path.glob("rows-*")) == [rows]
+
+    @pytest.mark.parametrize("splits", ["ordered", "independent"])
+    async def test_a_new_reader_goes_on_with_file_and_row(
+        self, spark: Any, read: Any, tmp_path: Path, splits: Any
+    ) -> None:
+        df = spark.range(0, 90, 1, 3)
+        source = SparkSource(
+            df, splits, order_by=["id"], partitions=3, stage=tmp_path, batch_rows=8
+        )
+        everything, _ = await read(source)
+        assert sorted(ids(everything)) == list(range(90))
+        for runs in (1, 4, 5, 9):
+            head, state = await read(source, runs=runs, records_max=7)
+            alone = SparkSource(None, splits, stage=tmp_path, batch_rows=8)
+            tail, _ = await read(alone, splits=state)
+            assert head + tail == everything, state
+
+    async def test_a_position_of_other_rows_is_refused(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        df = spark.range(0, 90, 1, 3)
+        _, state = await read(SparkSource(df, stage=tmp_path / "a"), runs=1)
+        other = SparkSource(df, stage=tmp_path / "b")
+        with pytest.raises(SourceChangedError, match="not the one"):
+            await read(other, splits=state)
+
+    async def test_the_stage_of_another_dataframe_is_refused(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        await read(SparkSource(spark.range(10), stage=tmp_path))
+        with pytest.raises(SourceChangedError, match="another DataFrame"):
+            await read(SparkSource(spark.range(11), stage=tmp_path))
+
+    async def test_what_a_crash_left_half_written_is_written_again(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        left = tmp_path / "rows-0000"
+        left.mkdir()
+        (left / "part-00000.parquet").write_bytes(b"half")
+        values, _ = await read(SparkSource(spark.range(10), stage=tmp_path))
+        assert ids(values) == list(range(10))
+        assert not left.exists()
+
+    async def test_a_damaged_stage_says_so(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        source = SparkSource(spark.range(10), stage=tmp_path)
+        await read(source)
+        for file in tmp_path.glob("rows-*/*.parquet"):
+            file.write_bytes(b"PAR1 no more")
+        with pytest.raises(DamagedFileError, match="parquet"):
+            await read(source)
+        (tmp_path / "_aiomailbox.json").write_text("{")
+        with pytest.raises(DamagedFileError, match="_aiomailbox"):
+            await read(source)
+
+    async def test_a_dataframe_without_rows_is_staged_too(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        source = SparkSource(spark.range(0), stage=tmp_path)
+        assert (await read(source))[0] == []
+
+    def test_what_cannot_be_staged_is_said_when_it_is_written(
+        self, spark: Any, tmp_path: Path
+    ) -> None:
+        with pytest.raises(UnsupportedColumnError, match="'n'"):
+            SparkSource(spark.range(1).selectExpr("null n"), stage=tmp_path)
+        with pytest.raises(InvalidArgumentError, match="nothing is staged"):
+            SparkSource(None, stage=tmp_path / "empty")
+        with pytest.raises(InvalidArgumentError, match="no column 'x'"):
+            SparkSource(spark.range(1), order_by="x")
+
+    def test_a_staged_dataframe_goes_through_a_job(
+        self, spark: Any, tmp_path: Path
+    ) -> None:
+        env = am.StreamExecutionEnvironment()
+        source = SparkSource(spark.range(0, 100, 1, 2), stage=tmp_path)
+        total = env.from_source(source).map(lambda row: row.id)
+        assert sum(am.run(total.collect())) == 4950
+
+
+class TestLive:
+    @pytest.mark.parametrize("path", ["arrow", "rows"])
+    async def test_data_that_changed_since_is_refused(
+        self, spark: Any, read: Any, tmp_path: Path, path: Any
+    ) -> None:
+        place = str(tmp_path / "rows")
+        spark.range(0, 60, 1, 1).write.parquet(place)
+
+        def source() -> SparkSource:
+            df = spark.read.schema("id long").parquet(place)
+            return SparkSource(df, path=path, batch_rows=8)
+
+        head, state = await read(source(), runs=3, records_max=7)
+        tail, _ = await read(source(), splits=state)
+        assert ids(head + tail) == list(range(60))
+        shutil.rmtree(place)
+        spark.range(1, 61, 1, 1).write.parquet(place)
+        with pytest.raises(SourceChangedError, match="not the ones that were emitted"):
+            await read(source(), splits=state)
+        shutil.rmtree(place)
+        spark.range(0, 5, 1, 1).write.parquet(place)
+        with pytest.raises(SourceChangedError, match="not the ones that were emitted"):
+            await read(source(), splits=state)
+
+    @pytest.mark.parametrize("path", ["arrow", "rows"])
+    async def test_a_partition_before_the_position_counts_too(
+        self, spark: Any, read: Any, path: Any
+    ) -> None:
+        def source(shift: int) -> SparkSource:
+            rows = [(n + (shift if n == 3 else 0),) for n in range(40)]
+            df = spark.createDataFrame(rows, "id long").repartition(4)
+            return SparkSource(df.sortWithinPartitions("id"), path=path)
+
+        _, state = await read(source(0), runs=8, records_max=4)
+        assert state[0].part >= 2
+        with pytest.raises(SourceChangedError):
+            await read(source(1000), splits=state)
+
+    async def test_a_plan_or_schema_that_changed_since_is_refused(
+        self, spark: Any, read: Any
+    ) -> None:
+        _, state = await read(SparkSource(spark.range(0, 60, 1, 2)), runs=1)
+        for df in (
+            spark.range(0, 61, 1, 2),
+            spark.range(0, 60, 1, 3),
+            spark.range(0, 60, 1, 2).selectExpr("cast(id as int) id"),
+        ):
+            with pytest.raises(SourceChangedError, match="its plan"):
+                await read(SparkSource(df), splits=state)
+
+    def test_explain_says_which_guarantee_holds(
+        self, spark: Any, tmp_path: Path
+    ) -> None:
+        df = spark.range(10)
+        assert "would be refused" in SparkSource(df).explain()
+        assert "would be refused" not in SparkSource(df, order_by="id").explain()
+        staged = SparkSource(df, stage=tmp_path).explain()
+        assert "staged in" in staged
+        assert "(file, row)" in staged
+
+    async def test_progress_is_told(self, spark: Any, drive: Any) -> None:
+        driven = drive(SparkSource(spark.range(0, 20, 1, 2)), records_max=4)
+        await driven.read(runs_max=4)
+        told = driven.contexts[0].metrics.snapshot()
+        assert (told["rows_read"], told["partitions"]) == (14, 2)
+        assert told["partitions_done"] == 1
+        assert told["eta_s"] >= 0
+        await driven.read()
+        await driven.close()
