@@ -156,23 +156,27 @@ class StreamExecutionEnvironment:
 
     def from_async_iterable(
         self,
-        items: AsyncIterable[T] | Callable[[], AsyncIterable[T]],
+        items: AsyncIterable[T] | Callable[..., AsyncIterable[T]],
         watermark_strategy: WatermarkStrategy | None = None,
         *,
         name: str = "async iterable",
         output_type: type[T] | None = None,
+        offset: str | Callable[[T], Any] | None = None,
     ) -> DataStream[T]:
         """Begin a stream of what an asynchronous iterable yields.
 
         Args:
             items: The iterable, or a function that makes one (then it can be run
-                more than once). It is closed when the job ends early.
+                more than once). It is closed when the job ends early. With ``offset=`` a
+                function of the offset after which to go on, None at the beginning.
             watermark_strategy: As in `from_source`.
             name: What people call the operator.
             output_type: The items are checked to be of this type, if given.
+            offset: A field of the items, or a function of one, that says where it was. It
+                makes the source one that can be replayed after a failure.
         """
         return self.from_source(
-            AsyncIterableSource(items),
+            AsyncIterableSource(items, offset=offset),
             watermark_strategy,
             name=name,
             output_type=output_type,

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from aiomailbox.availability import Availability
-from aiomailbox.connectors.collection import (
-    RangeSplit,
-    Reopenable,
-    all_in_one_split,
-)
+from aiomailbox.connectors.collection import Reopenable
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators import (
     Boundedness,
@@ -22,8 +19,11 @@ from aiomailbox.operators import (
     ReaderContext,
     ReaderOutput,
     StaticEnumerator,
+    check_function,
+    field_or_function,
 )
 from aiomailbox.records import RUN_LENGTH_MAX, ListRun
+from aiomailbox.state import kept_in_state
 from aiomailbox.supervision import end_tasks
 
 __all__ = ["AsyncIterableSource"]
@@ -32,23 +32,49 @@ __all__ = ["AsyncIterableSource"]
 _INTERRUPT_EVERY_S: Final = 5.0
 
 
+@kept_in_state
+@dataclass(frozen=True, slots=True)
+class AsyncSplit:
+    """All elements of an asynchronous iterable, from a position on.
+
+    Attributes:
+        split_id: The split's name.
+        position: How many elements were emitted.
+        offset: What the user calls the position of the last one; None if there is none.
+    """
+
+    split_id: str
+    position: int = 0
+    offset: Any = None
+
+
 class AsyncIterableSource:
     """The elements of an asynchronous iterable, as soon as they come.
 
     A helper task awaits them, a bounded number ahead of the pipeline; whatever has
     come when the pipeline asks is one run. An early end closes the generator.
 
-    A snapshot says how many elements were emitted; going on from it needs a factory,
-    whose new iterator is advanced by as many.
+    With ``offset=`` it can be replayed: a snapshot has the offset of the last element that
+    was emitted, and the function is called with it to go on. Without, a snapshot says how
+    many elements were emitted, and the iterator of a function that is called again is
+    advanced by as many: that is right if it gives the same elements again, which nobody
+    can know of a queue or a web socket.
 
     Args:
         iterable: An asynchronous iterable, or a function without arguments that
-            returns one: an ``async def`` function with ``yield`` as it is.
+            returns one: an ``async def`` function with ``yield`` as it is. With
+            ``offset=`` a function of the offset after which to go on, None to begin.
         bounded: Whether it ends by itself.
         buffered_max: How many elements may wait for the pipeline, at least 1.
+        offset: A field of the elements, or a function of one, that says where it was:
+            a plain value such as an int, a str or a tuple.
+
+    Attributes:
+        replayable: Whether ``offset`` was given.
 
     Raises:
-        WrongTypeError: If it is neither.
+        WrongTypeError: If it is neither; or with ``offset=``, if it is no function of one
+            argument.
         InvalidArgumentError: If ``buffered_max`` is less than 1.
 
     Example:
@@ -56,6 +82,10 @@ class AsyncIterableSource:
         ...     for number in range(3):
         ...         yield number
         >>> source = AsyncIterableSource(numbers)
+        >>> async def numbers_after(offset):
+        ...     for number in range(0 if offset is None else offset + 1, 3):
+        ...         yield number
+        >>> source = AsyncIterableSource(numbers_after, offset=lambda number: number)
     """
 
     # An iterator has one place in it where to go on: there is one reader.
@@ -65,14 +95,25 @@ class AsyncIterableSource:
 
     def __init__(
         self,
-        iterable: AsyncIterable[Any] | Callable[[], AsyncIterable[Any]],
+        iterable: AsyncIterable[Any] | Callable[..., AsyncIterable[Any]],
         *,
         bounded: bool = True,
         buffered_max: int = RUN_LENGTH_MAX,
+        offset: str | Callable[[Any], Any] | None = None,
     ) -> None:
         self._iterable = Reopenable(
             iterable, "__aiter__", "__anext__", "an async iterable"
         )
+        self.replayable: bool = offset is not None
+        self._offset = None if offset is None else field_or_function(offset, "offset")
+        if offset is not None:
+            if not self._iterable.is_factory:
+                raise WrongTypeError(
+                    "iterable",
+                    "an iterable cannot be asked to go on after an offset",
+                    "Give a function of an offset, which is None at the beginning.",
+                )
+            check_function(iterable, "iterable", arity=1)
         if buffered_max < 1:
             raise InvalidArgumentError(
                 "buffered_max", f"{buffered_max!r} is too few", "Use 1 or more."
@@ -81,17 +122,22 @@ class AsyncIterableSource:
         self.boundedness = Boundedness.BOUNDED if bounded else Boundedness.UNBOUNDED
 
     def create_enumerator(
-        self, context: EnumeratorContext[RangeSplit], state: list[Any] | None = None
-    ) -> StaticEnumerator[RangeSplit]:
+        self, context: EnumeratorContext[AsyncSplit], state: list[Any] | None = None
+    ) -> StaticEnumerator[AsyncSplit]:
         """Create the enumerator: one split."""
-        return all_in_one_split(context, state)
+        return StaticEnumerator(
+            context, [AsyncSplit("all")] if state is None else state
+        )
 
     def create_reader(self, context: ReaderContext) -> _AsyncReader:
         """Create a reader."""
-        return _AsyncReader(context, self._open, self._buffered_max)
+        return _AsyncReader(context, self._open, self._offset, self._buffered_max)
 
-    def _open(self, position: int) -> AsyncIterator[Any]:
-        made = self._iterable.open(position)
+    def _open(self, split: AsyncSplit) -> AsyncIterator[Any]:
+        if self._offset is None:
+            made = self._iterable.open(split.position)
+        else:
+            made = self._iterable.open_after(split.offset)
         if not hasattr(made, "__aiter__"):
             close = getattr(made, "close", None)
             if close is not None:
@@ -111,16 +157,20 @@ class _AsyncReader:
     def __init__(
         self,
         context: ReaderContext,
-        open_at: Callable[[int], AsyncIterator[Any]],
+        open_at: Callable[[AsyncSplit], AsyncIterator[Any]],
+        offset: Callable[[Any], Any] | None,
         buffered_max: int,
     ) -> None:
         self.availability: Availability = Availability()
         self._context = context
         self._open_at = open_at
+        self._offset = offset
         self._buffered_max = buffered_max
         self._room = Availability(available=True)
         self._values: deque[Any] = deque()
-        self._split: RangeSplit | None = None
+        self._split: AsyncSplit | None = None
+        # The element that was emitted last, if offsets are asked for.
+        self._last: list[Any] = []
         self._no_more_splits = False
         self._is_started = False
         self._position = 0
@@ -135,7 +185,7 @@ class _AsyncReader:
         self._is_started = True
         self._start_task()
 
-    def add_splits(self, splits: list[RangeSplit]) -> None:
+    def add_splits(self, splits: list[AsyncSplit]) -> None:
         """Take the split over, at its position."""
         for split in splits:
             self._split = split
@@ -157,6 +207,8 @@ class _AsyncReader:
             count = min(len(values), output.records_max)
             run = [values.popleft() for _ in range(count)]
             self._position += count
+            if self._offset is not None:
+                self._last = run[-1:]
             self._room.set_available()
             output.for_split(split.split_id).emit_run(ListRun(run))
             return InputStatus.MORE_AVAILABLE
@@ -170,10 +222,15 @@ class _AsyncReader:
         self.availability.reset()
         return InputStatus.NOTHING_AVAILABLE
 
-    def snapshot(self) -> list[RangeSplit]:
+    def snapshot(self) -> list[AsyncSplit]:
         """Return the split at the element after the last emitted one."""
         split = self._split
-        return [] if split is None else [RangeSplit(split.split_id, self._position)]
+        if split is None:
+            return []
+        offset = split.offset
+        if self._offset is not None and self._last:
+            offset = self._offset(self._last[0])
+        return [AsyncSplit(split.split_id, self._position, offset)]
 
     def stop(self) -> None:
         """Await no more elements; those that have come are still emitted, then it ends."""
@@ -209,9 +266,12 @@ class _AsyncReader:
 
     async def _collect(self) -> None:
         try:
-            iterator = self._open_at(self._position)
+            split = self._split
+            assert split is not None, "there is a split to be read"
+            iterator = self._open_at(split)
+            skipped = split.position if self._offset is None else 0
             try:
-                await self._collect_from(iterator, self._position)
+                await self._collect_from(iterator, skipped)
             finally:
                 close = getattr(iterator, "aclose", None)
                 if close is not None:

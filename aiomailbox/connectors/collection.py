@@ -66,6 +66,7 @@ class CollectionSource:
 
     Attributes:
         parallelism_max: 1 for an iterable that is no sequence, else None.
+        replayable: False for an iterator, which gives each element once.
 
     Concept:
         Flink, ``fromData``.
@@ -107,6 +108,11 @@ class CollectionSource:
         return self._iterator is not None and self._iterator.stays_in_parent
 
     @property
+    def replayable(self) -> bool:
+        """Whether it can be read again."""
+        return self._iterator is None or self._iterator.replayable
+
+    @property
     def record_fields(self) -> RecordFields | None:
         """The fields of the records, if the collection is short and they are known."""
         return RecordFields.of_records(self._values)
@@ -136,25 +142,27 @@ class CollectionSource:
 class IteratorSource:
     """The elements of an iterator or iterable, read lazily by one reader.
 
-        A snapshot says how many elements were emitted; going on from it needs a factory,
-        whose new iterator is advanced by as many. A bare iterator cannot be started again
-        and can run once only.
+    A snapshot says how many elements were emitted; going on from it needs a factory,
+    whose new iterator is advanced by as many. A bare iterator cannot be started again
+    and can run once only.
 
     Args:
-            iterable: An iterable (a generator), or a function without arguments that
-                returns one.
-            bounded: Whether it ends by itself.
+        iterable: An iterable (a generator), or a function without arguments that
+            returns one.
+        bounded: Whether it ends by itself.
 
     Attributes:
-            stays_in_parent: True for an iterable: what it gives is made in this process.
+        stays_in_parent: True for an iterable: what it gives is made in this process.
+        replayable: False for an iterator, which gives each element once. An iterable or a
+            function must give the same elements again.
 
     Raises:
-            WrongTypeError: If it is neither.
+        WrongTypeError: If it is neither.
 
     Example:
-            >>> import itertools
-            >>> source = IteratorSource(lambda: iter(range(3)))
-            >>> forever = IteratorSource(itertools.count, bounded=False)
+        >>> import itertools
+        >>> source = IteratorSource(lambda: iter(range(3)))
+        >>> forever = IteratorSource(itertools.count, bounded=False)
     """
 
     # An iterator has one place in it where to go on: there is one reader.
@@ -168,6 +176,7 @@ class IteratorSource:
     ) -> None:
         self._iterable = Reopenable(iterable, "__iter__", "__next__", "an iterable")
         self.stays_in_parent: bool = not self._iterable.is_factory
+        self.replayable: bool = not self._iterable.is_once
         self.boundedness = Boundedness.BOUNDED if bounded else Boundedness.UNBOUNDED
 
     def create_enumerator(
@@ -200,6 +209,7 @@ class Reopenable:
 
     Attributes:
         is_factory: Whether it is a function.
+        is_once: Whether it gives each element once.
     """
 
     def __init__(self, iterable: Any, iterates: str, advances: str, kind: str) -> None:
@@ -212,7 +222,7 @@ class Reopenable:
                 "Pass e.g. a generator function.",
             )
         self._iterable = iterable
-        self._is_once = not self.is_factory and hasattr(type(iterable), advances)
+        self.is_once: bool = not self.is_factory and hasattr(type(iterable), advances)
         self._is_used = False
 
     def open(self, position: int) -> Any:
@@ -221,13 +231,17 @@ class Reopenable:
         Raises:
             UsageError: If it can be read once, and was, or not from its beginning.
         """
-        if self._is_once and (self._is_used or position):
+        if self.is_once and (self._is_used or position):
             raise UsageError(
                 "an iterator can be read once: give the source a function that returns "
                 "a new one, to run it again or from the middle."
             )
         self._is_used = True
         return self._iterable() if self.is_factory else self._iterable
+
+    def open_after(self, offset: Any) -> Any:
+        """Return the iterable that a function makes of an offset."""
+        return self._iterable(offset)
 
 
 def all_in_one_split(

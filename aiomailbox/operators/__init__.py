@@ -180,6 +180,7 @@ from aiomailbox.operators.sources.source import (
     SplitEnumerator,
     SplitOutput,
     StaticEnumerator,
+    is_replayable,
 )
 from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
 from aiomailbox.operators.stateless.fused_source import StageKind
@@ -351,6 +352,7 @@ __all__ = [
     "is_closing",
     "is_commutative",
     "is_foreign",
+    "is_replayable",
     "is_users",
     "last",
     "max_",

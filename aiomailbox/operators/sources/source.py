@@ -199,7 +199,9 @@ class Source(Protocol[SplitT]):
     A source that cannot be pickled, or that reads objects of the process that starts
     the job, says so with an attribute ``stays_in_parent`` that is True: its readers
     then run in that process, wherever the rest of the job runs. If its records are
-    objects of a class that no function names, it has an attribute ``record_types``.
+    objects of a class that no function names, it has an attribute ``record_types``. One
+    that cannot give again what was read since a snapshot says so with an attribute
+    ``replayable`` that is False: a job with it counts nothing exactly once.
     """
 
     @property
@@ -216,6 +218,16 @@ class Source(Protocol[SplitT]):
     def create_reader(self, context: ReaderContext) -> SourceReader[SplitT]:
         """Create a reader. Restored splits come through `SourceReader.add_splits`."""
         ...
+
+
+def is_replayable(source: Any) -> bool:
+    """Say whether a source reads again, from a snapshot on, what it has read since.
+
+    Example:
+        >>> is_replayable(object())
+        True
+    """
+    return bool(getattr(source, "replayable", True))
 
 
 class StaticEnumerator(Generic[SplitT]):
