@@ -226,6 +226,66 @@ def test_restored_timers_fire_as_the_old_ones_would_have() -> None:
     assert len(new.fired) == 4
 
 
+def test_processing_timers_that_came_due_while_nothing_ran_fire_once() -> None:
+    old = Operator()
+    for timestamp, key in ((10, "a"), (20, "b"), (20, "c"), (500, "d")):
+        old.timers.register_processing_time_timer(key, "n", timestamp)
+    snapshot = old.timers.snapshot()
+    new = Operator()
+    # The program was away for a while.
+    new.time.set_current_time(100)
+    new.timers.restore([snapshot])
+    assert new.fired == [], "nothing fires before the operator runs"
+    new.time.set_current_time(101)
+    assert sorted(new.times) == [10, 20, 20]
+    assert sorted(key for _, _, key, _ in new.fired) == ["a", "b", "c"]
+    new.time.set_current_time(499)
+    assert len(new.fired) == 3, "they have fired once"
+    # And a snapshot of now has only what is left.
+    (left,) = [
+        row for rows in new.timers.snapshot().processing.values() for row in rows
+    ]
+    assert left == (500, "d", "n")
+    new.time.set_current_time(501)
+    assert new.times[-1] == 500
+
+
+def test_a_snapshot_of_timers_is_a_cut_and_two_are_two() -> None:
+    def rows(groups: Any) -> list[Any]:
+        return sorted(row for group in groups.values() for row in group)
+
+    def all_of(operator: Operator) -> list[Any]:
+        timers = operator.timers.event_time_timers()
+        return sorted((time, key, space) for time, key, space in timers)
+
+    operator = Operator()
+    operator.timers.restore([])
+    taken: list[tuple[Any, list[Any]]] = []
+    numbers = random.Random(7)
+    for step in range(400):
+        time, key = numbers.randrange(30) * 10, f"key {numbers.randrange(40)}"
+        if numbers.random() < 0.6:
+            operator.timers.register_event_time_timer(key, None, time)
+        else:
+            operator.timers.delete_event_time_timer(key, None, time)
+        if step % 40 == 0:
+            operator.timers.advance_watermark(step // 3)
+        if step % 25 == 0:
+            taken.append((operator.timers.snapshot(), all_of(operator)))
+        if step % 60 == 0 and len(taken) > 2:
+            taken.pop(numbers.randrange(len(taken)))
+            operator.timers.settle(5)
+        snapshot, expected = taken[numbers.randrange(len(taken))]
+        assert rows(snapshot.event) == expected
+    for snapshot, expected in taken:
+        assert rows(snapshot.event) == expected
+    del snapshot
+    taken.clear()
+    while operator.timers.is_cut:
+        operator.timers.settle(10)
+    assert operator.timers.event_time_timer_count == len(all_of(operator))
+
+
 def test_the_watermark_is_not_part_of_a_snapshot() -> None:
     """SEM-51."""
     old, new = filled(), Operator()

@@ -18,6 +18,8 @@ from aiomailbox.state import (
     StateVisibility,
     TtlUpdate,
     ValueStateDescriptor,
+    decode_keyed_snapshot,
+    encode_keyed_snapshot,
 )
 from aiomailbox.testing import ManualClock
 
@@ -159,6 +161,32 @@ def test_each_key_of_a_snapshot_keeps_its_age(new_setup: Any) -> None:
     assert setup.read() is None
     setup.store.set_current_key("k2")
     assert setup.read() == "k2@100"
+
+
+def test_the_time_in_which_nothing_runs_counts(new_setup: Any) -> None:
+    """State that was touched before a restart expires when it would have anyway."""
+    setup = new_setup()
+    items = ListStateDescriptor("items", ttl=config())
+    prices = MapStateDescriptor("prices", ttl=config())
+    setup.write("value")
+    setup.store.get_list(items).add("old")
+    setup.store.get_map(prices).put("old", 1)
+    setup.at(60).store.get_list(items).add("new")
+    setup.store.get_map(prices).put("new", 2)
+    kept = encode_keyed_snapshot(setup.store.snapshot())
+    for now_ms, value, listed, mapped in (
+        (99, "value", ["old", "new"], {"old", "new"}),
+        (100, None, ["new"], {"new"}),
+        (159, None, ["new"], {"new"}),
+        (160, None, [], set()),
+        (10_000, None, [], set()),
+    ):
+        setup.at(now_ms).store = setup.new_store()
+        setup.store.restore([decode_keyed_snapshot(kept)])
+        setup.store.set_current_key("k")
+        assert setup.read() == value, now_ms
+        assert setup.store.get_list(items).get() == listed, now_ms
+        assert set(setup.store.get_map(prices).keys()) == mapped, now_ms
 
 
 def test_entries_of_a_map_age_one_by_one(new_setup: Any) -> None:
