@@ -165,7 +165,7 @@ class SinkOperator(Operator):
     def _hand_over(self) -> Pending:
         committables = self._call("prepare_commit", self.writer.prepare_commit)
         if committables:
-            self.context.commit_later(committables)
+            self._call("prepare_commit", self.context.commit_later, committables)
         return None
 
     def _guard(self, hook: str, call: Callable[..., Pending], *args: Any) -> Pending:

@@ -31,6 +31,7 @@ from aiomailbox.runtime.peers.messages import (
     TaskRunning,
 )
 from aiomailbox.runtime.peers.placement import PARENT
+from aiomailbox.runtime.peers.record_types import record_classes
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.peers.workers import Worker
 from aiomailbox.runtime.services import JobServices
@@ -66,7 +67,8 @@ class WorkerDesk:
         self._services = services
         self._limits = LimitDesk(services.limiters, limits)
         self._sinks = _sinks(shipment.graph)
-        self._serializer = PythonSerializer()
+        types = record_classes(shipment.record_types, has_arrow=False)
+        self._serializer = PythonSerializer(types)
 
     @property
     def are_ready(self) -> bool:

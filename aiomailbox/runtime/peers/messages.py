@@ -23,6 +23,7 @@ from aiomailbox.runtime.views import TaskView
 from aiomailbox.task import TaskStatistics
 
 __all__ = [
+    "COMMITTABLES_BYTES_MAX",
     "FRAME_BYTES_MAX",
     "Acknowledged",
     "AlignmentLimit",
@@ -65,6 +66,8 @@ __all__ = [
 _CONTROL: Final = 72
 # What a worker may send at once: the committables of a sink, above all.
 FRAME_BYTES_MAX: Final = 64 << 20
+# Beside them are a name and numbers.
+COMMITTABLES_BYTES_MAX: Final = FRAME_BYTES_MAX - 64 * 1024
 
 
 _Attempt = Annotated[int, msgspec.Meta(ge=0)]

@@ -15,7 +15,7 @@ import anyio
 from aiomailbox.availability import Availability
 from aiomailbox.checkpoint import TaskHandle
 from aiomailbox.clock import SystemClock
-from aiomailbox.errors import WorkerDiedError
+from aiomailbox.errors import InvalidArgumentError, WorkerDiedError, WrongTypeError
 from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.metrics import MetricGroup
@@ -31,6 +31,7 @@ from aiomailbox.runtime.peers.errors_as_text import text_of_error
 from aiomailbox.runtime.peers.limits import RemoteLimits
 from aiomailbox.runtime.peers.liveness import Heart
 from aiomailbox.runtime.peers.messages import (
+    COMMITTABLES_BYTES_MAX,
     Acknowledged,
     AlignmentLimit,
     Begin,
@@ -60,7 +61,7 @@ from aiomailbox.runtime.peers.messages import (
 from aiomailbox.runtime.peers.network import PeerNetwork, new_pool
 from aiomailbox.runtime.peers.place import PeerPlace
 from aiomailbox.runtime.peers.placement import peer_name
-from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS
+from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS, record_classes
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import CommittableCollector, JobServices
 from aiomailbox.task import TaskStatistics
@@ -334,7 +335,7 @@ class WorkerJob:
             pool=new_pool(shipment, self._peer),
             registry=PartitionRegistry(),
             limiters=self._limits,
-            committables=_SentCommittables(self._channel),
+            committables=_SentCommittables(self._channel, shipment.record_types),
             alignments=self._alignments,
             job_id=shipment.config.job_id or shipment.graph.name,
             commits_at_checkpoints=shipment.config.checkpoints is not None,
@@ -346,12 +347,34 @@ class WorkerJob:
 class _SentCommittables(CommittableCollector):
     """Sends what sinks prepared to the parent, which commits it."""
 
-    def __init__(self, channel: ControlChannel[FromParent]) -> None:
+    def __init__(
+        self, channel: ControlChannel[FromParent], types: tuple[type, ...]
+    ) -> None:
         super().__init__()
         self._channel = channel
-        self._serializer = PythonSerializer()
+        self._serializer = PythonSerializer(record_classes(types, has_arrow=False))
 
     def add(self, operator_id: OperatorId, committables: list[Any]) -> None:
         output = bytearray()
-        self._serializer.write_many(committables, output)
+        try:
+            self._serializer.write_many(committables, output)
+        except WrongTypeError as error:
+            raise InvalidArgumentError(
+                "committables",
+                "prepare_commit returned what cannot be sent to the committer; its types "
+                f"are {_types_in(committables)}",
+                "Use Python's own types, or dataclasses and NamedTuples that the "
+                "writer's methods name.",
+            ) from error
+        if len(output) > COMMITTABLES_BYTES_MAX:
+            raise InvalidArgumentError(
+                "committables",
+                f"prepare_commit returned what takes {len(output):,} bytes, and "
+                f"{COMMITTABLES_BYTES_MAX:,} can be sent to the committer",
+                "Write what is large where it is to be, and let committables name it.",
+            )
         self._channel.send(Prepared(operator_id, len(committables), bytes(output)))
+
+
+def _types_in(committables: list[Any]) -> str:
+    return ", ".join(sorted({type(each).__qualname__ for each in committables}))

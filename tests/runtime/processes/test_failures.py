@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,91 @@ async def test_a_worker_that_dies_when_its_tasks_have_ended_spoils_no_commit(
         await job.result()
         assert job.state is am.JobState.FINISHED
     assert told == [10, True]
+
+
+@dataclass
+class Part:
+    name: str
+    count: int
+
+
+class NoRecord:
+    pass
+
+
+class Preparing:
+    """A sink whose writer prepares what a function returns; keeps what it commits."""
+
+    stays_in_parent = False
+
+    def __init__(self, prepare: Any, committed: list[Any]) -> None:
+        self.prepare = prepare
+        self.committed = committed
+
+    def __reduce__(self) -> Any:
+        return Preparing, (self.prepare, [])
+
+    def create_writer(self, context: Any) -> Any:
+        prepare = self.prepare
+
+        class Writer:
+            def write_run(self, run: Any) -> None: ...
+
+            def flush(self, *, end_of_input: bool) -> None: ...
+
+            def prepare_commit(self) -> Any:
+                return prepare()
+
+            def snapshot(self) -> list[Any]:
+                return []
+
+            def close(self) -> None: ...
+
+        return Writer()
+
+    def create_committer(self, context: Any) -> Any:
+        committed = self.committed
+
+        class Committer:
+            def begin(self, **_: Any) -> None: ...
+
+            def commit(self, committables: list[Any], **_: Any) -> None:
+                committed.extend(committables)
+
+            def end(self, **_: Any) -> None: ...
+
+        return Committer()
+
+
+async def test_committables_may_be_records_of_the_users_classes(
+    env: am.StreamExecutionEnvironment,
+) -> None:
+    committed: list[Any] = []
+    sink = Preparing(lambda: [Part("a", 1), {"b": 2}], committed)
+    env.from_collection([1]).rebalance().sink_to(sink)
+    await env.execute()
+    assert committed == 2 * [Part("a", 1), {"b": 2}]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "problem"),
+    [
+        (lambda: [NoRecord()], "its types are NoRecord"),
+        (lambda: [bytes(64 << 20)], "takes 67,108,"),
+    ],
+    ids=["type", "size"],
+)
+async def test_committables_that_cannot_be_sent_name_their_sink(
+    env: am.StreamExecutionEnvironment, prepare: Any, problem: str
+) -> None:
+    stream = env.from_collection([1]).rebalance().sink_to(Preparing(prepare, []))
+    stream.name("keeper").uid("k-1")
+    with pytest.raises(am.JobFailedError, match=problem) as raised:
+        await env.execute()
+    cause = raised.value.__cause__
+    assert cause is not None
+    notes = getattr(cause, "__notes__", [])
+    assert "in prepare_commit() of operator 'keeper' (uid 'k-1')" in "\n".join(notes)
 
 
 async def test_a_module_that_ends_a_worker_while_it_loads_the_job(
