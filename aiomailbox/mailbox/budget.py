@@ -105,8 +105,10 @@ class SliceBudget:
             self.restart()
             return False
         now = self._clock.monotonic()
-        left_s = self._slice_s - (now - governor.begun(now))
-        spent_s = now - self._started
+        began = governor.begun(now)
+        left_s = self._slice_s - (now - began)
+        # What was waited for before this slice is no turn.
+        spent_s = now - max(began, self._started)
         # Before the first turn nothing is known of them.
         return left_s <= 0 or 0 < 2 * self._turns * left_s <= spent_s
 

@@ -241,6 +241,25 @@ class MailboxExecutor:
         """
         await self._yielder.pause(self._priority)
 
+    @property
+    def has_mail(self) -> bool:
+        """Whether mail waits, of whichever priority."""
+        return self._yielder.mailbox.signal
+
+    async def run_waiting(self) -> None:
+        """Run the mail that waits of this operator and of those behind it.
+
+        Between two records of a run that are awaited: the next one may take long. Mail
+        of operators before this one, and the task's own, waits for the end of the run:
+        its other records are in no state.
+
+        Raises:
+            StopTask: If the task was cancelled.
+            YieldDepthError: If mails yield to mails too deep.
+            WrongTaskError: If the caller is not the mailbox's task.
+        """
+        await self._yielder.run_waiting(self._priority)
+
     async def pause_until(self, availability: Availability) -> None:
         """Run mail, as in `pause`, until something is available; maybe at once.
 

@@ -122,7 +122,10 @@ class MailYielder:
         self._control.raise_if_cancelled()
         if self._budget.is_over():
             await self._budget.let_go()
-        priority = self._priority_in_pause(priority)
+        await self.run_waiting(self._priority_in_pause(priority))
+
+    async def run_waiting(self, priority: int) -> None:
+        """Run the eligible mail that waits now."""
         for _ in range(self._mailbox.size()):
             if not await self.try_yield(priority, ignore_deferrable=False):
                 break

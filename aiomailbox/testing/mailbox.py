@@ -140,6 +140,15 @@ class HarnessMailbox:
         for _ in range(len(self._mail)):
             await self.try_yield_to_mail()
 
+    @property
+    def has_mail(self) -> bool:
+        """Whether mail waits."""
+        return bool(self._mail)
+
+    async def run_waiting(self) -> None:
+        """Run the mail that is there."""
+        await self.pause()
+
     async def pause_until(self, availability: Availability) -> None:
         """Run mail as it comes until something is available."""
         while not availability.available:

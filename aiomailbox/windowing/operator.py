@@ -191,8 +191,11 @@ class WindowOperator(StatefulOperator):
     async def _process_rest(
         self, pending: Pending, run: Run, keys: list[Any], index: int
     ) -> None:
+        mailbox = self.context.mailbox
         while pending is not None:
             await pending
+            if mailbox.has_mail:
+                await mailbox.run_waiting()
             pending, index = self._advance(run, keys, index + 1)
         emitted = self.emit_collected()
         if emitted is not None:

@@ -46,6 +46,60 @@ async def test_a_timer_beside_slow_awaits_is_one_record_late_at_most() -> None:
     assert max(late_ms) <= 2 * _RECORD_S * 1000 + 2
 
 
+class _SuddenlySlow(_SlowWithTimer):
+    """Does not wait at first, so that slices are long when it begins to."""
+
+    async def process_element(self, value: int, context: Any, out: Any) -> None:
+        if value % 1_000 < 900:
+            timers = context.timer_service
+            if not self.started:
+                self.started = True
+                timers.register_processing_time_timer(
+                    timers.current_processing_time() + _PERIOD_MS
+                )
+            return
+        await super().process_element(value, context, out)
+
+
+async def test_a_timer_is_one_record_late_at_most_where_records_become_slow() -> None:
+    late_ms: list[int] = []
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection(range(5_000)).key_by(lambda value: value % 7)
+    await stream.process(_SuddenlySlow(late_ms)).collect()
+    assert len(late_ms) > 50
+    assert max(late_ms) <= 2 * _RECORD_S * 1000 + 2
+
+
+async def test_mail_of_an_operator_behind_waits_for_one_awaited_record(
+    bench: Any,
+) -> None:
+    loop = asyncio.get_running_loop()
+    waited: list[float] = []
+
+    async def function(value: int) -> int:
+        if value >= 5_000:
+            await asyncio.sleep(_RECORD_S)
+        return value
+
+    def send(self: Any) -> None:
+        self.context.mailbox.execute(note, self, loop.time())
+
+    def note(self: Any, sent: float) -> None:
+        waited.append(loop.time() - sent)
+        loop.call_later(0.003, send, self)
+
+    (producer,) = bench.input(permits=200)
+    bench.add(lambda: AsyncStatelessOperator(StageKind.MAP, function))
+    bench.logged("behind", open=send)
+    bench.output(permits=200)
+    bench.start()
+    for start in range(0, 5_200, 100):
+        producer.send(*range(start, start + 100))
+    await asyncio.sleep(200 * _RECORD_S)
+    assert len(waited) > 100
+    assert max(waited) <= _RECORD_S + 0.001
+
+
 class _Ticking(am.KeyedProcessFunction):
     """Passes records on, and notes how late a timer every 50 ms is."""
 

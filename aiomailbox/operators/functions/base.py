@@ -107,7 +107,12 @@ class ElementOperator(FunctionOperator):
         pending = super().open()
         self._calls = [
             ElementCalls(
-                method, context, self._collector, self._failures, self.enter_of(index)
+                method,
+                context,
+                self._collector,
+                self._failures,
+                self.context.mailbox,
+                self.enter_of(index),
             )
             for index, (method, context) in enumerate(
                 zip(self._methods, self._contexts, strict=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiomailbox.errors import WrongTypeError
+from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.operators.core.callables import describe
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
@@ -53,10 +54,18 @@ class ElementCalls:
         context: Gets the event time of each record.
         collector: Gets the results.
         failures: Gets the records for which the function raises.
+        mailbox: The operator's; its mail runs between two calls that are awaited.
         enter: Called with the key of each record before the function, if there are keys.
     """
 
-    __slots__ = ("_collector", "_context", "_enter", "_failures", "_function")
+    __slots__ = (
+        "_collector",
+        "_context",
+        "_enter",
+        "_failures",
+        "_function",
+        "_mailbox",
+    )
 
     def __init__(
         self,
@@ -64,8 +73,10 @@ class ElementCalls:
         context: ProcessContext,
         collector: Collector,
         failures: RecordFailures,
+        mailbox: MailboxExecutor,
         enter: Callable[[Any], None] | None = None,
     ) -> None:
+        self._mailbox = mailbox
         self._function = function
         self._context = context
         self._collector = collector
@@ -128,6 +139,8 @@ class ElementCalls:
             emitted = self.emit()
             if emitted is not None:
                 await emitted
+            if self._mailbox.has_mail:
+                await self._mailbox.run_waiting()
             pending, index = self._advance(run, keys, index + 1)
         emitted = self.emit()
         if emitted is not None:

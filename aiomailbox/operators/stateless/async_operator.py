@@ -103,6 +103,7 @@ class AsyncStatelessOperator(Operator):
     async def _process(self, run: Run) -> None:
         values, timestamps = run.values, run.timestamps
         process = self._process_generated if self._generates else self._process_awaited
+        mailbox = self.context.mailbox
         for index, value in enumerate(values):
             timestamp = None if timestamps is None else timestamps[index]
             await self.output.availability.wait()
@@ -111,6 +112,8 @@ class AsyncStatelessOperator(Operator):
                 reported = self._failures.report()
                 if reported is not None:
                     await reported
+            if mailbox.has_mail:
+                await mailbox.run_waiting()
 
     async def _process_awaited(self, value: Any, timestamp: int | None) -> None:
         try:
