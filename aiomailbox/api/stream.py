@@ -1066,23 +1066,36 @@ class DataStream(Generic[T]):
             self._definition, self._origins, "arrow_batches", record_batches()
         )
 
-    async def to_spark(self, spark: Any, *, schema: Any = None) -> Any:
+    async def to_spark(
+        self, spark: Any, *, schema: Any = None, path: Any = None
+    ) -> Any:
         """Run the stream and return its records as a Spark DataFrame.
 
-        The records are collected in this process first.
+        Few records stay in memory. Where they are more, they are written to Parquet files,
+        a segment at a time, so that memory is bounded.
 
         Args:
             spark: The SparkSession that gets the data.
             schema: The DataFrame's schema; None infers it from the records.
+            path: A directory that does not exist yet, for all records; it appears when
+                they are complete. None for files that go with this process, which only
+                a local session can read.
 
         Raises:
             MissingExtraError: If pyspark is not installed.
             JobFailedError: If the job failed.
+            UsageError: If there is no path, the records are more than fit into a message,
+                and Spark's executors may be on other machines.
         """
-        from aiomailbox.connectors import dataframe_from_records
+        from aiomailbox.connectors import dataframe_from_runs
 
-        records = await self.collect("to_spark")
-        return await dataframe_from_records(spark, records, schema=schema)
+        runs: Pulled[Any] = Pulled(
+            self._definition, self._origins, "to_spark", lambda run: (run,)
+        )
+        try:
+            return await dataframe_from_runs(spark, runs, schema=schema, path=path)
+        finally:
+            await runs.aclose()
 
     if not TYPE_CHECKING:
 

@@ -42,6 +42,7 @@ _BEHIND_AN_EXTRA: Final = {
     "SparkSource": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "Application": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "Applied": ("aiomailbox.connectors.spark", "spark", "pyspark"),
+    "dataframe_from_runs": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "default_parallelism": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "new_input": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "dataframe_from_records": ("aiomailbox.connectors.spark", "spark", "pyspark"),

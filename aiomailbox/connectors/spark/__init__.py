@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aiomailbox.connectors.spark.inside.frames import default_parallelism, new_input
     from aiomailbox.connectors.spark.reader import SparkSplit
     from aiomailbox.connectors.spark.result import dataframe_from_records
+    from aiomailbox.connectors.spark.segments import dataframe_from_runs
     from aiomailbox.connectors.spark.source import SparkSource
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "SparkSource",
     "SparkSplit",
     "dataframe_from_records",
+    "dataframe_from_runs",
     "default_parallelism",
     "ensure_java",
     "find_java",
@@ -35,6 +37,7 @@ __all__ = [
 _LAZY = {
     "Application": "aiomailbox.connectors.spark.inside.applied",
     "Applied": "aiomailbox.connectors.spark.inside.applied",
+    "dataframe_from_runs": "aiomailbox.connectors.spark.segments",
     "default_parallelism": "aiomailbox.connectors.spark.inside.frames",
     "new_input": "aiomailbox.connectors.spark.inside.frames",
     "SparkSource": "aiomailbox.connectors.spark.source",

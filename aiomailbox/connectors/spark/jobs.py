@@ -9,12 +9,17 @@ from typing import Any
 from aiomailbox.connectors.spark.lost import lost_session_error
 from aiomailbox.errors import AioMailboxError, SparkJobError
 
-__all__ = ["JobTag", "is_connect", "spark_job_error"]
+__all__ = ["JobTag", "is_connect", "is_connect_session", "spark_job_error"]
 
 
 def is_connect(df: Any) -> bool:
     """Say whether a DataFrame belongs to Spark Connect."""
     return type(df).__module__.startswith("pyspark.sql.connect")
+
+
+def is_connect_session(session: Any) -> bool:
+    """Say whether a session is one of Spark Connect."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 class JobTag:

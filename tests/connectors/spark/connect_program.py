@@ -166,6 +166,8 @@ def main() -> None:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    # Bars of progress would be drawn over what is said.
+    spark.clearProgressHandlers()
     try:
         for case in CASES:
             asyncio.run(case(spark, Path(sys.argv[1])))

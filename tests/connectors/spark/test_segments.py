@@ -1,0 +1,74 @@
+"""Results of any size as a DataFrame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.connectors.spark import dataframe_from_runs
+from aiomailbox.errors import InvalidArgumentError, TargetExistsError
+from aiomailbox.records import ListRun
+
+pytestmark = pytest.mark.spark
+
+
+class Visit(NamedTuple):
+    city: str | None
+    visits: int
+
+
+def stream(count: int) -> Any:
+    env = am.StreamExecutionEnvironment()
+    return env.from_collection(range(count)).map(lambda n: Visit(None, n))
+
+
+async def runs(count: int) -> Any:
+    for start in range(0, count, 1000):
+        yield ListRun([Visit(None, n) for n in range(start, start + 1000)])
+    yield ListRun([Visit("Oslo", count)])
+
+
+async def test_few_results_stay_in_memory(spark: Any) -> None:
+    df = await stream(100).to_spark(spark, schema="city string, visits int")
+    assert df.dtypes == [("city", "string"), ("visits", "int")]
+    assert df.selectExpr("sum(visits)").collect() == [(4950,)]
+    assert df.inputFiles() == []
+
+
+async def test_many_results_become_files_that_hold_a_segment_each(spark: Any) -> None:
+    df = await dataframe_from_runs(spark, runs(10_000), segment_bytes=40_000)
+    assert len(df.inputFiles()) >= 3
+    assert df.selectExpr("count(*)", "max(city)", "max(visits)").collect() == [
+        (10_001, "Oslo", 10_000)
+    ]
+
+
+async def test_a_directory_appears_when_all_results_are_there(
+    spark: Any, tmp_path: Path
+) -> None:
+    place = tmp_path / "below" / "visits"
+
+    async def watched() -> Any:
+        async for run in runs(2000):
+            assert not place.exists()
+            yield run
+
+    df = await dataframe_from_runs(spark, watched(), path=place, segment_bytes=8_000)
+    assert df.count() == 2001
+    assert spark.read.parquet(str(place)).count() == 2001
+    assert [path.name for path in place.parent.iterdir()] == ["visits"]
+    with pytest.raises(TargetExistsError, match="visits"):
+        await stream(3).to_spark(spark, path=place)
+
+
+async def test_no_results_need_a_schema(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="schema"):
+        await stream(0).to_spark(spark)
+    df = await stream(0).to_spark(spark, schema="city string, visits long")
+    assert df.count() == 0
+    place = tmp_path / "none"
+    df = await stream(0).to_spark(spark, schema="city string", path=place)
+    assert df.count() == 0
