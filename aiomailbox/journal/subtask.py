@@ -84,8 +84,10 @@ class SubtaskJournal:
         self._older: dict[bytes, int] = {}
         self._is_empty = True
         self._needed = 0
-        self.segment = 0
-        self.size = 0
+        # What makes the place of an entry in the present segment.
+        self._base = _OWN
+        self.segment: int = 0
+        self.size: int = 0
 
     @property
     def classes(self) -> tuple[Any, ...]:
@@ -105,7 +107,7 @@ class SubtaskJournal:
     def find(self, key: bytes) -> int | None:
         """Return the place of what a record's call came to, None if that is not known."""
         place = self._recent.get(key)
-        if place is None:
+        if place is None and self._older:
             place = self._older.get(key)
         if place is None and self._before is not None:
             place = self._before.places.get(key)
@@ -120,8 +122,8 @@ class SubtaskJournal:
         """
         return await self._turns.run(self._read, places)
 
-    def append(self, kind: int, key: bytes, fingerprint: bytes, payload: bytes) -> None:
-        """Append what a call came to.
+    def append(self, kind: int, key: bytes, fingerprint: bytes, payload: bytes) -> int:
+        """Append what a call came to; return the segment that has it.
 
         Args:
             kind: Result or failure.
@@ -137,10 +139,14 @@ class SubtaskJournal:
         assert log is not None, "append before open"
         assert fence is not None, "append before open"
         fence.check()
-        place = log.append([encode_entry(kind, key, fingerprint, payload)])
+        place = log.append_one(encode_entry(kind, key, fingerprint, payload))
         self._is_empty = False
         self.size += 1
-        self._remember(key, (log.segment + 1) * _OWN + place)
+        recent = self._recent
+        recent[key] = self._base + place
+        if len(recent) >= _REMEMBERED:
+            self._older, self._recent = recent, {}
+        return self.segment
 
     def note_found(self, key: bytes, place: int) -> int:
         """Be notified that a row has come again, so that its entry can go some day.
@@ -159,7 +165,7 @@ class SubtaskJournal:
         log.append([encode_entry(EntryKind.FOUND, key, NO_FINGERPRINT, b"")])
         self._is_empty = False
         if self._before.places.pop(key, None) is not None:
-            self._remember(key, place)
+            self._recent[key] = place
         return log.segment
 
     def mark(self, checkpoint_id: int, held: int | None) -> None:
@@ -179,6 +185,7 @@ class SubtaskJournal:
         if self._is_empty and (nothing_older or needed == self._needed):
             return
         self.segment = log.roll(checkpoint_id)
+        self._base = (self.segment + 1) * _OWN
         log.append([encode_mark(needed)])
         self._needed = needed
         self._is_empty = True
@@ -201,6 +208,7 @@ class SubtaskJournal:
         path = log_directory(self._operator, self._epoch, self._subtask)
         self._log = AppendLog(path)
         self._needed = self.segment = self._log.segment
+        self._base = (self.segment + 1) * _OWN
         self._before = self._shared.acquire(self._operator)
 
     def _read(self, places: Iterable[int]) -> list[Entry | None]:
@@ -220,11 +228,6 @@ class SubtaskJournal:
             return decode_entry(str(segment.path), segment.entry_at(start))
         except FileNotFoundError:
             return None
-
-    def _remember(self, key: bytes, place: int) -> None:
-        self._recent[key] = place
-        if len(self._recent) >= _REMEMBERED:
-            self._older, self._recent = self._recent, {}
 
     def _sync(self) -> None:
         # Both are gone when somebody was late to ask.

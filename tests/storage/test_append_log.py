@@ -106,15 +106,18 @@ def test_a_full_disk_takes_no_half_of_an_append(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         log = AppendLog(sys.argv[1])
         log.append([b"a" * 50])
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))
         try:
-            log.append([b"b" * 10, b"c" * 500])
+            log.append([b"b" * 10, b"c" * (1 << 19)])
         except OSError:
             pass
         else:
             sys.exit("it fitted")
-        log.append([b"d"])
-        log.close()
+        try:
+            log.append([b"d"])
+            log.roll()
+        finally:
+            log.close()
     """
     command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
     subprocess.run(command, check=True)

@@ -93,6 +93,11 @@ class Caller:
         return len(self._retrying)
 
     @property
+    def slots(self) -> int:
+        """Calls at a time."""
+        return self._pool.size
+
+    @property
     def in_flight(self) -> int:
         """Attempts that are being made."""
         return self._pool.in_flight
@@ -128,8 +133,7 @@ class Caller:
                 call.timer = loop.call_later(self._timeout_s, self._time_out, call)
             entries = call.entries
             if self._scope is not None:
-                ids = tuple([_id_of(entry) for entry in entries])
-                announce(AsyncCall(self._scope, ids, call.attempts))
+                announce(AsyncCall(self._scope, entries, call.attempts))
             if self._batched:
                 result = await self._call([entry.value for entry in entries])
             else:
@@ -316,7 +320,3 @@ class Caller:
     def _end(self, call: Call) -> None:
         call.settle()
         self._deadlines.discard(call)
-
-
-def _id_of(entry: Entry) -> Any:
-    return None if entry.identity is None else entry.identity.id

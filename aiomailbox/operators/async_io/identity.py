@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Protocol
+from zlib import crc32
 
 import msgspec
 
@@ -16,23 +18,33 @@ from aiomailbox.state import ObjectSerializer
 __all__ = ["AsyncCall", "Identity", "RecordIds", "announce", "current_call"]
 
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
-_Ids = tuple[Any, ...]
+_FINGERPRINT: Final = struct.Struct("<II")
+
+
+class HasIdentity(Protocol):
+    """A row of a call."""
+
+    identity: Identity | None
 
 
 class AsyncCall:
     """What a call of an async function may know of itself; see `current_call`.
 
     Attributes:
-        ids: The ids of the call's records; one, unless there are batches.
         attempt: From 1; goes on from where it was when the job was started again.
     """
 
-    __slots__ = ("_scope", "attempt", "ids")
+    __slots__ = ("_rows", "_scope", "attempt")
 
-    def __init__(self, scope: str, ids: _Ids, attempt: int) -> None:
+    def __init__(self, scope: str, rows: Sequence[HasIdentity], attempt: int) -> None:
         self._scope = scope
-        self.ids: tuple[Any, ...] = ids
+        self._rows = rows
         self.attempt: int = attempt
+
+    @property
+    def ids(self) -> tuple[Any, ...]:
+        """The ids of the call's records; one, unless there are batches."""
+        return tuple(row.identity.id for row in self._rows if row.identity is not None)
 
     @property
     def idempotency_key(self) -> str:
@@ -45,9 +57,9 @@ class AsyncCall:
             IllegalStateError: If the call is for a batch, whose records may be together
                 with others next time.
         """
-        if len(self.ids) != 1:
+        if len(self._rows) != 1:
             raise IllegalStateError(
-                f"the call is for {len(self.ids)} records: use idempotency_keys, which "
+                f"the call is for {len(self._rows)} records: use idempotency_keys, which "
                 "has a key for each"
             )
         return self.idempotency_keys[0]
@@ -149,6 +161,8 @@ class RecordIds:
 def fingerprint_of(value: Any) -> bytes:
     """Return 8 bytes that equal values have in common, in any process.
 
+    They tell of a mistake, not of malice: a checksum is enough.
+
     Raises:
         StateError: If it holds something of an unknown type.
 
@@ -162,7 +176,7 @@ def fingerprint_of(value: Any) -> bytes:
         encoded = _encode(value)
     except (TypeError, OverflowError, UnicodeEncodeError):
         encoded = _encode(_canonical(value))
-    return hashlib.blake2b(encoded, digest_size=8).digest()
+    return _FINGERPRINT.pack(len(encoded), crc32(encoded))
 
 
 def _canonical(value: Any) -> Any:

@@ -33,8 +33,9 @@ from aiomailbox.operators.core.on_error import DeadLetter
 
 __all__ = ["RowActions", "RowJournal"]
 
-# From one group commit to the next: a thread's turn costs as much as some ten rows.
-_COMMIT_PAUSE_S: Final = 0.003
+# From one group commit to the next, unless many rows wait: a thread's turn costs as much
+# as ten rows or more.
+_COMMIT_PAUSE_S: Final = 0.01
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
@@ -67,14 +68,19 @@ class RowJournal:
     Args:
         context: The operator's context.
         actions: What becomes of rows.
+        hurry_at: So many rows do not wait for the time of the next group commit.
 
     Raises:
         IllegalStateError: If the job has no place for a journal.
     """
 
-    def __init__(self, context: RuntimeContext, actions: RowActions) -> None:
+    def __init__(
+        self, context: RuntimeContext, actions: RowActions, hurry_at: int
+    ) -> None:
         self._context = context
+        self._hurry_at = hurry_at
         self._actions = actions
+        self._done = actions.done
         self._journal = context.journal()
         self._name = f"operator {context.operator_name!r} (uid {context.uid!r})"
         self._results = ResultCodec(f"results of {self._name}", self._journal.classes)
@@ -112,16 +118,17 @@ class RowJournal:
         If not, the row gets what an earlier call came to, or waits for the call of a row
         with its id.
         """
-        identity = _identity(entry)
+        identity = entry.identity
+        assert identity is not None, "a row in a journal has an id"
         key = identity.key
-        before = self._flying.get(key)
-        if before is not None:
+        # Itself, unless another row with its id is not done.
+        before = self._flying.setdefault(key, entry)
+        if before is not entry:
             if _identity(before).fingerprint == identity.fingerprint:
                 self._behind.setdefault(key, []).append(entry)
             else:
                 self._refuse(identity)
             return False
-        self._flying[key] = entry
         place = self._journal.find(key)
         if place is None:
             return True
@@ -184,17 +191,22 @@ class RowJournal:
         await self._journal.close()
 
     def _append(self, kind: int, entry: Entry, payload: bytes) -> bool:
-        identity = _identity(entry)
-        journal = self._journal
+        identity = entry.identity
+        assert identity is not None, "a row in a journal has an id"
         try:
-            journal.append(kind, identity.key, identity.fingerprint, payload)
+            identity.segment = self._journal.append(
+                kind, identity.key, identity.fingerprint, payload
+            )
         except Exception as error:  # noqa: BLE001 -- the task fails with it
             self._fail(error)
             return False
-        identity.segment = journal.segment
-        self._appended.append(entry)
-        if len(self._appended) == 1:
+        appended = self._appended
+        appended.append(entry)
+        waiting = len(appended)
+        if waiting == 1:
             self._commits.request()
+        elif waiting == self._hurry_at:
+            self._commits.request(is_urgent=True)
         return True
 
     async def _commit(self) -> None:
@@ -247,11 +259,11 @@ class RowJournal:
     def _finish(self, entry: Entry) -> None:
         key = _identity(entry).key
         del self._flying[key]
-        self._actions.done(entry)
-        behind = self._behind.pop(key, None)
-        for follower in behind or ():
-            if self.admit(follower):
-                self._actions.call(follower)
+        self._done(entry)
+        if key in self._behind:
+            for follower in self._behind.pop(key):
+                if self.admit(follower):
+                    self._actions.call(follower)
 
     def _refuse(self, identity: Identity) -> None:
         self._fail(RecordIdReusedError(self._name, identity.id), is_named=True)

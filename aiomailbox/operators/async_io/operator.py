@@ -207,7 +207,7 @@ class AsyncMapOperator(Operator):
             rows.outcomes,
             self._scope,
         )
-        rows.connect(caller, self.settings)
+        rows.connect(caller, self.settings, self._places)
         self._show(caller)
         return None if rows.journal is None else rows.journal.open()
 

@@ -13,10 +13,11 @@ class Rounds:
 
     Args:
         work: One round.
-        pause_s: From the beginning of one round to that of the next, at least.
+        pause_s: From the beginning of one round to that of the next, unless somebody is
+            in a hurry.
     """
 
-    __slots__ = ("_is_wanted", "_next_s", "_pause_s", "_waiter", "_work")
+    __slots__ = ("_is_urgent", "_is_wanted", "_next_s", "_pause_s", "_waiter", "_work")
 
     def __init__(
         self, work: Callable[[], Awaitable[None]], *, pause_s: float = 0.0
@@ -25,25 +26,38 @@ class Rounds:
         self._pause_s = pause_s
         self._next_s = 0.0
         self._is_wanted = False
+        self._is_urgent = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def request(self) -> None:
-        """Ask for a round that begins after this."""
+    def request(self, *, is_urgent: bool = False) -> None:
+        """Ask for a round that begins after this, soon or at once."""
         self._is_wanted = True
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        self._is_urgent |= is_urgent
+        self._wake()
 
     async def run(self) -> None:
         """Do rounds, for ever."""
         loop = asyncio.get_running_loop()
         while True:
-            if not self._is_wanted:
+            while not self._is_wanted:
                 self._waiter = loop.create_future()
                 await self._waiter
-            delay_s = self._next_s - loop.time()
-            if delay_s > 0:
-                await asyncio.sleep(delay_s)
+            while not self._is_urgent and loop.time() < self._next_s:
+                await self._sleep_until(self._next_s)
             self._next_s = loop.time() + self._pause_s
-            self._is_wanted = False
+            self._is_wanted = self._is_urgent = False
             await self._work()
+
+    async def _sleep_until(self, time_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        timer = loop.call_at(time_s, self._wake)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)

@@ -80,16 +80,18 @@ class RowFlow:
         self.gatherer: Gatherer | None = None
         self._ids = ids
         self.journal: RowJournal | None = None
-        if settings.journal:
-            actions = RowActions(self._call, self._done, self._drop_again)
-            self.journal = RowJournal(context, actions)
         self._is_direct = False
 
-    def connect(self, caller: Caller, settings: CallSettings) -> None:
-        """Take what makes the calls; before the first row."""
+    def connect(self, caller: Caller, settings: CallSettings, places: int) -> None:
+        """Take what makes the calls, and how many rows are held; before the first row."""
         self.caller = caller
         if settings.batch is not None:
             self.gatherer = Gatherer(settings.batch, caller.submit)
+        if settings.journal:
+            actions = RowActions(self._call, self._done, self._drop_again)
+            # Rows that wait take places: calls must not wait for those.
+            hurry_at = max(places - caller.slots, caller.slots) // 2 + 1
+            self.journal = RowJournal(self._context, actions, hurry_at)
         stages = (self._gate, self._shared, self.gatherer, self._ids)
         self._is_direct = all(stage is None for stage in stages)
 
@@ -111,7 +113,9 @@ class RowFlow:
         self._queue.put(entry)
         if self._is_direct:
             self.caller.submit([entry])
-        elif self._gate is None or self._passes(self._gate, entry):
+        elif self._gate is None:
+            self._start_one(entry)
+        elif self._passes(self._gate, entry):
             self._start(entry)
 
     def has_room(self, gate: KeyGate, value: Any, places: int) -> bool:
@@ -192,7 +196,7 @@ class RowFlow:
         entry.result = result
         if self.journal is None:
             self._done(entry)
-        elif self.journal.keep_result(entry):
+        elif self.journal.keep_result(entry) and self._gate is not None:
             self._leave_gate(entry)
 
     def _give_up(self, entry: Entry, error: BaseException, attempts: int) -> None:
@@ -237,7 +241,8 @@ class RowFlow:
         entry.done = True
         if self._queue.on_done(entry):
             self._emitter.request()
-        self._leave_gate(entry)
+        if self._gate is not None:
+            self._leave_gate(entry)
 
     def _leave_gate(self, entry: Entry) -> None:
         """Let the next row of its key begin; once."""

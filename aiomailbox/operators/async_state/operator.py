@@ -143,7 +143,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
             share(self.concurrency, *subtask),
             self._flow.outcomes,
         )
-        self._flow.connect(caller, self.settings)
+        self._flow.connect(caller, self.settings, self._places)
         self._show(caller)
         return self._take_restored(self._flow)
 

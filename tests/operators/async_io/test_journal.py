@@ -360,7 +360,7 @@ async def test_a_full_disk_fails_the_task_and_loses_nothing(
 
     driven.send(["a"])
     await asyncio.sleep(2)
-    monkeypatch.setattr(log, "append", full)
+    monkeypatch.setattr(log, "append_one", full)
     driven.send(["b"])
     with pytest.raises(JournalError) as caught:
         await asyncio.wait_for(driven.runner, 10)
