@@ -20,6 +20,7 @@ from aiomailbox.checkpoint.layout import (
 )
 from aiomailbox.checkpoint.metadata import CheckpointMetadata
 from aiomailbox.checkpoint.reader import CheckpointFiles
+from aiomailbox.checkpoint.shared_files import remove_unused
 from aiomailbox.clock import Clock
 from aiomailbox.errors import DamagedFileError, StateError
 from aiomailbox.storage import Storage, open_storage
@@ -37,11 +38,13 @@ class FoundCheckpoint:
         files: Its files.
         metadata: What it is; None if that cannot be read, or it is not complete.
         problem: Why it cannot be read; "" if it can.
+        is_complete: Whether it has metadata, readable or not.
     """
 
     files: CheckpointFiles
     metadata: CheckpointMetadata | None
     problem: str
+    is_complete: bool = True
 
     @property
     def place(self) -> str:
@@ -88,6 +91,7 @@ def delete_checkpoint(found: FoundCheckpoint, clock: Clock) -> None:
     try:
         files.delete()
         _let_nobody_miss_it(storage, job)
+        _remove_unused(storage, job)
     finally:
         claim.release()
 
@@ -110,6 +114,21 @@ def _let_nobody_miss_it(storage: Storage, job: str) -> None:
         write_job_file(storage, job, kept)
 
 
+def _remove_unused(storage: Storage, job: str) -> None:
+    """Delete shared files that no checkpoint has any more, if all can be read."""
+    used: set[str] = set()
+    newest = 0
+    for directory in _directories(storage, job):
+        found = _found(storage, directory)
+        if found.metadata is None:
+            if found.is_complete:
+                return
+            continue
+        used |= found.metadata.shared_files
+        newest = max(newest, found.metadata.checkpoint_id)
+    remove_unused(storage, job, used, newest or 2**63)
+
+
 def _directories(storage: Storage, below: str) -> list[str]:
     """Return the directories of checkpoints, also of those that are not complete."""
     found: dict[str, None] = {}
@@ -126,7 +145,7 @@ def _found(storage: Storage, directory: str) -> FoundCheckpoint:
     try:
         return FoundCheckpoint(files, files.metadata(), "")
     except FileNotFoundError:
-        return FoundCheckpoint(files, None, "it is not complete")
+        return FoundCheckpoint(files, None, "it is not complete", is_complete=False)
     except (DamagedFileError, StateError) as error:
         return FoundCheckpoint(files, None, str(error))
 

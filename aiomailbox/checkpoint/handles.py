@@ -8,7 +8,7 @@ import msgspec
 
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 
-__all__ = ["PreparedData", "Section", "SectionKind", "TaskHandle"]
+__all__ = ["PreparedData", "Section", "SectionKind", "SharedFile", "TaskHandle"]
 
 
 class SectionKind(Enum):
@@ -59,6 +59,26 @@ class PreparedData(msgspec.Struct, frozen=True):
     data: bytes
 
 
+class SharedFile(msgspec.Struct, frozen=True):
+    """A file of a store that several checkpoints may consist of.
+
+    Attributes:
+        operator: Whose state it holds.
+        piece: Which piece of its keyed state.
+        name: What the store calls it.
+        file: Its name among the files of the job that are shared.
+        size: Its bytes.
+        digest: Of its contents, hexadecimal: BLAKE2b of 16 bytes.
+    """
+
+    operator: OperatorId
+    piece: int
+    name: str
+    file: str
+    size: int
+    digest: str
+
+
 class TaskHandle(msgspec.Struct, frozen=True, kw_only=True):
     """Where the snapshot of one task is.
 
@@ -69,7 +89,7 @@ class TaskHandle(msgspec.Struct, frozen=True, kw_only=True):
         vertex: The task's vertex.
         subtask_index: Its number there.
         epoch: The attempt that wrote it.
-        size: All bytes.
+        size: All bytes, without shared files.
         file: The name of the file, relative to the checkpoint; None if it is inline.
         inline: The bytes, if they are few.
         sections: What is where in them.
@@ -77,6 +97,7 @@ class TaskHandle(msgspec.Struct, frozen=True, kw_only=True):
             one: who reads the state needs them.
         prepared: What sinks have prepared and nobody may have committed yet.
         is_finished: Whether the task had nothing more to do but to wait.
+        shared: The files of stores that the snapshot consists of beside them.
 
     Example:
         >>> handle = TaskHandle(
@@ -97,6 +118,7 @@ class TaskHandle(msgspec.Struct, frozen=True, kw_only=True):
     serializers: dict[OperatorId, dict[str, str]] = {}
     prepared: tuple[PreparedData, ...] = ()
     is_finished: bool = False
+    shared: tuple[SharedFile, ...] = ()
 
     @property
     def task(self) -> SubtaskId:

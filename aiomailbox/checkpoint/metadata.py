@@ -124,8 +124,16 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the tasks have written."""
-        return sum(handle.size for handle in self.handles)
+        """How many bytes it consists of, with those that it shares with others."""
+        return sum(
+            handle.size + sum(file.size for file in handle.shared)
+            for handle in self.handles
+        )
+
+    @property
+    def shared_files(self) -> set[str]:
+        """The names of the files that it may share with others."""
+        return {file.file for handle in self.handles for file in handle.shared}
 
     @property
     def serializers(self) -> dict[OperatorId, dict[str, str]]:

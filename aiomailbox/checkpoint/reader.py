@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from aiomailbox.checkpoint.handles import PreparedData, TaskHandle
+from aiomailbox.checkpoint.handles import PreparedData, SharedFile, TaskHandle
 from aiomailbox.checkpoint.layout import METADATA_NAME, is_checkpoint_file, open_place
 from aiomailbox.checkpoint.metadata import CheckpointMetadata, read_metadata
 from aiomailbox.checkpoint.restored import JobSnapshot, job_snapshot
-from aiomailbox.checkpoint.task_bytes import check_task, decode_prepared, decode_task
+from aiomailbox.checkpoint.shared_files import SHARED, shared_digest
+from aiomailbox.checkpoint.task_bytes import (
+    FilesBeside,
+    check_task,
+    decode_prepared,
+    decode_task,
+)
 from aiomailbox.errors import DamagedFileError, StateError
 from aiomailbox.ids import OperatorId
 from aiomailbox.operators import decode_snapshot
-from aiomailbox.state import PickleSerializer
+from aiomailbox.state import FetchFile, PickleSerializer
 from aiomailbox.storage import Storage
 from aiomailbox.task import TaskSnapshot
 
@@ -105,6 +112,7 @@ class CheckpointFiles:
             DamagedFileError: If a file is missing, or not what was written.
         """
         for handle in metadata.handles:
+            self.check_shared(handle)
             yield handle, self.bytes_of(handle)
 
     def verify(self) -> CheckpointMetadata:
@@ -140,7 +148,13 @@ class CheckpointFiles:
         # All of them are checked before the first one is decoded.
         tasks = {handle.task: (handle, data) for handle, data in self.tasks(metadata)}
         snapshots = {
-            task: decode_task(handle, data, declared, allow_pickle=allow_pickle)
+            task: decode_task(
+                handle,
+                data,
+                declared,
+                allow_pickle=allow_pickle,
+                files=self.files_beside(handle),
+            )
             for task, (handle, data) in tasks.items()
         }
         vertices = {
@@ -198,6 +212,38 @@ class CheckpointFiles:
                 raise DamagedFileError(where, "it is missing") from error
         check_task(handle, data, f"{self.storage.place}/{name}")
         return data
+
+    def files_beside(self, handle: TaskHandle) -> FilesBeside:
+        """Return the shared files of a task, by operators and pieces of their state."""
+        found: dict[OperatorId, dict[int, dict[str, FetchFile]]] = {}
+        for file in handle.shared:
+            pieces = found.setdefault(file.operator, {})
+            fetch = partial(self.storage.fetch, self._shared_name(file))
+            pieces.setdefault(file.piece, {})[file.name] = fetch
+        return {
+            operator: [pieces.get(index, {}) for index in range(max(pieces) + 1)]
+            for operator, pieces in found.items()
+        }
+
+    def check_shared(self, handle: TaskHandle) -> None:
+        """Compare the digests of the shared files of a task.
+
+        Raises:
+            DamagedFileError: If one is missing, or not what was written.
+        """
+        for file in handle.shared:
+            name = self._shared_name(file)
+            where = f"{self.storage.place}/{name}"
+            try:
+                found = shared_digest(self.storage.read(name))
+            except FileNotFoundError as error:
+                raise DamagedFileError(where, "it is missing") from error
+            if found != (file.size, file.digest):
+                raise DamagedFileError(where, "its checksum does not fit its data")
+
+    def _shared_name(self, file: SharedFile) -> str:
+        above = self.directory.rpartition("/")[0]
+        return "/".join(filter(None, (above, SHARED, file.file)))
 
     def _refuse_pickle(self, metadata: CheckpointMetadata) -> None:
         pickled = [

@@ -111,7 +111,7 @@ class Savepoint:
         for vertex in self._metadata.vertices:
             for info in vertex.operators:
                 described = [
-                    describe_snapshot(data) for data in self._snapshots_of(info.id)
+                    describe_snapshot(data) for data, _ in self._snapshots_of(info.id)
                 ]
                 states = {
                     (one.name, one.is_own): one
@@ -219,17 +219,21 @@ class Savepoint:
     def _described(self, operator: OperatorInfo) -> dict[str, StateDescription]:
         """Return an operator's states by name; of two, that of the user's function."""
         found: dict[str, StateDescription] = {}
-        for data in self._snapshots_of(operator.id):
+        for data, _ in self._snapshots_of(operator.id):
             for state in describe_snapshot(data).states:
                 if state.name not in found or not state.is_own:
                     found[state.name] = state
         return found
 
     def _contents(self, operator: OperatorId, state: StateDescription) -> Iterator[Any]:
-        for data in self._snapshots_of(operator):
-            classes = self._declared(describe_snapshot(data))
+        for data, handle in self._snapshots_of(operator):
+            self._files.check_shared(handle)
             contents = decode_state(
-                data, state, classes, allow_pickle=self._allow_pickle
+                data,
+                state,
+                self._declared(describe_snapshot(data)),
+                allow_pickle=self._allow_pickle,
+                files=self._files.files_beside(handle).get(operator, ()),
             )
             if state.ttl:
                 contents = (
@@ -242,13 +246,16 @@ class Savepoint:
                 yield from copy
                 return
 
-    def _snapshots_of(self, operator: OperatorId) -> Iterator[memoryview]:
+    def _snapshots_of(
+        self, operator: OperatorId
+    ) -> Iterator[tuple[memoryview, TaskHandle]]:
         for vertex in self._metadata.vertices:
             if operator not in {info.id for info in vertex.operators}:
                 continue
             for handle in vertex.tasks:
                 if handle is not None and _holds(handle, operator):
-                    yield from self._sections(handle, operator)
+                    for section in self._sections(handle, operator):
+                        yield section, handle
 
     def _sections(
         self, handle: TaskHandle, operator: OperatorId

@@ -30,11 +30,13 @@ from aiomailbox.checkpoint.layout import (
 )
 from aiomailbox.checkpoint.metadata import CheckpointMetadata, metadata_chunks
 from aiomailbox.checkpoint.reader import CheckpointFiles, RestoredJob
+from aiomailbox.checkpoint.shared_files import remove_unused
 from aiomailbox.clock import Clock
 from aiomailbox.errors import (
     CorruptStreamError,
     DamagedFileError,
     NoCheckpointError,
+    StateError,
 )
 from aiomailbox.storage import Storage, open_storage
 
@@ -43,6 +45,7 @@ __all__ = ["LATEST", "CheckpointStore"]
 LATEST: Final = "latest"
 # What an attempt's number is raised by if the last one cannot be read any more.
 _LOST_EPOCHS: Final = 1_000
+_BEYOND_ALL: Final = 2**63
 # How often files are deleted again of a checkpoint that failed: a task may have been
 # writing still.
 _LATE_SWEEPS: Final = 3
@@ -90,6 +93,9 @@ class CheckpointStore:
         self._clock = clock
         self._log = log
         self._below = job_directory(job_id)
+        # By the numbers of complete checkpoints the shared files that each has; None
+        # where nobody knows.
+        self._shared: dict[int, set[str] | None] = {}
         # By their numbers checkpoints that failed, and how often to look there again.
         self._failed: dict[int, int] = {}
         self._claim = storage.claim(
@@ -102,6 +108,9 @@ class CheckpointStore:
             self._newest = max(self._job.last_id, *found, 0)
             for checkpoint_id in sorted(found - self._complete):
                 self.discard(checkpoint_id)
+            self._shared = {one: self._shared_of(one) for one in self._complete}
+            # Nobody writes there yet.
+            self._remove_unused(_BEYOND_ALL)
         except BaseException:
             self._claim.release()
             raise
@@ -162,11 +171,14 @@ class CheckpointStore:
         directory = self._directory(checkpoint_id)
         self._storage.write(f"{directory}/{METADATA_NAME}", chunks)
         self._complete.add(checkpoint_id)
+        self._shared[checkpoint_id] = metadata.shared_files
         newest = max(checkpoint_id, self._job.completed)
         self._write_job(completed=newest, last_id=max(checkpoint_id, self._job.last_id))
         # What cannot be deleted now is swept by the next life.
         with contextlib.suppress(OSError):
             self._sweep_failed()
+            if metadata.shared_files:
+                self._remove_unused(checkpoint_id)
         return f"{self._storage.place}/{directory}"
 
     def discard(
@@ -184,16 +196,21 @@ class CheckpointStore:
             OSError: If it cannot be deleted; it does not count any more then.
         """
         storage, directory = self._storage, self._directory(checkpoint_id)
+        had: set[str] | None = None
         if location is not None:
             storage, directory = open_storage(location), ""
         elif checkpoint_id in self._complete:
             self._complete.remove(checkpoint_id)
+            had = self._shared.pop(checkpoint_id, None)
             if checkpoint_id == self._job.completed:
                 # Nobody is to miss it.
                 self._write_job(completed=max(self._complete, default=0))
         else:
             self._failed[checkpoint_id] = _LATE_SWEEPS
         CheckpointFiles(storage, directory).delete()
+        if had:
+            # What a later one has not taken over by now, none will.
+            self._remove_unused(max(self._complete, default=self.next_checkpoint_id))
 
     def load(
         self,
@@ -235,6 +252,25 @@ class CheckpointStore:
     def close(self) -> None:
         """Give the claim back. Idempotent."""
         self._claim.release()
+
+    def _shared_of(self, checkpoint_id: int) -> set[str] | None:
+        files = CheckpointFiles(self._storage, self._directory(checkpoint_id))
+        try:
+            return files.metadata().shared_files
+        except (DamagedFileError, FileNotFoundError, StateError):
+            return None
+
+    def _remove_unused(self, before_id: int) -> None:
+        """Delete shared files that are older than a checkpoint, and in no complete one.
+
+        Nothing is deleted while there is one of which nobody knows what it has.
+        """
+        used: set[str] = set()
+        for files in self._shared.values():
+            if files is None:
+                return
+            used |= files
+        remove_unused(self._storage, self._below, used, before_id)
 
     def _sweep_failed(self) -> None:
         for checkpoint_id, sweeps in list(self._failed.items()):

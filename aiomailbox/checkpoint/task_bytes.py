@@ -8,7 +8,7 @@ other bits than were written, is found before a single record is restored from i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
@@ -26,6 +26,7 @@ from aiomailbox.operators import (
 )
 from aiomailbox.records import RecordClass
 from aiomailbox.state import (
+    FetchFile,
     ObjectSerializer,
     OperatorStateSnapshot,
     kept_taken_apart,
@@ -33,6 +34,7 @@ from aiomailbox.state import (
 from aiomailbox.task import TaskSnapshot
 
 __all__ = [
+    "FilesBeside",
     "TaskBytes",
     "check_task",
     "decode_prepared",
@@ -40,6 +42,8 @@ __all__ = [
     "encode_prepared",
     "serializers_in",
 ]
+
+FilesBeside = Mapping[OperatorId, Sequence[Mapping[str, FetchFile]]]
 
 _COMMITTABLES: Final = "committables"
 _WHOLE: Final = 1 << 22
@@ -63,6 +67,8 @@ class TaskBytes:
         snapshot: What to encode.
         classes: The classes that state may hold, or type hints that name them; None
             for all that occur.
+        with_files: Whether keyed state that is in files is left out, for its files are
+            kept beside.
 
     Attributes:
         sections: What has been made so far; all once it is exhausted.
@@ -73,8 +79,13 @@ class TaskBytes:
     """
 
     def __init__(
-        self, snapshot: TaskSnapshot, classes: Iterable[Any] | None = None
+        self,
+        snapshot: TaskSnapshot,
+        classes: Iterable[Any] | None = None,
+        *,
+        with_files: bool = False,
     ) -> None:
+        self._with_files = with_files
         self.sections: list[Section] = []
         self.size: int = 0
         self._snapshot = snapshot
@@ -83,7 +94,7 @@ class TaskBytes:
     def __iter__(self) -> Iterator[bytes]:
         snapshot = self._snapshot
         for operator, one in snapshot.operators.items():
-            chunks = snapshot_chunks(one, self._classes)
+            chunks = snapshot_chunks(one, self._classes, with_files=self._with_files)
             yield from self._section(SectionKind.OPERATOR, operator, chunks)
         for operator, times in snapshot.inputs.items():
             encoded = msgspec.msgpack.encode(times)
@@ -145,6 +156,7 @@ def decode_task(
     classes: Iterable[Any],
     *,
     allow_pickle: bool = False,
+    files: FilesBeside | None = None,
 ) -> TaskSnapshot:
     """Return the snapshot that was encoded; committables are left out.
 
@@ -154,6 +166,8 @@ def decode_task(
             when its key groups are asked for.
         classes: The classes that state may hold, or type hints that name them.
         allow_pickle: Whether state that was pickled may be read.
+        files: By operators, and by the pieces of their keyed state, the files that
+            they consist of beside the bytes.
 
     Raises:
         CorruptStreamError: If the bytes are of another format.
@@ -167,7 +181,10 @@ def decode_task(
         match section.kind:
             case SectionKind.OPERATOR:
                 operators[OperatorId(section.name)] = decode_snapshot(
-                    part, classes, allow_pickle=allow_pickle
+                    part,
+                    classes,
+                    allow_pickle=allow_pickle,
+                    files=(files or {}).get(OperatorId(section.name), ()),
                 )
             case SectionKind.INPUTS:
                 inputs[OperatorId(section.name)] = _times(part)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.checkpoint.layout import checkpoint_directory, job_directory
+from aiomailbox.checkpoint.shared_files import SharedFilesWriter
 from aiomailbox.checkpoint.task_bytes import (
     TaskBytes,
     encode_prepared,
@@ -49,6 +50,7 @@ class CheckpointWriter:
         self._storage = storage
         self._below = job_directory(job_id)
         self._classes = None if classes is None else list(classes)
+        self._shared = SharedFilesWriter(storage, self._below)
 
     def write_task(
         self,
@@ -73,7 +75,12 @@ class CheckpointWriter:
         """
         name = f"{task}-{epoch}"
         prepared = encode_prepared(snapshot, task.subtask_index, self._classes)
-        made = TaskBytes(snapshot, self._classes)
+        # A savepoint stands alone, and any backend can read it.
+        is_own = location is None
+        shared = (
+            self._shared.write(checkpoint_id, task, epoch, snapshot) if is_own else ()
+        )
+        made = TaskBytes(snapshot, self._classes, with_files=is_own)
         chunks = iter(made)
         head: list[bytes] = []
         for chunk in chunks:
@@ -96,6 +103,7 @@ class CheckpointWriter:
             serializers=serializers_in(snapshot),
             prepared=prepared,
             is_finished=snapshot.is_finished,
+            shared=shared,
         )
 
     def _place(

@@ -40,7 +40,13 @@ from aiomailbox.state.serializers import (
     PickleSerializer,
     StateSerializer,
 )
-from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta, copy_content
+from aiomailbox.state.snapshot import (
+    FetchFile,
+    KeyedStateSnapshot,
+    StateFile,
+    StateMeta,
+    copy_content,
+)
 from aiomailbox.state.snapshot_codec import (
     decode_keyed_snapshot,
     encode_keyed_snapshot,
@@ -71,6 +77,7 @@ __all__ = [
     "Cut",
     "CutRows",
     "Entries",
+    "FetchFile",
     "GroupedEntries",
     "HeapStateBackend",
     "HeapStateStore",
@@ -97,6 +104,7 @@ __all__ = [
     "RocksDBStateBackend",
     "StateBackend",
     "StateDescriptor",
+    "StateFile",
     "StateMeta",
     "StateSchema",
     "StateSerializer",

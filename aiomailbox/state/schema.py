@@ -57,6 +57,10 @@ class StateSchema:
     parts: dict[str, Options] = field(default_factory=dict)
     classes: dict[str, ClassSchema] = field(default_factory=dict)
 
+    def with_classes(self, classes: dict[str, ClassSchema]) -> StateSchema:
+        """Return the same with more classes that occur."""
+        return StateSchema(self.parts, {**self.classes, **classes})
+
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that two schemas share if they are equal."""

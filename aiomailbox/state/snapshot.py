@@ -14,8 +14,9 @@ import datetime as dt
 import decimal
 import functools
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,7 +28,9 @@ from aiomailbox.state.serializers import ObjectSerializer
 
 __all__ = [
     "IMMUTABLE_TYPES",
+    "FetchFile",
     "KeyedStateSnapshot",
+    "StateFile",
     "StateMeta",
     "copy_content",
     "copy_contents",
@@ -73,6 +76,26 @@ class StateMeta:
     schema: StateSchema = field(default_factory=StateSchema, compare=False)
 
 
+# Puts a file's contents at a path.
+FetchFile = Callable[[Path], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StateFile:
+    """A file that a snapshot consists of, on this machine while the snapshot lives.
+
+    Attributes:
+        name: What its store calls it.
+        path: Where it is.
+        is_final: Whether, as long as the store lives, another snapshot of it that has a
+            file of this name has the same contents there.
+    """
+
+    name: str
+    path: Path
+    is_final: bool
+
+
 @dataclass(frozen=True, slots=True)
 class KeyedStateSnapshot:
     """A cut of keyed state: plain values, grouped by key group.
@@ -83,6 +106,8 @@ class KeyedStateSnapshot:
         key_groups: Per key group that has state, and per position in ``states``, the
             entries: ``(key, content)``, or ``(key, namespace, content)``. Key groups
             may be made, or read, when they are asked for; that may be in any thread.
+        files: The same entries as files of a database, if they are kept in one: then
+            the schemas of ``states`` name all classes that occur.
     """
 
     max_parallelism: int
@@ -90,6 +115,7 @@ class KeyedStateSnapshot:
     key_groups: Mapping[int, Mapping[int, Sequence[tuple[Any, ...]]]] = field(
         default_factory=dict
     )
+    files: tuple[StateFile, ...] = ()
 
     def entries_of(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Entries]]:
         """Yield positions and entries in some key groups, about a thousand at a time.

@@ -34,8 +34,12 @@ from aiomailbox.state.serializers import (
     check_serializer,
     serializer_of,
 )
-from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
-from aiomailbox.state.state_classes import StateClasses, declared_classes
+from aiomailbox.state.snapshot import FetchFile, KeyedStateSnapshot, StateMeta
+from aiomailbox.state.state_classes import (
+    StateClasses,
+    check_declared,
+    declared_classes,
+)
 
 __all__ = [
     "Contents",
@@ -115,12 +119,14 @@ class KeyedPart(msgspec.Struct):
     Attributes:
         max_parallelism: The number of key groups.
         states: The states.
-        key_groups: Per key group that has state its blocks.
+        key_groups: Per key group that has state its blocks; none if there are files.
+        files: The names of the files that hold the entries.
     """
 
     max_parallelism: int
     states: list[_State]
     key_groups: list[KeyGroupBlocks]
+    files: list[str] = []
 
 
 def encode_keyed_snapshot(
@@ -190,8 +196,19 @@ def write_keyed(
     snapshot: KeyedStateSnapshot,
     writer: BlockWriter,
     declared: Mapping[str, type] | None,
+    *,
+    with_files: bool = False,
 ) -> Generator[bytes, None, KeyedPart]:
-    """Yield the blocks of a snapshot, and return its description; raises StateError."""
+    """Yield the blocks of a snapshot, and return its description; raises StateError.
+
+    Args:
+        snapshot: The snapshot.
+        writer: Counts the blocks.
+        declared: The classes that contents may have; None for all that occur.
+        with_files: Whether files of the snapshot, if it has any, are kept beside it.
+    """
+    if with_files and snapshot.files:
+        return _described_files(snapshot, declared)
     objects = [ObjectSerializer(StateClasses(declared)) for _ in snapshot.states]
     codecs = [
         _StateCodec(own, serializer_of(meta.serializer, own))
@@ -217,6 +234,19 @@ def write_keyed(
         for meta, own in zip(snapshot.states, objects, strict=True)
     ]
     return KeyedPart(snapshot.max_parallelism, states, key_groups)
+
+
+def _described_files(
+    snapshot: KeyedStateSnapshot, declared: Mapping[str, type] | None
+) -> KeyedPart:
+    states = []
+    for meta in snapshot.states:
+        check_declared(meta.schema.classes, declared)
+        contents = contents_of(meta.serializer, meta.schema, ObjectSerializer())
+        contents.met = list(contents.classes)
+        states.append(_State(meta.name, meta.kind, meta.namespaced, meta.ttl, contents))
+    names = [file.name for file in snapshot.files]
+    return KeyedPart(snapshot.max_parallelism, states, [], names)
 
 
 def _blocks_of(
@@ -288,6 +318,7 @@ def read_keyed(
     *,
     allow_pickle: bool,
     only: int | None = None,
+    files: Mapping[str, FetchFile] | None = None,
 ) -> KeyedStateSnapshot:
     """Return the snapshot of a description; raises as `decode_keyed_snapshot`.
 
@@ -297,6 +328,7 @@ def read_keyed(
         declared: The classes that contents may have, by their references.
         allow_pickle: Whether state that was pickled may be read.
         only: The position of the one state whose entries are wanted; None for all.
+        files: Those that hold the entries, if files do.
     """
     readers = [
         reader_of(state.name, state.contents, declared, allow_pickle=allow_pickle)
@@ -315,10 +347,32 @@ def read_keyed(
         )
         for state in part.states
     ]
+    if part.files:
+        return KeyedStateSnapshot(
+            part.max_parallelism,
+            metas,
+            _key_groups_in_files(part, files or {}, metas, readers),
+        )
     groups = dict(key_groups_in(part.key_groups, part.max_parallelism))
     return KeyedStateSnapshot(
         part.max_parallelism, metas, _KeyGroups(groups, reader, metas, readers)
     )
+
+
+def _key_groups_in_files(
+    part: KeyedPart,
+    files: Mapping[str, FetchFile],
+    metas: list[StateMeta],
+    readers: list[ObjectSerializer | None],
+) -> Mapping[int, dict[int, Entries]]:
+    missing = sorted(set(part.files) - set(files))
+    if missing:
+        raise CorruptStreamError(f"a snapshot lacks its files {missing}")
+    # Who has no such state needs no database.
+    from aiomailbox.state.rocksdb.files import FilesKeyGroups
+
+    named = {name: files[name] for name in part.files}
+    return FilesKeyGroups(named, part.max_parallelism, metas, readers)
 
 
 def key_groups_in(

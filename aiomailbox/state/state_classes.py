@@ -30,6 +30,7 @@ from aiomailbox.state.schema import (
 
 __all__ = [
     "StateClasses",
+    "check_declared",
     "declared_classes",
     "family_kept_in_state",
     "is_known_class",
@@ -117,6 +118,28 @@ def declared_classes(hints: Iterable[Any]) -> dict[str, type]:
     # Of two with one name only one can be meant by it: the first.
     found = RecordClasses.kinds_in(hints)
     return {**_OURS, **{class_reference(kind): kind for kind in found[::-1]}}
+
+
+def check_declared(
+    references: Iterable[str], declared: Mapping[str, type] | None
+) -> None:
+    """Raise if state holds objects of classes that nobody could read.
+
+    Args:
+        references: The classes.
+        declared: Those that the job declares, by their references; None for all.
+
+    Raises:
+        StateError: Naming the first.
+    """
+    for reference in references:
+        if declared is None or reference in declared or is_known_class(reference):
+            continue
+        raise StateError(
+            f"objects of {reference} cannot be kept, for nobody could read them: it is "
+            "not among the classes that the job declares. Name it in a type hint or in "
+            "the type_ of the state's descriptor."
+        )
 
 
 class StateClasses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Protocol
 
 __all__ = ["Claim", "Storage"]
@@ -57,6 +58,16 @@ class Storage(Protocol):
 
     def view(self, name: str) -> memoryview:
         """Return a file's contents as a whole; of a local file, they stay on the disk.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+        """
+        ...
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Put a file's contents at a path of this machine, where there is nothing.
+
+        They may be shared with the storage: nobody may change them.
 
         Raises:
             FileNotFoundError: If there is no such file.

@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import secrets
+import shutil
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -90,6 +91,17 @@ class LocalStorage:
             if os.fstat(file.fileno()).st_size <= _CHUNK_BYTES:
                 return memoryview(file.read())
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Put a file's contents at a path: as a link, where that is possible."""
+        source = self._path(name)
+        try:
+            os.link(source, target)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            # Another file system, or one without links.
+            shutil.copyfile(source, target)
 
     def names(self, below: str = "") -> list[str]:
         """Return the names of all files below a name, sorted."""

@@ -8,7 +8,15 @@ key groups are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +29,7 @@ from aiomailbox.operators.snapshots.description import (
 )
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state import (
+    FetchFile,
     OperatorStateEntry,
     OperatorStateSnapshot,
     RedistributionMode,
@@ -84,7 +93,10 @@ class _Description(msgspec.Struct):
 
 
 def snapshot_chunks(
-    snapshot: OperatorSnapshot, classes: Iterable[Any] | None = None
+    snapshot: OperatorSnapshot,
+    classes: Iterable[Any] | None = None,
+    *,
+    with_files: bool = False,
 ) -> Iterator[bytes]:
     """Yield a snapshot as bytes, a piece at a time; each takes about a millisecond.
 
@@ -94,6 +106,8 @@ def snapshot_chunks(
         snapshot: The snapshot.
         classes: The classes of records that it may hold, or type hints that name them;
             None for all that occur.
+        with_files: Whether keyed state that is in files is left out, for its files are
+            kept beside.
 
     Raises:
         StateError: If it holds something that cannot be made bytes, or of a class that
@@ -104,7 +118,7 @@ def snapshot_chunks(
     yield writer.head()
     keyed = []
     for piece in snapshot.keyed:
-        part = yield from write_keyed(piece, writer, declared)
+        part = yield from write_keyed(piece, writer, declared, with_files=with_files)
         keyed.append(part)
     operator = yield from _write_lists(snapshot.operator, writer, declared)
     own = yield from _write_lists(snapshot.own, writer, declared)
@@ -135,6 +149,7 @@ def decode_snapshot(
     classes: Iterable[Any] = (),
     *,
     allow_pickle: bool = False,
+    files: Sequence[Mapping[str, FetchFile]] = (),
 ) -> OperatorSnapshot:
     """Return the snapshot that was encoded.
 
@@ -147,6 +162,8 @@ def decode_snapshot(
             those of their fields are among them.
         allow_pickle: Whether state that was pickled may be read: reading it runs code
             that the bytes name.
+        files: For each piece of keyed state the files that were kept beside it, by
+            their names.
 
     Raises:
         CorruptStreamError: If the bytes are damaged, or of another format.
@@ -159,8 +176,10 @@ def decode_snapshot(
     options: Any = {"declared": declared, "allow_pickle": allow_pickle}
     return OperatorSnapshot(
         tuple(
-            read_keyed(part, reader, declared, allow_pickle=allow_pickle)
-            for part in described.keyed
+            read_keyed(part, reader, declared, allow_pickle=allow_pickle, files=beside)
+            for part, beside in zip_longest(
+                described.keyed, files[: len(described.keyed)]
+            )
         ),
         _read_lists(described.operator, reader, **options),
         {one.name: _read_timers(one, reader, declared) for one in described.timers},
@@ -218,6 +237,7 @@ def decode_state(
     classes: Iterable[Any] = (),
     *,
     allow_pickle: bool = False,
+    files: Sequence[Mapping[str, FetchFile]] = (),
 ) -> Iterator[Any]:
     """Yield what one state holds; the others are not read, and may be unreadable.
 
@@ -226,6 +246,7 @@ def decode_state(
         state: One of those that `describe_snapshot` returns.
         classes: As for `decode_snapshot`.
         allow_pickle: As for `decode_snapshot`.
+        files: As for `decode_snapshot`.
 
     Returns:
         Of keyed state its entries, else its elements.
@@ -243,11 +264,17 @@ def decode_state(
         options: Any = {"declared": declared, "allow_pickle": allow_pickle}
         yield from _read_lists(wanted, reader, **options).elements(state.name)
         return
-    for part in described.keyed:
+    pieces = zip_longest(described.keyed, files[: len(described.keyed)])
+    for part, beside in pieces:
         for position, one in enumerate(part.states):
             if (one.name, one.namespaced) == (state.name, state.namespaced):
                 keyed = read_keyed(
-                    part, reader, declared, allow_pickle=allow_pickle, only=position
+                    part,
+                    reader,
+                    declared,
+                    allow_pickle=allow_pickle,
+                    only=position,
+                    files=beside,
                 )
                 for group in keyed.key_groups:
                     yield from keyed.key_groups[group].get(position, ())

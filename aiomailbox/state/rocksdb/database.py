@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 import tempfile
 import threading
@@ -14,8 +15,9 @@ from typing import Any, Final
 
 from aiomailbox.errors import MissingExtraError
 from aiomailbox.state.rocksdb.encoding import prefix_end
+from aiomailbox.state.snapshot import StateFile
 
-__all__ = ["Cut", "Database"]
+__all__ = ["FILES_BYTES_MIN", "Cut", "Database"]
 
 _MIB: Final = 1 << 20
 _BLOOM_BITS: Final = 10
@@ -79,11 +81,22 @@ def new_directory(parent: Path | None) -> Path:
     return Path(tempfile.mkdtemp(prefix="aiomailbox-state-", dir=parent))
 
 
+# Half a dozen files cost as many syncs.
+FILES_BYTES_MIN: Final = 1 << 20
+# Of tables and large values: their numbers are never given twice.
+_FINAL_SUFFIXES: Final = (".sst", ".blob")
+
+
 class Cut:
     """A database as it was at one moment; its directory goes with the object."""
 
     def __init__(self, directory: Path) -> None:
         rocks = _rocksdict()
+        self._directory = directory
+        # Before it is opened, which adds files of its own.
+        entries = list(os.scandir(directory / "db"))
+        self._names = sorted(entry.name for entry in entries)
+        self._size = sum(entry.stat().st_size for entry in entries)
         self._db = rocks.Rdict(
             str(directory / "db"),
             rocks.Options(raw_mode=True),
@@ -94,6 +107,20 @@ class Cut:
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield what begins with ``prefix``, in order."""
         return _items(self._db, prefix, None)
+
+    def files(self) -> tuple[StateFile, ...]:
+        """Return the files that it consists of; they are there while it is.
+
+        None if they are small: then to encode its contents takes less time.
+        """
+        if self._size < FILES_BYTES_MIN:
+            return ()
+        return tuple(
+            StateFile(
+                name, self._directory / "db" / name, name.endswith(_FINAL_SUFFIXES)
+            )
+            for name in self._names
+        )
 
 
 class Database:

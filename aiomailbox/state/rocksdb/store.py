@@ -8,6 +8,7 @@ files, and is read key group by key group when somebody asks for its contents.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -105,8 +106,12 @@ class RocksDBStateStore(TableStateStore[_Table]):
             return KeyedStateSnapshot(self._max_parallelism, metas)
         self._flush()
         tables = [entry.table.rows_of for entry in self._registry.entries.values()]
-        groups = CutKeyGroups(self._database.cut(), tables, self._key_group_range)
-        return KeyedStateSnapshot(self._max_parallelism, metas, groups)
+        cut = self._database.cut()
+        groups = CutKeyGroups(cut, tables, self._key_group_range)
+        # One codec for all states: which of them has objects of a class is not known.
+        met = self._objects.codec.classes.schemas()
+        known = [replace(meta, schema=meta.schema.with_classes(met)) for meta in metas]
+        return KeyedStateSnapshot(self._max_parallelism, known, groups, cut.files())
 
     @property
     def is_cut(self) -> bool:
