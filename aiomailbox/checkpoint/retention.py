@@ -6,6 +6,7 @@ Concept:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -55,6 +56,15 @@ class CompletedCheckpoints(Generic[CheckpointT]):
     def latest(self) -> CheckpointT | None:
         """The one to restore from."""
         return self._kept[-1] if self._kept else None
+
+    def recover(self, checkpoints: Iterable[CheckpointT]) -> None:
+        """Keep what an earlier life of the job has left, however many.
+
+        Which of them go is decided when the next one is added: until then a newer one
+        may turn out to be damaged.
+        """
+        self._kept += checkpoints
+        self._kept.sort(key=lambda one: one.checkpoint_id)
 
     def add(self, checkpoint: CheckpointT) -> list[CheckpointT]:
         """Keep a checkpoint; return those that go, whose files may be deleted.

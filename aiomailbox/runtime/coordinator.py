@@ -223,8 +223,10 @@ class CheckpointCoordinator:
         """Begin: checkpoints are kept there, beside those that it has."""
         self._store = store
         self._planner.next_id = store.next_checkpoint_id
-        for checkpoint_id in reversed(store.newest_first()):
-            self._retained.add(_Kept(checkpoint_id, SnapshotType.CHECKPOINT))
+        self._retained.recover(
+            _Kept(checkpoint_id, SnapshotType.CHECKPOINT)
+            for checkpoint_id in store.newest_first()
+        )
 
     def begin_attempt(self, epoch: int, restored_id: int) -> None:
         """Expect the tasks of an attempt to start.

@@ -518,3 +518,12 @@ class Coordinating(RuleBasedStateMachine):
 
 
 TestCoordinating = Coordinating.TestCase
+
+
+def test_what_an_earlier_life_left_goes_with_the_next_checkpoint() -> None:
+    """Until then, the newest of them may turn out to be damaged."""
+    kept = CompletedCheckpoints[Kept](retained=1)
+    kept.recover([Kept(3), Kept(1), Kept(2)])
+    assert [one.checkpoint_id for one in kept.checkpoints] == [1, 2, 3]
+    assert [one.checkpoint_id for one in kept.add(Kept(4))] == [1, 2, 3]
+    assert [one.checkpoint_id for one in kept.checkpoints] == [4]

@@ -84,6 +84,21 @@ def test_a_name_cannot_lead_out(storage: Storage, name: str) -> None:
         storage.write(name, [b"1"])
 
 
+def test_a_file_is_fetched_or_seen_as_a_whole(storage: Storage, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 5_000
+    for name, chunks in (("a/large", [data]), ("a/small", [b"abc"]), ("a/empty", [])):
+        storage.write(name, chunks)
+        assert storage.view(name) == b"".join(chunks)
+        target = tmp_path / name.rpartition("/")[2]
+        storage.fetch(name, target)
+        assert target.read_bytes() == b"".join(chunks)
+        storage.delete([name])
+        assert target.read_bytes() == b"".join(chunks)
+    for read in (storage.view, lambda name: storage.fetch(name, tmp_path / "other")):
+        with pytest.raises(FileNotFoundError):
+            read("a/gone")
+
+
 def test_reading_what_is_not_there_says_so(storage: Storage) -> None:
     with pytest.raises(FileNotFoundError):
         list(storage.read("a"))
