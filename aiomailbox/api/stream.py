@@ -352,6 +352,7 @@ class DataStream(Generic[T]):
             factory,
             functions=(function_info(function, serial=False),),
             bound=f"{sample.buffer} records",
+            limit=limit,
             has_journal=journal,
         )
 
@@ -654,6 +655,7 @@ class DataStream(Generic[T]):
             factory,
             functions=(function_info(lookup, serial=False),),
             bound=f"{sample.buffer} records",
+            limit=limit,
             has_journal=journal,
         )
 
@@ -1342,6 +1344,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             "process_async",
             factory,
             (function_info(process, serial=False),),
+            limit=limit,
             bound=f"{sample.buffer} records",
         )
 

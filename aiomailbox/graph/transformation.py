@@ -13,6 +13,7 @@ from typing import Any
 
 from aiomailbox.exchange import Partitioner
 from aiomailbox.operators import Operator, RecordFields, Sink, Source
+from aiomailbox.policies import RateLimit
 from aiomailbox.records import OutputTag
 
 OperatorFactory = Callable[[], Operator]
@@ -86,6 +87,7 @@ class Transformation:
         functions: The user's functions in it.
         bound: What it holds at most, for `explain`; "" for nothing beyond a run.
         unbounded: What grows without end in it, for `explain`; "" for nothing known.
+        limit: The rate limit that it was given, if any.
         has_journal: Whether it keeps finished calls in a journal.
         record_fields: The fields of the records that it emits; None if not known.
         source: The source, if this is one.
@@ -107,6 +109,7 @@ class Transformation:
     functions: tuple[FunctionInfo, ...] = ()
     bound: str = ""
     unbounded: str = ""
+    limit: RateLimit | None = None
     has_journal: bool = False
     record_fields: RecordFields | None = None
     source: Source[Any] | None = None

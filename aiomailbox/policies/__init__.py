@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiomailbox.policies.arguments import check_count, check_number
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache, LruCache
-from aiomailbox.policies.rate_limit import RateLimit, RateWindow
+from aiomailbox.policies.rate_limit import RateLimit, RateUsage, RateWindow
 from aiomailbox.policies.restart import (
     ExponentialDelayRestart,
     FailureRateRestart,
@@ -26,6 +26,7 @@ __all__ = [
     "LruCache",
     "NoRestart",
     "RateLimit",
+    "RateUsage",
     "RateWindow",
     "RestartBackoff",
     "RestartStrategy",

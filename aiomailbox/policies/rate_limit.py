@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+import msgspec
+
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.policies.arguments import check_number
 
-__all__ = ["RateLimit", "RateWindow"]
+__all__ = ["RateLimit", "RateUsage", "RateWindow"]
 
 # More than a clock's rounding: windows are closed at both ends.
 _MARGIN_S: Final = 1e-6
@@ -94,6 +96,36 @@ class RateLimit:
             )
 
 
+class RateUse(msgspec.Struct, frozen=True):
+    """Units that were used, by how long ago that was.
+
+    Attributes:
+        first_s: Seconds since the first of them was used.
+        last_s: Seconds since the last of them was.
+        weight: How many.
+    """
+
+    first_s: float
+    last_s: float
+    weight: float
+
+
+class RateUsage(msgspec.Struct, frozen=True):
+    """How far a limit is used, without a clock: times are seconds before and after now.
+
+    Attributes:
+        used: All units that ever were used.
+        uses: Those of the last window.
+        even_in_s: After how long use would be even again.
+        paused_for_s: How long nothing is granted.
+    """
+
+    used: float = 0.0
+    uses: tuple[RateUse, ...] = ()
+    even_in_s: float = 0.0
+    paused_for_s: float = 0.0
+
+
 class RateWindow:
     """The progress of one limit; time is an argument and must not go back.
 
@@ -127,6 +159,7 @@ class RateWindow:
         "_step_s",
         "_used",
         "_uses",
+        "total",
     )
 
     def __init__(self, limit: RateLimit) -> None:
@@ -140,6 +173,8 @@ class RateWindow:
         self._paused_until_s = -math.inf
         self._reserved = 0.0
         self._used = 0.0
+        # Not only of the last window.
+        self.total = 0.0
         # [first use, last use, weight], oldest first.
         self._uses: deque[list[float]] = deque()
 
@@ -173,6 +208,7 @@ class RateWindow:
         if not weight:
             return
         self._used += weight
+        self.total += weight
         last = self._uses[-1] if self._uses else None
         if last is not None and now_s - last[0] <= self._step_s:
             last[1] = now_s
@@ -189,6 +225,39 @@ class RateWindow:
     def pause(self, until_s: float) -> None:
         """Allow nothing before ``until_s``; a pause is never made shorter."""
         self._paused_until_s = max(self._paused_until_s, until_s)
+
+    def snapshot(self, now_s: float) -> RateUsage:
+        """Return how far the limit is used; what is reserved counts as used now."""
+        self._forget(now_s)
+        uses = [
+            RateUse(now_s - first_s, now_s - last_s, weight)
+            for first_s, last_s, weight in self._uses
+        ]
+        if self._reserved:
+            uses.append(RateUse(0.0, 0.0, self._reserved))
+        return RateUsage(
+            self.total + self._reserved,
+            tuple(uses),
+            max(self._even_s - now_s, 0.0),
+            max(self._paused_until_s - now_s, 0.0),
+        )
+
+    def restore(self, usage: RateUsage, now_s: float, elapsed_s: float) -> None:
+        """Go on from a snapshot; before anything else.
+
+        Args:
+            usage: The snapshot.
+            now_s: The time, seconds.
+            elapsed_s: How long ago it was taken, at least 0.
+        """
+        then_s = now_s - elapsed_s
+        self.total = usage.used
+        for use in usage.uses:
+            self._uses.append([then_s - use.first_s, then_s - use.last_s, use.weight])
+            self._used += use.weight
+        self._even_s = then_s + usage.even_in_s
+        self._paused_until_s = then_s + usage.paused_for_s
+        self._forget(now_s)
 
     def _give_back(self, weight: float) -> None:
         self._reserved -= weight

@@ -18,7 +18,7 @@ from aiomailbox.runtime.declared import state_classes
 from aiomailbox.runtime.exchange_plan import total_segments
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.host import EmbeddedHost
-from aiomailbox.runtime.limiter import LimiterService
+from aiomailbox.runtime.limiter import LimiterService, limits_of
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.services import JobServices
 
@@ -89,7 +89,7 @@ def new_embedded_job(
         metrics=MetricGroup(graph.name),
         pool=NetworkBufferPool(total_segments(graph, config)),
         registry=PartitionRegistry(),
-        limiters=LimiterService(used_clock),
+        limiters=LimiterService(used_clock, limits_of(graph)),
         handovers=dict(handovers),
         job_id=config.job_id or graph.name,
         commits_at_checkpoints=config.checkpoints is not None,

@@ -37,6 +37,7 @@ from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.coordinator import CheckpointCoordinator, CheckpointTasks
 from aiomailbox.runtime.job_journal import FinishedCalls
 from aiomailbox.runtime.lifecycle import JobState
+from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
 from aiomailbox.scratch import ScratchDirectories
@@ -45,6 +46,7 @@ from aiomailbox.threads import run_in_thread
 
 __all__ = ["JobCheckpoints", "StepRunner"]
 
+_LIMITS: Final = "limits"
 _RENEWALS_PER_LEASE: Final = 4
 
 
@@ -123,6 +125,17 @@ class JobCheckpoints:
         which = self._config.restore_from
         if which is not None:
             self._restored = await self._load(which)
+        if self._restored is not None:
+            # Once: in a job that starts again, limiters know more than a checkpoint.
+            totals = self._restored.metadata.services.get(_LIMITS)
+            if totals is not None:
+                self._limiters.restore(totals)
+
+    @property
+    def _limiters(self) -> LimiterService:
+        limiters = self._services.limiters
+        assert isinstance(limiters, LimiterService), "workers have no checkpoints"
+        return limiters
 
     async def begin_attempt(self, committers: JobCommitters) -> AttemptPlan:
         """Return what the next attempt is; commit what the last one could not.
@@ -208,7 +221,7 @@ class JobCheckpoints:
 
     def capture_services(self) -> dict[str, bytes]:
         """Return the totals of limiters and budgets."""
-        return {}
+        return {_LIMITS: self._limiters.snapshot()}
 
     async def commit_prepared(
         self, prepared: Sequence[PreparedData], checkpoint_id: int

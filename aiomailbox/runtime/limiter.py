@@ -11,13 +11,21 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Iterable
+
+import msgspec
 
 from aiomailbox.clock import Clock
-from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.errors import (
+    CorruptStreamError,
+    IllegalStateError,
+    InvalidArgumentError,
+)
+from aiomailbox.graph import JobGraph
 from aiomailbox.operators import Limiter
-from aiomailbox.policies import RateLimit, RateWindow, check_number
+from aiomailbox.policies import RateLimit, RateUsage, RateWindow, check_number
 
-__all__ = ["LimiterService", "RateLimiter"]
+__all__ = ["LimiterService", "RateLimiter", "limits_of"]
 
 _Waiter = tuple[float, "asyncio.Future[None]"]
 
@@ -57,6 +65,19 @@ class RateLimiter:
     def waiting(self) -> int:
         """How many leases are waiting."""
         return len(self._waiters)
+
+    @property
+    def used(self) -> float:
+        """How many units have been used, also before the job was started again."""
+        return self._window.total
+
+    def snapshot(self) -> RateUsage:
+        """Return how far the limit is used."""
+        return self._window.snapshot(self._clock.monotonic())
+
+    def restore(self, usage: RateUsage, elapsed_s: float) -> None:
+        """Go on from a snapshot that was taken ``elapsed_s`` seconds ago."""
+        self._window.restore(usage, self._clock.monotonic(), elapsed_s)
 
     async def lease(self, weight: float = 1.0) -> None:
         """Wait until ``weight`` more units may be used; cancelling takes none.
@@ -154,13 +175,48 @@ class LimiterService:
 
     Args:
         clock: The job's clock.
+        owners: The operators' ids and the limits that were given to them: what a limit
+            without a name is found by when the job is started again.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self, clock: Clock, owners: Iterable[tuple[str, RateLimit]] = ()
+    ) -> None:
         self._clock = clock
         self._named: dict[str, RateLimiter] = {}
         # By identity; the limiter keeps the object alive, so that ids stay unique.
         self._unnamed: dict[int, RateLimiter] = {}
+        self._owned = {owner: limit for owner, limit in owners if limit.name is None}
+        self._restored: dict[str, RateUsage] = {}
+        self._restored_at_ms = 0
+
+    def snapshot(self) -> bytes:
+        """Return how far all limits are used, for `restore` in another process."""
+        usages = {
+            f"name:{name}": limiter.snapshot() for name, limiter in self._named.items()
+        }
+        for owner, limit in self._owned.items():
+            limiter = self._unnamed.get(id(limit))
+            if limiter is not None:
+                usages[f"operator:{owner}"] = limiter.snapshot()
+        return msgspec.json.encode(_Usages(self._clock.now_ms(), usages))
+
+    def restore(self, snapshot: bytes) -> None:
+        """Let limits go on from a snapshot; before any is used.
+
+        Raises:
+            CorruptStreamError: If it is none.
+        """
+        try:
+            usages = msgspec.json.decode(snapshot, type=_Usages)
+        except msgspec.MsgspecError as error:
+            raise CorruptStreamError(f"no totals of limits: {error}") from error
+        self._restored = usages.limits
+        self._restored_at_ms = usages.at_ms
+        for owner, limit in self._owned.items():
+            if f"operator:{owner}" in usages.limits:
+                limiter = self._new(limit, f"operator:{owner}")
+                self._unnamed.setdefault(id(limit), limiter)
 
     def get(self, limit: RateLimit) -> Limiter:
         """Return the limiter for a limit.
@@ -175,7 +231,7 @@ class LimiterService:
             return self._unnamed[key]
         known = self._named.get(limit.name)
         if known is None:
-            known = self._named[limit.name] = RateLimiter(limit, self._clock)
+            known = self._named[limit.name] = self._new(limit, f"name:{limit.name}")
         elif known.limit != limit:
             raise InvalidArgumentError(
                 "limit",
@@ -189,6 +245,30 @@ class LimiterService:
         for limiter in [*self._named.values(), *self._unnamed.values()]:
             limiter.close()
 
+    def _new(self, limit: RateLimit, key: str) -> RateLimiter:
+        limiter = RateLimiter(limit, self._clock)
+        usage = self._restored.pop(key, None)
+        if usage is not None:
+            # A clock that was set back meanwhile makes a wait longer, never shorter.
+            elapsed_ms = max(self._clock.now_ms() - self._restored_at_ms, 0)
+            limiter.restore(usage, elapsed_ms / 1000)
+        return limiter
+
+
+class _Usages(msgspec.Struct):
+    at_ms: int
+    limits: dict[str, RateUsage]
+
 
 def _closed() -> IllegalStateError:
     return IllegalStateError("the limiter is closed: its job has ended")
+
+
+def limits_of(graph: JobGraph) -> list[tuple[str, RateLimit]]:
+    """Return the limits that a job's operators were given, each with an operator's id."""
+    nodes = [node for vertex in graph.vertices for node in vertex.nodes]
+    return [
+        (str(node.operator_id), limit)
+        for node in nodes
+        if (limit := node.transformation.limit) is not None
+    ]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 
 import pytest
 
+import aiomailbox as am
 from aiomailbox.clock import clock_of
-from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.policies import RateLimit
+from aiomailbox.errors import (
+    CorruptStreamError,
+    IllegalStateError,
+    InvalidArgumentError,
+)
+from aiomailbox.policies import RateLimit, RateWindow
 from aiomailbox.runtime.limiter import LimiterService, RateLimiter
 
 
@@ -153,3 +159,124 @@ async def test_a_limit_without_a_name_is_shared_by_those_who_have_the_object() -
     limit = RateLimit(5)
     assert service.get(limit) is service.get(limit)
     assert service.get(RateLimit(5)) is not service.get(limit)
+
+
+async def test_a_limit_goes_on_from_where_it_was_in_another_program() -> None:
+    """A burst before the crash and one after it are one burst to the server."""
+    clock = clock_of(asyncio.get_running_loop())
+    limit = RateLimit(10, per=5.0, name="service")
+    before = LimiterService(clock)
+    for _ in range(8):
+        await before.get(limit).lease()
+    await asyncio.sleep(2)
+    kept = before.snapshot()
+    # The program is down for a second.
+    await asyncio.sleep(1)
+    after = LimiterService(clock)
+    after.restore(kept)
+    limiter = after.get(limit)
+    assert isinstance(limiter, RateLimiter)
+    assert limiter.used == 8
+    began = now_s()
+    for _ in range(2):
+        await limiter.lease()
+    assert now_s() == began
+    await limiter.lease()
+    assert now_s() - began == pytest.approx(2, abs=0.01)
+    assert limiter.used == 11
+
+
+async def test_a_pause_and_what_is_reserved_are_part_of_a_snapshot() -> None:
+    clock = clock_of(asyncio.get_running_loop())
+    limit = RateLimit(2, per=1.0, name="service")
+    before = LimiterService(clock)
+    before.get(limit).pause(10)
+    kept = before.snapshot()
+    after = LimiterService(clock)
+    after.restore(kept)
+    began = now_s()
+    await after.get(limit).lease()
+    assert now_s() - began == pytest.approx(10, abs=0.01)
+    window = RateWindow(RateLimit(2, per=1.0))
+    window.reserve(2, now_s=0.0)
+    again = RateWindow(RateLimit(2, per=1.0))
+    again.restore(window.snapshot(0.0), now_s=100.0, elapsed_s=0.25)
+    assert again.delay_s(1, 100.0) == pytest.approx(0.75, abs=0.01)
+
+
+async def test_a_limit_without_a_name_is_found_by_its_operator() -> None:
+    clock = clock_of(asyncio.get_running_loop())
+    mine, other = RateLimit(1, per=9.0), RateLimit(1, per=9.0)
+    before = LimiterService(clock, [("ask", mine), ("tell", other)])
+    await before.get(mine).lease()
+    kept = before.snapshot()
+    mine, other = RateLimit(1, per=9.0), RateLimit(1, per=9.0)
+    after = LimiterService(clock, [("tell", other), ("ask", mine)])
+    after.restore(kept)
+    began = now_s()
+    await after.get(other).lease()
+    assert now_s() == began
+    await after.get(mine).lease()
+    assert now_s() - began == pytest.approx(9, abs=0.01)
+
+
+async def test_a_burst_goes_on_evenly_after_a_restore() -> None:
+    limit = RateLimit(10, per=10.0, burst=2)
+    window = RateWindow(limit)
+    for _ in range(2):
+        window.reserve(1, 0.0)
+        window.use(1, 0.0)
+    again = RateWindow(limit)
+    again.restore(window.snapshot(0.0), now_s=50.0, elapsed_s=0.0)
+    assert again.delay_s(1, 50.0) == pytest.approx(window.delay_s(1, 0.0))
+
+
+async def test_what_is_no_snapshot_of_limits_is_refused() -> None:
+    service = LimiterService(clock_of(asyncio.get_running_loop()))
+    with pytest.raises(CorruptStreamError, match="no totals of limits"):
+        service.restore(b"nothing")
+
+
+async def test_a_job_that_goes_on_keeps_its_limit(tmp_path: Path) -> None:
+    """Three of five units are used when the first program fails, half a minute later."""
+    called: list[float] = []
+    programs = 0
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "file.txt").write_text("a\nb\nc\nd\ne\n")
+
+    async def call(line: str) -> str:
+        called.append(now_s())
+        return line
+
+    async def fail_once(line: str) -> str:
+        if programs == 1:
+            await asyncio.sleep(30)
+            message = "stumbled"
+            raise RuntimeError(message)
+        return line
+
+    def program() -> am.StreamExecutionEnvironment:
+        env = am.StreamExecutionEnvironment()
+        env.enable_checkpointing(
+            5, directory=tmp_path, retention=am.Retention.ON_FAILURE
+        )
+        env.set_restart_strategy(am.restart.none())
+        limit = am.RateLimit(3, per=60.0)
+        # It never ends, so that checkpoints do not wait for the last call.
+        lines = env.from_source(am.FileSource(tmp_path / "lines", "text", watch=1))
+        lines.map_async(call, limit=limit, concurrency=1).uid("call").sink_to(print)
+        lines.map_async(fail_once).uid("fail").sink_to(print)
+        return env
+
+    programs += 1
+    with pytest.raises(am.JobFailedError):
+        await program().execute("limited")
+    assert len(called) == 3
+    programs += 1
+    async with program().start("limited", restore_from="latest") as job:
+        while len(called) < 5:
+            await asyncio.sleep(1)
+        await job.cancel()
+    # With a limit that had forgotten them, the others would have been called at once.
+    assert len(called) == 5
+    assert called[3] - called[0] >= 60

@@ -14,7 +14,7 @@ from aiomailbox.graph import JobGraph
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.handover import PullHandover
-from aiomailbox.runtime.limiter import LimiterService
+from aiomailbox.runtime.limiter import LimiterService, limits_of
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups
 from aiomailbox.runtime.peers.host import PeersHost
@@ -76,7 +76,7 @@ def assemble(
         metrics=MetricGroup(graph.name),
         pool=new_pool(shipment, PARENT),
         registry=PartitionRegistry(),
-        limiters=LimiterService(clock),
+        limiters=LimiterService(clock, limits_of(graph)),
         handovers=dict(handovers),
         alignments=ParentAlignmentGroups(broadcast),
         job_id=config.job_id or graph.name,

@@ -82,6 +82,7 @@ class WorkerDesk:
     def begin_attempt(self, number: int) -> None:
         """Take from now on only what is about this attempt; an older one is over."""
         self._attempt = number
+        self._limits.begin_attempt()
         self.ended.clear()
         self.views.clear()
 

@@ -170,6 +170,12 @@ class RemoteLimits:
             self._by_key[key] = known
         return known
 
+    def begin_attempt(self) -> None:
+        """Forget what an older attempt has asked for: nobody grants it any more."""
+        for limiter in self._by_key.values():
+            limiter.close()
+        self._by_key.clear()
+
     def on_granted(self, message: Granted) -> None:
         """Take a grant of the parent."""
         text = message.limit
@@ -215,6 +221,11 @@ class LimitDesk:
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def begin_attempt(self) -> None:
+        """Grant nothing of what an older attempt has asked for."""
+        for task in self._tasks:
+            task.cancel()
 
     def on_pause(self, message: Pause) -> None:
         """Pause a limit.

@@ -287,6 +287,7 @@ class WorkerJob:
         """Make the tasks now: what comes next may be for them."""
         self._network.know(addresses)
         self._services.begin_attempt()
+        self._limits.begin_attempt()
         self._is_cancelled = False
         try:
             if not self._dismissed.available:

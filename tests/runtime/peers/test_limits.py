@@ -152,3 +152,26 @@ async def test_the_end_of_the_job_refuses_who_waits() -> None:
     with pytest.raises(IllegalStateError):
         await worker.get(limit).lease()
     await job.desk.close()
+
+
+async def test_a_new_attempt_waits_behind_nothing_that_an_older_one_asked_for() -> None:
+    limit = RateLimit(1, per=10.0)
+    job = Job(limit)
+    old = Link(job)
+    await old.limits.get(limit).lease()
+    waiting = [asyncio.create_task(old.limits.get(limit).lease()) for _ in range(5)]
+    await asyncio.sleep(1)
+    job.desk.begin_attempt()
+    old.limits.begin_attempt()
+    await asyncio.sleep(0)
+    for task in waiting:
+        with pytest.raises(IllegalStateError):
+            await task
+    # The same process goes on, and another one has taken the place of a dead one.
+    loop = asyncio.get_running_loop()
+    for limits in (old.limits, job.worker()):
+        began = loop.time()
+        await limits.get(limit).lease()
+        assert loop.time() - began <= 10.1
+    assert loop.time() == pytest.approx(20, abs=0.1)
+    await job.desk.close()
