@@ -474,7 +474,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 # Public names behind an extra are not in __all__, so that a star import works bare.
-_BEHIND_AN_EXTRA = ("ParquetSink", "SparkSource")
+_BEHIND_AN_EXTRA = ("ParquetSink", "SparkSource", "SparkStreamSource")
 # What only some programs need is imported when it is asked for.
 _LATE = ("FileSource", "RedisSink", "SqlSink")
 

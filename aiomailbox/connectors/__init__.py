@@ -45,6 +45,7 @@ _BEHIND_AN_EXTRA: Final = {
     "dataframe_from_runs": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "default_parallelism": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "new_input": ("aiomailbox.connectors.spark", "spark", "pyspark"),
+    "SparkStreamSource": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "dataframe_from_records": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "record_batches": ("aiomailbox.columnar", "spark", "pyarrow"),
 }

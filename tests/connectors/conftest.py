@@ -32,6 +32,7 @@ class FakeReaderContext:
         self.clock = ManualClock()
         self.metrics = MetricGroup("reader")
         self.log = Log()
+        self.takes_checkpoints = False
         self.requested = 0
         self.helpers = HelperTasks(lambda error: None)
         self.operator_name = "source"

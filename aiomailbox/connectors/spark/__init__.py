@@ -14,10 +14,12 @@ from aiomailbox.connectors.spark.session import local_session
 if TYPE_CHECKING:
     from aiomailbox.connectors.spark.inside.applied import Application, Applied
     from aiomailbox.connectors.spark.inside.frames import default_parallelism, new_input
+    from aiomailbox.connectors.spark.library import ship_library
     from aiomailbox.connectors.spark.reader import SparkSplit
     from aiomailbox.connectors.spark.result import dataframe_from_records
     from aiomailbox.connectors.spark.segments import dataframe_from_runs
     from aiomailbox.connectors.spark.source import SparkSource
+    from aiomailbox.connectors.spark.streaming import SparkStreamSource
 
 __all__ = [
     "Application",
@@ -25,6 +27,7 @@ __all__ = [
     "JavaHome",
     "SparkSource",
     "SparkSplit",
+    "SparkStreamSource",
     "dataframe_from_records",
     "dataframe_from_runs",
     "default_parallelism",
@@ -32,6 +35,7 @@ __all__ = [
     "find_java",
     "local_session",
     "new_input",
+    "ship_library",
 ]
 
 _LAZY = {
@@ -41,6 +45,8 @@ _LAZY = {
     "default_parallelism": "aiomailbox.connectors.spark.inside.frames",
     "new_input": "aiomailbox.connectors.spark.inside.frames",
     "SparkSource": "aiomailbox.connectors.spark.source",
+    "ship_library": "aiomailbox.connectors.spark.library",
+    "SparkStreamSource": "aiomailbox.connectors.spark.streaming",
     "SparkSplit": "aiomailbox.connectors.spark.reader",
     "dataframe_from_records": "aiomailbox.connectors.spark.result",
 }

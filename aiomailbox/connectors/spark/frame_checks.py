@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.columnar import NamedTupleForm, RecordForm, record_form
+from aiomailbox.connectors.spark.jobs import is_connect
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.connectors.spark.row_form import RowForm
 from aiomailbox.connectors.spark.types import nested_types
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
 
-__all__ = ["check_names", "checked_schema", "form_of"]
+__all__ = ["check_names", "checked_schema", "checked_stream", "form_of"]
 
 
 def checked_schema(df: Any, parameter: str = "df") -> Any:
@@ -25,6 +26,40 @@ def checked_schema(df: Any, parameter: str = "df") -> Any:
         InvalidArgumentError: If it is a streaming one, or its session was stopped.
         SparkJobError: If Spark's Java process has ended.
     """
+    is_streaming, schema = _examined(df, parameter)
+    if is_streaming:
+        raise InvalidArgumentError(
+            parameter,
+            "it is a streaming DataFrame",
+            "Pass a bounded one, or use SparkStreamSource.",
+        )
+    return schema
+
+
+def checked_stream(df: Any, parameter: str = "df") -> Any:
+    """Return the schema of a streaming DataFrame whose batches come to this process.
+
+    Raises:
+        WrongTypeError: If it is no DataFrame.
+        InvalidArgumentError: If it is a bounded one, or its session was stopped.
+        UsageError: If it belongs to Spark Connect.
+        SparkJobError: If Spark's Java process has ended.
+    """
+    is_streaming, schema = _examined(df, parameter)
+    if not is_streaming:
+        raise InvalidArgumentError(
+            parameter, "it is a bounded DataFrame", "Use SparkSource."
+        )
+    if is_connect(df):
+        raise UsageError(
+            "a streaming DataFrame of Spark Connect cannot be read: foreachBatch runs at "
+            "the server, not in this process. Use a classic session, or let Spark write "
+            "files and read these: am.FileSource(path, watch=1.0)."
+        )
+    return schema
+
+
+def _examined(df: Any, parameter: str) -> tuple[bool, Any]:
     if not hasattr(df, "toLocalIterator") or not hasattr(df, "mapInArrow"):
         raise WrongTypeError(
             parameter,
@@ -38,12 +73,7 @@ def checked_schema(df: Any, parameter: str = "df") -> Any:
             "Make the DataFrame again in a session that runs.",
         )
     with explaining_loss(df.sparkSession, "a DataFrame was examined"):
-        is_streaming, schema = df.isStreaming, df.schema
-    if is_streaming:
-        raise InvalidArgumentError(
-            parameter, "it is a streaming DataFrame", "Pass a bounded one."
-        )
-    return schema
+        return bool(df.isStreaming), df.schema
 
 
 def form_of(records: Any) -> RecordForm | None:

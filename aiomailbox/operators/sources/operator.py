@@ -42,6 +42,7 @@ class OperatorReaderContext:
     log: Any
     request_split: Callable[[], None]
     spawn: Callable[..., asyncio.Task[None]]
+    takes_checkpoints: bool = False
 
 
 class SourceMode(Enum):
@@ -183,6 +184,7 @@ class SourceOperator(Operator):
             context.log,
             self._request_split,
             context.spawn,
+            context.commits_at_checkpoints,
         )
         with self._naming("create_reader"):
             self._reader = self.source.create_reader(for_reader)
@@ -276,6 +278,22 @@ class SourceOperator(Operator):
         self._stop_timers()
         self._outputs.end()
         return self._emit_progress()
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Pending:
+        """Tell the reader, if it wants to know, which checkpoint `snapshot` is for."""
+        prepare = getattr(self._reader, "prepare_snapshot", None)
+        if prepare is not None:
+            with self._naming("prepare_snapshot"):
+                prepare(checkpoint_id)
+        return None
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> Pending:
+        """Tell the reader, if it wants to know."""
+        notify = getattr(self._reader, "notify_checkpoint_complete", None)
+        if notify is not None:
+            with self._naming("notify_checkpoint_complete"):
+                notify(checkpoint_id)
+        return None
 
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return the unfinished splits at their positions, and how far event time is."""

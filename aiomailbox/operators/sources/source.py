@@ -87,6 +87,7 @@ class ReaderContext(Protocol):
         uid: The source's uid as the user gave it, or None.
         subtask_index: From 0.
         parallelism: Readers of this source.
+        takes_checkpoints: Whether the job does.
     """
 
     operator_name: str
@@ -96,6 +97,7 @@ class ReaderContext(Protocol):
     clock: Clock
     metrics: MetricGroup
     log: Any
+    takes_checkpoints: bool
 
     def request_split(self) -> None:
         """Ask the enumerator for another split."""
@@ -161,6 +163,9 @@ class SourceReader(Protocol[SplitT]):
 
     A reader that takes what nobody else can read again, ahead of what it emits, has a
     method ``stop()``: it takes no more, emits what it has, and says that its input ended.
+    One whose origin waits until a checkpoint holds what it gave has
+    ``prepare_snapshot(checkpoint_id)``, called before `snapshot`, and
+    ``notify_checkpoint_complete(checkpoint_id)``.
 
     Attributes:
         availability: True when `poll_next` may find something.

@@ -75,7 +75,7 @@ async def cancelling_interrupts_the_query(spark: Any, place: Path) -> None:
             if threads():
                 break
         await asyncio.sleep(3)
-        job.cancel()
+        await job.cancel()
     assert threads() == []
     # Only what still runs can be interrupted.
     assert await asyncio.to_thread(spark.interruptAll) == []

@@ -1,0 +1,452 @@
+"""Structured Streaming in: the micro-batches of a query, through foreachBatch.
+
+Theory of operation: Spark calls a function of ours with each micro-batch, in a thread of its
+own, and takes the batch for done when the function returns. It returns when the pipeline
+has taken all rows and, in a job with checkpoints, one holds them; so the query goes at the
+pipeline's pace. A batch that was not done comes again after a restart, with its number and
+rows: what of it was emitted is passed over, and that these are the same rows is checked.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from aiomailbox.availability import Availability
+from aiomailbox.columnar import ClassForm
+from aiomailbox.connectors.pump import Pump
+from aiomailbox.connectors.spark.fingerprint import wrapped
+from aiomailbox.connectors.spark.frame_checks import (
+    check_names,
+    checked_stream,
+    form_of,
+)
+from aiomailbox.connectors.spark.jobs import spark_job_error
+from aiomailbox.connectors.spark.lost import lost_session_error
+from aiomailbox.connectors.spark.reading import (
+    Beginning,
+    Chunk,
+    PartEnd,
+    ReadPlan,
+    Skipped,
+    read,
+)
+from aiomailbox.connectors.spark.row_form import RowForm
+from aiomailbox.connectors.spark.types import check_path
+from aiomailbox.errors import AioMailboxError, SourceChangedError, UsageError
+from aiomailbox.operators import (
+    Boundedness,
+    EnumeratorContext,
+    InputStatus,
+    Pending,
+    ReaderContext,
+    ReaderOutput,
+    StaticEnumerator,
+)
+from aiomailbox.policies import check_count
+from aiomailbox.state import kept_in_state
+
+__all__ = ["SparkStreamSource", "StreamSplit"]
+
+_LOOK_S: Final = 0.2
+
+
+@kept_in_state
+@dataclass(frozen=True, slots=True)
+class StreamSplit:
+    """A query's micro-batches, from a position on.
+
+    Attributes:
+        split_id: Its name.
+        query_id: The query's, as Spark keeps it in its checkpoint directory; empty before
+            the first batch.
+        batch: The batch to go on with.
+        part: The partition in it to go on with.
+        row: The row in that to go on with.
+        check: Sum of the checks of the batch's rows before the position.
+    """
+
+    split_id: str = "stream"
+    query_id: str = ""
+    batch: int = 0
+    part: int = 0
+    row: int = 0
+    check: int = 0
+
+
+class SparkStreamSource:
+    """Streams the micro-batches of a streaming DataFrame in.
+
+    A batch is done, for Spark, when the pipeline has taken its rows and, in a job with
+    checkpoints, one holds them: the query goes at the pipeline's pace, one batch a
+    checkpoint. A restart goes on exactly where the last checkpoint was taken, by the
+    query's id, the batch's number and the row in it; a batch whose rows come otherwise
+    than before is refused. The query starts and ends with the job.
+
+    Needs a classic session: on Spark Connect foreachBatch runs at the server.
+
+    Args:
+        df: The streaming DataFrame.
+        checkpoint: Spark's own checkpoint directory of the query (``checkpointLocation``),
+            by which it finds its offsets again. Not the job's.
+        trigger: Spark's trigger, such as ``{"processingTime": "1 second"}`` or
+            ``{"availableNow": True}``, which ends with what is there; None for a batch as
+            soon as the one before is done.
+        records: What a record is; see `SparkSource`.
+        batch_rows: The most rows of an Arrow batch.
+        handover_batches: How many of these may wait for the pipeline.
+
+    Raises:
+        InvalidArgumentError: If the DataFrame is no streaming one, or its session ended.
+        UsageError: If it belongs to Spark Connect.
+        UnsupportedColumnError: If a column cannot be carried; names it.
+
+    Concept:
+        Spark, ``DataStreamWriter.foreachBatch``.
+
+    Example:
+        >>> from aiomailbox.connectors.spark import SparkStreamSource
+        >>> rates = spark.readStream.format("rate").load()  # doctest: +SKIP
+        >>> source = SparkStreamSource(rates, "checkpoints/rates")  # doctest: +SKIP
+    """
+
+    parallelism_max = 1
+    stays_in_parent = True
+
+    def __init__(
+        self,
+        df: Any,
+        checkpoint: Any,
+        *,
+        trigger: Mapping[str, Any] | None = None,
+        records: Any = "namedtuple",
+        batch_rows: int = 10_000,
+        handover_batches: int = 2,
+    ) -> None:
+        schema = checked_stream(df)
+        form = form_of(records)
+        check_path(schema, "arrow")
+        check_names(schema, form or RowForm())
+        check_count(batch_rows, "batch_rows")
+        check_count(handover_batches, "handover_batches")
+        self._trigger = dict(trigger or {})
+        self._checkpoint = str(checkpoint)
+        self._depth = handover_batches
+        self._plan = ReadPlan(df, "arrow", form, False, batch_rows)
+
+    @property
+    def boundedness(self) -> Boundedness:
+        """Bounded if the trigger ends with what is there."""
+        ends = self._trigger.get("availableNow") or self._trigger.get("once")
+        return Boundedness.BOUNDED if ends else Boundedness.UNBOUNDED
+
+    @property
+    def record_types(self) -> tuple[type, ...]:
+        """The class of the records, if it is the user's or Spark's."""
+        form = self._plan.form
+        return (form.record_type,) if isinstance(form, ClassForm | RowForm) else ()
+
+    def create_enumerator(
+        self, context: EnumeratorContext[StreamSplit], state: list[Any] | None = None
+    ) -> StaticEnumerator[StreamSplit]:
+        """Create the enumerator: one split."""
+        return StaticEnumerator(context, [StreamSplit()] if state is None else state)
+
+    def create_reader(self, context: ReaderContext) -> _StreamReader:
+        """Create a reader; it starts the query when it gets the split."""
+        writer = self._plan.df.writeStream.option(
+            "checkpointLocation", self._checkpoint
+        )
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
+        return _StreamReader(context, self._plan, writer, self._depth)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self._plan.df.columns)
+        return f"<SparkStreamSource of {names}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a SparkStreamSource cannot be pickled: its query lives in this process. "
+            "Pickle the pipeline (am.pipeline) and attach the source where it runs."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchBegin:
+    query_id: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _BatchEnd:
+    batch: int
+    done: threading.Event
+
+
+_Item = _BatchBegin | _BatchEnd | Chunk | PartEnd | Skipped
+
+
+class _Query:
+    """The query, as an iterator in a thread; Spark's own threads fill it."""
+
+    def __init__(
+        self, plan: ReadPlan, writer: Any, start: StreamSplit, depth: int
+    ) -> None:
+        self._plan = plan
+        self._writer = writer
+        self._start = start
+        self._items: queue.Queue[_Item] = queue.Queue(depth)
+        self._stopped = threading.Event()
+        self._query: Any = None
+        self._refusal: BaseException | None = None
+
+    def items(self) -> Iterator[_Item]:
+        """Start the query, and give what its batches bring until it ends."""
+        self._query = self._writer.foreachBatch(self._on_batch).start()
+        try:
+            while True:
+                try:
+                    yield self._items.get(timeout=_LOOK_S)
+                except queue.Empty:
+                    if not self._query.isActive and self._items.empty():
+                        break
+        finally:
+            self.cancel()
+        if self._refusal is not None:
+            raise self._refusal
+        error = self._query.exception()
+        if error is not None:
+            raise error
+
+    def cancel(self) -> bool:
+        """End the query; say whether it has ended."""
+        self._stopped.set()
+        if self._query is None:
+            return True
+        self._query.stop()
+        return not self._query.isActive
+
+    def explain(self, error: BaseException) -> Exception:
+        """Return an error that says what went wrong; in the thread that got it."""
+        if isinstance(error, AioMailboxError):
+            return error
+        session = self._plan.df.sparkSession
+        lost = lost_session_error(error, session, "a streaming DataFrame was read")
+        return lost or spark_job_error(error)
+
+    def _on_batch(self, df: Any, batch: int) -> None:
+        """Take a micro-batch; in a thread of Spark's, which waits for it."""
+        start, query_id = self._start, str(self._query_id(df))
+        if start.query_id not in {"", query_id}:
+            self._refusal = SourceChangedError(
+                f"the position is of query {start.query_id}, and Spark's checkpoint "
+                f"directory is that of query {query_id}: give the same directory again"
+            )
+            raise self._refusal
+        if batch < start.batch:
+            return
+        is_first = batch == start.batch
+        part, row = (start.part, start.row) if is_first else (0, 0)
+        self._put(_BatchBegin(query_id, batch))
+        for item in read(replace(self._plan, df=df), part, row):
+            if not isinstance(item, Beginning):
+                self._put(item)
+        done = threading.Event()
+        self._put(_BatchEnd(batch, done))
+        while not done.wait(_LOOK_S):
+            self._check()
+
+    def _query_id(self, df: Any) -> Any:
+        context = df.sparkSession.sparkContext
+        return context.getLocalProperty("sql.streaming.queryId")
+
+    def _put(self, item: _Item) -> None:
+        while True:
+            self._check()
+            try:
+                self._items.put(item, timeout=_LOOK_S)
+            except queue.Full:
+                continue
+            return
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            # Spark must not take the batch for done.
+            raise RuntimeError("the job that reads the query has ended")
+
+
+class _StreamReader:
+    """Emits the rows of micro-batches, and lets each be done in its time."""
+
+    def __init__(
+        self, context: ReaderContext, plan: ReadPlan, writer: Any, depth: int
+    ) -> None:
+        self.availability = Availability()
+        self._context = context
+        self._plan = plan
+        self._writer = writer
+        self._depth = depth
+        self._started = False
+        self._no_more_splits = False
+        self._split: StreamSplit | None = None
+        self._pump: Pump[_Item] | None = None
+        self._chunk: Chunk | None = None
+        self._offset = 0
+        self._replayed: int | None = 0
+        # Batches that are taken, by the checkpoint that will hold them; 0 for the next.
+        self._taken: dict[int, list[threading.Event]] = {}
+
+    def start(self) -> None:
+        """Start the query, if there is a split already."""
+        self._started = True
+        self._start_query()
+
+    def add_splits(self, splits: list[StreamSplit]) -> None:
+        """Take the split over, at its position."""
+        for split in splits:
+            self._split = split
+        self._start_query()
+
+    def notify_no_more_splits(self) -> None:
+        """Be notified that a reader without the split has nothing to do."""
+        self._no_more_splits = True
+        self.availability.set_available()
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        """Emit at most one run."""
+        split = self._split
+        if split is None:
+            if self._no_more_splits:
+                return InputStatus.END_OF_INPUT
+            return self._nothing()
+        if self._chunk is None and not self._next_chunk():
+            if self._pump is None or not self._pump.ended:
+                return self._nothing()
+            output.release_split(split.split_id)
+            return InputStatus.END_OF_INPUT
+        self._emit(output)
+        return InputStatus.MORE_AVAILABLE
+
+    def snapshot(self) -> list[StreamSplit]:
+        """Return the split at the position after the last emitted run."""
+        return [] if self._split is None else [self._split]
+
+    def prepare_snapshot(self, checkpoint_id: int) -> None:
+        """Note which batches a checkpoint holds."""
+        taken = self._taken.pop(0, [])
+        if taken:
+            self._taken.setdefault(checkpoint_id, []).extend(taken)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Let the batches be done that the checkpoint, or one before it, holds."""
+        for held in sorted(self._taken):
+            if 0 < held <= checkpoint_id:
+                for done in self._taken.pop(held):
+                    done.set()
+
+    def close(self) -> Pending:
+        """Stop the query and wait for its threads."""
+        pump, self._pump = self._pump, None
+        self._chunk = None
+        return None if pump is None else self._stop(pump)
+
+    async def _stop(self, pump: Pump[_Item]) -> None:
+        if not await pump.stop():
+            self._context.log.warning("the query that is read does not end")
+
+    def _start_query(self) -> None:
+        split = self._split
+        if not self._started or split is None or self._pump is not None:
+            return
+        query = _Query(self._plan, self._writer, split, self._depth)
+        self._pump = Pump(
+            query.items,
+            query.cancel,
+            query.explain,
+            self.availability.set_available,
+            depth=self._depth,
+            name="spark-stream-source",
+        )
+        self._pump.start()
+
+    def _nothing(self) -> InputStatus:
+        self.availability.reset()
+        return InputStatus.NOTHING_AVAILABLE
+
+    def _next_chunk(self) -> bool:
+        if self._pump is None:
+            return False
+        while (item := self._pump.take()) is not None:
+            split = self._split
+            assert split is not None
+            match item:
+                case _BatchBegin():
+                    self._begin(split, item)
+                case Skipped():
+                    self._replay(item.check)
+                case Chunk():
+                    self._compare(split)
+                    self._chunk, self._offset = item, 0
+                    return True
+                case PartEnd():
+                    if item.part < split.part:
+                        self._replay(item.check)
+                    else:
+                        self._compare(split)
+                        self._split = replace(split, part=item.part + 1, row=0)
+                case _BatchEnd():
+                    self._end(split, item)
+        return False
+
+    def _begin(self, split: StreamSplit, item: _BatchBegin) -> None:
+        if item.batch != split.batch:
+            split = StreamSplit(batch=item.batch)
+            self._replayed = None
+        self._split = replace(split, query_id=item.query_id)
+
+    def _end(self, split: StreamSplit, item: _BatchEnd) -> None:
+        self._compare(split)
+        self._split = StreamSplit(query_id=split.query_id, batch=item.batch + 1)
+        if self._context.takes_checkpoints:
+            self._taken.setdefault(0, []).append(item.done)
+        else:
+            item.done.set()
+
+    def _replay(self, check: int) -> None:
+        if self._replayed is not None:
+            self._replayed += check
+
+    def _compare(self, split: StreamSplit) -> None:
+        replayed, self._replayed = self._replayed, None
+        if replayed is not None and wrapped(replayed) != split.check:
+            raise SourceChangedError(
+                f"batch {split.batch} of the query came with other rows, or in another "
+                "order, than before the restart. Give a streaming DataFrame whose batches "
+                "are in order: df.sortWithinPartitions is not for streams, so keep shuffles "
+                "out of it."
+            )
+
+    def _emit(self, output: ReaderOutput) -> None:
+        chunk, split = self._chunk, self._split
+        assert chunk is not None
+        assert split is not None
+        start, length = self._offset, len(chunk.run)
+        stop = min(length, start + output.records_max)
+        whole = stop - start == length
+        run = chunk.run if whole else chunk.run.slice(start, stop)
+        output.for_split(split.split_id).emit_run(run)
+        rows = chunk.rows if stop == length else stop
+        first = start if length == chunk.rows else 0
+        check = split.check + int(np.add.reduce(chunk.checks[first:rows]))
+        self._split = replace(
+            split, part=chunk.part, row=chunk.first + rows, check=wrapped(check)
+        )
+        self._offset = stop
+        if stop == length:
+            self._chunk = None
