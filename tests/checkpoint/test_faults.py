@@ -313,3 +313,128 @@ def test_a_job_that_lost_all_its_metadata_does_not_begin_anew(tmp_path: Path) ->
             assert store.next_checkpoint_id == 3
             with pytest.raises(NoCheckpointError, match="none of them can be read"):
                 store.load("latest", [Visit])
+
+
+class Crash(BaseException):
+    """The program ends here."""
+
+
+class CrashingStorage(LocalStorage):
+    """A directory in which a program does so many things, and then dies.
+
+    Args:
+        directory: The directory.
+        steps: How many files it writes, reads or deletes before.
+    """
+
+    def __init__(self, directory: Path, steps: int) -> None:
+        super().__init__(directory)
+        self.steps = steps
+
+    def write(self, name: str, chunks: Any) -> int:
+        """Die in the middle of a file, or write it."""
+        self._step(lambda: self._leave_half(name, chunks))
+        return super().write(name, chunks)
+
+    def delete(self, names: Any) -> None:
+        """Delete one after the other."""
+        for name in names:
+            self._step(lambda: None)
+            super().delete([name])
+
+    def _leave_half(self, name: str, chunks: Any) -> None:
+        path = Path(self.place) / f"{name}.dead.part"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(next(iter(chunks)))
+
+    def _step(self, last_words: Any) -> None:
+        if not self.steps:
+            last_words()
+            raise Crash
+        self.steps -= 1
+
+
+def live(place: Path, steps: int, retained: int) -> tuple[int, bool]:
+    """Take checkpoints until the crash; return the last complete one, and if it came."""
+    storage = CrashingStorage(place, steps)
+    completed = 0
+    store = None
+    try:
+        store = open_store(storage)
+        store.new_epoch()
+        for number in range(store.next_checkpoint_id, store.next_checkpoint_id + 3):
+            take(store, storage, number, payload=LARGE)
+            completed = number
+            for old in store.newest_first()[retained:]:
+                store.discard(old)
+    except Crash:
+        return completed, True
+    finally:
+        # As the system does for the dead.
+        if store is not None:
+            store.close()
+    return completed, False
+
+
+@pytest.mark.parametrize("retained", [1, 2])
+def test_a_crash_at_any_file_leaves_a_whole_checkpoint(
+    tmp_path: Path, retained: int
+) -> None:
+    steps = 0
+    has_crashed = True
+    while has_crashed:
+        place = tmp_path / str(steps)
+        newest = 0
+        # Three lives, each of which dies at the same step.
+        for _ in range(3):
+            completed, has_crashed = live(place, steps, retained)
+            with contextlib.closing(open_store(place)) as store:
+                if completed:
+                    newest = completed
+                found = store.load("latest", [Visit])
+                if found is None:
+                    assert newest == 0
+                    continue
+                number, contents = restored(store)
+                # The metadata may have been written when it died.
+                assert number >= newest
+                assert contents == expected(number)
+                newest = number
+            assert not list(place.rglob("*.part"))
+        steps += 1
+    assert steps > 20
+
+
+def test_a_program_that_is_killed_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+from tests.checkpoint.checkpoints import *
+place = Path({str(tmp_path)!r})
+store = open_store(place)
+store.new_epoch()
+while True:
+    number = store.next_checkpoint_id
+    take(store, place, number, payload={LARGE!r})
+    sys.stdout.write(f"{{number}}\\n")
+    sys.stdout.flush()
+    for old in store.newest_first()[1:]:
+        store.discard(old)
+"""
+    newest = 0
+    for life in range(4):
+        program = subprocess.Popen(
+            [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert program.stdout is not None
+        for _ in range(life * 3 + 1):
+            newest = int(program.stdout.readline())
+        program.kill()
+        lines = program.stdout.read().split()
+        program.wait()
+        program.stdout.close()
+        newest = int(lines[-1]) if lines else newest
+        with contextlib.closing(open_store(tmp_path)) as store:
+            number, contents = restored(store)
+            assert number in {newest, newest + 1}
+            assert contents == expected(number)
