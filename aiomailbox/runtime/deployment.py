@@ -11,6 +11,7 @@ from typing import Protocol
 from aiomailbox.clock import Clock, clock_of
 from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.graph import JobGraph
+from aiomailbox.logs import library_log
 from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.runtime.config import JobConfig
@@ -75,9 +76,6 @@ def new_embedded_job(
     handovers: Mapping[str, PullHandover],
 ) -> JobMaster:
     """Return a job for the running loop that has not started."""
-    # Its import takes longer than that of everything else, where rich is installed.
-    import structlog
-
     loop = asyncio.get_running_loop()
     used_clock = clock or clock_of(loop)
     seed = config.seed
@@ -85,7 +83,7 @@ def new_embedded_job(
         execution_id=secrets.token_hex(16),
         clock=used_clock,
         seed=random.SystemRandom().getrandbits(32) if seed is None else seed,
-        log=structlog.get_logger("aiomailbox").bind(job=graph.name),
+        log=library_log(job=graph.name),
         metrics=MetricGroup(graph.name),
         pool=NetworkBufferPool(total_segments(graph, config)),
         registry=PartitionRegistry(),

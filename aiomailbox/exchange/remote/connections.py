@@ -19,9 +19,10 @@ from aiomailbox.exchange.remote.endpoints import (
 from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
 from aiomailbox.exchange.remote.lifecycle import ConnectionState
 from aiomailbox.exchange.remote.messages import PartitionRequest
-from aiomailbox.exchange.remote.options import ConnectionOptions, library_log
+from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.security import Security
 from aiomailbox.ids import PartitionId
+from aiomailbox.logs import library_log
 
 __all__ = ["Connections"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aiomailbox.memory import DEFAULT_SEGMENT_SIZE_BYTES
 
-__all__ = ["ConnectionOptions", "library_log"]
+__all__ = ["ConnectionOptions"]
 
 
 class ConnectionOptions(NamedTuple):
@@ -38,11 +38,3 @@ class ConnectionOptions(NamedTuple):
     connect_timeout: float = 30.0
     connect_backoff: float = 0.05
     connect_backoff_max: float = 2.0
-
-
-def library_log() -> Any:
-    """Return the library's logger."""
-    # Its import takes longer than that of everything else, where rich is installed.
-    import structlog
-
-    return structlog.get_logger("aiomailbox")

@@ -15,11 +15,12 @@ from aiomailbox.exchange.remote.closing import close_all
 from aiomailbox.exchange.remote.endpoints import PeerAddress, ViewProvider
 from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
 from aiomailbox.exchange.remote.listener import Listener
-from aiomailbox.exchange.remote.options import ConnectionOptions, library_log
+from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.exchange.remote.security import Security, check_listener
 from aiomailbox.exchange.remote.strangers import Strangers
 from aiomailbox.forks import keep_from_forks
+from aiomailbox.logs import library_log
 
 __all__ = ["DataServer"]
 

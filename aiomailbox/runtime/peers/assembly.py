@@ -11,6 +11,7 @@ from typing import Any
 from aiomailbox.clock import SystemClock
 from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.graph import JobGraph
+from aiomailbox.logs import library_log
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.handover import PullHandover
@@ -49,9 +50,6 @@ def assemble(
     Raises:
         NotShippableError: If an operator cannot be pickled; names it and what of it.
     """
-    # Its import takes longer than that of everything else, where rich is installed.
-    import structlog
-
     seed = config.seed
     shipment, payload, limits = pack(
         Shipment(
@@ -72,7 +70,7 @@ def assemble(
         execution_id=shipment.job_id.hex(),
         clock=clock,
         seed=shipment.seed,
-        log=structlog.get_logger("aiomailbox").bind(job=graph.name),
+        log=library_log(job=graph.name),
         metrics=MetricGroup(graph.name),
         pool=new_pool(shipment, PARENT),
         registry=PartitionRegistry(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aiomailbox.exchange import (
@@ -20,6 +21,7 @@ from aiomailbox.exchange.remote.handshake import WorkerIdentity
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.graph import Edge, JobGraph
 from aiomailbox.ids import PartitionId, TaskId
+from aiomailbox.logs import silenced
 from aiomailbox.memory import (
     DEFAULT_SEGMENT_SIZE_BYTES,
     DebloatOptions,
@@ -67,9 +69,6 @@ class PeerNetwork:
     def __init__(
         self, shipment: Shipment, peer: int, services: JobServices, place: PeerPlace
     ) -> None:
-        # Late: a worker has its own way to import it.
-        import structlog
-
         self._peer = peer
         self._graph = shipment.graph
         self._placement = shipment.placement
@@ -83,7 +82,7 @@ class PeerNetwork:
         identity = WorkerIdentity(shipment.job_id, name, self.codec_digest)
         security = place.security
         options = place.options._replace(segment_bytes_max=_SEGMENT_BYTES)
-        log = structlog.wrap_logger(services.log, processors=[_keep_strangers])
+        log = silenced(services.log, _is_of_every_job)
         self._server = DataServer(
             identity,
             services.registry,
@@ -229,16 +228,12 @@ def _floating(config: JobConfig) -> int:
     return max(1, config.floating_buffers // _FLOATING_SHARE)
 
 
-def _keep_strangers(logger: Any, method: str, event: Any) -> Any:
-    """Let only errors be written, and who did not get in.
+def _is_of_every_job(method: str, fields: Mapping[str, Any]) -> bool:
+    """Say whether a line is neither an error nor about somebody who did not get in.
 
     Connections come and go with every job, and how one ends is told to its tasks.
     """
-    if method == "error" or event.get("was_open") is False:
-        return event
-    from structlog import DropEvent
-
-    raise DropEvent
+    return method != "error" and fields.get("was_open") is not False
 
 
 def edge_codecs(shipment: Shipment) -> dict[int, ElementCodec]:

@@ -54,7 +54,7 @@ async def test_a_flood_of_skipped_records_is_a_line_a_second_and_the_rest_at_the
 ) -> None:
     """Twenty seconds of 1,200 bad records each."""
     log = RecordingLog()
-    monkeypatch.setattr("structlog.get_logger", lambda *_: log)
+    monkeypatch.setattr("aiomailbox.runtime.deployment.library_log", lambda **_: log)
 
     async def bad_records() -> AsyncIterator[str]:
         for _ in range(24_000):

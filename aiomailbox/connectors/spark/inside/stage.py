@@ -39,6 +39,7 @@ from aiomailbox.exchange import (
 )
 from aiomailbox.graph import Edge
 from aiomailbox.ids import PartitionId, SubtaskId, TaskId
+from aiomailbox.logs import library_log
 from aiomailbox.memory import LocalBufferPool, NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.policies import RateLimit
@@ -425,9 +426,6 @@ class _StageTask(NoCheckpointEvents):
         self._writer.write_result(0, RowKind.METRICS, msgspec.json.encode(told))
 
     def _services(self) -> JobServices:
-        # Its import takes longer than that of everything else, where rich is installed.
-        import structlog
-
         shipment, clock = self._shipment, SystemClock()
         name = shipment.graph.name
         return JobServices(
@@ -435,7 +433,7 @@ class _StageTask(NoCheckpointEvents):
             clock=clock,
             # The same in each attempt, another one in each partition.
             seed=shipment.seed + self._partition,
-            log=structlog.get_logger("aiomailbox").bind(job=name),
+            log=library_log(job=name),
             metrics=self._metrics,
             pool=NetworkBufferPool(total_segments(shipment.graph, shipment.config)),
             registry=PartitionRegistry(),

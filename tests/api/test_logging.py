@@ -1,0 +1,97 @@
+"""The library says what it has to say through ``logging``, and nowhere by itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+import aiomailbox as am
+
+SKIPS = """
+import aiomailbox as am
+env = am.StreamExecutionEnvironment()
+stream = env.from_collection(["1", "n/a"]).map(float, on_error=am.skip).name("parse")
+print(am.run(stream.collect("prices")))
+"""
+PLAIN = "import logging; logging.basicConfig()\n"
+STRUCTLOG = """
+import logging, structlog
+from structlog import stdlib
+handler = logging.StreamHandler()
+handler.setFormatter(
+    stdlib.ProcessorFormatter(
+        foreign_pre_chain=[stdlib.add_log_level, stdlib.ExtraAdder()],
+        processors=[
+            stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.JSONRenderer(),
+        ],
+    )
+)
+logging.getLogger().addHandler(handler)
+"""
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+
+def test_a_program_that_sets_up_no_logging_is_told_nothing() -> None:
+    done = run(SKIPS)
+    assert done.stdout == "[1.0]\n"
+    assert done.stderr == ""
+
+
+def test_plain_logging_shows_all_of_it_in_words() -> None:
+    done = run(PLAIN + SKIPS)
+    assert done.stdout == "[1.0]\n"
+    assert done.stderr.startswith(
+        "WARNING:aiomailbox:records skipped job='prices' task='"
+    )
+    assert "operator='parse' count=1 total=1" in done.stderr
+
+
+def test_a_program_that_uses_structlog_gets_the_fields() -> None:
+    done = run(STRUCTLOG + SKIPS)
+    assert done.stdout == "[1.0]\n"
+    line = json.loads(done.stderr)
+    assert line["event"] == "records skipped"
+    assert (line["level"], line["job"], line["operator"], line["count"]) == (
+        "warning",
+        "prices",
+        "parse",
+        1,
+    )
+
+
+def test_a_configuration_of_structlog_is_not_asked() -> None:
+    """It may be for a logger that takes nothing that `logging` knows."""
+    broken = "import structlog; structlog.configure(processors=[lambda *_: 1 / 0])\n"
+    assert run(broken + SKIPS).stdout == "[1.0]\n"
+
+
+async def test_a_field_has_a_name_that_logging_takes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of its own attributes, ``args`` for one, `logging` lets nobody set any."""
+
+    class Warns(am.ProcessFunction[int, int]):
+        def open(self, context: am.RuntimeContext) -> None:
+            context.log.warning("100 % sure", args=1, text="a\nb")
+
+        def process_element(
+            self, value: int, context: am.ProcessContext, out: am.Collector[int]
+        ) -> None: ...
+
+    env = am.StreamExecutionEnvironment()
+    await env.from_collection([1]).process(Warns()).collect()
+    (record,) = caplog.records
+    assert record.getMessage().endswith("args=1\na\nb")
+    assert (vars(record)["args_"], vars(record)["event"]) == (1, "100 % sure")
+    assert record.name == "aiomailbox"
+    assert record.levelno == logging.WARNING
