@@ -21,6 +21,7 @@ class JobDefinition:
         config: Settings of the runtime.
         chaining: Whether operators may share tasks.
         sinks: What `execute` runs: transformations whose effects are wanted.
+        executed: What it has run last, to be explained.
         deployment: Where jobs run that are not told otherwise.
     """
 
@@ -30,6 +31,7 @@ class JobDefinition:
     config: JobConfig = field(default_factory=JobConfig)
     chaining: bool = True
     sinks: list[Transformation] = field(default_factory=list)
+    executed: list[Transformation] = field(default_factory=list)
     deployment: Deployment = field(default_factory=Embedded)
 
     def job_graph(
@@ -46,8 +48,9 @@ class JobDefinition:
         """
         if not sinks:
             message = (
-                "there is nothing to run: end a stream with sink_to(...), or use "
-                "await stream.collect() or async for record in stream"
+                "there is nothing to run (what was executed before has been): end a "
+                "stream with sink_to(...), or use await stream.collect() or async for "
+                "record in stream"
             )
             raise UsageError(message)
         return build_job_graph(

@@ -193,8 +193,8 @@ class StreamExecutionEnvironment:
     ) -> JobResult:
         """Run everything that ends in a sink, to its end.
 
-        Cancelling the caller cancels the job and waits for its clean-up. The sinks
-        stay: executing again runs them again.
+        Cancelling the caller cancels the job and waits for its clean-up. What has run
+        is done with: executing again runs what was written since, as in Flink.
 
         Raises:
             UsageError: If there is no sink.
@@ -221,6 +221,7 @@ class StreamExecutionEnvironment:
     ) -> AsyncGenerator[JobClient]:
         """Run everything that ends in a sink as a service.
 
+        As with `execute`, what has been started is not started again by the next one.
         Leaving the block cancels what still runs and waits for its clean-up. A job
         that failed while nobody looked fails the block.
 
@@ -238,17 +239,22 @@ class StreamExecutionEnvironment:
             UsageError: If there is no sink.
             JobFailedError: At the end of the block, if the job failed by itself.
         """
-        job = self._definition.deploy(
+        definition = self._definition
+        sinks = list(definition.sinks)
+        job = definition.deploy(
             check_name(job_name, "job_name"),
-            list(self._definition.sinks),
+            sinks,
             deployment=deployment,
             config=replace(
-                self._definition.config,
+                definition.config,
                 job_id=job_id,
                 restore_from=restore_from,
                 allow_unmatched_state=allow_unmatched_state,
             ),
         )
+        # What could not be deployed stays: it may be mended and run.
+        definition.sinks.clear()
+        definition.executed = sinks
         try:
             yield JobClient(job)
         finally:
@@ -260,13 +266,15 @@ class StreamExecutionEnvironment:
     def explain(self, job_name: str = "job") -> str:
         """Return the job graph as text: chains, channels, bounds, sync or async.
 
+        It is that of what `execute` would run; if there is nothing, of what has run last.
+
         Raises:
             UsageError: If there is no sink.
         """
         definition = self._definition
         config = definition.config
         return describe_text(
-            definition.job_graph(job_name, list(definition.sinks)),
+            definition.job_graph(job_name, definition.sinks or definition.executed),
             buffers_per_channel=config.buffers_per_channel,
             floating_buffers=config.floating_buffers,
             records_per_buffer=RUN_LENGTH_MAX,

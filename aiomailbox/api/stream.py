@@ -1241,22 +1241,57 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         check_function(function, "function", arity=2)
         on_error = check_on_error(on_error)
         factory = partial(KeyedReduceOperator, self.key, function, on_error=on_error)
+        factory()
         infos = (function_info(function),)
         return self._keyed("reduce", factory, infos, unbounded=GROWS_WITH_KEYS)
 
+    @overload
     def aggregate(
-        self, aggregate: AggregateFunction[T, Any, U], *, on_error: OnError = fail
-    ) -> DataStream[U]:
+        self,
+        aggregate: AggregateFunction[T, Any, U],
+        *,
+        include_key: Literal[False] = False,
+        on_error: OnError = fail,
+    ) -> DataStream[U]: ...
+
+    @overload
+    def aggregate(
+        self,
+        aggregate: AggregateFunction[T, Any, U],
+        *,
+        include_key: Literal[True],
+        on_error: OnError = fail,
+    ) -> DataStream[tuple[K, U]]: ...
+
+    def aggregate(
+        self,
+        aggregate: AggregateFunction[T, Any, Any],
+        *,
+        include_key: bool = False,
+        on_error: OnError = fail,
+    ) -> DataStream[Any]:
         """Aggregate the records of each key, and emit the result after every record.
 
         Args:
-            aggregate: ``am.count()``, ``am.aggregates(...)`` or your own.
+            aggregate: ``am.count()``, ``am.aggregates(...)`` or your own. Several
+                named ones give records with ``key``.
+            include_key: Whether a single one gives ``(key, result)``.
             on_error: What to do with a record for which it raises.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> words = env.from_collection(["a", "b", "a"]).key_by(lambda word: word)
+            >>> am.run(words.aggregate(am.count(), include_key=True).collect())
+            [('a', 1), ('b', 1), ('a', 2)]
+            >>> am.run(words.aggregate(am.aggregates(n=am.count())).collect())
+            [Result(key='a', n=1), Result(key='b', n=1), Result(key='a', n=2)]
         """
         factory = partial(
             KeyedAggregateOperator,
             self.key,
             aggregate,
+            include_key=include_key,
             on_error=check_on_error(on_error),
         )
         factory()

@@ -38,6 +38,8 @@ from aiomailbox.operators.core.callables import (
     is_async_callable,
     refuse_coroutine,
     refuse_coroutines,
+    refuse_generator,
+    refuse_none,
     shortened,
 )
 from aiomailbox.operators.core.checkpointed import (
@@ -106,7 +108,10 @@ from aiomailbox.operators.functions.broadcast_context import (
     KeyedReadOnlyContext,
     ReadOnlyContext,
 )
-from aiomailbox.operators.functions.calls import check_process_method
+from aiomailbox.operators.functions.calls import (
+    check_function_object,
+    check_process_method,
+)
 from aiomailbox.operators.functions.co import (
     CoFlatMapOperator,
     CoMapOperator,
@@ -323,6 +328,7 @@ __all__ = [
     "check_aggregate",
     "check_descriptors",
     "check_function",
+    "check_function_object",
     "check_join_function",
     "check_on_error",
     "check_process_method",
@@ -367,6 +373,8 @@ __all__ = [
     "redistribute",
     "refuse_coroutine",
     "refuse_coroutines",
+    "refuse_generator",
+    "refuse_none",
     "result_type",
     "shortened",
     "skip",

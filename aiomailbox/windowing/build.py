@@ -18,6 +18,7 @@ from aiomailbox.operators import (
     fail,
     is_async_aggregate,
     is_async_callable,
+    refuse_generator,
 )
 from aiomailbox.records import OutputTag
 from aiomailbox.windowing.assigners import SlidingEventTimeWindows, WindowAssigner
@@ -140,6 +141,7 @@ def _folding(reduce: Any, aggregate: Any, *, merging: bool) -> Any:
         )
     if reduce is not None:
         checked = check_function(reduce, "reduce", arity=2)
+        refuse_generator(reduce, "reduce", "Return the reduced record.")
         return (
             AsyncReduce(checked)
             if is_async_callable(checked)

@@ -13,6 +13,7 @@ from aiomailbox.operators import (
     RuntimeContext,
     callable_kind,
     check_function,
+    check_function_object,
     check_process_method,
     check_state_names,
     describe,
@@ -249,6 +250,7 @@ def check_window_function(function: Any) -> Any:
     """
     if hasattr(function, "process"):
         check_process_method(function, "process")
+        check_function_object(function, "window_function")
         check_state_names(function)
         return function
     return ApplyFunction(function)

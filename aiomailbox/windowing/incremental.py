@@ -12,6 +12,7 @@ from aiomailbox.operators import (
     Undoable,
     is_commutative,
     refuse_coroutines,
+    refuse_none,
 )
 from aiomailbox.state import ReduceFunction
 from aiomailbox.windowing.time_window import Window, window_datetime
@@ -60,7 +61,10 @@ class ReduceAggregate(Undoable):
         """Return ``value``, folded into what is there."""
         if accumulator is None:
             return value
-        return self.reduce_function(accumulator, value)
+        reduced = self.reduce_function(accumulator, value)
+        if reduced is None:
+            refuse_none(self.reduce_function, value)
+        return reduced
 
     def get_result(self, accumulator: Any) -> Any:
         """Return the accumulator, which is the result."""
@@ -68,7 +72,7 @@ class ReduceAggregate(Undoable):
 
     def merge(self, first: Any, second: Any) -> Any:
         """Return both, folded into one."""
-        return second if first is None else self.reduce_function(first, second)
+        return second if first is None else self.add(second, first)
 
 
 class AsyncReduce(ReduceAggregate):
@@ -78,11 +82,12 @@ class AsyncReduce(ReduceAggregate):
 
     async def add(self, value: Any, accumulator: Any) -> Any:
         """Return ``value``, folded into what is there."""
-        return (
-            value
-            if accumulator is None
-            else await self.reduce_function(accumulator, value)
-        )
+        if accumulator is None:
+            return value
+        reduced = await self.reduce_function(accumulator, value)
+        if reduced is None:
+            refuse_none(self.reduce_function, value)
+        return reduced
 
 
 def watch_reduce(aggregate: Any, check: MutationCheck | None) -> None:

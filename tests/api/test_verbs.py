@@ -45,12 +45,39 @@ async def test_execute_runs_every_sink_to_its_end(env: Env) -> None:
     assert result.name == "two sinks"
 
 
-async def test_executing_again_runs_the_sinks_again(env: Env) -> None:
+async def test_executing_again_runs_what_is_new(env: Env) -> None:
+    """As in Flink: what has been executed is done with."""
     seen: list[int] = []
-    env.from_collection([1, 2]).sink_to(seen.append)
+    numbers = env.from_collection([1])
+    numbers.sink_to(seen.append)
     await env.execute()
+    numbers.map(lambda number: number + 1).sink_to(seen.append)
     await env.execute()
-    assert seen == [1, 2, 1, 2]
+    assert seen == [1, 2]
+    with pytest.raises(am.UsageError, match="nothing to run"):
+        await env.execute()
+
+
+async def test_starting_is_executing(env: Env) -> None:
+    seen: list[int] = []
+    env.from_collection([1]).sink_to(seen.append)
+    async with env.start() as job:
+        await job.result()
+    with pytest.raises(am.UsageError, match="nothing to run"):
+        async with env.start():
+            pass
+    assert seen == [1]
+
+
+async def test_what_cannot_be_deployed_can_be_mended_and_executed(env: Env) -> None:
+    seen: list[int] = []
+    stream = env.from_collection([1]).map(str).forward().map(int).set_parallelism(2)
+    stream.sink_to(seen.append)
+    with pytest.raises(am.InvalidArgumentError):
+        await env.execute()
+    stream.set_parallelism(1)
+    await env.execute()
+    assert seen == [1]
 
 
 async def test_results_can_be_iterated_over(

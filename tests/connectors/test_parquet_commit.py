@@ -152,14 +152,12 @@ async def test_of_two_jobs_on_one_target_one_is_refused(
     assert os.listdir(tmp_path) == ["out"]
 
 
-async def test_an_environment_may_be_executed_twice_but_not_into_one_new_directory(
-    tmp_path: Path,
-) -> None:
-    env = writing(tmp_path / "out", range(100))
-    ends = await asyncio.gather(env.execute(), env.execute(), return_exceptions=True)
+async def test_two_jobs_do_not_write_into_one_new_directory(tmp_path: Path) -> None:
+    jobs = [writing(tmp_path / "out", range(100)).execute() for _ in range(2)]
+    ends = await asyncio.gather(*jobs, return_exceptions=True)
     assert sorted(isinstance(end, JobFailedError) for end in ends) == [False, True]
     with pytest.raises(JobFailedError) as caught:
-        await env.execute()
+        await writing(tmp_path / "out", range(100)).execute()
     assert isinstance(caught.value.__cause__, TargetExistsError)
     assert rows(tmp_path / "out") == list(range(100))
 

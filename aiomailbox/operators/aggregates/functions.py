@@ -27,7 +27,7 @@ from aiomailbox.operators.aggregates.result_record import (
     check_result_fields,
     result_type,
 )
-from aiomailbox.operators.core.callables import is_async_callable
+from aiomailbox.operators.core.callables import check_methods, is_async_callable
 from aiomailbox.operators.core.selectors import (
     FieldSelector,
     Selector,
@@ -50,6 +50,12 @@ _TEMPLATES: Final[dict[str, Template]] = {
 }
 _RESERVED: Final = frozenset({"key", "window_start", "window_end"})
 _FIELD_ERRORS: Final = (AttributeError, KeyError, TypeError)
+_CALLED_WITH: Final = {
+    "create_accumulator": (),
+    "add": ("value", "accumulator"),
+    "get_result": ("accumulator",),
+    "merge": ("first", "second"),
+}
 _METHODS: Final = ("create_accumulator", "add", "get_result")
 
 
@@ -59,7 +65,7 @@ def check_aggregate(function: object, parameter: str = "aggregate") -> Any:
     ``merge`` is asked for only where accumulators have to be merged.
 
     Raises:
-        WrongTypeError: If one is missing.
+        WrongTypeError: If one is missing, or cannot be called as it will be.
     """
     for method in _METHODS:
         if not _has(function, method):
@@ -69,6 +75,8 @@ def check_aggregate(function: object, parameter: str = "aggregate") -> Any:
                 "Use aiomailbox.count(), sum_(field) and the like, or an object with "
                 f"{', '.join(_METHODS)}.",
             )
+    if not isinstance(function, Aggregate):
+        check_methods(function, parameter, _CALLED_WITH)
     return function
 
 
@@ -113,7 +121,8 @@ class Aggregate(Generic[InT, OutT]):
             not to `collect_list`, nor to objects that do not say so; see `commutative`.
         roll: ``roll(keys, records, get, put, append)`` adds each record to its key's
             accumulator and appends the result: one loop instead of calls per record.
-            None until the first record has been added.
+            Results of several named aggregates have the field ``key``; `with_key` says
+            what else has the key. None until the first record has been added.
 
     Concept:
         Flink, ``AggregateFunction``; the ready-made ones are those of SQL.
@@ -128,9 +137,14 @@ class Aggregate(Generic[InT, OutT]):
     """
 
     def __init__(
-        self, pieces: tuple[tuple[str, Any], ...], names: tuple[str, ...] | None = None
+        self,
+        pieces: tuple[tuple[str, Any], ...],
+        names: tuple[str, ...] | None = None,
+        *,
+        pairs: bool = False,
     ) -> None:
         self._pieces = pieces
+        self._pairs = pairs
         self.names = names
         self.custom: list[Any] = [
             selector for kind, selector in pieces if kind == "custom"
@@ -165,6 +179,13 @@ class Aggregate(Generic[InT, OutT]):
             for kind, selector in self._pieces
             for _ in _TEMPLATES[kind].initial
         ]
+
+    def with_key(self) -> Aggregate[InT, tuple[Any, OutT]]:
+        """Return the same aggregate, whose `roll` gives ``(key, result)``.
+
+        That of several named ones has a field of its own for the key.
+        """
+        return Aggregate(self._pieces, self.names, pairs=self.names is None)
 
     @property
     def always_has_result(self) -> bool:
@@ -215,7 +236,9 @@ class Aggregate(Generic[InT, OutT]):
                 extra[f"s{number}"] = selector
                 expression = f"s{number}(record)"
             reads.append((number, expression))
-        expression, names = self._result(())
+        expression, names = self._result(() if self.names is None else ("key",))
+        if self._pairs:
+            expression = f"(key, {expression})"
         roll = roll_source(self._layout, reads, expression)
         return (
             self._compile("add", add_source(self._layout, reads), **extra),
@@ -393,8 +416,8 @@ def collect_list(
 def aggregates(**named: AggregateFunction[Any, Any, Any]) -> Aggregate[Any, Any]:
     """Compute several aggregates at once; the result has a field for each.
 
-    In a window the result also has the fields ``key``, ``window_start`` and
-    ``window_end``, and they come first.
+    On a keyed stream the result also has the field ``key``, and in a window
+    ``window_start`` and ``window_end``; they come first.
 
     Args:
         **named: The aggregates by the names of their fields: ready-made ones, or any

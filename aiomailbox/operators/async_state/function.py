@@ -28,7 +28,10 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.resources import FunctionLife
-from aiomailbox.operators.functions.calls import check_process_method
+from aiomailbox.operators.functions.calls import (
+    check_function_object,
+    check_process_method,
+)
 from aiomailbox.operators.functions.function_state import (
     check_state_names,
     has_on_timer,
@@ -132,6 +135,7 @@ class KeyedAsyncFunction:
             )
         if hasattr(function, "process_element"):
             self._process = check_process_method(function, "process_element")
+            check_function_object(function)
             if has_on_timer(function):
                 self._on_timer = check_process_method(function, "on_timer")
         else:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from types import CoroutineType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
-from aiomailbox.errors import RecordTypeError, WrongTypeError
+from aiomailbox.errors import (
+    BadResultError,
+    InvalidArgumentError,
+    RecordTypeError,
+    WrongTypeError,
+)
 
 
 class CallableKind(Enum):
@@ -73,6 +78,62 @@ def check_function(
             f"Its signature is {inspect.signature(function)}.",
         )
     return function
+
+
+def check_methods(
+    owner: object, parameter: str, methods: Mapping[str, Sequence[str]]
+) -> None:
+    """Refuse an object with a method that cannot be called as it will be.
+
+    Args:
+        owner: What the user gave, an object with methods.
+        parameter: The name of the parameter it was given for.
+        methods: By its name what each method is called with; those that ``owner`` has
+            not are for others to miss.
+
+    Raises:
+        WrongTypeError: Naming the method, its line, and how to write it.
+    """
+    for name, arguments in methods.items():
+        method = getattr(owner, name, None)
+        if not callable(method) or _accepts(method, len(arguments)):
+            continue
+        raise WrongTypeError(
+            parameter,
+            f"{describe(method)} cannot be called with {len(arguments)} argument"
+            f"{'' if len(arguments) == 1 else 's'} beside self: its signature is "
+            f"{inspect.signature(method)}",
+            f"Write def {name}({', '.join(['self', *arguments])}).",
+        )
+
+
+def refuse_generator(function: object, parameter: str, remedy: str) -> None:
+    """Refuse a generator function where one result is expected.
+
+    Raises:
+        InvalidArgumentError: If it is one; an iterator would be the result.
+    """
+    target = inspect.unwrap(_without_partials(cast("Callable[..., Any]", function)))
+    call = getattr(type(target), "__call__", None)  # noqa: B004 -- it is looked at
+    if inspect.isgeneratorfunction(target) or inspect.isgeneratorfunction(call):
+        raise InvalidArgumentError(
+            parameter,
+            f"{describe(cast('Callable[..., Any]', function))} is a generator",
+            remedy,
+        )
+
+
+def refuse_none(function: Callable[..., Any], record: object) -> NoReturn:
+    """Say that a function that folds records has forgotten to return what it made.
+
+    Raises:
+        BadResultError: Always.
+    """
+    raise BadResultError(
+        describe(function),
+        f"None for the record {shortened(record)}",
+        "Return the reduced record.",
+    )
 
 
 def check_sync_function(

@@ -11,7 +11,11 @@ from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import OnError, check_on_error
 from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.core.watched import collector_for
-from aiomailbox.operators.functions.calls import ElementCalls, check_process_method
+from aiomailbox.operators.functions.calls import (
+    ElementCalls,
+    check_function_object,
+    check_process_method,
+)
 from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.records import MIN_TIMESTAMP, Run
 
@@ -27,12 +31,14 @@ class FunctionOperator(Operator):
             and kept for the record until then stays.
 
     Raises:
-        WrongTypeError: If ``function`` has one of two hooks that belong together.
+        WrongTypeError: If ``function`` has one of two hooks that belong together, or a
+            method that cannot be called as it will be.
     """
 
     def __init__(self, function: Any, on_error: OnError) -> None:
         super().__init__()
         FunctionHooks(function)
+        check_function_object(function)
         self.function = function
         self.on_error: OnError = check_on_error(on_error)
         self._is_open = False

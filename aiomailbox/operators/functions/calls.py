@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.mailbox import MailboxExecutor
-from aiomailbox.operators.core.callables import describe
+from aiomailbox.operators.core.callables import check_methods, describe
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
@@ -16,7 +16,27 @@ from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.records import MIN_TIMESTAMP, Run
 
-__all__ = ["ElementCalls", "ProcessCall", "check_process_method"]
+__all__ = [
+    "ElementCalls",
+    "ProcessCall",
+    "check_function_object",
+    "check_process_method",
+]
+
+# What the methods of function objects are called with.
+_RECORD: Final = ("value", "context", "out")
+_OTHERS: Final = {
+    "on_timer": ("timestamp", "context", "out"),
+    "process": ("key", "context", "elements", "out"),
+}
+_LIFE: Final = {
+    "open": ("context",),
+    "clear": ("context",),
+    "end_input": ("index", "out"),
+    "next_selection": (),
+    "finish": ("out",),
+    "close": (),
+}
 
 ProcessCall = Callable[[Any, Any, Collector], Pending]
 
@@ -25,7 +45,8 @@ def check_process_method(owner: object, method: str) -> ProcessCall:
     """Return a method ``(value, context, out)`` of a function object.
 
     Raises:
-        WrongTypeError: If it is not there, or is a generator: results go to ``out``.
+        WrongTypeError: If it is not there, takes other arguments, or is a generator:
+            results go to ``out``.
     """
     call = getattr(owner, method, None)
     if not callable(call):
@@ -40,8 +61,18 @@ def check_process_method(owner: object, method: str) -> ProcessCall:
             f"{describe(call)} is a generator, which nobody would iterate",
             "Write out.collect(value) where it says yield value.",
         )
+    check_methods(owner, "function", {method: _OTHERS.get(method, _RECORD)})
     checked: ProcessCall = call
     return checked
+
+
+def check_function_object(function: object, parameter: str = "function") -> None:
+    """Refuse a function object whose life cannot be as it will be: opened, closed.
+
+    Raises:
+        WrongTypeError: Naming the method, its line, and how to write it.
+    """
+    check_methods(function, parameter, _LIFE)
 
 
 class ElementCalls:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic
 
-from aiomailbox.operators.core.callables import check_sync_function
+from aiomailbox.operators.core.callables import (
+    check_sync_function,
+    refuse_generator,
+)
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.failures import RecordFailures
@@ -46,6 +49,7 @@ class CoMapOperator(TwoInputOperator):
     Raises:
         WrongTypeError: If a function cannot be called with one argument or is
             ``async def``.
+        InvalidArgumentError: If a function is a generator and this is no flat_map.
 
     Concept:
         Flink, ``CoMapFunction`` and ``CoStreamMap``.
@@ -71,6 +75,9 @@ class CoMapOperator(TwoInputOperator):
         super().__init__()
         self.first: Callable[..., Any] = check_sync_function(first, "first", arity=1)
         self.second: Callable[..., Any] = check_sync_function(second, "second", arity=1)
+        if self.kind is not StageKind.FLAT_MAP:
+            refuse_generator(first, "first", "Use it with flat_map.")
+            refuse_generator(second, "second", "Use it with flat_map.")
         self.on_error: OnError = check_on_error(on_error)
 
     def open(self) -> Pending:

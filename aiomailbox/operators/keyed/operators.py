@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 from types import CoroutineType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.operators.aggregates.functions import (
@@ -13,11 +13,14 @@ from aiomailbox.operators.aggregates.functions import (
     check_aggregate,
     is_async_aggregate,
 )
+from aiomailbox.operators.aggregates.result_record import result_type
 from aiomailbox.operators.aggregates.undoing import UndoableAggregate, undoable
 from aiomailbox.operators.core.callables import (
     check_function,
     is_async_callable,
     refuse_coroutines,
+    refuse_generator,
+    refuse_none,
 )
 from aiomailbox.operators.core.contract import Pending, awaited, then
 from aiomailbox.operators.core.failures import RecordFailures
@@ -34,6 +37,8 @@ from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.stateful import StatefulOperator
 from aiomailbox.records import ListRun, Run
 from aiomailbox.state import AggregateFunction, ValueStateDescriptor
+
+_RETURN_ONE: Final = "Return the reduced record."
 
 KeySelector = str | Callable[[Any], Any]
 
@@ -90,14 +95,20 @@ class RollingOperator(StatefulOperator):
             self._update(remaining_keys, remaining, results)
         except USER_ERRORS as error:
             return self._process_rest(run, remaining_keys, remaining, results, error)
-        if self._may_give_coroutines and CoroutineType in map(type, results):
+        if self._may_give_coroutines and CoroutineType in map(
+            type, self._given(results)
+        ):
             return self._refuse(results)
         return self.output.emit_run(ListRun(results, run.timestamps))
+
+    def _given(self, results: list[Any]) -> Iterable[Any]:
+        """Return what the function gave, without what was added to it."""
+        return results
 
     def _refuse(self, results: list[Any]) -> NoReturn:
         """Say that the function only looks as if it gave values."""
         try:
-            refuse_coroutines(results, self._function)
+            refuse_coroutines(self._given(results), self._function)
         except RecordTypeError as error:
             raise_as(self._failures.user_error(error), error)
 
@@ -168,6 +179,7 @@ class KeyedReduceOperator(RollingOperator):
 
     Raises:
         WrongTypeError: If ``key`` or ``reduce_function`` cannot be called so.
+        InvalidArgumentError: If ``reduce_function`` is a generator.
 
     Concept:
         Flink, ``KeyedStream.reduce`` and ``StreamGroupedReduceOperator``.
@@ -189,6 +201,7 @@ class KeyedReduceOperator(RollingOperator):
         on_error: OnError = fail,
     ) -> None:
         self._reduce = check_function(reduce_function, "reduce_function", arity=2)
+        refuse_generator(reduce_function, "reduce_function", _RETURN_ONE)
         super().__init__(
             key,
             self._reduce,
@@ -209,13 +222,23 @@ class KeyedReduceOperator(RollingOperator):
         get, put = self._get, self._set
         for key, value in zip(keys, values, strict=True):
             reduced = get(key)
-            reduced = value if reduced is None else reduce(reduced, value)
+            if reduced is None:
+                reduced = value
+            else:
+                reduced = reduce(reduced, value)
+                if reduced is None:
+                    refuse_none(reduce, value)
             put(key, reduced)
             append(reduced)
 
     async def _update_one(self, key: Any, value: Any) -> Any:
         reduced = self._table.get(key)
-        reduced = value if reduced is None else await self._reduce(reduced, value)
+        if reduced is None:
+            reduced = value
+        else:
+            reduced = await self._reduce(reduced, value)
+            if reduced is None:
+                refuse_none(self._reduce, value)
         self._table.put(key, reduced)
         return reduced
 
@@ -227,6 +250,8 @@ class KeyedAggregateOperator(RollingOperator):
         key: A field's name or a function of a record.
         aggregate: What to compute: a ready-made aggregate or any `AggregateFunction`,
             whose methods may be ``async def``.
+        include_key: Whether results are ``(key, result)``. That of several named
+            aggregates has the field ``key`` in any case.
         on_error: What to do with a record for which the aggregate raises.
 
     Raises:
@@ -248,8 +273,12 @@ class KeyedAggregateOperator(RollingOperator):
         key: KeySelector,
         aggregate: AggregateFunction,
         *,
+        include_key: bool = False,
         on_error: OnError = fail,
     ) -> None:
+        self._with_key = _joining(aggregate, include_key=include_key)
+        if self._with_key is _pair and isinstance(aggregate, Aggregate):
+            aggregate = aggregate.with_key()
         self._aggregate: Any = check_aggregate(aggregate)
         super().__init__(
             key,
@@ -279,14 +308,19 @@ class KeyedAggregateOperator(RollingOperator):
             self._update_undoably(self._undoable, keys, values, results)
             return
         create, add = aggregate.create_accumulator, aggregate.add
-        get_result = aggregate.get_result
+        get_result, with_key = aggregate.get_result, self._with_key
         for key, value in zip(keys, values, strict=True):
             accumulator = get(key)
             if accumulator is None:
                 accumulator = create()
             accumulator = add(value, accumulator)
             put(key, accumulator)
-            append(get_result(accumulator))
+            result = get_result(accumulator)
+            append(result if with_key is None else with_key(key, result))
+
+    def _given(self, results: list[Any]) -> Iterable[Any]:
+        """Return what the aggregate gave, without the keys."""
+        return results if self._with_key is None else (each[-1] for each in results)
 
     def _update_undoably(
         self,
@@ -296,7 +330,7 @@ class KeyedAggregateOperator(RollingOperator):
         results: list[Any],
     ) -> None:
         """Update key by key; a record for which there is no result changes nothing."""
-        get, put = self._get, self._set
+        get, put, with_key = self._get, self._set, self._with_key
         for key, value in zip(keys, values, strict=True):
             held = get(key)
             if held is None:
@@ -304,7 +338,8 @@ class KeyedAggregateOperator(RollingOperator):
             mark = aggregate.mark(value, held)
             added = aggregate.add(value, held)
             try:
-                results.append(aggregate.get_result(added))
+                result = aggregate.get_result(added)
+                results.append(result if with_key is None else with_key(key, result))
             except USER_ERRORS:
                 aggregate.reset(held, mark)
                 raise
@@ -318,4 +353,18 @@ class KeyedAggregateOperator(RollingOperator):
         accumulator = await awaited(aggregate.add(value, accumulator))
         result = await awaited(aggregate.get_result(accumulator))
         self._table.put(key, accumulator)
-        return result
+        return result if self._with_key is None else self._with_key(key, result)
+
+
+def _joining(
+    aggregate: object, *, include_key: bool
+) -> Callable[[Any, Any], Any] | None:
+    """Return what makes a result of a key and of what the aggregate gives."""
+    if not isinstance(aggregate, Aggregate) or aggregate.names is None:
+        return _pair if include_key else None
+    kind = result_type(("key", *aggregate.names))
+    return lambda key, result: kind(key, *result)
+
+
+def _pair(key: Any, result: Any) -> tuple[Any, Any]:
+    return key, result

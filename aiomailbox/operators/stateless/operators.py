@@ -9,6 +9,7 @@ from aiomailbox.operators.core.callables import (
     check_function,
     check_sync_function,
     is_async_callable,
+    refuse_generator,
 )
 from aiomailbox.operators.core.contract import Operator, Pending
 from aiomailbox.operators.core.failures import RecordFailures
@@ -30,6 +31,7 @@ class StatelessOperator(Operator):
     Raises:
         WrongTypeError: If ``function`` cannot be called with one argument, or is
             asynchronous (see `stateless`), or ``on_error`` is not an `OnError`.
+        InvalidArgumentError: If ``function`` is a generator and this is no flat_map.
     """
 
     kind: ClassVar[StageKind]
@@ -40,6 +42,8 @@ class StatelessOperator(Operator):
         self.function: Callable[..., Any] = check_sync_function(
             function, "function", arity=1
         )
+        if self.kind is not StageKind.FLAT_MAP:
+            refuse_generator(function, "function", "Use it with flat_map.")
         self.on_error: OnError = check_on_error(on_error)
         self._loop: FusedLoop | None = None
 

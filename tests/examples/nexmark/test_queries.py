@@ -248,6 +248,7 @@ async def test_files_appear_when_the_job_succeeds(tmp_path: Path) -> None:
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.name for path in files} == {"part-00000.csv"}
     assert len(list(read_files(tmp_path / "log"))) == 1_840
+    logged.sink_to(MinuteFiles(tmp_path / "log"))
     with pytest.raises(am.JobFailedError):
         await env.execute()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given, strategies as st
@@ -10,8 +12,10 @@ from hypothesis import given, strategies as st
 from aiomailbox.operators import (
     Aggregate,
     KeyedAggregateOperator,
+    OnError,
     aggregates,
     count,
+    fail,
     max_,
     mean,
     skip,
@@ -57,7 +61,38 @@ def test_a_run_is_added_as_its_records_one_by_one_would_be(
     results: list[Any] = []
     keys = [record[0] for record in records]
     aggregate.roll(keys, records, table.get, table.__setitem__, results.append)
-    assert results == _each_by_itself(make(), records)
+    alone = _each_by_itself(make(), records)
+    if aggregate.names is not None:
+        alone = [(key, *result) for key, result in zip(keys, alone, strict=True)]
+    assert results == alone
+
+
+@pytest.mark.parametrize("on_error", [fail, skip])
+@pytest.mark.parametrize("make", [lambda: sum_("v"), lambda: _Length()])
+def test_results_are_told_with_their_key_where_that_is_asked_for(
+    make: Callable[[], Any], on_error: OnError
+) -> None:
+    operator = KeyedAggregateOperator("k", make(), include_key=True, on_error=on_error)
+    with OneInputHarness(operator, keyed=True) as harness:
+        for _ in range(2):
+            harness.process_run([{"k": "a", "v": 1}, {"k": "b", "v": 1}])
+        assert harness.values[:2] == [("a", ANY), ("b", ANY)]
+        assert [key for key, _ in harness.values] == ["a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize("on_error", [fail, skip])
+def test_named_results_have_their_key(on_error: OnError) -> None:
+    both = aggregates(n=count(), other=_Length())
+    operator = KeyedAggregateOperator("k", both, on_error=on_error)
+    with OneInputHarness(operator, keyed=True) as harness:
+        for _ in range(2):
+            harness.process_run([{"k": "a", "v": 1}, {"k": "b", "v": 1}])
+        assert [(each.key, each.n) for each in harness.values] == [
+            ("a", 1),
+            ("b", 1),
+            ("a", 2),
+            ("b", 2),
+        ]
 
 
 def test_a_record_that_fails_leaves_its_key_as_it_was_and_the_rest_goes_on() -> None:

@@ -40,6 +40,8 @@ def rolling(stream: am.KeyedStream[str, Order]) -> None:
         stream.aggregate(am.quantile(0.9, "price")), am.DataStream[float | None]
     )
     assert_type(stream.aggregate(am.count_distinct("user")), am.DataStream[int])
+    named = stream.aggregate(am.sum_(price), include_key=True)
+    assert_type(named, am.DataStream[tuple[str, float]])
     both = am.aggregates(n=am.count(), spent=am.sum_("price"))
     assert_type(stream.aggregate(both), am.DataStream[Any])
     assert_type(stream.aggregate(Mean()), am.DataStream[float])

@@ -25,8 +25,8 @@ async def main() -> None:
     assert_type(enriched, am.DataStream[Row])
     keyed = enriched.key_by("user")
     assert_type(keyed, am.KeyedStream[Any, Row])
-    spent = keyed.aggregate(am.sum_("total"))
-    assert_type(spent, am.DataStream[Any])
+    spent = keyed.aggregate(am.sum_("total"), include_key=True)
+    assert_type(spent, am.DataStream[tuple[Any, Any]])
     print(await spent.collect())
     lines = env.from_collection(['{"user": "ann"}'])
     # What a function returns that says Any is Any.
