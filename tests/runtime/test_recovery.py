@@ -152,6 +152,7 @@ async def test_a_savepoint_lets_the_job_go_on(tmp_path: Path) -> None:
         place = (await job.trigger_savepoint(tmp_path / "savepoint")).place
         await job.result()
     assert totals(results) == EXPECTED
+    sums(env, FailsAt(), results)
     with pytest.raises(InvalidArgumentError, match="there already"):
         async with env.start() as job:
             await job.trigger_savepoint(place)
@@ -297,14 +298,17 @@ async def test_what_cannot_be_restored_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JobFailedError) as caught:
         await env.execute(restore_from=tmp_path / "nothing")
     assert isinstance(caught.value.__cause__, NoCheckpointError)
+    sums(env, FailsAt(), [])
     async with env.start() as job:
         place = (await job.trigger_savepoint(tmp_path / "savepoint")).place
         await job.cancel()
     other = environment(None)
-    other.from_collection([1]).key_by(lambda value: value).reduce(max).sink_to(print)
+    kept = other.from_collection([1]).key_by(lambda value: value).reduce(max)
+    kept.sink_to(print)
     with pytest.raises(JobFailedError, match="sums") as caught:
         await other.execute(restore_from=place)
     assert isinstance(caught.value.__cause__, StateError)
+    kept.sink_to(print)
     await other.execute(restore_from=place, allow_unmatched_state=True)
 
 
