@@ -23,7 +23,7 @@ import msgspec
 
 from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.state.entries import Entries, pieces_of
-from aiomailbox.state.schema import StateSchema
+from aiomailbox.state.schema import ClassSchema, StateSchema
 from aiomailbox.state.serializers import ObjectSerializer
 
 __all__ = [
@@ -106,8 +106,6 @@ class KeyedStateSnapshot:
         key_groups: Per key group that has state, and per position in ``states``, the
             entries: ``(key, content)``, or ``(key, namespace, content)``. Key groups
             may be made, or read, when they are asked for; that may be in any thread.
-        files: The same entries as files of a database, if they are kept in one: then
-            the schemas of ``states`` name all classes that occur.
     """
 
     max_parallelism: int
@@ -115,7 +113,22 @@ class KeyedStateSnapshot:
     key_groups: Mapping[int, Mapping[int, Sequence[tuple[Any, ...]]]] = field(
         default_factory=dict
     )
-    files: tuple[StateFile, ...] = ()
+
+    @property
+    def files(self) -> tuple[StateFile, ...]:
+        """The same entries as files of a database, if they are kept in one.
+
+        They are made when they are asked for; that may be in any thread.
+        """
+        files: Any = getattr(self.key_groups, "files", tuple)
+        found: tuple[StateFile, ...] = files()
+        return found
+
+    def classes_in_files(self) -> dict[str, ClassSchema]:
+        """Return all classes that occur in the files, by their references."""
+        classes: Any = getattr(self.key_groups, "classes", dict)
+        found: dict[str, ClassSchema] = classes()
+        return found
 
     def entries_of(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Entries]]:
         """Yield positions and entries in some key groups, about a thousand at a time.

@@ -34,7 +34,12 @@ from aiomailbox.state.serializers import (
     check_serializer,
     serializer_of,
 )
-from aiomailbox.state.snapshot import FetchFile, KeyedStateSnapshot, StateMeta
+from aiomailbox.state.snapshot import (
+    FetchFile,
+    KeyedStateSnapshot,
+    StateFile,
+    StateMeta,
+)
 from aiomailbox.state.state_classes import (
     StateClasses,
     check_declared,
@@ -207,8 +212,9 @@ def write_keyed(
         declared: The classes that contents may have; None for all that occur.
         with_files: Whether files of the snapshot, if it has any, are kept beside it.
     """
-    if with_files and snapshot.files:
-        return _described_files(snapshot, declared)
+    files = snapshot.files if with_files else ()
+    if files:
+        return _described_files(snapshot, files, declared)
     objects = [ObjectSerializer(StateClasses(declared)) for _ in snapshot.states]
     codecs = [
         _StateCodec(own, serializer_of(meta.serializer, own))
@@ -237,15 +243,19 @@ def write_keyed(
 
 
 def _described_files(
-    snapshot: KeyedStateSnapshot, declared: Mapping[str, type] | None
+    snapshot: KeyedStateSnapshot,
+    files: Iterable[StateFile],
+    declared: Mapping[str, type] | None,
 ) -> KeyedPart:
     states = []
+    met = snapshot.classes_in_files()
     for meta in snapshot.states:
-        check_declared(meta.schema.classes, declared)
-        contents = contents_of(meta.serializer, meta.schema, ObjectSerializer())
+        schema = meta.schema.with_classes(met)
+        check_declared(schema.classes, declared)
+        contents = contents_of(meta.serializer, schema, ObjectSerializer())
         contents.met = list(contents.classes)
         states.append(_State(meta.name, meta.kind, meta.namespaced, meta.ttl, contents))
-    names = [file.name for file in snapshot.files]
+    names = [file.name for file in files]
     return KeyedPart(snapshot.max_parallelism, states, [], names)
 
 

@@ -208,7 +208,8 @@ class StateClasses:
             reference: dict.fromkeys(entry.fields, ((), True))
             if reference in _TAKEN_APART
             else class_schema(entry.kind)
-            for reference, entry in self.met.items()
+            # A thread may ask while others are met.
+            for reference, entry in self.met.copy().items()
         }
 
     def _meet(self, kind: type) -> RecordClass:

@@ -10,6 +10,7 @@ import pickle
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -365,3 +366,125 @@ def test_no_write_hangs_where_a_disk_is_really_full(tmp_path: Path) -> None:
             assert printed.stdout.endswith("[]\n"), printed.stderr
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_snapshot_writes_nothing_until_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop takes it; a thread encodes, writes and flushes."""
+    store = on_disk(tmp_path)
+    table = store.table(VALUE)
+    for key in range(1000):
+        table.put(str(key), [key])
+    log: list[str] = []
+    for name in ("write", "cut"):
+        original = getattr(Database, name)
+
+        def logged(self: Any, *args: Any, original: Any = original) -> Any:
+            log.append(original.__name__)
+            return original(self, *args)
+
+        monkeypatch.setattr(Database, name, logged)
+    snapshot = store.snapshot()
+    for key in range(0, 1000, 3):
+        table.get(str(key)).append("later")
+        table.put(f"new {key}", key)
+    assert log == []
+    contents = {
+        entry[0]: entry[1]
+        for states in snapshot.key_groups.values()
+        for entry in states[0]
+    }
+    assert contents == {str(key): [key] for key in range(1000)}
+    assert set(log) == {"write", "cut"}
+    assert log[-1] == "cut"
+    assert table.get("3") == [3, "later"]
+    assert (table.get("4"), table.get("new 3")) == ([4], 3)
+    store.close()
+
+
+def test_nothing_is_lost_with_a_snapshot_that_nobody_reads(
+    tiny: None, tmp_path: Path
+) -> None:
+    store, model = on_disk(tmp_path), dict[str, Any]()
+    table = store.table(VALUE)
+    numbers = random.Random(3)
+    kept: list[tuple[Any, Any]] = []
+    for step in range(600):
+        key = str(numbers.randrange(30))
+        if numbers.random() < 0.2:
+            table.remove(key)
+            model.pop(key, None)
+        else:
+            content = table.get(key) or []
+            content.append(step)
+            table.put(key, content)
+            model.setdefault(key, []).append(step)
+        if step % 17 == 0:
+            store.snapshot()
+        if step % 90 == 0:
+            kept.append((store.snapshot(), copy.deepcopy(model)))
+        if step % 50 == 0:
+            assert {key: table.get(key) for key in map(str, range(30))} == {
+                key: model.get(key) for key in map(str, range(30))
+            }
+    for snapshot, expected in kept:
+        found = {
+            key: content
+            for states in snapshot.key_groups.values()
+            for key, content in states[0]
+        }
+        assert found == expected
+    assert dict(table.items()) == model
+    store.close()
+
+
+def test_a_cut_that_fails_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = on_disk(tmp_path)
+    table = store.table(VALUE)
+    table.put("a", 1)
+    snapshot = store.snapshot()
+    table.put("a", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "cut", lambda self: os.stat(tmp_path / "missing"))
+        with pytest.raises(FileNotFoundError):
+            dict(snapshot.key_groups)
+    assert table.get("a") == 2
+    assert dict(snapshot.key_groups) == {81: {0: [("a", 1)]}}
+    assert dict(table.items()) == {"a": 2}
+    store.close()
+
+
+@pytest.mark.real_time
+def test_threads_read_cuts_while_the_store_goes_on_and_ages(
+    tiny: None, tmp_path: Path
+) -> None:
+    store, model = on_disk(tmp_path), dict[str, Any]()
+    table = store.table(VALUE)
+
+    def read(snapshot: Any) -> dict[str, Any]:
+        return {
+            key: content
+            for states in snapshot.key_groups.values()
+            for key, content in states[0]
+        }
+
+    numbers = random.Random(5)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            expected = copy.deepcopy(model)
+            reading = pool.submit(read, store.snapshot())
+            steps = 0
+            while steps < 50 or not reading.done():
+                key = f"key {numbers.randrange(200)}"
+                content = table.get(key) or []
+                content.append(steps)
+                table.put(key, content)
+                model.setdefault(key, []).append(steps)
+                steps += 1
+                del content[:-5], model[key][:-5]
+            assert reading.result() == expected
+    assert dict(table.items()) == model
+    store.close()

@@ -9,16 +9,19 @@ place is always written; any other one only if it was put here. The places that 
 computed to read go from generation to generation with the contents, because most of
 them are needed again to write. Whatever is done for a run of keys is done by calls for
 all of them: an own line of Python per key costs as much as the database does.
+
+For a snapshot, what is here is frozen: a thread writes it, and until it has, nothing else is
+written. What is asked for meanwhile is copied, for it may be changed in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import compress
+from collections.abc import Callable, Iterable, Iterator
+from itertools import compress, islice
 from typing import Any, Final
 
 from aiomailbox.state.rocksdb.database import Database
-from aiomailbox.state.snapshot import IMMUTABLE_TYPES
+from aiomailbox.state.snapshot import IMMUTABLE_TYPES, copy_content
 
 __all__ = ["GENERATION_MIN", "CacheLimit", "ContentCache"]
 
@@ -30,6 +33,8 @@ _OVERHEAD_BYTES: Final = 400
 _OBJECT_PER_BYTE: Final = 6
 # Reads after which a batch leaves.
 _READS_PER_BATCH: Final = 256
+# By a thread, which does not let others run meanwhile.
+_WRITTEN_AT_ONCE: Final = 512
 
 
 class CacheLimit:
@@ -77,7 +82,9 @@ class _Generation:
         self.contents: dict[Any, Any] = {}
         self.places: dict[Any, bytes] = {}
 
-    def take(self, addresses: list[Any], origin: _Generation) -> list[Any]:
+    def take(
+        self, addresses: list[Any], origin: _Generation, *, copied: bool = False
+    ) -> list[Any]:
         """Take those of the addresses that another one has; return all others."""
         contents, places = origin.contents, origin.places
         if not contents:
@@ -86,12 +93,39 @@ class _Generation:
         if True not in here:
             return addresses
         for one in compress(addresses, here):
-            self.contents[one] = contents[one]
+            content = contents[one]
+            self.contents[one] = copy_content(content) if copied else content
             if one in places:
                 self.places[one] = places[one]
         return [
             one for one, is_here in zip(addresses, here, strict=True) if not is_here
         ]
+
+
+class _Frozen:
+    """What was in a cache when a snapshot was taken: a thread is about to write it.
+
+    Args:
+        generations: The newest first; nobody changes them any more.
+        put: The addresses whose content is newer than that in the database.
+    """
+
+    __slots__ = ("generations", "put")
+
+    def __init__(self, generations: list[_Generation], put: set[Any]) -> None:
+        self.generations = generations
+        self.put = put
+
+    def batches(self) -> Iterator[tuple[list[tuple[Any, Any]], dict[Any, bytes]]]:
+        """Yield addresses with contents, some at a time, and the places of these."""
+        newer: list[dict[Any, Any]] = []
+        for generation in self.generations:
+            items = iter(generation.contents.items())
+            while some := list(islice(items, _WRITTEN_AT_ONCE)):
+                for other in newer:
+                    some = [item for item in some if item[0] not in other]
+                yield some, generation.places
+            newer.append(generation.contents)
 
 
 class ContentCache:
@@ -109,6 +143,7 @@ class ContentCache:
         "_database",
         "_decode",
         "_encode_all",
+        "_frozen",
         "_leaving",
         "_limit",
         "_old",
@@ -136,6 +171,8 @@ class ContentCache:
         self._old = _Generation()
         # Written, bit by bit; may hold what has come back since, older than that.
         self._leaving = _Generation()
+        # Older than all of these, and about to be written.
+        self._frozen: _Frozen | None = None
         self._reads = 0
         # Addresses whose content here is newer than that in the database.
         self._put: set[Any] = set()
@@ -178,6 +215,11 @@ class ContentCache:
         self._reads += len(missing)
         young = self._young
         unread = young.take(young.take(missing, self._old), self._leaving)
+        # A thread may let it go meanwhile.
+        frozen = self._frozen
+        if frozen is not None:
+            for generation in frozen.generations:
+                unread = young.take(unread, generation, copied=True)
         if unread:
             self._read(unread)
         if self._reads >= _READS_PER_BATCH:
@@ -193,8 +235,32 @@ class ContentCache:
         self._put.update(keys)
         return self._young.contents
 
+    def freeze(self) -> None:
+        """Leave everything to a thread, which is going to call `write_frozen`."""
+        assert self._frozen is None, "one is written before the next"
+        generations = [self._young, self._old, self._leaving]
+        self._frozen = _Frozen(generations, self._put)
+        self._young, self._old, self._leaving = (_Generation() for _ in range(3))
+        self._put = set()
+
+    def write_frozen(self, places: Callable[[list[Any]], list[bytes]]) -> None:
+        """Write what was frozen, in any thread; again changes nothing.
+
+        Args:
+            places: Where the contents of addresses are, for the same thread.
+        """
+        frozen = self._frozen
+        if frozen is not None:
+            for items, known in frozen.batches():
+                self._store(items, frozen.put, known, places)
+
+    def forget_frozen(self) -> None:
+        """Let go of what was frozen: it is in the database."""
+        self._frozen = None
+
     def flush(self) -> None:
         """Write everything that is newer here; it stays here."""
+        self._database.end_cut()
         self._leave(len(self._leaving.contents))
         young = self._young.contents
         old = [item for item in self._old.contents.items() if item[0] not in young]
@@ -203,6 +269,7 @@ class ContentCache:
 
     def clear(self) -> None:
         """Forget everything here without writing it."""
+        self._database.end_cut()
         self._young = _Generation()
         self._old = _Generation()
         self._leaving = _Generation()
@@ -220,7 +287,9 @@ class ContentCache:
         )
 
     def _age(self) -> None:
-        self._leave(len(self._leaving.contents))
+        if self._leaving.contents:
+            self._database.end_cut()
+            self._leave(len(self._leaving.contents))
         self._leaving = self._old
         self._old = self._young
         self._young = _Generation()
@@ -228,7 +297,7 @@ class ContentCache:
     def _leave(self, count: int) -> None:
         """Write so many of those that leave, unless they have come back."""
         leaving = self._leaving.contents
-        if not leaving:
+        if not leaving or self._database.is_cutting:
             return
         young, old, take = self._young.contents, self._old.contents, leaving.popitem
         items = [take() for _ in range(min(count, len(leaving)))]
@@ -239,37 +308,50 @@ class ContentCache:
 
     def _write(self, items: list[tuple[Any, Any]], places: dict[Any, bytes]) -> None:
         """Write those of addresses and contents that are newer than the database."""
-        put = self._put
+        datas = self._store(items, self._put, places, self._places)
+        self._put.difference_update([address for address, _ in items])
+        if datas:
+            self._limit.observe(len(datas), sum(map(len, datas)))
+
+    def _store(
+        self,
+        items: list[tuple[Any, Any]],
+        put: set[Any],
+        known: dict[Any, bytes],
+        places: Callable[[list[Any]], list[bytes]],
+    ) -> list[bytes]:
         addresses = [address for address, _ in items]
         if not put.issuperset(addresses):
             items = [one for one in items if one[0] in put or _may_have_changed(one[1])]
             addresses = [address for address, _ in items]
         if not items:
-            return
+            return []
         contents = [content for _, content in items]
         datas = self._encode_all(contents)
-        known = self._known_places(addresses, places)
+        found = _known_places(addresses, known, places)
 
         def fill(batch: Any) -> None:
             write, delete = batch.put, batch.delete
-            for place, content, data in zip(known, contents, datas, strict=True):
+            for place, content, data in zip(found, contents, datas, strict=True):
                 if content is None:
                     delete(place)
                 else:
                     write(place, data)
 
         self._database.write(fill)
-        put.difference_update(addresses)
-        self._limit.observe(len(datas), sum(map(len, datas)))
+        return datas
 
-    def _known_places(
-        self, addresses: list[Any], known: dict[Any, bytes]
-    ) -> list[bytes]:
-        places: list[Any] = list(map(known.get, addresses))
-        if None in places:
-            rest = iter(self._places([one for one in addresses if one not in known]))
-            places = [next(rest) if place is None else place for place in places]
-        return places
+
+def _known_places(
+    addresses: list[Any],
+    known: dict[Any, bytes],
+    compute: Callable[[list[Any]], list[bytes]],
+) -> list[bytes]:
+    places: list[Any] = list(map(known.get, addresses))
+    if None in places:
+        rest = iter(compute([one for one in addresses if one not in known]))
+        places = [next(rest) if place is None else place for place in places]
+    return places
 
 
 def _may_have_changed(content: Any) -> bool:

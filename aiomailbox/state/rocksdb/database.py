@@ -17,7 +17,7 @@ from aiomailbox.errors import MissingExtraError
 from aiomailbox.state.rocksdb.encoding import prefix_end
 from aiomailbox.state.snapshot import StateFile
 
-__all__ = ["FILES_BYTES_MIN", "Cut", "Database"]
+__all__ = ["FILES_BYTES_MIN", "Cut", "Database", "PendingCut"]
 
 _MIB: Final = 1 << 20
 _BLOOM_BITS: Final = 10
@@ -138,6 +138,7 @@ class Database:
         rocks = self._rocks = _rocksdict()
         self._parent = parent
         self.directory: Path = new_directory(parent)
+        self._pending: PendingCut | None = None
         self._db = rocks.Rdict(str(self.directory / "db"), _options(memory_bytes))
         # Cuts are what survives, so a log would only cost.
         self._patient, self._impatient = rocks.WriteOptions(), rocks.WriteOptions()
@@ -226,9 +227,93 @@ class Database:
         self._rocks.Checkpoint(self._db).create_checkpoint(str(directory / "db"))
         return Cut(directory)
 
+    @property
+    def is_cutting(self) -> bool:
+        """Whether a cut was begun, so that nothing may be written."""
+        return self._pending is not None
+
+    def forget_cut(self, pending: PendingCut) -> None:
+        """Let things be written again."""
+        if self._pending is pending:
+            self._pending = None
+
+    def begin_cut(
+        self, write: Callable[[], None], forget: Callable[[], None]
+    ) -> PendingCut:
+        """Let a cut be made later, in any thread; nothing is written until then.
+
+        Args:
+            write: Writes what belongs to the cut and is not here yet; maybe repeated.
+            forget: Called when that is here, and before anything else is written.
+        """
+        self.end_cut()
+        pending = self._pending = PendingCut(self, write, forget)
+        return pending
+
+    def end_cut(self) -> None:
+        """Finish what `begin_cut` began; it may take long."""
+        if self._pending is not None:
+            self._pending.end()
+
     def close(self) -> None:
         """Close the database and remove its directory; again is a no-op."""
+        # A disk that is full is what whoever reads the cut hears of.
+        with contextlib.suppress(Exception):
+            self.end_cut()
         self._finalizer()
+
+
+class PendingCut:
+    """A cut that has begun, and is made when somebody asks for it.
+
+    Args:
+        database: Of the cut; nothing is written there until it is made.
+        write: Writes what belongs to it; maybe repeated.
+        forget: Called when that is done.
+
+    Attributes:
+        reader: Who wants it; when that has gone, nobody does.
+    """
+
+    def __init__(
+        self, database: Database, write: Callable[[], None], forget: Callable[[], None]
+    ) -> None:
+        self.reader: weakref.ref[Any] | None = None
+        self._database = database
+        self._write = write
+        self._forget = forget
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._cut: Cut | None = None
+
+    def made(self) -> Cut:
+        """Return the cut; it is made now, if it has not been.
+
+        Raises:
+            OSError: If there is no room on the disk; another attempt may be made.
+        """
+        with self._lock:
+            if self._cut is None:
+                self._write()
+                self._cut = self._database.cut()
+                self._end()
+            return self._cut
+
+    def end(self) -> None:
+        """Make it, or if nobody wants it, do only what must not get lost; or wait."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._write()
+            if self.reader is not None and self.reader() is not None:
+                self._cut = self._database.cut()
+            self._end()
+
+    def _end(self) -> None:
+        # In this order: what is written from now on is newer than what is forgotten.
+        self._forget()
+        self._is_over = True
+        self._database.forget_cut(self)
 
 
 def _remove(db: Any, directory: Path) -> None:

@@ -7,17 +7,19 @@ files, and is read key group by key group when somebody asks for its contents.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError
 from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.state.entries import Entries
 from aiomailbox.state.registry import check_max_parallelism
 from aiomailbox.state.rocksdb.cache import CacheLimit
-from aiomailbox.state.rocksdb.database import Cut, Database
+from aiomailbox.state.rocksdb.database import Database, PendingCut
 from aiomailbox.state.rocksdb.encoding import KeyCodec
 from aiomailbox.state.rocksdb.tables import (
     RocksDBNamespacedTable,
@@ -25,8 +27,9 @@ from aiomailbox.state.rocksdb.tables import (
     Rows,
     new_table,
 )
+from aiomailbox.state.schema import ClassSchema
 from aiomailbox.state.serializers import ObjectSerializer, serializer_of
-from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
+from aiomailbox.state.snapshot import KeyedStateSnapshot, StateFile, StateMeta
 from aiomailbox.state.table_store import TableStateStore
 
 __all__ = ["DEFAULT_MEMORY_BYTES", "RocksDBStateStore"]
@@ -35,7 +38,9 @@ DEFAULT_MEMORY_BYTES: Final = 128 << 20
 
 _Table = RocksDBStateTable | RocksDBNamespacedTable
 _NUMBERS = ("estimate-num-keys", "estimate-live-data-size", "cur-size-all-mem-tables")
-_Entries = dict[int, list[tuple[Any, ...]]]
+_Entries = dict[int, Entries]
+# So many are read at a time.
+_PIECE: Final = 1024
 
 
 class RocksDBStateStore(TableStateStore[_Table]):
@@ -100,18 +105,36 @@ class RocksDBStateStore(TableStateStore[_Table]):
                 entry.table.prefetch(known)
 
     def snapshot(self) -> KeyedStateSnapshot:
-        """Return a cut: it shares the files, and reads a key group when it is asked."""
+        """Return a cut: it shares the files, and reads a key group when it is asked.
+
+        What is cached and buffered is written by the thread that first asks for a key
+        group. Until then nothing else is written.
+        """
         metas = [entry.meta for entry in self._registry.entries.values()]
-        if self._database is None:
+        database = self._database
+        if database is None:
             return KeyedStateSnapshot(self._max_parallelism, metas)
-        self._flush()
-        tables = [entry.table.rows_of for entry in self._registry.entries.values()]
-        cut = self._database.cut()
-        groups = CutKeyGroups(cut, tables, self._key_group_range)
+        tables = [entry.table for entry in self._registry.entries.values()]
+        database.end_cut()
+        for table in tables:
+            table.cache.freeze()
+        codec = KeyCodec(self._max_parallelism, self._objects.codec)
+
+        def write() -> None:
+            for table in tables:
+                table.cache.write_frozen(table.rows_of.places(codec))
+
+        def forget() -> None:
+            for table in tables:
+                table.cache.forget_frozen()
+
+        pending = database.begin_cut(write, forget)
+        rows = [table.rows_of for table in tables]
         # One codec for all states: which of them has objects of a class is not known.
-        met = self._objects.codec.classes.schemas()
-        known = [replace(meta, schema=meta.schema.with_classes(met)) for meta in metas]
-        return KeyedStateSnapshot(self._max_parallelism, known, groups, cut.files())
+        met = self._objects.codec.classes.schemas
+        groups = CutKeyGroups(pending, rows, self._key_group_range, met)
+        pending.reader = weakref.ref(groups)
+        return KeyedStateSnapshot(self._max_parallelism, metas, groups)
 
     @property
     def is_cut(self) -> bool:
@@ -173,29 +196,55 @@ class CutKeyGroups(Mapping[int, _Entries]):
     """The entries of a cut by key group, read when they are asked for.
 
     Args:
-        cut: The database at the moment of the cut.
+        cut: The database at the moment of the cut, once that is made.
         states: Reads the entries of each state.
         key_group_range: The key groups of the store that was cut.
+        met: Returns the classes that occur, once the cut is made.
     """
 
-    __slots__ = ("_cut", "_range", "_states")
+    makes_new = True
+
+    __slots__ = ("__weakref__", "_cut", "_met", "_range", "_states")
 
     def __init__(
-        self, cut: Cut, states: list[Rows], key_group_range: KeyGroupRange
+        self,
+        cut: PendingCut,
+        states: list[Rows],
+        key_group_range: KeyGroupRange,
+        met: Callable[[], dict[str, ClassSchema]],
     ) -> None:
         self._cut = cut
+        self._met = met
         self._states = states
         self._range = key_group_range
 
     def __getitem__(self, group: int) -> _Entries:
         found: _Entries = {}
-        for position, rows in enumerate(self._states):
-            entries = [rows.entry(*row) for row in self._cut.items(rows.prefix(group))]
-            if entries:
+        for position, entries in self.pieces(group):
+            if position in found:
+                found[position].extend(entries)
+            else:
                 found[position] = entries
         if not found:
             raise KeyError(group)
         return found
+
+    def files(self) -> tuple[StateFile, ...]:
+        """Return the files of the database; see `KeyedStateSnapshot.files`."""
+        return self._cut.made().files()
+
+    def classes(self) -> dict[str, ClassSchema]:
+        """Return the classes that occur in the files."""
+        self._cut.made()
+        return self._met()
+
+    def pieces(self, group: int) -> Iterator[tuple[int, Entries]]:
+        """Yield positions and entries of a key group, a piece at a time."""
+        cut = self._cut.made()
+        for position, rows in enumerate(self._states):
+            read = (rows.entry(*row) for row in cut.items(rows.prefix(group)))
+            while piece := list(islice(read, _PIECE)):
+                yield position, Entries.of(piece, len(piece[0]))
 
     def __iter__(self) -> Iterator[int]:
         return (group for group in self._range.key_groups if self._holds(group))
@@ -209,6 +258,6 @@ class CutKeyGroups(Mapping[int, _Entries]):
 
     def _holds(self, group: int) -> bool:
         return any(
-            next(self._cut.items(rows.prefix(group)), None) is not None
+            next(self._cut.made().items(rows.prefix(group)), None) is not None
             for rows in self._states
         )

@@ -51,6 +51,15 @@ class Rows:
         """Return what all places of the state in a key group begin with."""
         return self._codec.prefix(group, self._state)
 
+    def places(self, codec: KeyCodec) -> Callable[[list[Any]], list[bytes]]:
+        """Return what tells the places of addresses; codecs belong to one thread."""
+        state = self._state
+        if not self._namespaced:
+            return partial(codec.encode_all, state)
+        return lambda addresses: [
+            codec.encode_pair(state, *address) for address in addresses
+        ]
+
     def address(self, place: bytes) -> tuple[Any, ...]:
         """Return key, or key and namespace, of a place."""
         if self._namespaced:
@@ -240,19 +249,15 @@ def new_table(
 ) -> RocksDBStateTable | RocksDBNamespacedTable:
     """Return the table of a state, by its number."""
     rows = Rows(state, codec, serializer, namespaced=namespaced)
-    key_place = partial(codec.encode, state)
-
-    def pair_places(addresses: list[tuple[Any, Any]]) -> list[bytes]:
-        return [codec.encode_pair(state, *address) for address in addresses]
-
     cache = ContentCache(
         database,
         limit,
-        places=pair_places if namespaced else partial(codec.encode_all, state),
+        places=rows.places(codec),
         encode_all=partial(encode_all, serializer),
         decode=serializer.decode,
     )
     if namespaced:
+        key_place = partial(codec.encode, state)
         return RocksDBNamespacedTable(database, rows, key_groups, cache, key_place)
     return RocksDBStateTable(database, rows, key_groups, cache)
 
