@@ -63,8 +63,8 @@ class ContentTable(Protocol):
         """Forget the content of ``key`` in ``namespace``."""
         ...
 
-    def all_keys(self) -> Iterable[Any]:
-        """Return the keys; the state may be changed while they are walked."""
+    def keys_to_sweep(self) -> Iterable[Any]:
+        """Return most of the keys; the state may be changed while they are walked."""
         ...
 
     def namespaces_of(self, key: Any) -> Sequence[Any]:

@@ -12,7 +12,14 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator
 from typing import Any
 
 from aiomailbox.state.entries import Entries
-from aiomailbox.state.layers import Cut, Layer, LayeredDict, frozen_items, size_hint
+from aiomailbox.state.layers import (
+    Cut,
+    Layer,
+    LayeredDict,
+    frozen_items,
+    most_keys,
+    size_hint,
+)
 from aiomailbox.state.snapshot import copy_content
 
 __all__ = ["HeapNamespacedTable", "HeapStateTable", "HeapTable", "estimated_bytes"]
@@ -80,6 +87,10 @@ class HeapStateTable:
     def all_keys(self) -> list[Any]:
         """Return all keys as a new list."""
         return list(self.rows)
+
+    def keys_to_sweep(self) -> list[Any]:
+        """Return the keys as a new list, while there is a cut those that it has."""
+        return most_keys(self.rows)
 
     def namespaces_of(self, key: Any) -> tuple[None]:
         """Return the one namespace that is none."""
@@ -203,6 +214,10 @@ class HeapNamespacedTable:
     def all_keys(self) -> list[Any]:
         """Return all keys as a new list."""
         return list(self.rows)
+
+    def keys_to_sweep(self) -> list[Any]:
+        """Return the keys as a new list, while there is a cut those that it has."""
+        return most_keys(self.rows)
 
     read = get
     write = put

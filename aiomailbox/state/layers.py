@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from aiomailbox.errors import StateError
 
-__all__ = ["Cut", "Layer", "LayeredDict", "frozen_items", "size_hint"]
+__all__ = ["Cut", "Layer", "LayeredDict", "frozen_items", "most_keys", "size_hint"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -509,6 +509,13 @@ class LayeredDict(Generic[K, V]):
 def size_hint(mapping: dict[Any, Any] | Layer[Any, Any]) -> int:
     """Return about how many keys there are, in no time."""
     return mapping.size_hint if isinstance(mapping, Layer) else len(mapping)
+
+
+def most_keys(mapping: dict[K, V] | Layer[K, V]) -> list[K]:
+    """Return the keys as a new list, of those in layers as many as cost no time."""
+    while isinstance(mapping, Layer):
+        mapping = mapping.base
+    return list(mapping)
 
 
 def _taken(own: dict[K, V] | _Shards[K, V], count: int) -> dict[K, V]:

@@ -91,7 +91,7 @@ class Sweep:
         for _ in range(_SWEPT_PER_WRITE):
             key = next(self._keys, None)
             if key is None:
-                self._keys = iter(self._table.all_keys())
+                self._keys = iter(self._table.keys_to_sweep())
                 return
             self._drop_expired(key, now_ms)
 

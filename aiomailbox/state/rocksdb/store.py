@@ -156,8 +156,10 @@ class RocksDBStateStore(TableStateStore[_Table]):
             tables = [self._registry.restored(meta) for meta in snapshot.states]
             for position, entries in snapshot.entries_of(self._key_group_range):
                 tables[position].load(entries)
+                # At once: all of it at the end would hold the loop.
+                tables[position].cache.flush()
+                tables[position].cache.clear()
                 yield
-        self._flush()
 
     def close(self) -> None:
         """Close the database and remove its directory; again is a no-op."""

@@ -108,6 +108,10 @@ class RocksDBTable:
     def all_keys(self) -> Iterator[Any]:
         """Return all keys, some twice; the state may be changed meanwhile."""
         self.cache.flush()
+        yield from self.keys_to_sweep()
+
+    def keys_to_sweep(self) -> Iterator[Any]:
+        """Return all keys but those that are cached only; see `all_keys`."""
         for group in self._key_groups.key_groups:
             prefix = self.rows_of.prefix(group)
             start: bytes | None = prefix
