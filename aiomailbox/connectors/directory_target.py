@@ -96,7 +96,7 @@ class Segments:
 
     def __init__(self, directory: Path, prefix: str, ending: str) -> None:
         self.directory = directory
-        self.count = 0
+        self.count: int = 0
         self._prefix = prefix
         self._ending = ending
         self._finished: list[str] = []

@@ -423,8 +423,8 @@ class LoadedTimers:
     ) -> None:
         self._max_parallelism = max_parallelism
         self._key_group_range = key_group_range
-        self.event = TimerQueue() if event is None else event
-        self.processing = TimerQueue() if processing is None else processing
+        self.event: TimerQueue = TimerQueue() if event is None else event
+        self.processing: TimerQueue = TimerQueue() if processing is None else processing
 
     def load(self, snapshot: TimerSnapshot) -> Iterator[None]:
         """Add the timers of a snapshot, about a thousand at a time.

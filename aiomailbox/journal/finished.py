@@ -38,7 +38,7 @@ class FinishedBefore:
 
     def __init__(self, operator: Path) -> None:
         self.places: dict[bytes, int] = {}
-        self.users = 0
+        self.users: int = 0
         self._file = -1
         self._path = Path()
         for base in base_directories(operator)[-1:]:

@@ -49,7 +49,7 @@ class Journals:
     def __init__(
         self, directory: str | Path, epoch: int, classes: Iterable[Any] = ()
     ) -> None:
-        self.classes = tuple(classes)
+        self.classes: tuple[Any, ...] = tuple(classes)
         self._directory = Path(directory)
         self._epoch = epoch
         self._before: dict[Path, FinishedBefore] = {}

@@ -174,7 +174,7 @@ class RateWindow:
         self._reserved = 0.0
         self._used = 0.0
         # Not only of the last window.
-        self.total = 0.0
+        self.total: float = 0.0
         # [first use, last use, weight], oldest first.
         self._uses: deque[list[float]] = deque()
 

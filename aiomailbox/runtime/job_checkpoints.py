@@ -97,7 +97,7 @@ class JobCheckpoints:
         self._epoch = -1
         self._renewing: asyncio.Task[None] | None = None
         settings = config.checkpoints
-        self.coordinator = (
+        self.coordinator: CheckpointCoordinator | None = (
             None
             if settings is None
             else CheckpointCoordinator(graph, settings, services, tasks, self)

@@ -95,7 +95,7 @@ class JobMaster:
         self.lifecycle: JobLifecycle = JobLifecycle()
         self._config = config
         self._host = host
-        self.sources = JobSources(self._deliver)
+        self.sources: JobSources = JobSources(self._deliver)
         self._checkpoints = JobCheckpoints(graph, config, services, host, self)
         self._backoff = config.restart_strategy.begin(random.Random(services.seed))
         self._plan: AttemptPlan | None = None

@@ -40,7 +40,7 @@ class Entries(Sequence[tuple[Any, ...]]):
     __slots__ = ("columns",)
 
     def __init__(self, *columns: list[Any]) -> None:
-        self.columns = columns
+        self.columns: tuple[list[Any], ...] = columns
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Any, ...]], width: int) -> Entries:

@@ -72,8 +72,9 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
     )
 
     def __init__(self, base: dict[K, V] | Layer[K, V], thaw: Callable[[V], V]) -> None:
-        self.base = base
-        size = self.size_hint = size_hint(base)
+        self.base: dict[K, V] | Layer[K, V] = base
+        size = size_hint(base)
+        self.size_hint: int = size
         is_large = size > _SHARD
         self.own: dict[K, V] | _Shards[K, V] = _Shards(size) if is_large else {}
         self.gone: dict[K, None] | _Shards[K, None] = _Shards(size) if is_large else {}

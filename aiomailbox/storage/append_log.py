@@ -78,7 +78,7 @@ class AppendLog:
             end = segment.check(is_last=segment is segments[-1])
             if end is not None:
                 _cut_off(segment.path, end)
-        self.segment = segments[-1].number if segments else first
+        self.segment: int = segments[-1].number if segments else first
         # Segments that are complete; `sync` closes them, so that none is closed under it.
         self._rolled: deque[int] = deque()
         self._has_new_name = False

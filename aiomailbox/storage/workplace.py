@@ -65,9 +65,9 @@ class Workplace:
     """
 
     def __init__(self, path: Path, disk: Disk) -> None:
-        self.target = _real(path)
+        self.target: Path = _real(path)
         self._path = _beside(self.target)
-        self.new = self._path / "new"
+        self.new: Path = self._path / "new"
         self._old = self._path / "old"
         self._disk = disk
         self._claim: LocalClaim | None = None

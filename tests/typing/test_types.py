@@ -17,17 +17,7 @@ SCRIPTS = Path(sys.executable).parent
 IDIOMS = "tests/typing/idioms"
 MYPY = ("mypy", "--strict", "--explicit-package-bases")
 PYRIGHT = ("basedpyright", "--pythonpath", sys.executable)
-WRONG = """
-import aiomailbox as am
-from tests.typing.idioms.keyed import Count
-from tests.typing.idioms.streams import orders
-
-stream = orders(am.StreamExecutionEnvironment())
-not_a_field: am.DataStream[int] = stream.map(lambda order: order.prise)
-wrong_result: am.DataStream[int] = stream.map(lambda order: order.user)
-wrong_key = stream.key_by(lambda order: order.count).process(Count())
-wrong_tag: am.DataStream[int] = stream.get_side_output(am.OutputTag[str]("late"))
-"""
+MISTAKES = ROOT / "tests" / "typing" / "mistakes.py"
 
 
 def checked(checker: tuple[str, ...], *paths: str) -> subprocess.CompletedProcess[str]:
@@ -44,14 +34,12 @@ def test_each_idiom_has_the_type_it_should_have(checker: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize("checker", [MYPY, PYRIGHT], ids=["mypy", "pyright"])
-def test_a_mistake_is_found(checker: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_mistake_is_found(checker: tuple[str, ...]) -> None:
     """Types that say Any would let everything pass."""
-    wrong = tmp_path / "wrong.py"
-    wrong.write_text(WRONG)
-    done = checked(checker, str(wrong))
-    for line, text in enumerate(WRONG.splitlines(), 1):
-        found = f"{wrong}:{line}:" in done.stdout
-        assert found == (text.startswith(("not_", "wrong_"))), done.stdout
+    done = checked(checker, str(MISTAKES.relative_to(ROOT)))
+    for line, text in enumerate(MISTAKES.read_text("utf-8").splitlines(), 1):
+        found = f"mistakes.py:{line}:" in done.stdout
+        assert found == text.startswith(("not_", "wrong_")), done.stdout
 
 
 # Their types are those of pyspark, which has some without.

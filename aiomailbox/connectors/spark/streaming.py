@@ -287,7 +287,7 @@ class _StreamReader:
     def __init__(
         self, context: ReaderContext, plan: ReadPlan, writer: Any, depth: int
     ) -> None:
-        self.availability = Availability()
+        self.availability: Availability = Availability()
         self._context = context
         self._plan = plan
         self._writer = writer

@@ -75,8 +75,8 @@ class TransformWithStateOperator(StatefulOperator):
     ) -> None:
         super().__init__()
         self._key = field_or_function(key, "key")
-        self.processor = check_stateful_processor(processor)
-        self.time_mode = check_time_mode(time_mode)
+        self.processor: Any = check_stateful_processor(processor)
+        self.time_mode: str = check_time_mode(time_mode)
         if self.time_mode == "processing":
             self.live_clock_need = "timers in processing time"
         self._is_open = False

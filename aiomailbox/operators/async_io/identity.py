@@ -118,9 +118,9 @@ class Identity:
     __slots__ = ("fingerprint", "id", "key", "segment")
 
     def __init__(self, identity: Any, key: bytes, fingerprint: bytes) -> None:
-        self.id = identity
-        self.key = key
-        self.fingerprint = fingerprint
+        self.id: Any = identity
+        self.key: bytes = key
+        self.fingerprint: bytes = fingerprint
         self.segment: int | None = None
 
 
@@ -140,7 +140,7 @@ class RecordIds:
     ) -> None:
         self._read = read
         self._with_fingerprints = with_fingerprints
-        self.scope = scope
+        self.scope: str = scope
 
     def identify(self, value: Any) -> Identity:
         """Return a record's identity.

@@ -72,7 +72,7 @@ class TimestampsAndWatermarksOperator(Operator):
         self._strategy = strategy
         if strategy.idleness_ms is not None:
             self.live_clock_need = "with_idleness(...)"
-        self.on_error = check_on_error(on_error)
+        self.on_error: OnError = check_on_error(on_error)
         self._interval_ms = interval_ms
         self._ticks: IdleTicks | None = None
         self._guard = OutputGuard()

@@ -94,7 +94,7 @@ class RemoteDoor:
     """
 
     def __init__(self, door: LimitDoor, limits: list[RateLimit]) -> None:
-        self.limits = RemoteLimits(limits, self._send)
+        self.limits: RemoteLimits = RemoteLimits(limits, self._send)
         self._door = door
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.StreamReader | None = None

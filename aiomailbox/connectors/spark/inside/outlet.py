@@ -34,8 +34,8 @@ class Outlet:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, *, batches_max: int = _BATCHES_MAX
     ) -> None:
-        self.room = Availability(available=True)
-        self.offered = 0
+        self.room: Availability = Availability(available=True)
+        self.offered: int = 0
         self._loop = loop
         self._batches_max = batches_max
         self._batches: deque[pa.RecordBatch] = deque()

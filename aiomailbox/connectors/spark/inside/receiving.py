@@ -46,7 +46,7 @@ class ShuffleChannel(InputChannel):
     ) -> None:
         super().__init__()
         self.key = key
-        self.has_ended = key is None
+        self.has_ended: bool = key is None
         self._on_requested = on_requested
         self._buffer: ObjectBuffer | None = None
         self._polled = 0

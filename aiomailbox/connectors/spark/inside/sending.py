@@ -55,7 +55,7 @@ class RowWriter:
         self, outlet: Outlet, levels: JobLevels, level: int, producer: int
     ) -> None:
         self.producer = producer
-        self.room = outlet.room
+        self.room: Availability = outlet.room
         self._outlet = outlet
         self._levels = levels
         self._next = level + 1
@@ -152,7 +152,7 @@ class ShuffleOutput:
         self.partition_id = partition_id
         self.availability: Availability = writer.room
         # Nobody acknowledges: consumers run when this has ended.
-        self.all_data_processed = Availability(available=True)
+        self.all_data_processed: Availability = Availability(available=True)
         self._pool = pool
         self._target = target
         self._subtasks = subtasks

@@ -106,7 +106,7 @@ class _StageReader:
         form: RecordForm | None,
         special: Callable[[], SpecialColumns],
     ) -> None:
-        self.availability = feed.availability
+        self.availability: Availability = feed.availability
         self._feed = feed
         self._form = form
         self._special = special
