@@ -17,7 +17,7 @@ written. What is asked for meanwhile is copied, for it may be changed in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from typing import Any, Final
 
 from aiomailbox.state.rocksdb.database import Database
@@ -257,6 +257,11 @@ class ContentCache:
     def forget_frozen(self) -> None:
         """Let go of what was frozen: it is in the database."""
         self._frozen = None
+
+    def addresses(self) -> list[Any]:
+        """Return the addresses of what is here, as a new list; some twice."""
+        generations = (self._young, self._old, self._leaving)
+        return [*chain.from_iterable(one.contents for one in generations)]
 
     def flush(self) -> None:
         """Write everything that is newer here; it stays here."""

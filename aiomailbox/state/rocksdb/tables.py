@@ -82,6 +82,7 @@ class RocksDBTable:
     """
 
     __slots__ = ("_database", "_key_groups", "cache", "rows_of")
+    _is_namespaced = False
 
     def __init__(
         self,
@@ -108,10 +109,15 @@ class RocksDBTable:
     def all_keys(self) -> Iterator[Any]:
         """Return all keys, some twice; the state may be changed meanwhile."""
         self.cache.flush()
-        yield from self.keys_to_sweep()
+        yield from self._written_keys()
 
     def keys_to_sweep(self) -> Iterator[Any]:
-        """Return all keys but those that are cached only; see `all_keys`."""
+        """Return all keys, some twice, without writing any; see `all_keys`."""
+        addresses = self.cache.addresses()
+        yield from [one[0] for one in addresses] if self._is_namespaced else addresses
+        yield from self._written_keys()
+
+    def _written_keys(self) -> Iterator[Any]:
         for group in self._key_groups.key_groups:
             prefix = self.rows_of.prefix(group)
             start: bytes | None = prefix
@@ -200,6 +206,7 @@ class RocksDBNamespacedTable(RocksDBTable):
     """One state of all keys and namespaces."""
 
     __slots__ = ("_key_place",)
+    _is_namespaced = True
 
     def __init__(
         self,
