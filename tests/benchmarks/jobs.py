@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from operator import itemgetter
 from typing import Any
 
 import aiomailbox as am
@@ -77,5 +79,29 @@ def w4(count: int, seconds: float, concurrency: int) -> int:
         return await waited.collect()
 
     results = am.run(work())
+    assert results == list(range(count)), "the results are not in order"
+    return len(results)
+
+
+def w4_kept(count: int, seconds: float, concurrency: int, *, journal: bool) -> int:
+    """The same in a job with checkpoints, and what calls came to is kept or not."""
+
+    async def wait(record: Record) -> int:
+        await asyncio.sleep(seconds)
+        return record[0]
+
+    async def work(directory: str) -> None:
+        env = am.StreamExecutionEnvironment()
+        env.enable_checkpointing(None, directory=directory)
+        stream = env.from_collection(records(count))
+        waited = stream.map_async(
+            wait, concurrency=concurrency, journal=journal, id=itemgetter(0)
+        )
+        waited.sink_to(results.append)
+        await env.execute()
+
+    results: list[int] = []
+    with tempfile.TemporaryDirectory() as directory:
+        am.run(work(directory))
     assert results == list(range(count)), "the results are not in order"
     return len(results)

@@ -6,6 +6,7 @@ import asyncio
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tests.benchmarks import (
@@ -114,6 +115,16 @@ def w4(options: Options) -> Iterator[Report]:
     ours = longer.row().seconds / ideal
     longer.judge(f"{OURS}: {ours:.2f} x ideal, wanted at most 1.1", reached=ours <= 1.1)
     yield longer
+    kept = Report(
+        "W4j", "20,000 x 5 ms of async I/O in a job with checkpoints, and a journal"
+    )
+    plain, journal = (
+        System(name, partial(_kept, journal=is_kept), start_records=_CONCURRENCY)
+        for name, is_kept in ((f"{OURS}, no journal", False), (OURS, True))
+    )
+    kept.rows = compare("W4j", [plain, journal], 4 * _CALLS, options.rounds)
+    kept.at_least(0.9, "a job without a journal")
+    yield kept
 
 
 def w5(options: Options) -> list[Report]:
@@ -213,6 +224,10 @@ def _windows(per_ms: int) -> list[System]:
         System("plain", lambda n: plain.w3(n, per_ms)),
         System(OURS, lambda n: jobs.w3(n, per_ms)),
     ]
+
+
+def _kept(count: int, *, journal: bool) -> int:
+    return jobs.w4_kept(count, 0.005, _CONCURRENCY, journal=journal)
 
 
 def _waiting(work: str, options: Options, seconds: float) -> list[Row]:
