@@ -76,6 +76,15 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def cluster(session: nox.Session) -> None:
+    """Does it work where Spark's executors are processes of their own, and die?"""
+    prepare(session, "test")
+    tests = "tests/connectors/spark/test_local_cluster.py"
+    options = ["--local-cluster", "-o", "faulthandler_timeout=0"]
+    session.run("pytest", tests, *options, *session.posargs, env=ENV)
+
+
+@nox.session
 def fuzz(session: nox.Session) -> None:
     """Can bytes of strangers break it? (A minute a target; -- 600 client server)"""
     session.install("-e", ".", "--group", "test")

@@ -47,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run tests/conformance on the recorded files of DIR",
     )
     parser.addoption(
+        "--local-cluster",
+        action="store_true",
+        help="run the tests marked local_cluster too, which start executors",
+    )
+    parser.addoption(
         "--minutes",
         metavar="N",
         type=float,
@@ -80,12 +85,17 @@ def pytest_collection_modifyitems(
             # A time limit that strikes within a call of Java spoils the session for all
             # tests that follow: none but a test that hangs may reach it.
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S), append=False)
-    if config.getoption("minutes") is not None:
-        return
-    long = [item for item in items if item.get_closest_marker("soak") is not None]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    _leave_out(config, items, "soak", config.getoption("minutes") is None)
+    _leave_out(config, items, "local_cluster", not config.getoption("local_cluster"))
+
+
+def _leave_out(
+    config: pytest.Config, items: list[pytest.Item], marker: str, is_unwanted: bool
+) -> None:
+    left_out = [item for item in items if item.get_closest_marker(marker) is not None]
+    if is_unwanted and left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish() -> None:

@@ -20,6 +20,7 @@ from tests.benchmarks import (
     processes,
     responsive,
     snapshots,
+    spark_inside,
     spark_rows,
 )
 from tests.benchmarks.measure import (
@@ -305,6 +306,7 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "X1": lambda options: exchange_rows.reports(options.records, options.rounds),
     "X2": lambda options: process_rows.reports(options.records, options.rounds),
     "S1": lambda options: [snapshots.report_of(options.records)],
+    "SI": lambda options: spark_inside.reports(options.records, options.rounds),
     "R1": lambda options: [responsive.ticker()],
     "R2": lambda options: responsive.application(),
     "NX": nx,

@@ -1,0 +1,91 @@
+"""Run by test_local_cluster.py: a cluster of two executors, and a worker that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyspark
+
+import aiomailbox as am
+from aiomailbox.connectors.spark import local_session
+
+
+class Seen(NamedTuple):
+    id: int
+    twice: int
+
+
+def windowed(place: Path) -> Any:
+    """Return a pipeline of two stages, each of which loses its worker once."""
+    kept = str(place)
+
+    def die_once(stage: str) -> None:
+        try:
+            Path(kept, stage).touch(exist_ok=False)
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def first(row: Any) -> Any:
+        if row.id == 777:
+            die_once("first")
+        return row
+
+    async def second(row: Any) -> Seen:
+        await asyncio.sleep(0.001)
+        if row.id >= 800:
+            die_once("second")
+        return Seen(row.id, 2 * row.id)
+
+    @am.pipeline
+    def pipeline(rows: Any) -> Any:
+        strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+        timed = rows.map(first).assign_timestamps_and_watermarks(
+            strategy.with_timestamp_assigner(lambda row: row.id * 10)
+        )
+        return (
+            timed.key_by(lambda row: row.id % 3)
+            .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+            .reduce(lambda one, other: one if one.id > other.id else other)
+            .map_async(second)
+        )
+
+    return pipeline
+
+
+def main(place: Path) -> None:
+    os.environ["SPARK_HOME"] = os.path.dirname(pyspark.__file__)
+    spark = local_session(
+        "aiomailbox local cluster",
+        **{
+            "spark.master": "local-cluster[2,1,1024]",
+            "spark.worker.dir": str(place / "work"),
+            "spark.executorEnv.JAVA_HOME": os.environ.get("JAVA_HOME", ""),
+        },
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        assert spark.sparkContext.master.startswith("local-cluster")
+        df = spark.range(0, 1000, 1, 2)
+        applied = windowed(place).apply_to(df, schema=Seen, order_by="id")
+        found = sorted(tuple(row) for row in applied.result.collect())
+        assert sorted(path.name for path in place.iterdir() if path.is_file()) == [
+            "first",
+            "second",
+        ]
+        env = am.StreamExecutionEnvironment()
+        rows = env.from_collection([Seen(n, 0) for n in range(1000)])
+        expected = am.run(windowed(place)(rows).collect())
+        assert found == sorted(tuple(row) for row in expected), (found, expected)
+        print("ok")
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
