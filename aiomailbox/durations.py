@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
 
@@ -21,6 +21,8 @@ __all__ = [
 
 _SECONDS_MAX = 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST: Final = datetime(1, 1, 1, tzinfo=UTC)
+_LATEST: Final = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -90,6 +92,19 @@ def duration_s(value: timedelta | float, parameter: str) -> float:
         return value.total_seconds()
     _check_seconds(value, parameter)
     return float(value)
+
+
+def event_datetime(timestamp_ms: int) -> datetime:
+    """Return an event time as an aware datetime; the nearest one there is, if none is.
+
+    Example:
+        >>> event_datetime(1_000).isoformat()
+        '1970-01-01T00:00:01+00:00'
+    """
+    try:
+        return _EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return _LATEST if timestamp_ms > 0 else _EARLIEST
 
 
 def event_time_ms(value: Any) -> int:

@@ -14,6 +14,7 @@ from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.graph import FunctionInfo, Origin, Transformation
 from aiomailbox.operators import (
+    FieldSelector,
     KeyCheck,
     OnError,
     Operator,
@@ -119,6 +120,11 @@ def key_selector(
     if fields is not None:
         fields.check(selector, "key")
     return selector
+
+
+def described_key(key: Callable[[Any], Any]) -> str:
+    """Return what keys are, in a few words: a field's name, or the function."""
+    return repr(key.field) if isinstance(key, FieldSelector) else describe(key)
 
 
 def key_check(key: Callable[[Any], Any], on_error: OnError) -> Operator:

@@ -79,6 +79,13 @@ class StreamExecutionEnvironment:
             parallelism, max_parallelism, clock, config or JobConfig()
         )
 
+    def __repr__(self) -> str:
+        definition = self._definition
+        return (
+            f"<StreamExecutionEnvironment parallelism={definition.parallelism}, "
+            f"{len(definition.sinks)} sinks>"
+        )
+
     @overload
     def from_source(
         self,

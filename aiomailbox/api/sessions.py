@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Generic
 
+from aiomailbox.durations import event_datetime
 from aiomailbox.typevars import KeyT, ValueT
 from aiomailbox.windowing import TimeWindow
 
@@ -17,14 +19,14 @@ class Session(Generic[KeyT, ValueT]):
 
     Attributes:
         key: The key.
-        start: Event time of the first record, milliseconds.
-        end: Event time of the last record, milliseconds.
+        start: Event time of the first record, as ``window_start`` is: with time zone.
+        end: Event time of the last record.
         records: The records, in the order in which they came.
     """
 
     key: KeyT
-    start: int
-    end: int
+    start: datetime
+    end: datetime
     records: list[ValueT]
 
 
@@ -42,4 +44,5 @@ class SessionMaker:
         self, key: KeyT, window: TimeWindow, records: list[ValueT]
     ) -> list[Session[KeyT, ValueT]]:
         """Return the session, in a list."""
-        return [Session(key, window.start, window.end - self.gap_ms, records)]
+        start = event_datetime(window.start)
+        return [Session(key, start, event_datetime(window.end - self.gap_ms), records)]

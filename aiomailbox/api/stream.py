@@ -31,6 +31,7 @@ from aiomailbox.api.build import (
     check_max_parallelism,
     check_name,
     check_strategy,
+    described_key,
     function_info,
     key_check,
     key_selector,
@@ -41,6 +42,7 @@ from aiomailbox.api.build import (
 from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.interval import IntervalJoin, join_info
+from aiomailbox.api.misnamed import no_such_verb
 from aiomailbox.api.pull import Pulled, pull_runs, pull_values
 from aiomailbox.api.sessions import Session, SessionMaker
 from aiomailbox.api.typed import RecordTypeCheck
@@ -1107,11 +1109,40 @@ class DataStream(Generic[T]):
             Raises:
                 AttributeError: Always.
             """
-            kind = type(self)
-            text = f"{kind.__name__!r} object has no attribute {name!r}"
-            if any(hasattr(keyed, name) for keyed in kind.__subclasses__()):
-                text = f"{name} needs a key: write stream.key_by(...).{name}(...)"
-            raise AttributeError(text, name=name, obj=self)
+            raise AttributeError(no_such_verb(type(self), name), name=name, obj=self)
+
+        def __iter__(self) -> NoReturn:
+            """Say how records are pulled.
+
+            Raises:
+                UsageError: Always.
+            """
+            message = (
+                "records come while the job runs: write `async for record in stream`, "
+                "or `for record in await stream.collect()`"
+            )
+            raise UsageError(message)
+
+        def __await__(self) -> NoReturn:
+            """Say what can be awaited.
+
+            Raises:
+                UsageError: Always.
+            """
+            message = (
+                "a stream is a description, which cannot be awaited: write "
+                "`await stream.collect()` for its records, or end it with "
+                "stream.sink_to(...) and `await env.execute()`"
+            )
+            raise UsageError(message)
+
+    def __repr__(self) -> str:
+        names = " + ".join(
+            origin.transformation.name + (f"[{origin.tag.id}]" if origin.tag else "")
+            for origin in self._origins
+        )
+        key = "" if self._key is None else f" by {described_key(self._key)}"
+        return f"<{type(self).__name__} of {names}{key}>"
 
     @property
     def _operator(self) -> Transformation:
@@ -1434,9 +1465,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             >>> clicks = env.from_collection([("a", 0), ("a", 900), ("a", 5000)], time)
             >>> sessions = clicks.key_by(lambda c: c[0]).sessionise(am.seconds(1))
             >>> for one in am.run(sessions.collect()):
-            ...     print(one.key, one.start, one.end, len(one.records))
-            a 0 900 2
-            a 5000 5000 1
+            ...     print(one.key, one.start.time(), one.end - one.start)
+            a 00:00:00 0:00:00.900000
+            a 00:00:05 0:00:00
         """
         windows = self.window(EventTimeSessionWindows.with_gap(gap))
         return windows.apply(SessionMaker(duration_ms(gap, "gap")))
@@ -1491,7 +1522,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             >>> stream = env.from_collection(payments, time).key_by(lambda p: p[0])
             >>> for found in am.run(stream.match(fraud).collect()):
             ...     print(found.key, found.events["theft"], found.end - found.start)
-            ann ('ann', 900, 20) 20
+            ann ('ann', 900, 20) 0:00:00.020000
         """
         factory = partial(
             MatchOperator,

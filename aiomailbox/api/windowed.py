@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
-from aiomailbox.api.build import check_kind, function_info, own_copy
+from aiomailbox.api.build import check_kind, described_key, function_info, own_copy
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph import FunctionInfo
@@ -74,6 +74,10 @@ class WindowedStream(Generic[K, T, WindowT]):
             "Use am.TumblingEventTimeWindows.of(am.minutes(5)).",
         )
         self._settings: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        key = "" if self._key is None else f" by {described_key(self._key)}"
+        return f"<WindowedStream{key} in {type(self._assigner).__name__}>"
 
     def trigger(self, trigger: Trigger) -> Self:
         """Decide when a window fires; by default when time passes its end."""

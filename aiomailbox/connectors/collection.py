@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -79,11 +80,11 @@ class CollectionSource:
     def __init__(
         self, values: Iterable[Any], timestamps: Sequence[int] | None = None
     ) -> None:
-        if isinstance(values, str | bytes) or not hasattr(type(values), "__iter__"):
+        if not _is_collection(values):
             raise WrongTypeError(
                 "values",
                 f"{type(values).__name__} is not a collection of records",
-                "Use a list.",
+                _remedy(values),
             )
         self.boundedness = Boundedness.BOUNDED
         self.parallelism_max: int | None = None
@@ -137,6 +138,38 @@ class CollectionSource:
         if self._iterator is not None:
             return "<CollectionSource of an iterable>"
         return f"<CollectionSource of {len(self._values)} records>"
+
+
+def _is_collection(values: object) -> bool:
+    kind = type(values)
+    if isinstance(values, str | bytes) or _is_frame(kind):
+        return False
+    return hasattr(kind, "__iter__") and not hasattr(kind, "__aiter__")
+
+
+def _is_frame(kind: type) -> bool:
+    """Say whether it is a table of pyspark, pandas or another library."""
+    return any(each.__name__ in ("DataFrame", "LazyFrame") for each in kind.__mro__)
+
+
+def _remedy(values: object) -> str:
+    kind = type(values)
+    root = kind.__module__.partition(".")[0]
+    if _is_frame(kind):
+        if root == "pyspark":
+            return "Use env.from_source(am.SparkSource(df))."
+        if root == "pandas":
+            return "Use df.itertuples(index=False), or df.to_dict('records')."
+        return "Use its rows, e.g. env.from_collection(df.iter_rows(named=True))."
+    if hasattr(kind, "__aiter__"):
+        return "It is asynchronous: use env.from_async_iterable(...)."
+    if inspect.isasyncgenfunction(values):
+        return "It yields asynchronously: use env.from_async_iterable(function)."
+    if callable(values):
+        return "Call it: env.from_collection(function())."
+    if isinstance(values, str | bytes):
+        return "Use a list, e.g. text.splitlines()."
+    return "Use a list."
 
 
 class IteratorSource:
@@ -219,7 +252,9 @@ class Reopenable:
             raise WrongTypeError(
                 "iterable",
                 f"{type(iterable).__name__} is neither {kind} nor a function",
-                "Pass e.g. a generator function.",
+                "Use env.from_collection(...) for it."
+                if hasattr(type(iterable), "__iter__")
+                else "Pass e.g. a generator function.",
             )
         self._iterable = iterable
         self.is_once: bool = not self.is_factory and hasattr(type(iterable), advances)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -86,10 +87,14 @@ async def test_sessions_have_their_records_and_the_times_of_first_and_last() -> 
     stream = env.from_collection(rows, TIME.with_timestamp_assigner(second))
     found = await stream.key_by(first).sessionise(am.millis(100)).collect()
     assert sorted(found, key=lambda one: (one.key, one.start)) == [
-        am.Session("a", 0, 40, [("a", 0), ("a", 40)]),
-        am.Session("a", 200, 200, [("a", 200)]),
-        am.Session("b", 10, 110, [("b", 10), ("b", 110)]),
+        am.Session("a", at(0), at(40), [("a", 0), ("a", 40)]),
+        am.Session("a", at(200), at(200), [("a", 200)]),
+        am.Session("b", at(10), at(110), [("b", 10), ("b", 110)]),
     ]
+
+
+def at(milliseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
 
 async def test_the_largest_and_the_median_of_windows_and_so_far() -> None:
@@ -115,7 +120,7 @@ async def test_patterns_are_found_in_records_out_of_order(parallelism: int) -> N
     stream = env.from_collection(rows, TIME.with_timestamp_assigner(second))
     found = await stream.key_by(first).match(pair).collect()
     assert sorted((one.key, one.start, one.end) for one in found) == [
-        (key, start, start + 10) for key in "abc" for start in (0, 20)
+        (key, at(start), at(start + 10)) for key in "abc" for start in (0, 20)
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from aiomailbox.durations import event_datetime
 from aiomailbox.errors import TimestampError, WrongTypeError
 from aiomailbox.eventtime import Timer
 from aiomailbox.operators.core.contract import Pending, then
@@ -70,7 +71,7 @@ class MatchOperator(StatefulOperator):
         ...     harness.process_run(["A", "a"], [2, 1])
         ...     harness.process_watermark(2)
         ...     harness.values
-        [Match(key='a', events={'low': 'a', 'high': 'A'}, start=1, end=2)]
+        [Match(key='a', events={'low': 'a', 'high': 'A'}, start=datetime.datetime(...), end=datetime.datetime(...))]
     """
 
     def __init__(
@@ -189,7 +190,8 @@ class MatchOperator(StatefulOperator):
         for name, several in events.items():
             if len(several) == 1:
                 events[name] = several[0]
-        return Match(key, events, match.start, end)
+        start = event_datetime(match.start)
+        return Match(key, events, start, event_datetime(end))
 
     def _no_time(self, value: Any) -> TimestampError:
         return TimestampError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 from aiomailbox.durations import duration_ms
@@ -35,14 +35,14 @@ class Match:
         key: The key.
         events: The records, by the name of their step; a list of a step that is
             repeated.
-        start: Event time of the first record, milliseconds.
-        end: Event time of the last record, milliseconds.
+        start: Event time of the first record, with time zone.
+        end: Event time of the last record.
     """
 
     key: Any
     events: dict[str, Any]
-    start: int
-    end: int
+    start: datetime
+    end: datetime
 
 
 @dataclass(frozen=True, slots=True)

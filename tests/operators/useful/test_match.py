@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from aiomailbox.durations import event_time_ms as ms
 from aiomailbox.errors import (
     InvalidArgumentError,
     TimestampError,
@@ -140,7 +141,7 @@ def test_matches_are_those_of_a_naive_matcher_in_any_order_and_over_restarts(
     assert [list(match.events.values()) for match in fed.matches] == expected
     for match in fed.matches:
         stamps = [stamp for stamp, _ in match.events.values()]
-        assert (match.start, match.end) == (stamps[0], stamps[-1])
+        assert (ms(match.start), ms(match.end)) == (stamps[0], stamps[-1])
 
 
 def ab() -> Pattern:
@@ -164,7 +165,7 @@ def test_without_within_one_beginning_a_step_is_kept() -> None:
 def test_beginnings_of_matches_are_bounded_and_the_earliest_is_forgotten() -> None:
     fed = Fed(ab().skipping("none"), restarts=False, partials_max=2)
     fed.step([(0, "a"), (1, "a"), (2, "a"), (3, "b")], 3)
-    assert [match.start for match in fed.matches] == [1, 2]
+    assert [ms(match.start) for match in fed.matches] == [1, 2]
     metrics = fed.harness.context.metrics.snapshot()
     assert metrics["partial_matches_dropped"] == 1
 
@@ -177,7 +178,7 @@ def test_a_match_ends_those_that_have_begun_unless_none_is_skipped(
 ) -> None:
     fed = Fed(ab().followed_by("c", where=Is("c")).skipping(skip), restarts=False)
     fed.step(list(enumerate("abacbc")), 5)
-    assert [match.start for match in fed.matches] == starts
+    assert [ms(match.start) for match in fed.matches] == starts
 
 
 def test_late_records_are_dropped_and_counted() -> None:
@@ -193,7 +194,7 @@ def test_keys_do_not_see_each_other() -> None:
     with OneInputHarness(operator, keyed=True) as harness:
         harness.process_run([(0, "a", "x"), (1, "b", "y"), (2, "b", "x")], [0, 1, 2])
         harness.process_watermark(2)
-        assert [(one.key, one.start, one.end) for one in harness.values] == [
+        assert [(one.key, ms(one.start), ms(one.end)) for one in harness.values] == [
             ("x", 0, 2)
         ]
 

@@ -1,0 +1,107 @@
+"""What a stream says to those who mean something else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import aiomailbox as am
+
+
+@pytest.fixture
+def stream() -> Any:
+    return am.StreamExecutionEnvironment().from_collection([1, 2])
+
+
+def test_a_for_loop_over_a_stream_is_told_of_async_for(stream: Any) -> None:
+    with pytest.raises(am.UsageError, match=r"async for record in stream"):
+        list(stream)
+
+
+async def test_whoever_awaits_a_stream_is_told_of_collect(stream: Any) -> None:
+    with pytest.raises(am.UsageError, match=r"await stream\.collect\(\)"):
+        await stream
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("keyBy", r"stream\.key_by\("),
+        ("flatMap", r"stream\.flat_map\("),
+        ("getSideOutput", r"stream\.get_side_output\("),
+        ("print", r"sink_to\(print\)"),
+        ("addSink", r"stream\.sink_to\("),
+        ("sum", r"am\.sum_"),
+        ("reduce", r"stream\.key_by\(\.\.\.\)\.reduce\("),
+        ("processAsync", r"stream\.key_by\(\.\.\.\)\.process_async\("),
+        ("fliter", r"stream\.filter"),
+    ],
+)
+def test_a_name_of_elsewhere_leads_to_ours(stream: Any, name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=meant):
+        getattr(stream, name)
+
+
+async def items() -> AsyncIterator[int]:
+    yield 1
+
+
+class DataFrame:
+    """Of pyspark, as far as anybody can tell without it."""
+
+    __module__ = "pyspark.sql.dataframe"
+
+    def __iter__(self) -> Any:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("values", "remedy"),
+    [
+        (items(), "from_async_iterable"),
+        (items, "from_async_iterable"),
+        (DataFrame(), r"am\.SparkSource\(df\)"),
+        (pd.DataFrame({"n": [1]}), "itertuples"),
+        (lambda: [1], "Call it"),
+        ("a b", "splitlines"),
+        (7, "Use a list"),
+    ],
+)
+def test_what_is_no_collection_is_sent_to_its_source(values: Any, remedy: str) -> None:
+    env = am.StreamExecutionEnvironment()
+    with pytest.raises(am.WrongTypeError, match=remedy):
+        env.from_collection(values)
+
+
+def test_what_is_not_asynchronous_is_sent_to_its_source() -> None:
+    env = am.StreamExecutionEnvironment()
+    with pytest.raises(am.WrongTypeError, match=r"env\.from_collection"):
+        env.from_async_iterable([1])  # type: ignore[arg-type]
+
+
+def test_streams_say_what_they_are(stream: Any) -> None:
+    late = am.OutputTag("late")
+    assert repr(stream) == "<DataStream of collection>"
+    assert repr(stream.map(str).name("text")) == "<DataStream of text>"
+    assert repr(stream.union(stream.map(str))) == "<DataStream of collection + map>"
+    assert repr(stream.get_side_output(late)) == "<DataStream of collection[late]>"
+    assert repr(stream.key_by("n")) == "<KeyedStream of collection by 'n'>"
+    keyed = repr(stream.key_by(lambda number: number))
+    assert keyed.startswith(f"<KeyedStream of collection by lambda ({__file__}:")
+    windowed = stream.key_by("n").window(am.TumblingEventTimeWindows.of(5))
+    assert repr(windowed) == "<WindowedStream by 'n' in TumblingEventTimeWindows>"
+    assert repr(am.StreamExecutionEnvironment(2)) == (
+        "<StreamExecutionEnvironment parallelism=2, 0 sinks>"
+    )
+
+
+async def test_a_job_says_how_it_is() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([1]).sink_to(print)
+    async with env.start("numbers") as job:
+        assert repr(job).startswith("<JobClient 'numbers' ")
+        await asyncio.sleep(0)
