@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from aiomailbox.checkpoint import (
@@ -159,10 +159,8 @@ class JobCheckpoints:
             return AttemptPlan(self._epoch, checkpoint_place=self._place)
         checkpoint_id = restored.metadata.checkpoint_id
         await self._commit(
-            {
-                (one.checkpoint_id, one.operator): one.values
-                for one in restored.committables
-            }
+            (one.checkpoint_id, one.operator, one.values)
+            for one in restored.committables
         )
         self._committed_id = max(self._committed_id, checkpoint_id)
         await committers.recover()
@@ -228,12 +226,11 @@ class JobCheckpoints:
     ) -> None:
         """Make visible what sinks have prepared; what is visible already stays."""
         classes = self._services.state_classes
-        groups: dict[tuple[int, OperatorId], list[Any]] = {}
-        for one in prepared:
-            if one.checkpoint_id > self._committed_id:
-                found = groups.setdefault((one.checkpoint_id, one.operator), [])
-                found += decode_prepared(one, classes)
-        await self._commit(groups)
+        await self._commit(
+            (one.checkpoint_id, one.operator, decode_prepared(one, classes))
+            for one in prepared
+            if one.checkpoint_id > self._committed_id
+        )
         self._committed_id = max(self._committed_id, checkpoint_id)
 
     async def on_retained(self, oldest: int) -> None:
@@ -249,13 +246,13 @@ class JobCheckpoints:
         self._job.fail_attempt(error)
 
     async def _commit(
-        self, groups: Mapping[tuple[int, OperatorId], Sequence[Any]]
+        self, prepared: Iterable[tuple[int, OperatorId, Sequence[Any]]]
     ) -> None:
-        """Commit what was prepared, that of earlier checkpoints first."""
+        """Commit what subtasks had prepared, that of earlier checkpoints first."""
         committers = self._committers
         assert committers is not None, "an attempt has begun"
         by_checkpoint: dict[int, dict[OperatorId, list[Any]]] = {}
-        for (checkpoint_id, operator), values in groups.items():
+        for checkpoint_id, operator, values in prepared:
             found = by_checkpoint.setdefault(checkpoint_id, {})
             found.setdefault(operator, []).extend(values)
         for checkpoint_id in sorted(by_checkpoint):
