@@ -146,8 +146,6 @@ async def test_kills_change_no_result_and_pay_for_no_finished_call_twice(
     wanted = Counter((row["id"], 2 * row["price"]) for row in rows)
     windows = pq.read_table(tmp_path / "windows").to_pylist()
     got = Counter((one["key"], one["count"], one["total"]) for one in windows)
-    print("windows", got - expected_windows(rows), expected_windows(rows) - got)
-    print("rows", sorted((wanted - Counter(priced))), sorted(Counter(priced)-wanted))
     assert Counter(priced) == wanted
     assert got == expected_windows(rows)
     repeated = sum(count - 1 for count in server.begun.values())

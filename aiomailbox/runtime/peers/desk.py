@@ -101,7 +101,9 @@ class WorkerDesk:
             CorruptStreamError: If the worker cannot have meant it.
             InvalidArgumentError: If the user's functions disagree about a limit.
         """
-        if attempt < self._attempt:
+        # One that takes the place of another has heard of no attempt yet.
+        is_new = worker.peer not in self.addresses
+        if attempt < self._attempt and not is_new:
             return None
         if attempt > self._attempt:
             raise CorruptStreamError(
