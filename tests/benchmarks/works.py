@@ -1,4 +1,4 @@
-"""W1 to W12, X1 to X4, S1, R1, R2, Nexmark: what is measured, and what must be reached."""
+"""W1 to W12, X1 to X4, S1, S2, R1, R2, Nexmark: what is measured, and what must be reached."""
 
 from __future__ import annotations
 
@@ -305,8 +305,8 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "W12": lambda options: [large_state.report_of(options.records)],
     "X1": lambda options: exchange_rows.reports(options.records, options.rounds),
     "X2": lambda options: process_rows.reports(options.records, options.rounds),
-    "S1": lambda options: [snapshots.report_of(options.records)],
     "SI": lambda options: spark_inside.reports(options.records, options.rounds),
+    "S1": lambda options: snapshots.reports(options.records),
     "R1": lambda options: [responsive.ticker()],
     "R2": lambda options: responsive.application(),
     "NX": nx,

@@ -217,16 +217,10 @@ class Operator:
         It shares nothing with the operator that could change.
         """
         self.fill_state()
-        try:
-            return self.capture()
-        finally:
-            self.empty_state()
+        return self.capture()
 
     def fill_state(self) -> None:
         """Put into state what is kept outside of it, right before it is captured."""
-
-    def empty_state(self) -> None:
-        """Take out of state what `fill_state` put there only for the snapshot."""
 
     def capture(self) -> OperatorSnapshot:
         """Return all state as it is now."""
