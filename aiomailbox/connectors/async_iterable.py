@@ -214,6 +214,9 @@ class _AsyncReader:
             return InputStatus.MORE_AVAILABLE
         elif self._error is not None:
             raise self._error
+        elif self._ended and self._is_ending:
+            # Stopped, not read to its end: whoever goes on begins here.
+            return InputStatus.END_OF_INPUT
         elif self._ended:
             output.release_split(split.split_id)
             self._split = None

@@ -11,6 +11,12 @@ from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import InputStatus
 from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.testing import ManualClock
+from tests.connectors.databases import (  # noqa: F401 -- fixtures
+    database,
+    postgres,
+    postgres_server,
+    sqlite,
+)
 
 
 class Log:

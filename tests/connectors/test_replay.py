@@ -285,6 +285,24 @@ async def test_offsets_are_the_users(tmp_path: Path) -> None:
     assert {tuple(offset) for offset in asked[1:]} == {("a", None), ("b", None)}
 
 
+async def test_whoever_goes_on_after_a_stop_begins_where_it_was_stopped() -> None:
+    """A savepoint that ends a job is taken when its sources read no more."""
+    source = SOURCES["offsets"](Path())
+    life = Life(source, 1, None)
+    found = await life.poll(0, 5)
+    life.subtasks[0].reader.stop()
+    while not life.has_ended:
+        found += await life.poll(0, 5)
+    kept = life.snapshot()
+    await life.close()
+    assert 0 < len(found) < COUNT
+    life = Life(source, 1, kept)
+    while not life.has_ended:
+        found += await life.poll(0, 5)
+    await life.close()
+    assert [number_of(one) for one in found] == list(range(COUNT))
+
+
 def test_a_source_says_whether_it_can_be_replayed() -> None:
     async def numbers() -> Any:
         yield 1

@@ -1,4 +1,4 @@
-"""Databases: a PostgreSQL server for all tests of a process, and files of SQLite."""
+"""Fixtures of databases: a PostgreSQL server for all tests of a process, and files of SQLite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 
@@ -63,6 +62,8 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture
 async def postgres(postgres_server: str) -> AsyncIterator[PostgresSchema]:
     """Return an empty database."""
+    import asyncpg
+
     connection = await asyncpg.connect(postgres_server)
     schemas = await connection.fetch(
         "SELECT nspname FROM pg_namespace WHERE nspname !~ '^(pg_|information_)'"
