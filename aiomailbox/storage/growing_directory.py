@@ -146,6 +146,13 @@ class GrowingDirectory:
             staged = self._workplace.staged(name)
             final = target / self._workplace.final_name(name)
             if staged.exists():
+                if final.exists():
+                    # Renaming is one step, so this is another file: not to be lost.
+                    raise SinkError(
+                        f"{str(target)!r} has a file {final.name!r} already that is not "
+                        "the one which was prepared. Has the job gone on twice from one "
+                        "checkpoint? Choose another path."
+                    )
                 if final.parent not in changed:
                     disk.make_directory(final.parent)
                     changed.add(final.parent)

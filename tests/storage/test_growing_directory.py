@@ -352,6 +352,17 @@ def test_a_prepared_file_that_is_lost_is_an_error(
     directory.end(succeeded=False)
 
 
+def test_a_file_is_never_replaced_by_another_one_of_its_name(target: Path) -> None:
+    directory = begun(target)
+    directory.commit([stage(target, "job/a", "one")], checkpoint_id=1, is_final=False)
+    with pytest.raises(SinkError, match="has a file 'a' already"):
+        directory.commit(
+            [stage(target, "job/a", "two")], checkpoint_id=2, is_final=False
+        )
+    assert (target / "a").read_text() == "one"
+    directory.end(succeeded=False)
+
+
 def test_a_fork_commits_what_the_job_had_prepared(target: Path) -> None:
     first = begun(target)
     name = stage(target, "job/a", "rows")
