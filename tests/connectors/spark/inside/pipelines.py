@@ -1,0 +1,121 @@
+"""Pipelines whose results do not depend on how their inputs are interleaved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import aiomailbox as am
+
+
+class Pair(NamedTuple):
+    """What all of them return."""
+
+    id: int
+    value: int
+
+
+def as_pair(row: Any) -> Pair:
+    return Pair(row.id, row.id)
+
+
+def timed(rows: Any) -> Any:
+    """Give rows event times, each ten milliseconds after the one before."""
+    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.seconds(1))
+    return rows.assign_timestamps_and_watermarks(
+        strategy.with_timestamp_assigner(lambda row: row.id * 10)
+    )
+
+
+@am.pipeline
+def stateless(rows: Any) -> Any:
+    return rows.filter(lambda row: row.id % 3).map(lambda row: Pair(row.id, 2 * row.id))
+
+
+@am.pipeline
+def enriched(rows: Any) -> Any:
+    async def look_up(row: Any) -> Pair:
+        await asyncio.sleep(0.001)
+        return Pair(row.id, row.id + 1)
+
+    return rows.map_async(look_up, concurrency=64)
+
+
+@am.pipeline
+def counted(rows: Any) -> Any:
+    """A running count per key: 1, 2, 3 whatever the order."""
+    ones = rows.map(lambda row: Pair(row.id % 7, 1)).key_by("id")
+    return ones.reduce(lambda one, other: Pair(one.id, one.value + other.value))
+
+
+@am.pipeline
+def windowed(rows: Any) -> Any:
+    return (
+        timed(rows)
+        .key_by(lambda row: row.id % 7)
+        .window(am.TumblingEventTimeWindows.of(am.seconds(2)))
+        .reduce(lambda one, other: one if one.id > other.id else other)
+        .map(as_pair)
+    )
+
+
+@am.pipeline
+def joined(left: Any, right: Any) -> Any:
+    third = right.filter(lambda row: row.id % 3 == 0)
+    return (
+        timed(left)
+        .key_by(lambda row: row.id % 5)
+        .interval_join(timed(third).key_by(lambda row: row.id % 5))
+        .between(am.millis(-20), am.millis(60))
+        .process(lambda one, other: Pair(one.id, other.id))
+    )
+
+
+# Each with the number of its inputs.
+FIVE: dict[str, tuple[Any, int]] = {
+    "stateless": (stateless, 1),
+    "async enrichment": (enriched, 1),
+    "keyed reduce": (counted, 1),
+    "event-time windows": (windowed, 1),
+    "interval join": (joined, 2),
+}
+
+LATE = am.OutputTag("late")
+# Runs of a source are 1,024 rows, and a watermark follows each.
+OUT_OF_ORDER = [*range(2000), *range(0, 2000, 100), *range(2000, 3000)]
+
+
+@am.pipeline
+def lateness(rows: Any) -> Any:
+    """Windows with lateness, and what is too late with a negative id."""
+    windows = (
+        timed(rows)
+        .key_by(lambda row: row.id % 3)
+        .window(am.TumblingEventTimeWindows.of(am.seconds(2)))
+        .allowed_lateness(am.seconds(5))
+        .side_output_late_data(LATE)
+        .reduce(lambda one, other: one if one.id > other.id else other)
+    )
+    late = windows.get_side_output(LATE).map(lambda row: Pair(-1 - row.id, 0))
+    return windows.map(as_pair).union(late)
+
+
+def _keyed_count(rows: Any) -> Any:
+    return (
+        rows.key_by(lambda row: row.id % 11)
+        .reduce(lambda one, other: Pair(one.id % 11, 0))
+        .map(lambda row: Pair(row.id % 11, 0))
+    )
+
+
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "map": lambda rows: rows.map(lambda row: Pair(row.id, row.value + 1)),
+    "filter": lambda rows: rows.filter(lambda row: row.id % 4),
+    "flat_map": lambda rows: rows.flat_map(lambda row: [row] * (row.id % 3)),
+    "rebalance": lambda rows: rows.rebalance().map(lambda row: row),
+    "narrow": lambda rows: rows.map(lambda row: row).set_parallelism(1),
+    "broadcast": lambda rows: rows.broadcast().map(lambda row: row),
+    "count by key": _keyed_count,
+    "union": lambda rows: rows.filter(lambda row: row.id % 2).union(rows),
+}

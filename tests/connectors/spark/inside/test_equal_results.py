@@ -1,0 +1,79 @@
+"""One pipeline object, equal results wherever it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+import aiomailbox as am
+from tests.connectors.spark.inside import pipelines
+from tests.connectors.spark.inside.pipelines import Pair
+
+pytestmark = [pytest.mark.spark, pytest.mark.real_time]
+
+ROWS = 2000
+
+
+class Row(NamedTuple):
+    """What a row of a range is, where Spark is not."""
+
+    id: int
+
+
+def on_loops(pipeline: Any, count: int, deployment: Any) -> Counter[Any]:
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    if deployment is not None:
+        env.deployment = deployment
+    streams = [env.from_collection([Row(n) for n in range(ROWS)]) for _ in range(count)]
+    return Counter(tuple(row) for row in am.run(pipeline(*streams).collect()))
+
+
+def in_spark(spark: Any, pipeline: Any, count: int, partitions: int) -> Counter[Any]:
+    df = spark.range(0, ROWS, 1, partitions)
+    frames = {"df": df} if count == 1 else {"left": df, "right": df}
+    applied = pipeline.apply_to(**frames, schema=Pair, order_by="id")
+    return Counter(tuple(row) for row in applied.result.collect())
+
+
+@pytest.mark.parametrize("name", pipelines.FIVE)
+def test_a_pipeline_gives_the_same_wherever_it_runs(spark: Any, name: str) -> None:
+    pipeline, count = pipelines.FIVE[name]
+    embedded = on_loops(pipeline, count, None)
+    assert embedded
+    assert on_loops(pipeline, count, am.Processes(2)) == embedded
+    assert in_spark(spark, pipeline, count, 3) == embedded
+
+
+def test_late_records_are_late_inside_spark_too(spark: Any) -> None:
+    """In one partition the order, and so what is late, is the same everywhere."""
+    env = am.StreamExecutionEnvironment()
+    rows = [Row(n) for n in pipelines.OUT_OF_ORDER]
+    embedded = am.run(pipelines.lateness(env.from_collection(rows)).collect())
+    assert any(row[0] < 0 for row in embedded)
+    df = spark.createDataFrame([(n,) for n in pipelines.OUT_OF_ORDER], "id long")
+    applied = pipelines.lateness.apply_to(df.coalesce(1), schema=Pair, parallelism=2)
+    found = Counter(tuple(row) for row in applied.result.collect())
+    assert found == Counter(map(tuple, embedded))
+
+
+STEPS: dict[str, Callable[[Any], Any]] = pipelines.STEPS
+
+
+@settings(
+    max_examples=6,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5))
+def test_random_pipelines_give_the_same_inside_spark(spark: Any, steps: Any) -> None:
+    @am.pipeline
+    def pipeline(rows: Any) -> Any:
+        stream = rows.map(pipelines.as_pair)
+        for step in steps:
+            stream = pipelines.STEPS[step](stream)
+        return stream
+
+    assert in_spark(spark, pipeline, 1, 2) == on_loops(pipeline, 1, None)

@@ -1,0 +1,178 @@
+"""Random schemas and rows come through every way in as what they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+import aiomailbox as am
+from aiomailbox.connectors.spark import SparkSource
+from aiomailbox.connectors.spark.result import spark_schema
+
+pytestmark = pytest.mark.spark
+
+# 01:30 in New York, twice in one night, and the hour that a spring night does not have.
+FOLDS = [
+    *[datetime(2013, 11, 3, hour, 30, tzinfo=UTC) for hour in (5, 6)],
+    datetime(2013, 3, 10, 7, 0, tzinfo=UTC),
+]
+NAIVE = [datetime(2013, 11, 3, 1, 30), datetime(2013, 3, 10, 2, 30)]
+
+
+@pytest.fixture(scope="module")
+def new_york(spark: Any) -> Iterator[Any]:
+    """Let the process, and the session, be in a zone whose clocks change."""
+    zone, session_zone = (
+        os.environ.get("TZ"),
+        spark.conf.get("spark.sql.session.timeZone"),
+    )
+    os.environ["TZ"] = "America/New_York"
+    time.tzset()
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", session_zone)
+    if zone is None:
+        del os.environ["TZ"]
+    else:
+        os.environ["TZ"] = zone
+    time.tzset()
+
+
+def numbers(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def floats(width: Any) -> st.SearchStrategy[float]:
+    return st.floats(allow_nan=False, width=width).map(lambda n: n + 0.0)
+
+
+moments = st.sampled_from(FOLDS) | st.datetimes(
+    datetime(1900, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)
+)
+naive = st.sampled_from(NAIVE) | st.datetimes(
+    datetime(1900, 1, 1), datetime(2100, 1, 1)
+)
+spans = st.timedeltas(timedelta(-10_000), timedelta(10_000))
+decimals = st.decimals(-(10**13), 10**13, places=6, allow_nan=False)
+
+SIMPLE: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.bool_(), st.booleans()),
+    (pa.int8(), numbers(8)),
+    (pa.int16(), numbers(16)),
+    (pa.int32(), numbers(32)),
+    (pa.int64(), numbers(64)),
+    (pa.float32(), floats(32)),
+    (pa.float64(), floats(64)),
+    (
+        pa.decimal128(20, 6),
+        decimals.map(lambda n: Decimal(n).quantize(Decimal("1e-6"))),
+    ),
+    (pa.string(), st.text(st.characters(exclude_categories=["Cs"]), max_size=5)),
+    (pa.binary(), st.binary(max_size=5)),
+    (pa.date32(), st.dates(date(1900, 1, 1), date(2100, 1, 1))),
+    (pa.timestamp("us", "UTC"), moments),
+    (pa.timestamp("us"), naive),
+    (pa.duration("us"), spans),
+]
+Column = tuple[pa.DataType, st.SearchStrategy[Any]]
+
+
+def nested(inner: st.SearchStrategy[Column]) -> st.SearchStrategy[Column]:
+    """Return lists, maps and structs of columns."""
+
+    def listed(column: Column) -> Column:
+        kind, values = column
+        return pa.list_(kind), st.lists(st.none() | values, max_size=3)
+
+    def mapped(column: Column) -> Column:
+        kind, values = column
+        keys = st.integers(0, 9)
+        return pa.map_(pa.int32(), kind), st.dictionaries(
+            keys, st.none() | values, max_size=3
+        )
+
+    def structured(columns: list[Column]) -> Column:
+        fields = [(f"f{number}", kind) for number, (kind, _) in enumerate(columns)]
+        values = {
+            f"f{number}": st.none() | values
+            for number, (_, values) in enumerate(columns)
+        }
+        return pa.struct(fields), st.fixed_dictionaries(values)
+
+    return (
+        inner.map(listed)
+        | inner.map(mapped)
+        | st.lists(inner, min_size=1, max_size=3).map(structured)
+    )
+
+
+columns = st.recursive(st.sampled_from(SIMPLE), nested, max_leaves=4)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[pa.Schema, list[dict[str, Any]]]:
+    """Draw a schema, and rows of it."""
+    chosen = draw(st.lists(columns, min_size=3, max_size=8))
+    schema = pa.schema([(f"c{n}", kind) for n, (kind, _) in enumerate(chosen)])
+    row = st.fixed_dictionaries(
+        {f"c{n}": st.none() | values for n, (_, values) in enumerate(chosen)}
+    )
+    return schema, draw(st.lists(row, min_size=1, max_size=12))
+
+
+def as_arrow(value: Any) -> Any:
+    """Return a value as pyarrow takes it: a map as pairs."""
+    if isinstance(value, dict):
+        inner = {key: as_arrow(item) for key, item in value.items()}
+        return (
+            inner
+            if all(isinstance(key, str) for key in value) and value
+            else [*inner.items()]
+        )
+    return [as_arrow(item) for item in value] if isinstance(value, list) else value
+
+
+async def read(source: SparkSource) -> list[Any]:
+    env = am.StreamExecutionEnvironment()
+    values: list[Any] = await env.from_source(source).collect()
+    return values
+
+
+@settings(
+    max_examples=8,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(table=tables())
+def test_random_rows_come_through_as_what_they_are(new_york: Any, table: Any) -> None:
+    schema, rows = table
+    arrays = [
+        pa.array([as_arrow(row[field.name]) for row in rows], field.type)
+        for field in schema
+    ]
+    arrow = pa.Table.from_arrays(arrays, schema=schema)
+    df = new_york.createDataFrame(arrow, spark_schema(schema)).coalesce(1)
+    place = tempfile.mkdtemp()
+    try:
+        ways = {
+            "arrow": SparkSource(df, records=dict),
+            "rows": SparkSource(df, records=dict, path="rows"),
+            "staged": SparkSource(df, records=dict, stage=place),
+        }
+        for way, source in ways.items():
+            found = am.run(read(source))
+            assert found == rows, way
+            for record, expected in zip(found, rows, strict=True):
+                for name, value in record.items():
+                    assert type(value) is type(expected[name]), (way, name)
+    finally:
+        shutil.rmtree(place)
