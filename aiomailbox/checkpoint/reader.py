@@ -243,7 +243,7 @@ class CheckpointFiles:
 
     def _shared_name(self, file: SharedFile) -> str:
         above = self.directory.rpartition("/")[0]
-        return "/".join(filter(None, (above, SHARED, file.file)))
+        return f"{above}/{SHARED}/{file.file}" if above else f"{SHARED}/{file.file}"
 
     def _refuse_pickle(self, metadata: CheckpointMetadata) -> None:
         pickled = [

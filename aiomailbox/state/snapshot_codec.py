@@ -287,7 +287,9 @@ class _StateCodec:
         *address, contents = entries.columns
         encode = self._objects.encode
         if self._contents is self._objects and _are_small(contents):
-            yield _encode((position, [*map(encode, address)], encode(contents)))
+            yield _encode(
+                (position, [encode(column) for column in address], encode(contents))
+            )
             return
         start, size, encoded = 0, 0, []
         for index, content in enumerate(contents, 1):
@@ -509,11 +511,12 @@ class _KeyGroups(Mapping[int, dict[int, Entries]]):
         readers: tuple[ObjectSerializer, StateSerializer],
     ) -> Entries:
         objects, serializer = readers
-        columns = [*map(objects.decode, addresses)]
+        columns = [objects.decode(one) for one in addresses]
         if isinstance(contents, bytes):
             columns.append(objects.decode(contents))
         else:
-            columns.append([*map(serializer.decode, contents)])
+            # Not a map: what a serializer of the user's raises must not end it.
+            columns.append([serializer.decode(one) for one in contents])
         if (
             len(columns) != _width(meta)
             or set(map(type, columns)) != {list}

@@ -392,3 +392,19 @@ def test_what_is_no_serializer_is_refused(members: dict[str, Any], said: str) ->
     serializer: Any = type("Wrong", (), members)()
     with pytest.raises(WrongTypeError, match=said):
         ListStateDescriptor("lines", serializer=serializer)
+
+
+class Exhausted(Reversed):
+    """Raises what would end a loop, where it is not caught."""
+
+    def decode(self, data: bytes) -> Any:
+        raise StopIteration
+
+
+def test_a_serializer_that_raises_stop_iteration_loses_no_entries(
+    new_store: Any, given: dict[str, Any]
+) -> None:
+    data = cut_with(new_store, ["a", "b"], serializer=Reversed())
+    given[Reversed.id] = Exhausted()
+    with pytest.raises((StopIteration, RuntimeError)):
+        new_store().restore([decode_keyed_snapshot(data)])
