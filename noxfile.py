@@ -85,6 +85,14 @@ def cluster(session: nox.Session) -> None:
 
 
 @nox.session
+def crash(session: nox.Session) -> None:
+    """Kill programs and workers at random moments, 30 times; results must be equal."""
+    prepare(session, "test")
+    session.env.setdefault("AIOMAILBOX_CRASHES", "30")
+    session.run("pytest", "-q", "-s", "-p", "no:randomly", "tests/crash")
+
+
+@nox.session
 def fuzz(session: nox.Session) -> None:
     """Can bytes of strangers break it? (A minute a target; -- 600 client server)"""
     session.install("-e", ".", "--group", "test")
