@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import aiomailbox as am
@@ -190,7 +191,7 @@ class Server:
                 writer.write(
                     b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
                 )
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -200,7 +201,8 @@ PROGRAM = """
 import asyncio, sys
 import aiomailbox as am
 
-DIRECTORY, PORT, WORKERS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+DIRECTORY, PORT = sys.argv[1], int(sys.argv[2])
+WORKERS, RESTARTS = int(sys.argv[3]), int(sys.argv[4])
 
 
 def note(text):
@@ -234,11 +236,15 @@ class Client:
 
 
 async def main():
-    env = am.StreamExecutionEnvironment(parallelism=2)
+    config = am.JobConfig(heartbeat_timeout_s=3.0)
+    env = am.StreamExecutionEnvironment(parallelism=2, config=config)
     if WORKERS:
         env.deployment = am.Processes(WORKERS)
     env.enable_checkpointing(0.1, directory=f"{DIRECTORY}/checkpoints")
-    env.set_restart_strategy(am.restart.none())
+    if RESTARTS:
+        env.set_restart_strategy(am.restart.fixed_delay(RESTARTS, 0.01))
+    else:
+        env.set_restart_strategy(am.restart.none())
     orders = env.from_source(am.FileSource(f"{DIRECTORY}/orders.jsonl"))
     paid = orders.map_async(Client(), concurrency=8, journal=True, id="id", ordered=False)
     paid.uid("pay").sink_to(note)
@@ -250,31 +256,49 @@ if __name__ == "__main__":
 """
 
 
+COUNT = 600
+
+
+def orders_in(directory: Path) -> None:
+    lines = [f'{{"id": "order-{number}"}}\n' for number in range(COUNT)]
+    (directory / "orders.jsonl").write_text("".join(lines))
+    (directory / "program.py").write_text(textwrap.dedent(PROGRAM))
+
+
+async def started(
+    directory: Path, server: Server, workers: int, restarts: int = 0
+) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(directory / "program.py"),
+        str(directory),
+        str(server.port),
+        str(workers),
+        str(restarts),
+        start_new_session=True,
+    )
+
+
+def check_paid(directory: Path, server: Server, crashes: int) -> None:
+    assert len(server.keys) == COUNT
+    assert server.keys.total() - COUNT <= crashes * CONCURRENCY
+    # A function is no sink that commits: it may have been told more than once.
+    rows = set((directory / "paid").read_text().split())
+    assert rows == {f"/order-{number}" for number in range(COUNT)}
+
+
 @pytest.mark.real_time
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("workers", [0, 2], ids=["embedded", "processes"])
 async def test_a_program_that_is_killed_again_and_again_pays_each_call_once(
     tmp_path: Path, workers: int
 ) -> None:
-    count = 600
-    lines = [
-        f'{{"id": "order {number}", "price": {number}}}\n' for number in range(count)
-    ]
-    (tmp_path / "orders.jsonl").write_text("".join(lines).replace("order ", "order-"))
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
+    orders_in(tmp_path)
     kills = 0
     moments = random.Random(workers)
     async with Server() as server:
         while True:
-            child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                str(program),
-                str(tmp_path),
-                str(server.port),
-                str(workers),
-                start_new_session=True,
-            )
+            child = await started(tmp_path, server, workers)
             goal = server.keys.total() + moments.randrange(40, 160)
             while child.returncode is None and (
                 kills == 3 or server.keys.total() < goal
@@ -288,8 +312,31 @@ async def test_a_program_that_is_killed_again_and_again_pays_each_call_once(
             kills += 1
     assert child.returncode == 0
     assert kills >= 2
-    assert len(server.keys) == count
-    assert server.keys.total() - count <= kills * 8
-    # A function is no sink that commits: it may have been told more than once.
-    rows = set((tmp_path / "paid").read_text().split())
-    assert rows == {f"/order-{number}" for number in range(count)}
+    check_paid(tmp_path, server, kills)
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_workers_that_die_or_stop_pay_each_call_once(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    """One that is stopped is declared dead when it gives no sign of life, and killed."""
+    orders_in(tmp_path)
+    crashes = 0
+    async with Server() as server:
+        child = await started(tmp_path, server, workers=2, restarts=5)
+        while child.returncode is None:
+            await asyncio.sleep(0.005)
+            if crashes < 2 and server.keys.total() >= 150 * (crashes + 1):
+                for worker in psutil.Process(child.pid).children(recursive=True):
+                    if worker.net_connections():
+                        worker.send_signal(how)
+                crashes += 1
+                paid = server.keys.total()
+                while server.keys.total() <= paid + CONCURRENCY:
+                    assert child.returncode is None, "it gave up"
+                    await asyncio.sleep(0.05)
+    assert child.returncode == 0
+    assert crashes == 2
+    check_paid(tmp_path, server, crashes)
