@@ -479,10 +479,19 @@ class NotShippableError(UsageError, TypeError):
 
 
 class JobFailedError(WorldError):
-    """A job failed; the ``__cause__`` is the first error, later ones are notes."""
+    """A job failed; the ``__cause__`` is the first error, later ones are notes.
 
-    def __init__(self, job: str, cause: BaseException) -> None:
+    Attributes:
+        job: The job's name.
+        engine_traceback: Where it failed with all frames of the engine, as text; what
+            is raised shows those of the user's own.
+    """
+
+    def __init__(
+        self, job: str, cause: BaseException, engine_traceback: str = ""
+    ) -> None:
         self.job = job
+        self.engine_traceback = engine_traceback
         super().__init__(f"job {job!r} failed: {safe_str(cause)}")
 
 

@@ -19,6 +19,7 @@ from aiomailbox.api.build import (
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.job import JobClient
 from aiomailbox.api.stream import DataStream
+from aiomailbox.api.verbs import verb
 from aiomailbox.checkpoint import CheckpointingMode, CheckpointSettings, Retention
 from aiomailbox.clock import Clock
 from aiomailbox.connectors import AsyncIterableSource, CollectionSource
@@ -189,6 +190,7 @@ class StreamExecutionEnvironment:
             output_type=output_type,
         )
 
+    @verb
     async def execute(
         self,
         job_name: str = "job",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import NamedTuple
 
+from aiomailbox.api.verbs import verb
 from aiomailbox.errors import UsageError
 from aiomailbox.metrics import MetricValue
 from aiomailbox.records import SnapshotType, StopMode
@@ -219,6 +220,7 @@ class JobClient:
             )
         return coordinator
 
+    @verb
     async def stop(self, *, drain: bool = True) -> JobResult:
         """End the job well, now, also one that never ends by itself.
 
@@ -271,6 +273,7 @@ class JobClient:
         self._job.cancel()
         await self._job.outlast()
 
+    @verb
     async def result(self) -> JobResult:
         """Wait for the end of the job.
 

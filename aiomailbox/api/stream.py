@@ -46,6 +46,7 @@ from aiomailbox.api.misnamed import no_such_verb
 from aiomailbox.api.pull import Pulled, pull_runs, pull_values
 from aiomailbox.api.sessions import Session, SessionMaker
 from aiomailbox.api.typed import RecordTypeCheck
+from aiomailbox.api.verbs import verb
 from aiomailbox.api.window_joins import (
     CoGroupedWindows,
     JoinedStreams,
@@ -1000,6 +1001,7 @@ class DataStream(Generic[T]):
         """
         return pull_values(self._definition, self._origins, "pull")
 
+    @verb
     async def collect(self, job_name: str = "collect") -> list[T]:
         """Return all records as a list; with subtasks, in no promised order.
 
@@ -1013,6 +1015,7 @@ class DataStream(Generic[T]):
                 values.extend(run.values)
         return values
 
+    @verb
     async def count(self) -> int:
         """Return how many records there are.
 
@@ -1026,6 +1029,7 @@ class DataStream(Generic[T]):
                 total += len(run)
         return total
 
+    @verb
     async def take(self, count: int) -> list[T]:
         """Return the first records, then cancel the rest of the job.
 
@@ -1045,6 +1049,7 @@ class DataStream(Generic[T]):
                     break
         return values
 
+    @verb
     async def show(self, count: int = 20) -> None:
         """Print the first records, one a line.
 
@@ -1070,6 +1075,7 @@ class DataStream(Generic[T]):
             self._definition, self._origins, "arrow_batches", record_batches()
         )
 
+    @verb
     async def to_spark(
         self, spark: Any, *, schema: Any = None, path: Any = None
     ) -> Any:

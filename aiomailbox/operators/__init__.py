@@ -69,7 +69,12 @@ from aiomailbox.operators.core.hooks import (
     owner_of,
 )
 from aiomailbox.operators.core.input_selection import InputSelectable, InputSelection
-from aiomailbox.operators.core.locate import is_users, user_location, users_line
+from aiomailbox.operators.core.locate import (
+    is_own_line,
+    is_users,
+    user_location,
+    users_line,
+)
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.on_error import (
     USER_ERRORS,
@@ -358,6 +363,7 @@ __all__ = [
     "is_closing",
     "is_commutative",
     "is_foreign",
+    "is_own_line",
     "is_replayable",
     "is_users",
     "last",

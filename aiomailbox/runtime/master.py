@@ -43,6 +43,7 @@ from aiomailbox.runtime.job_checkpoints import JobCheckpoints
 from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
+from aiomailbox.runtime.tracebacks import shorten
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.supervision import (
     Closing,
@@ -102,6 +103,7 @@ class JobMaster:
         self._committers: JobCommitters | None = None
         self._attempt: Attempt | None = None
         self._failure = FirstError()
+        self._engine_traceback: str | None = None
         self._stop: StopMode | None = None
         self._main: asyncio.Task[None] | None = None
         # What may be interrupted now, if anything may.
@@ -223,7 +225,11 @@ class JobMaster:
         if isinstance(failure, KeyboardInterrupt | SystemExit):
             raise failure
         if failure is not None:
-            raise JobFailedError(self.graph.name, failure) from failure
+            if self._engine_traceback is None:
+                self._engine_traceback = shorten(failure)
+            raise JobFailedError(
+                self.graph.name, failure, self._engine_traceback
+            ) from failure
         if self.state is JobState.CANCELED:
             raise JobCancelledError(f"job {self.graph.name!r} was cancelled")
         return JobResult(self.graph.name, self.duration_s)
