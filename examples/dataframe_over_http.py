@@ -1,0 +1,135 @@
+"""A DataFrame of any size over HTTP: Arrow batches as Spark computes them.
+
+The service streams the rows of a DataFrame through a pipeline, and its answer is an Arrow
+stream that grows while Spark works. Nothing holds all of it: Spark computes a partition
+when the pipeline asks for it, the pipeline asks when the client reads, and a client that
+goes away ends the Spark job.
+
+Run it with ``python -m examples.dataframe_over_http``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import resource
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+
+import aiomailbox as am
+from aiomailbox.connectors.spark import local_session
+
+ROWS = 10_000_000
+PARTITIONS = 20
+
+
+def with_discount(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Do something with a batch, column by column."""
+    price = batch.column("price").to_numpy()
+    return batch.append_column("discounted", pa.array(price * 0.9))
+
+
+async def arrow_stream(batches: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[bytes]:
+    """Yield an Arrow IPC stream, a piece for each batch."""
+    sink, writer = io.BytesIO(), None
+    async for batch in batches:
+        if writer is None:
+            writer = pa.ipc.new_stream(sink, batch.schema)
+        writer.write_batch(batch)
+        yield sink.getvalue()
+        sink.seek(0)
+        sink.truncate()
+    if writer is not None:
+        writer.close()
+        yield sink.getvalue()
+
+
+def make_app(df: Any) -> FastAPI:
+    """Return a service that gives away a DataFrame."""
+    app = FastAPI()
+
+    @app.get("/orders")
+    async def orders() -> StreamingResponse:
+        env = am.StreamExecutionEnvironment()
+        source = am.SparkSource(df, records="batch")
+        stream = env.from_source(source, name="orders").map(with_discount)
+        body = arrow_stream(stream.arrow_batches())
+        return StreamingResponse(body, media_type="application/vnd.apache.arrow.stream")
+
+    return app
+
+
+@asynccontextmanager
+async def served(app: FastAPI) -> AsyncIterator[str]:
+    """Run a service on a port of this machine, and yield its address."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(server.serve([listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+
+
+async def fetch(url: str) -> tuple[int, int]:
+    """Read the answer piece by piece; return how many batches and bytes it had."""
+    batches = size_bytes = 0
+    pending = bytearray()
+    async with (
+        httpx.AsyncClient(timeout=None) as client,
+        client.stream("GET", url) as response,
+    ):
+        response.raise_for_status()
+        async for piece in response.aiter_bytes():
+            size_bytes += len(piece)
+            pending += piece
+            batches += take_batches(pending)
+    return batches, size_bytes
+
+
+def take_batches(pending: bytearray) -> int:
+    """Remove the Arrow messages that have arrived whole; return the batches in them."""
+    batches = position = 0
+    with pa.BufferReader(bytes(pending)) as source:
+        while True:
+            try:
+                message = pa.ipc.read_message(source)
+            except (EOFError, OSError, pa.ArrowInvalid):
+                break
+            batches += message.type == "record batch"
+            position = source.tell()
+    del pending[:position]
+    return batches
+
+
+def peak_mib() -> int:
+    """Return the most memory that this process ever had, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+async def main(rows: int = ROWS) -> tuple[int, int]:
+    """Serve a DataFrame to a client in the same program; print what it took."""
+    spark = local_session("dataframe over http")
+    df = spark.range(0, rows, 1, PARTITIONS).selectExpr(
+        "id", "concat('customer-', id % 1000) AS customer", "id * 0.01D AS price"
+    )
+    before = peak_mib()
+    async with served(make_app(df)) as url:
+        batches, size_bytes = await fetch(f"{url}/orders")
+    print(f"{batches} batches, {size_bytes / 2**20:.0f} MiB")
+    print(f"this process grew by {peak_mib() - before} MiB")
+    return batches, size_bytes
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
