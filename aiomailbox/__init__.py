@@ -238,7 +238,7 @@ from aiomailbox.windowing import (
 )
 
 if TYPE_CHECKING:
-    from aiomailbox.connectors import FileSource, RedisSink, SqlSink
+    from aiomailbox.connectors import FileSink, FileSource, RedisSink, SqlSink
 
 __all__ = [
     "AggregateFunction",
@@ -293,6 +293,7 @@ __all__ = [
     "Evictor",
     "FailedWindow",
     "FencedError",
+    "FileSink",
     "FileSource",
     "FinishedCallError",
     "FunctionSink",
@@ -478,7 +479,7 @@ __version__ = "0.1.0"
 # Public names behind an extra are not in __all__, so that a star import works bare.
 _BEHIND_AN_EXTRA = ("ParquetSink", "SparkSource", "SparkStreamSource")
 # What only some programs need is imported when it is asked for.
-_LATE = ("FileSource", "RedisSink", "SqlSink")
+_LATE = ("FileSink", "FileSource", "RedisSink", "SqlSink")
 
 
 def __getattr__(name: str) -> Any:

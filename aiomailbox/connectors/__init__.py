@@ -16,6 +16,7 @@ from aiomailbox.connectors.pull_sink import PullSink
 from aiomailbox.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from aiomailbox.connectors.file_sink import FileSink
     from aiomailbox.connectors.files import FileSource
     from aiomailbox.connectors.redis_sink import RedisSink
     from aiomailbox.connectors.sql import SqlSink
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncIterableSource",
     "CollectionSource",
+    "FileSink",
     "FileSource",
     "FunctionSink",
     "PullSink",
@@ -32,6 +34,7 @@ __all__ = [
 
 # What needs no extra, but only some programs.
 _LATE: Final = {
+    "FileSink": "aiomailbox.connectors.file_sink",
     "FileSource": "aiomailbox.connectors.files",
     "RedisSink": "aiomailbox.connectors.redis_sink",
     "SqlSink": "aiomailbox.connectors.sql",

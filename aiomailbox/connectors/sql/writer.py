@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from aiomailbox.connectors.patient import patient
+from aiomailbox.connectors.rows import RowReader, field_names
 from aiomailbox.connectors.sql.contract import (
     Database,
     RowsRefused,
@@ -14,7 +15,6 @@ from aiomailbox.connectors.sql.contract import (
     TableTarget,
     no_field,
 )
-from aiomailbox.connectors.sql.rows import RowReader, field_names
 from aiomailbox.errors import RecordsRefusedError, SinkError
 from aiomailbox.operators import Pending
 from aiomailbox.records import Run

@@ -1,0 +1,286 @@
+"""Results as a directory of JSON lines, CSV or text, which `FileSource` reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, BinaryIO, Final, Literal
+
+import msgspec
+
+from aiomailbox.connectors.directory_commit import GrowingCommitter, WholeCommitter
+from aiomailbox.connectors.directory_target import DirectoryTarget, Segments, WriteMode
+from aiomailbox.connectors.rows import RowReader, field_names
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    RecordsRefusedError,
+    RecordTypeError,
+    SinkError,
+    WrongTypeError,
+)
+from aiomailbox.operators import (
+    USER_ERRORS,
+    CommitterContext,
+    Guarantee,
+    Pending,
+    RuntimeContext,
+)
+from aiomailbox.records import Run
+from aiomailbox.threads import ThreadTurns
+
+__all__ = ["FileSink"]
+
+Format = Literal["jsonl", "csv", "text"]
+
+_ENDINGS: Final[dict[str, str]] = {"jsonl": ".jsonl", "csv": ".csv", "text": ".txt"}
+# What is collected before a thread writes it.
+_BUFFERED_BYTES: Final = 1 << 20
+
+
+class FileSink:
+    """Writes records into a directory of JSON lines, CSV or text, a line each.
+
+    Guarantee: exactly once, as `ParquetSink`: files appear whole, with every checkpoint,
+    or in a job without checkpoints all at once when it succeeds.
+
+    Args:
+        path: The directory; must not exist yet, but its parents need not either.
+        format: ``"jsonl"`` for records of any kind; ``"csv"`` for records with fields,
+            whose names are each file's first line; ``"text"`` for str without line ends.
+        columns: CSV: which fields to write; None for those of the first record.
+        mode: As of `ParquetSink`.
+
+    Raises:
+        InvalidArgumentError: If an argument has a value that cannot work.
+        WrongTypeError: If ``path`` is no path.
+
+    Concept:
+        Flink, ``FileSink``.
+
+    Example:
+        >>> FileSink("out/delays", "jsonl")
+        <FileSink of jsonl files in 'out/delays'>
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: Format,  # noqa: A002 -- as of FileSource
+        *,
+        columns: Sequence[str] | None = None,
+        mode: WriteMode = "error",
+    ) -> None:
+        self._target = DirectoryTarget.of(path, mode)
+        if format not in _ENDINGS:
+            raise InvalidArgumentError(
+                "format", f"{format!r} is unknown", 'Use "jsonl", "csv" or "text".'
+            )
+        self._format: Format = format
+        self._columns = None if columns is None else _checked(columns, format)
+
+    def create_writer(self, context: RuntimeContext) -> _LineWriter:
+        """Create the writer of one subtask."""
+        segments = self._target.segments(context, _ENDINGS[self._format])
+        if self._format == "csv":
+            return _LineWriter(segments, _CsvLines(self._columns))
+        return _LineWriter(segments, _Lines(_ENCODERS[self._format]))
+
+    def create_committer(
+        self, context: CommitterContext
+    ) -> GrowingCommitter | WholeCommitter:
+        """Create the committer."""
+        return self._target.create_committer(context)
+
+    def __repr__(self) -> str:
+        return f"<FileSink of {self._format} files in {str(self._target.path)!r}>"
+
+
+class _Lines:
+    """Turns records into lines that need no first line."""
+
+    header = b""
+
+    def __init__(self, encode: Callable[[Any], bytes]) -> None:
+        self.encode = encode
+
+
+class _CsvLines:
+    """Turns records into rows; the first one says what the columns are."""
+
+    def __init__(self, columns: tuple[str, ...] | None) -> None:
+        self.header = b""
+        self._buffer = io.StringIO()
+        self._rows = csv.writer(self._buffer, lineterminator="\n")
+        self._reader: RowReader | None = None
+        if columns is not None:
+            self._begin(columns, is_exact=False)
+
+    def encode(self, record: Any) -> bytes:
+        """Return a record's row.
+
+        Raises:
+            RecordTypeError: If it has no fields, or others than the first one.
+        """
+        if self._reader is None:
+            self._begin(field_names(record), is_exact=True)
+        assert self._reader is not None, "the columns are known"
+        return self._row([_text(value) for value in self._reader.row(record)])
+
+    def _begin(self, columns: tuple[str, ...], *, is_exact: bool) -> None:
+        self._reader = RowReader(columns, is_exact=is_exact)
+        self.header = self._row(list(columns))
+
+    def _row(self, texts: list[str]) -> bytes:
+        self._rows.writerow(texts)
+        row = self._buffer.getvalue().encode()
+        self._buffer.seek(0)
+        self._buffer.truncate()
+        return row
+
+
+class _LineWriter:
+    """Collects lines and writes them a mebibyte at a time, in a thread.
+
+    Args:
+        segments: The files.
+        lines: Turns records into lines.
+    """
+
+    def __init__(self, segments: Segments, lines: _Lines | _CsvLines) -> None:
+        self._segments = segments
+        self._lines = lines
+        self._buffer = bytearray()
+        self._file: BinaryIO | None = None
+        self._turns = ThreadTurns()
+
+    def write_run(self, run: Run) -> Pending:
+        """Collect lines; write when there are enough.
+
+        Raises:
+            RecordsRefusedError: If some records have no line; the others are taken.
+        """
+        refused: dict[int, BaseException] = {}
+        encode, buffer = self._lines.encode, self._buffer
+        for index, value in enumerate(run.values):
+            try:
+                buffer += encode(value)
+            except USER_ERRORS as error:
+                refused[index] = error
+        pending = None
+        if len(buffer) >= _BUFFERED_BYTES:
+            pending = self._in_thread(self._write)
+        if not refused:
+            return pending
+        refusal = RecordsRefusedError(refused, len(run))
+        if pending is None:
+            raise refusal
+        return _raise_after(pending, refusal)
+
+    def flush(self, *, end_of_input: bool) -> Pending:
+        """Write what is collected and finish the file."""
+        if self._file is None and not self._buffer:
+            return None
+        return self._in_thread(self._finish)
+
+    def prepare_commit(self) -> list[Any]:
+        """Return the names of the files finished since the last call."""
+        return self._segments.take_finished()
+
+    def snapshot(self) -> list[Any]:
+        """Return how many files there are, so that names do not come again."""
+        return self._segments.snapshot()
+
+    def restore(self, elements: list[Any]) -> None:
+        """Take over the number of files; of several writers, the largest."""
+        self._segments.restore(elements)
+
+    def close(self) -> Pending:
+        """Close the file; it stays where nobody looks."""
+        return None if self._file is None else self._turns.run(self._abandon)
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        try:
+            await self._turns.run(work)
+        except OSError as error:
+            place = str(self._segments.directory)
+            raise SinkError(f"cannot write files into {place!r}: {error}") from error
+
+    def _write(self) -> None:
+        if self._file is None:
+            self._file = open(self._segments.path, "wb")  # noqa: SIM115 -- closed by others
+            self._file.write(self._lines.header)
+        self._file.write(self._buffer)
+        self._buffer.clear()
+
+    def _finish(self) -> None:
+        self._write()
+        file, self._file = self._file, None
+        assert file is not None, "something was written"
+        file.close()
+        self._segments.finish()
+
+    def _abandon(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+async def _raise_after(pending: Awaitable[None], error: Exception) -> None:
+    await pending
+    raise error
+
+
+def _json_line(record: Any) -> bytes:
+    as_dict = getattr(record, "_asdict", None)
+    # msgspec takes a NamedTuple for a list, and files have objects.
+    return msgspec.json.encode(record if as_dict is None else as_dict()) + b"\n"
+
+
+def _text_line(record: Any) -> bytes:
+    if not isinstance(record, str):
+        raise RecordTypeError(
+            "record", f"{record!r} is no str", 'Map it to one, or use format="jsonl".'
+        )
+    if "\n" in record or "\r" in record:
+        raise RecordTypeError(
+            "record", "it has more than one line", 'Split it, or use format="jsonl".'
+        )
+    return record.encode() + b"\n"
+
+
+_ENCODERS: Final[dict[str, Callable[[Any], bytes]]] = {
+    "jsonl": _json_line,
+    "text": _text_line,
+}
+
+
+def _text(value: Any) -> str:
+    """Return what `FileSource` makes the value of again."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    plain = msgspec.to_builtins(value)
+    if isinstance(plain, str):
+        return plain
+    return msgspec.json.encode(plain).decode()
+
+
+def _checked(columns: Any, format_: str) -> tuple[str, ...]:
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise WrongTypeError(
+            "columns", f"{columns!r} are no names", 'Give a list, as ["user", "price"].'
+        )
+    if format_ != "csv":
+        raise InvalidArgumentError(
+            "columns", f"{format_} files have none", "Leave it out."
+        )
+    if not columns or len(set(columns)) < len(columns):
+        raise InvalidArgumentError(
+            "columns", "there are none, or two have one name", "Name each once."
+        )
+    return tuple(columns)
