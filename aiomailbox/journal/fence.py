@@ -65,6 +65,20 @@ class Fence:
         if self._numbers[self._slot] != self._expected:
             raise FencedError(str(self._operator), self._epoch)
 
+    def check_anew(self) -> None:
+        """Raise if a later epoch has begun, also on another machine that shares the file.
+
+        What is mapped may lag behind there; what is read after opening does not.
+
+        Raises:
+            FencedError: If so.
+            OSError: If the file cannot be read.
+        """
+        self.check()
+        data = (self._operator / _NAME).read_bytes()
+        if data[self._slot] != self._expected:
+            raise FencedError(str(self._operator), self._epoch)
+
     def close(self) -> None:
         """Close the file. Idempotent."""
         self._numbers.close()

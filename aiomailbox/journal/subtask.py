@@ -233,7 +233,7 @@ class SubtaskJournal:
         # Both are gone when somebody was late to ask.
         if self._log is not None and self._fence is not None:
             self._log.sync()
-            self._fence.check()
+            self._fence.check_anew()
 
     def _close(self) -> None:
         log, self._log = self._log, None

@@ -411,3 +411,21 @@ async def test_what_was_appended_survives_a_kill(tmp_path: Path) -> None:
     names = [str(number) for number in range(told)]
     assert await known(journal, *names) == names
     await journal.close()
+
+
+async def test_what_left_before_the_oldest_checkpoint_is_not_taken_along(
+    tmp_path: Path,
+) -> None:
+    """Also if nobody came to prune it before the crash."""
+    first = await opened(tmp_path, 0)
+    finish(first[0], "a", "b")
+    await close(first)
+    (journal,) = second = await opened(tmp_path, 1)
+    place = journal.find(b"a")
+    assert place is not None
+    journal.note_found(b"a", place)
+    finish(journal, "c")
+    journal.mark(1, held=None)
+    finish(journal, "d")
+    await close(second)
+    assert await left(tmp_path, 2, "a", "b", "c", "d", oldest=1) == ["b", "d"]

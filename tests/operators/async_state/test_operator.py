@@ -573,3 +573,27 @@ async def test_what_is_committed_together_is_emitted_together(
     await tick()
     assert driven.values[-1] == "c2=2"
     assert driven.operator.snapshot().own == OperatorStateSnapshot()
+
+
+async def test_a_restored_row_has_as_many_attempts_as_were_left(drive: Any) -> None:
+    tried: list[str] = []
+
+    async def fail(value: str, _context: Any, _out: Any) -> None:
+        tried.append(value)
+        await asyncio.sleep(1)
+        message = "not now"
+        raise ValueError(message)
+
+    retry = Retry(attempts=3, initial=1.0, multiplier=1.0, jitter=0)
+    driven = drive(fail, retry=retry, on_error=skip)
+    driven.send(["a"])
+    # The second attempt is being made, and counts only when it has ended.
+    await asyncio.sleep(2.5)
+    assert tried == ["a", "a"]
+    snapshot = driven.operator.snapshot()
+    await driven.close()
+    del tried[:]
+    again = drive(fail, retry=retry, on_error=skip, state=snapshot)
+    await asyncio.sleep(60)
+    assert tried == ["a", "a"]
+    assert again.operator.snapshot().own == OperatorStateSnapshot()
