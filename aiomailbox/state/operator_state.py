@@ -132,8 +132,12 @@ class OperatorStateStore:
         entries = {}
         for name, entry in self._entries.items():
             content = self._table.get(name, ())
-            elements = content.items() if isinstance(content, dict) else content
-            entries[name] = replace(entry, elements=copy_contents(elements))
+            if isinstance(content, dict):
+                values = copy_contents(content.values())
+                elements = list(zip(content, values, strict=True))
+            else:
+                elements = copy_contents(content)
+            entries[name] = replace(entry, elements=elements)
         return OperatorStateSnapshot(entries)
 
     def restore(self, snapshots: Sequence[OperatorStateSnapshot]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -81,20 +81,50 @@ def _timers(
     known: list[OperatorSnapshot], index: int, parallelism: int
 ) -> dict[str, TimerSnapshot]:
     """Return the timers of one new subtask's key groups, by their service."""
-    found: dict[str, TimerSnapshot] = {}
+    parts: dict[str, list[TimerSnapshot]] = {}
     for one in known:
         for name, timers in one.timers.items():
-            groups = timers.max_parallelism
-            mine = key_group_range(groups, parallelism, index).key_groups
-            joined = found.get(name, TimerSnapshot(groups))
-            found[name] = TimerSnapshot(
-                groups,
-                {**joined.event, **_of_groups(timers.event, mine)},
-                {**joined.processing, **_of_groups(timers.processing, mine)},
-            )
+            parts.setdefault(name, []).append(timers)
+    found: dict[str, TimerSnapshot] = {}
+    for name, pieces in parts.items():
+        groups = pieces[0].max_parallelism
+        mine = key_group_range(groups, parallelism, index).key_groups
+        found[name] = TimerSnapshot(
+            groups,
+            _OfGroups([one.event for one in pieces], mine),
+            _OfGroups([one.processing for one in pieces], mine),
+        )
     return found
 
 
-def _of_groups(rows: Mapping[int, list[_Row]], mine: range) -> dict[int, list[_Row]]:
-    """Return the rows of some key groups; the others are not even read."""
-    return {group: rows[group] for group in rows if group in mine}
+class _OfGroups(Mapping[int, list[_Row]]):
+    """The timers of some key groups, read when they are asked for.
+
+    Args:
+        parts: Of former subtasks, which have no key group in common.
+        mine: The key groups.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Iterable[Mapping[int, list[_Row]]], mine: range) -> None:
+        self._parts = {group: part for part in parts for group in part if group in mine}
+
+    def __getitem__(self, group: int) -> list[_Row]:
+        return self._parts[group][group]
+
+    def pieces(self, group: int) -> Iterator[list[_Row]]:
+        """Yield the timers of a key group, some at a time."""
+        part = self._parts[group]
+        read: Any = getattr(part, "pieces", None)
+        yield from [part[group]] if read is None else read(group)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What travels are the timers, to a subtask that reads them anyway.
+        return dict, (dict(self),)

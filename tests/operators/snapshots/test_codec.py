@@ -114,7 +114,13 @@ def test_a_new_subtask_reads_only_what_is_its_own() -> None:
     assert [sorted(one.timers["timers"].event) for one in found] == [
         list(range(32 * index, 32 * index + 32)) for index in range(4)
     ]
-    assert sorted(log) == list(range(128))
+    assert log == [], "none is read before the subtask asks"
+    for index, one in enumerate(found):
+        log.clear()
+        assert dict(one.timers["timers"].event) == {
+            group: [(1, "k", None)] for group in range(32 * index, 32 * index + 32)
+        }
+        assert sorted(log) == list(range(32 * index, 32 * index + 32))
 
 
 def test_pickled_lists_are_read_only_when_that_is_allowed() -> None:
