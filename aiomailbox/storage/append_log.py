@@ -254,7 +254,8 @@ class LogSegment:
     def check(self, *, is_last: bool) -> int | None:
         """Return where it has to be cut off, None if it is whole.
 
-        A crash may leave the end of the last segment in any state, and nothing else.
+        A crash may leave the end of the last segment in any state, and behind the end
+        of another one the room that it had.
 
         Raises:
             DamagedFileError: If it is damaged and that was no crash.
@@ -266,11 +267,20 @@ class LogSegment:
         size = self.path.stat().st_size
         if end >= size:
             return None
-        if not is_last:
+        if not is_last and not self._has_only_zeros_from(end):
             raise DamagedFileError(
                 str(self.path), f"what follows byte {end} is no entry"
             )
         return end
+
+    def _has_only_zeros_from(self, place: int) -> bool:
+        """Say whether there is but room: a crash came between two segments."""
+        with open(self.path, "rb") as file:
+            file.seek(place)
+            while chunk := file.read(_ROOM_BYTES):
+                if chunk.count(0) != len(chunk):
+                    return False
+        return True
 
     def entry_at(self, place: int) -> bytes:
         """Return the entry at a place that `entries` or `AppendLog.append` named.

@@ -93,6 +93,40 @@ def test_damage_before_the_last_segment_is_not_passed_over(tmp_path: Path) -> No
         AppendLog(tmp_path)
 
 
+def test_a_crash_between_two_segments_leaves_room_behind_the_first(
+    tmp_path: Path,
+) -> None:
+    log = AppendLog(tmp_path)
+    log.append([b"one"])
+    log.roll()
+    log.append([b"two"])
+    log.close()
+    path = min(tmp_path.glob("*.log"))
+    path.write_bytes(path.read_bytes() + bytes(1 << 18))
+    assert entries(tmp_path) == [b"one", b"two"]
+    path.write_bytes(path.read_bytes() + bytes(100) + b"x")
+    with pytest.raises(DamagedFileError, match="is no entry"):
+        AppendLog(tmp_path)
+
+
+def test_a_killed_writer_leaves_what_it_appended_and_room(tmp_path: Path) -> None:
+    program = """
+        import os, signal, sys
+        from aiomailbox.storage import AppendLog
+        log = AppendLog(sys.argv[1])
+        for number in range(4):
+            for _ in range(12_000):
+                log.append_one(b"%d" % number * 20)
+            if number < 3:
+                log.roll()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    kept = entries(tmp_path)
+    assert kept == [b"%d" % number * 20 for number in range(4) for _ in range(12_000)]
+
+
 def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "000000000000.log").write_bytes(b"something else entirely")
     with pytest.raises(DamagedFileError, match="does not begin like a log"):

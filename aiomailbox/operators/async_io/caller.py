@@ -26,7 +26,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.async_io.entry import Call, Entry, Worker
-from aiomailbox.operators.async_io.identity import AsyncCall, announce
+from aiomailbox.operators.async_io.identity import announce
 from aiomailbox.operators.async_io.outcomes import Answers, Outcomes
 from aiomailbox.operators.async_io.settings import CallSettings
 from aiomailbox.operators.async_io.workers import WorkerPool
@@ -133,7 +133,7 @@ class Caller:
                 call.timer = loop.call_later(self._timeout_s, self._time_out, call)
             entries = call.entries
             if self._scope is not None:
-                announce(AsyncCall(self._scope, entries, call.attempts))
+                announce(self._scope, entries, call.attempts)
             if self._batched:
                 result = await self._call([entry.value for entry in entries])
             else:

@@ -70,7 +70,8 @@ class AsyncCall:
         return tuple(_idempotency_key(self._scope, one) for one in self.ids)
 
 
-_current: ContextVar[AsyncCall] = ContextVar("current_call")
+# The parts of an `AsyncCall`: few functions ask for it.
+_current: ContextVar[tuple[str, Sequence[HasIdentity], int]] = ContextVar("call")
 
 
 def current_call() -> AsyncCall:
@@ -92,7 +93,7 @@ def current_call() -> AsyncCall:
         (2, 32)
     """
     try:
-        return _current.get()
+        return AsyncCall(*_current.get())
     except LookupError:
         raise IllegalStateError(
             "there is no call: current_call() is for functions of map_async, and of "
@@ -100,9 +101,9 @@ def current_call() -> AsyncCall:
         ) from None
 
 
-def announce(call: AsyncCall) -> None:
-    """Say which call comes next in this task."""
-    _current.set(call)
+def announce(scope: str, rows: Sequence[HasIdentity], attempt: int) -> None:
+    """Say which call comes next in this task; see `AsyncCall`."""
+    _current.set((scope, rows, attempt))
 
 
 class Identity:
