@@ -167,3 +167,48 @@ async def test_an_endless_query_ends_when_the_job_is_cancelled(
 def test_what_is_no_stream_is_refused(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="bounded"):
         SparkStreamSource(spark.range(3), tmp_path)
+
+
+async def test_a_running_pipeline_is_a_streaming_dataframe_over_its_directory(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Each row comes once, and none before the checkpoint that holds it."""
+    place = tmp_path / "results"
+    given, arrived = asyncio.Event(), asyncio.Event()
+
+    def watch(row: Any) -> Any:
+        if row["n"] == 9:
+            arrived.set()
+        return row
+
+    async def numbers() -> Any:
+        for n in range(10):
+            yield {"n": n}
+        await given.wait()
+        for n in range(10, 15):
+            yield {"n": n}
+
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(None, directory=tmp_path / "checkpoints")
+    env.from_async_iterable(numbers).map(watch).sink_to(am.ParquetSink(place))
+
+    async def take() -> list[int]:
+        """Let a query go on, and return what it has seen in all."""
+        seen = tmp_path / "seen"
+        stream = spark.readStream.schema("n long").parquet(str(place))
+        writer = stream.writeStream.format("parquet").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path / "reader"))
+        query = await asyncio.to_thread(writer.start, str(seen))
+        await asyncio.to_thread(query.awaitTermination)
+        rows = spark.read.schema("n long").parquet(str(seen))
+        return sorted(row.n for row in await asyncio.to_thread(rows.collect))
+
+    async with env.start() as job:
+        await arrived.wait()
+        assert not place.exists()
+        await job.trigger_checkpoint()
+        assert await take() == list(range(10))
+        assert await take() == list(range(10))
+        given.set()
+        await job.result()
+    assert await take() == list(range(15))
