@@ -249,7 +249,7 @@ class _AsyncReader:
         """End the helper task, which closes the generator; its owner waits for it."""
         self._is_ending = True
         self._values.clear()
-        if self._task is not None:
+        if self._task is not None and not self._task.cancelling():
             self._task.cancel()
         return None
 

@@ -1,0 +1,65 @@
+"""Programs that leave a job behind: its sources clean up to the end, in silence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import asyncio
+import aiomailbox as am
+
+started = asyncio.Event()
+
+async def numbers():
+    number = 0
+    try:
+        while True:
+            yield number
+            number += 1
+            if number == 5:
+                started.set()
+            await asyncio.sleep(0.001)
+    finally:
+        # Two, since what interrupts the first one leaves out the rest.
+        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)
+        print("cleaned up")
+
+async def main():
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_async_iterable(numbers).map(lambda number: number)
+    {ending}
+
+try:
+    {run}(main())
+except KeyError:
+    print("KeyError")
+"""
+BREAK = """async for number in stream:
+        if number == 3:
+            break"""
+RAISE = """async for number in stream:
+        if number == 3:
+            raise KeyError(number)"""
+LEAVE = """task = asyncio.create_task(stream.collect())
+    await started.wait()"""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("run", ["asyncio.run", "am.run"])
+@pytest.mark.parametrize(
+    ("ending", "after"),
+    [(BREAK, ""), (RAISE, "KeyError\n"), (LEAVE, "")],
+    ids=["break", "raise", "task"],
+)
+def test_the_last_act_of_a_program_lets_a_source_clean_up(
+    ending: str, after: str, run: str
+) -> None:
+    program = PROGRAM.replace("{ending}", ending).replace("{run}", run)
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.stderr == ""
+    assert done.stdout == "cleaned up\n" + after
