@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aiomailbox.checkpoint import CheckpointingMode
 from aiomailbox.clock import Clock
-from aiomailbox.errors import UsageError
-from aiomailbox.graph import JobGraph, Transformation, build_job_graph
+from aiomailbox.errors import InvalidArgumentError, UsageError
+from aiomailbox.graph import (
+    JobGraph,
+    Transformation,
+    build_job_graph,
+    unreplayable_sources,
+)
 from aiomailbox.runtime import Deployment, Embedded, JobConfig, JobMaster, PullHandover
 
 
@@ -78,6 +84,28 @@ class JobDefinition:
         """
         place = deployment or self.deployment
         graph = self.job_graph(name, sinks, place)
+        _check_replayable(graph, config or self.config)
         return place.deploy(
             graph, config or self.config, clock=self.clock, handovers=handovers or {}
+        )
+
+
+def _check_replayable(graph: JobGraph, config: JobConfig) -> None:
+    """Refuse to promise what a source cannot keep.
+
+    Raises:
+        InvalidArgumentError: If each record is to count exactly once, and a source
+            cannot give again what it gave.
+    """
+    settings = config.checkpoints
+    if settings is None or settings.mode is not CheckpointingMode.EXACTLY_ONCE:
+        return
+    for source in unreplayable_sources(graph):
+        raise InvalidArgumentError(
+            "mode",
+            f"records are to count exactly once, and source {source!r} cannot replay: "
+            "what it gave after the last checkpoint is lost when the job fails",
+            "Use a source that goes on from an offset, e.g. "
+            "env.from_async_iterable(factory, offset=...), or say "
+            "env.enable_checkpointing(..., mode=am.CheckpointingMode.AT_LEAST_ONCE).",
         )

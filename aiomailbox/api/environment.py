@@ -288,6 +288,11 @@ class StreamExecutionEnvironment:
             floating_buffers=config.floating_buffers,
             records_per_buffer=RUN_LENGTH_MAX,
             buffer_size_bytes=config.buffer_size_bytes,
+            counts=(
+                None
+                if config.checkpoints is None
+                else config.checkpoints.mode.value.replace("_", " ")
+            ),
         )
 
     def enable_checkpointing(

@@ -1,7 +1,11 @@
 """From the user's calls to the job that is deployed."""
 
 from aiomailbox.graph.chaining import build_job_graph, is_chainable
-from aiomailbox.graph.describe import describe_mermaid, describe_text
+from aiomailbox.graph.describe import (
+    describe_mermaid,
+    describe_text,
+    unreplayable_sources,
+)
 from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
 from aiomailbox.graph.operator_ids import operator_ids
 from aiomailbox.graph.regions import FailoverRegions, producers_of
@@ -34,4 +38,5 @@ __all__ = [
     "operator_ids",
     "producers_of",
     "reachable",
+    "unreplayable_sources",
 ]

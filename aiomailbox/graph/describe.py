@@ -12,6 +12,7 @@ from aiomailbox.graph.job_graph import (
 )
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.graph.wiring import consumers_of
+from aiomailbox.operators import guarantee_of, is_replayable
 
 
 def channel_count(edge: Edge) -> int:
@@ -30,6 +31,7 @@ def describe_text(
     floating_buffers: int,
     records_per_buffer: int,
     buffer_size_bytes: int,
+    counts: str | None = None,
 ) -> str:
     """Return the graph, its chains, its bounds, and which functions are async.
 
@@ -39,6 +41,8 @@ def describe_text(
         floating_buffers: Buffers that the channels of a partition share.
         records_per_buffer: Records that a buffer holds at most.
         buffer_size_bytes: Estimated bytes that a buffer holds at most.
+        counts: How often a record counts in state when a job goes on from a checkpoint,
+            as people say it; None for a job that takes none.
     """
     lines = [f"Job {graph.name!r}: {_count(len(graph.vertices), 'task chain')}"]
     total_buffers = 0
@@ -70,7 +74,39 @@ def describe_text(
         f"(estimated): {kib} KiB, plus what one record may emit beyond."
     )
     lines.append(f"Key groups: {graph.max_parallelism}")
+    lines += _describe_guarantees(graph, counts)
     return "\n".join(lines)
+
+
+def unreplayable_sources(graph: JobGraph) -> list[str]:
+    """Return the names of the sources that cannot give again what they gave."""
+    return [
+        node.name
+        for vertex in graph.vertices
+        for node in vertex.nodes
+        if node.transformation.source is not None
+        and not is_replayable(node.transformation.source)
+    ]
+
+
+def _describe_guarantees(graph: JobGraph, counts: str | None) -> list[str]:
+    """Say what a failure costs."""
+    if counts is None:
+        return ["Failures: no checkpoints; what the job has not committed is lost."]
+    lines = [f"Failures: each record counts {counts} in state."]
+    lines += [
+        f"    source {name!r} cannot replay: what it gave after the last checkpoint is "
+        "lost"
+        for name in unreplayable_sources(graph)
+    ]
+    for vertex in graph.vertices:
+        for node in vertex.nodes:
+            if node.transformation.sink is not None:
+                promised = guarantee_of(node.transformation.sink).value.replace(
+                    "_", " "
+                )
+                lines.append(f"    sink {node.name!r}: {promised}")
+    return lines
 
 
 def _describe_node(node: Node) -> list[str]:

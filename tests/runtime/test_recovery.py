@@ -19,6 +19,7 @@ from aiomailbox.errors import (
     UsageError,
 )
 
+AT_LEAST_ONCE = am.CheckpointingMode.AT_LEAST_ONCE
 KEYS = 7
 COUNT = 3_000
 
@@ -172,7 +173,7 @@ async def test_windows_stay_in_a_savepoint_unless_the_job_is_drained(
             await asyncio.Event().wait()
 
     def windows(results: list[int]) -> Any:
-        env = environment(None, parallelism=1)
+        env = environment(None, parallelism=1, mode=AT_LEAST_ONCE)
         strategy = am.WatermarkStrategy.for_monotonous_timestamps()
         (
             env.from_async_iterable(
@@ -380,7 +381,7 @@ async def test_what_had_finished_is_not_done_again(tmp_path: Path) -> None:
 
     fails = FailsAt(5)
     results: list[int] = []
-    env = environment(0.1, parallelism=1)
+    env = environment(0.1, parallelism=1, mode=AT_LEAST_ONCE)
     env.disable_operator_chaining()
     short = env.from_collection([100]).process(Life("short"))
     long = env.from_async_iterable(Slow).map(fails).process(Life("long"))
@@ -393,3 +394,20 @@ async def test_what_had_finished_is_not_done_again(tmp_path: Path) -> None:
     assert lives.count("open long") == 2
     assert lives.count("finish long") == 1
     assert results.count(100) == 1
+
+
+async def test_a_source_that_cannot_replay_is_refused_and_named() -> None:
+    env = environment()
+    env.from_collection(iter([1, 2])).sink_to(print)
+    with pytest.raises(InvalidArgumentError, match="'collection' cannot replay"):
+        await env.execute()
+    assert "source 'collection' cannot replay" in env.explain()
+    assert "at least once" in env.explain()
+
+
+def test_explain_says_what_a_failure_costs() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([1]).sink_to(print)
+    assert "no checkpoints" in env.explain()
+    env.enable_checkpointing(1)
+    assert "each record counts exactly once in state" in env.explain()
