@@ -13,6 +13,7 @@ author = "the aiomailbox authors"
 copyright = author
 html_theme = "furo"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 
 # A page about an example that is not there would include a file that is not there. An
