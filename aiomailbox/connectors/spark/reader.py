@@ -23,6 +23,7 @@ from aiomailbox.connectors.spark.reading import (
 )
 from aiomailbox.errors import SourceChangedError
 from aiomailbox.operators import InputStatus, Pending, ReaderContext, ReaderOutput
+from aiomailbox.records import ListRun
 from aiomailbox.state import kept_in_state
 
 __all__ = ["SparkReader", "SparkSplit"]
@@ -43,6 +44,7 @@ class SparkSplit:
         row: The row in it to go on with.
         fingerprint: What tells the DataFrame from others; empty before the first row.
         check: Sum of the checks of all rows before the position, modulo 2**64.
+        rows: How many rows are before the position.
     """
 
     split_id: str = "all"
@@ -50,6 +52,7 @@ class SparkSplit:
     row: int = 0
     fingerprint: str = ""
     check: int = 0
+    rows: int = 0
 
 
 class SparkReader:
@@ -86,6 +89,8 @@ class SparkReader:
         self._known_parts = 0
         # Of rows that were passed over; None once they were compared.
         self._replayed: int | None = 0
+        # Rows that come again and are to be dropped here, not in Spark.
+        self._to_drop = 0
         self._progress = _Progress(context)
 
     def start(self) -> None:
@@ -139,13 +144,18 @@ class SparkReader:
         split, plan = self._split, self._plan
         if not self._started or split is None or self._pump is not None:
             return
+        part, row = split.part, split.row
+        if plan.by_count:
+            self._to_drop, part, row = split.rows, 0, 0
+            self._split = replace(split, part=0, row=0)
+            self._known_parts = 0
         # What was staged before is read without Spark.
         tag = None if plan.df is None else JobTag(plan.df)
 
         def produce() -> Iterator[ReadItem]:
             if tag is not None:
                 tag.tag_thread()
-            return read(plan, split.part, split.row)
+            return read(plan, part, row)
 
         self._pump = Pump(
             produce,
@@ -183,9 +193,12 @@ class SparkReader:
         while (item := self._pump.take()) is not None:
             match item:
                 case Chunk():
-                    self._compare()
                     self._know_parts(output, item.part + 1)
-                    self._chunk, self._offset = item, 0
+                    chunk = self._not_dropped(item)
+                    if chunk is None:
+                        continue
+                    self._compare()
+                    self._chunk, self._offset = chunk, 0
                     return True
                 case Beginning():
                     self._begin(output, item)
@@ -194,8 +207,30 @@ class SparkReader:
                 case PartEnd():
                     self._end_part(output, item)
         if self._pump.ended:
+            self._to_drop = 0
             self._compare()
         return False
+
+    def _not_dropped(self, chunk: Chunk) -> Chunk | None:
+        """Return what of a chunk was not emitted before the restart."""
+        dropped = min(self._to_drop, chunk.rows)
+        if not dropped:
+            return chunk
+        self._to_drop -= dropped
+        self._replay(int(np.add.reduce(chunk.checks[:dropped])))
+        if dropped == chunk.rows:
+            return None
+        if len(chunk.run) == chunk.rows:
+            run = chunk.run.slice(dropped, chunk.rows)
+        else:
+            run = ListRun([batch.slice(dropped) for batch in chunk.run.values])
+        return replace(
+            chunk,
+            first=chunk.first + dropped,
+            rows=chunk.rows - dropped,
+            run=run,
+            checks=chunk.checks[dropped:],
+        )
 
     def _begin(self, output: ReaderOutput, beginning: Beginning) -> None:
         split, fingerprint = self._split, beginning.fingerprint
@@ -219,6 +254,8 @@ class SparkReader:
 
     def _compare(self) -> None:
         """Compare the rows that were passed over with those that were emitted."""
+        if self._to_drop:
+            return
         replayed, self._replayed = self._replayed, None
         split = self._split
         if replayed is None or split is None or self._plan.stage is not None:
@@ -273,13 +310,15 @@ class SparkReader:
         )
         to.emit_run(run)
         read_rows = chunk.rows if stop == length else stop
+        count = read_rows - (start if chunk.rows == length else 0)
+        self._progress.rows += count
         self._split = replace(
             split,
             part=chunk.part,
             row=chunk.first + read_rows,
             check=self._check_after(chunk, start, read_rows, split.check),
+            rows=split.rows + count,
         )
-        self._progress.rows += read_rows - (start if chunk.rows == length else 0)
         self._offset = stop
         if stop == length:
             self._chunk = None

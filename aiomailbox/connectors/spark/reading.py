@@ -50,6 +50,8 @@ class ReadPlan:
         prefetch: Whether Spark computes the next partition ahead.
         batch_rows: The most rows of an Arrow batch.
         stage: Where Spark writes all rows first, and how; None to read from Spark.
+        by_count: Whether a position is the number of rows before it: where all rows are
+            in one order, and Spark may cut it into partitions otherwise each time.
     """
 
     df: Any
@@ -58,6 +60,7 @@ class ReadPlan:
     prefetch: bool
     batch_rows: int
     stage: Stage | None = None
+    by_count: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,9 @@ class SparkSource:
         self._depth = handover_batches
         if df is not None:
             df = _arranged(df, self._order, partitions, splits == "ordered")
-        self._plan = ReadPlan(df, chosen, form, prefetch, batch_rows, place)
+        # Where ranges are cut is drawn by lot, in each run of a plan anew.
+        by_count = bool(self._order) and splits == "ordered" and place is None
+        self._plan = ReadPlan(df, chosen, form, prefetch, batch_rows, place, by_count)
         self._names = [field.name for field in schema.fields]
 
     @property
@@ -173,9 +175,10 @@ class SparkSource:
                 "and the data are gone; a position is (file, row)"
             )
             return "\n".join(lines)
+        position = "a row" if self._plan.by_count else "(partition, row)"
         lines.append(
             f"  live, by {self._plan.path}: exactly once if the DataFrame gives the same "
-            "rows again, which is checked; a position is (partition, row)"
+            f"rows again, which is checked; a position is {position}"
         )
         if not self._order:
             lines.append(

@@ -172,6 +172,26 @@ class TestLive:
         with pytest.raises(SourceChangedError):
             await read(source(1000), splits=state)
 
+    @pytest.mark.parametrize("records", ["namedtuple", "batch"])
+    async def test_rows_in_one_order_go_on_wherever_spark_cuts_them(
+        self, spark: Any, read: Any, records: Any
+    ) -> None:
+        """Spark draws by lot where ranges are cut, in each run anew."""
+
+        def numbers(values: list[Any]) -> list[int]:
+            if records == "namedtuple":
+                return ids(values)
+            return [n for batch in values for n in batch.column("id").to_pylist()]
+
+        df = spark.range(0, 3000, 1, 4).selectExpr("2999 - id as id")
+        source = SparkSource(
+            df, order_by="id", partitions=3, records=records, batch_rows=400
+        )
+        for runs in (1, 4, 7):
+            head, state = await read(source, runs=runs, records_max=300)
+            tail, _ = await read(source, splits=state, records_max=300)
+            assert numbers(head + tail) == list(range(3000)), state
+
     async def test_a_plan_or_schema_that_changed_since_is_refused(
         self, spark: Any, read: Any
     ) -> None:
