@@ -706,6 +706,24 @@ class CheckpointDeclinedError(WorldError):
         super().__init__(f"checkpoint {checkpoint_id} was declined: {reason}")
 
 
+class InFlightRecordsError(CheckpointDeclinedError):
+    """Records in flight cannot be kept, so barriers must not overtake them.
+
+    Args:
+        checkpoint_id: The number of the checkpoint that was to hold them.
+        channel: On which channel they are.
+        error: Why they cannot be kept.
+    """
+
+    def __init__(self, checkpoint_id: int, channel: str, error: BaseException) -> None:
+        super().__init__(
+            checkpoint_id,
+            f"records in flight on {channel} cannot be kept ({error}): checkpoints are "
+            "aligned from now on. Give the functions type hints that name the records' "
+            "classes",
+        )
+
+
 class CheckpointFailedError(WorldError):
     """A checkpoint or savepoint did not complete.
 

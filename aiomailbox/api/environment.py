@@ -344,12 +344,6 @@ class StreamExecutionEnvironment:
             >>> import aiomailbox as am
             >>> env = am.StreamExecutionEnvironment().enable_checkpointing(10)
         """
-        if unaligned:
-            raise InvalidArgumentError(
-                "unaligned",
-                "barriers that overtake data are not there yet",
-                "Leave it out: barriers wait for each other.",
-            )
         settings = CheckpointSettings(
             interval=interval,
             directory=directory,

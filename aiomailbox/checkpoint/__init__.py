@@ -52,7 +52,9 @@ from aiomailbox.checkpoint.restored import (
     RestoredTasks,
     finished_tasks,
     job_snapshot,
+    received,
     restored_tasks,
+    sent,
 )
 from aiomailbox.checkpoint.retention import CompletedCheckpoints
 from aiomailbox.checkpoint.savepoint import Savepoint, SavepointOperator
@@ -113,5 +115,7 @@ __all__ = [
     "job_directory",
     "job_snapshot",
     "plan_checkpoint",
+    "received",
     "restored_tasks",
+    "sent",
 ]

@@ -25,6 +25,7 @@ class FailureReason(Enum):
     TASKS_FINISHED = "some tasks have finished, and checkpoints end with them"
     TASK_CLOSING = "some subtasks of an operator with union state have finished"
     TASK_FAILED = "a task failed"
+    NOT_KEPT = "it was to hold records in flight that cannot be kept"
     SUSPENDED = "checkpoints were stopped"
 
     @property

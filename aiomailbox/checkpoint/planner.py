@@ -14,7 +14,7 @@ Concept:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
 from typing import TypeAlias
@@ -319,6 +319,13 @@ class CheckpointPlanner:
     ) -> list[CheckpointAction]:
         """Hear that a task will not take part in a checkpoint."""
         return self._fail(checkpoint_id, FailureReason.DECLINED, now_ms, error)
+
+    def on_not_kept(
+        self, checkpoint_id: int, now_ms: int, error: BaseException
+    ) -> list[CheckpointAction]:
+        """Hear that records in flight cannot be kept: none overtakes them any more."""
+        self.settings = replace(self.settings, unaligned=False, aligned_timeout=0)
+        return self._fail(checkpoint_id, FailureReason.NOT_KEPT, now_ms, error)
 
     def on_expired(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
         """Hear that a checkpoint's time is over."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime import ValveSnapshot
-from aiomailbox.graph import JobGraph
+from aiomailbox.graph import JobGraph, channel_name, consumers_of
 from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.operators import OperatorSnapshot, redistribute
 from aiomailbox.task import TaskSnapshot
@@ -22,7 +22,9 @@ __all__ = [
     "RestoredTasks",
     "finished_tasks",
     "job_snapshot",
+    "received",
     "restored_tasks",
+    "sent",
 ]
 
 # By vertex and subtask.
@@ -41,8 +43,8 @@ class JobSnapshot:
         inputs: Per operator that was the head of its tasks how far event time had come
             on the channels of each subtask.
         enumerators: Per source what its enumerator goes on from.
-        channels: Per operator that was the head of its tasks the buffers in flight of
-            each subtask, by the names of their channels; of unaligned checkpoints.
+        channels: The data in flight of an unaligned checkpoint: what was kept at each
+            end of a channel, by its name there; see `sent` and `received`.
     """
 
     operators: Mapping[OperatorId, Sequence[OperatorSnapshot | None]] = field(
@@ -50,7 +52,17 @@ class JobSnapshot:
     )
     inputs: Mapping[OperatorId, Sequence[_Inputs]] = field(default_factory=dict)
     enumerators: Mapping[OperatorId, OperatorSnapshot] = field(default_factory=dict)
-    channels: Mapping[OperatorId, Sequence[_Channels]] = field(default_factory=dict)
+    channels: _Channels = field(default_factory=dict)
+
+
+def sent(channel: str) -> str:
+    """Return the name of what is kept at the producer's end of a channel."""
+    return f"sent: {channel}"
+
+
+def received(channel: str) -> str:
+    """Return the name of what is kept at the consumer's end of a channel."""
+    return f"received: {channel}"
 
 
 def job_snapshot(
@@ -66,11 +78,10 @@ def job_snapshot(
     """
     operators: dict[OperatorId, list[OperatorSnapshot | None]] = {}
     inputs: dict[OperatorId, list[_Inputs]] = {}
-    channels: dict[OperatorId, list[_Channels]] = {}
-    for head, tasks in vertices.items():
-        if any(task.channel_state for task in tasks):
-            channels[head] = [task.channel_state for task in tasks]
+    channels: dict[str, tuple[bytes, ...]] = {}
+    for tasks in vertices.values():
         for index, task in enumerate(tasks):
+            channels.update(task.channel_state)
             for name, snapshot in task.operators.items():
                 operators.setdefault(name, [None] * len(tasks))[index] = snapshot
             for name, times in task.inputs.items():
@@ -99,7 +110,7 @@ def restored_tasks(
     if not allow_unmatched:
         _check_matched(snapshot, graph)
     _check_key_groups(snapshot, graph)
-    _check_channels(snapshot, graph)
+    in_flight = _in_flight(snapshot.channels, graph)
     tasks: dict[tuple[VertexId, int], TaskSnapshot] = {}
     for vertex in graph.vertices:
         spread = {
@@ -109,14 +120,13 @@ def restored_tasks(
         }
         head = vertex.head.operator_id
         times = _spread_times(snapshot.inputs.get(head, ()), vertex.parallelism)
-        channels = snapshot.channels.get(head, ())
         for index in range(vertex.parallelism):
             operators = {name: found[index] for name, found in spread.items()}
             inputs = {head: times[index]} if times else {}
-            in_flight = channels[index] if channels else {}
-            if operators or inputs or in_flight:
+            channels = in_flight.get((vertex.id, index), {})
+            if operators or inputs or channels:
                 tasks[vertex.id, index] = TaskSnapshot(
-                    operators, inputs, channel_state=in_flight
+                    operators, inputs, channel_state=channels
                 )
     return tasks
 
@@ -201,12 +211,37 @@ def _check_key_groups(snapshot: JobSnapshot, graph: JobGraph) -> None:
                 )
 
 
-def _check_channels(snapshot: JobSnapshot, graph: JobGraph) -> None:
-    now = {vertex.head.operator_id: vertex.parallelism for vertex in graph.vertices}
-    for head, channels in snapshot.channels.items():
-        if now.get(head) != len(channels):
-            raise StateError(
-                f"the checkpoint is unaligned: it has records in flight to {head!r}, "
-                f"which ran in {len(channels)} subtasks. Restore it with the same "
-                "graph and parallelism, or take a savepoint, which has none."
-            )
+def _in_flight(
+    channels: _Channels, graph: JobGraph
+) -> dict[tuple[VertexId, int], dict[str, tuple[bytes, ...]]]:
+    """Return what each task has to process first, per channel, in its order.
+
+    What had arrived comes before what was still to be sent, and an element may begin in
+    the one and end in the other. All of it goes to whoever reads the channel: so no
+    producer has to find buffers for it before it runs.
+
+    Concept:
+        Flink, FLIP-547: output buffers are recovered on the downstream task.
+    """
+    left = dict(channels)
+    found: dict[tuple[VertexId, int], dict[str, tuple[bytes, ...]]] = {}
+    edges = [edge for vertex in graph.vertices for edge in vertex.out_edges]
+    for edge in edges if left else []:
+        vertex = graph.vertex_of(edge.target)
+        producers, consumers = edge.source.parallelism, edge.target.parallelism
+        for producer in range(producers):
+            for consumer in consumers_of(
+                edge.partitioner, producer, producers, consumers
+            ):
+                name = channel_name(edge, producer, consumer)
+                data = left.pop(received(name), ()) + left.pop(sent(name), ())
+                if data:
+                    of_task = found.setdefault((vertex.id, consumer), {})
+                    of_task[received(name)] = data
+    if left:
+        raise StateError(
+            f"the checkpoint is unaligned: it has records in flight, {min(left)}, "
+            "and the job has no such channel. Restore it with the same graph and "
+            "parallelism, or take a savepoint, which has none in flight."
+        )
+    return found

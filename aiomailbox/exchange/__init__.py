@@ -5,6 +5,11 @@ from __future__ import annotations
 from aiomailbox.exchange.blocking.partition import BlockingResultPartition
 from aiomailbox.exchange.blocking.view import BlockingView
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
+from aiomailbox.exchange.core.channel_state import (
+    ChannelStateWriter,
+    decode_in_flight,
+    encode_in_flight,
+)
 from aiomailbox.exchange.core.contract import (
     SEQUENCE_MODULUS,
     ChannelCredit,
@@ -49,6 +54,7 @@ __all__ = [
     "BroadcastPartitioner",
     "ChannelCredit",
     "ChannelListener",
+    "ChannelStateWriter",
     "ChannelStatistics",
     "CustomPartitioner",
     "DataListener",
@@ -73,5 +79,7 @@ __all__ = [
     "SelectableRun",
     "ShufflePartitioner",
     "SubpartitionView",
+    "decode_in_flight",
+    "encode_in_flight",
     "retry_delays_ms",
 ]

@@ -1,6 +1,7 @@
 """From the user's calls to the job that is deployed."""
 
 from aiomailbox.graph.chaining import build_job_graph, is_chainable
+from aiomailbox.graph.channels import channel_name, why_never_unaligned
 from aiomailbox.graph.describe import (
     describe_mermaid,
     describe_text,
@@ -31,6 +32,7 @@ __all__ = [
     "Origin",
     "Transformation",
     "build_job_graph",
+    "channel_name",
     "consumers_of",
     "describe_mermaid",
     "describe_text",
@@ -39,4 +41,5 @@ __all__ = [
     "producers_of",
     "reachable",
     "unreplayable_sources",
+    "why_never_unaligned",
 ]

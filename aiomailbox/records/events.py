@@ -158,6 +158,21 @@ class CheckpointBarrier(RuntimeEvent):
             self, alignment=Alignment.UNALIGNED, aligned_timeout_ms=NO_ALIGNED_TIMEOUT
         )
 
+    def as_forced_aligned(self) -> CheckpointBarrier:
+        """Return the same barrier for an edge on which none ever overtakes."""
+        return replace(self, alignment=Alignment.FORCED_ALIGNED)
+
+    def with_wish_restored(self) -> CheckpointBarrier:
+        """Return what was wished before an edge forced alignment, if one did.
+
+        It is for the outputs of the task behind that edge.
+        """
+        if self.alignment is not Alignment.FORCED_ALIGNED:
+            return self
+        if self.aligned_timeout_ms == NO_ALIGNED_TIMEOUT:
+            return self.as_unaligned()
+        return replace(self, alignment=Alignment.ALIGNED)
+
     @property
     def blocks_upstream(self) -> bool:  # type: ignore[override]
         """Whether the subpartition stops after handing the barrier out."""

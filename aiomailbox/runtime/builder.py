@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from aiomailbox.checkpoint import CheckpointingMode, CheckpointWriter
+from aiomailbox.checkpoint import CheckpointingMode, CheckpointWriter, received, sent
 from aiomailbox.exchange import (
     InputChannel,
     InputGate,
@@ -15,7 +15,13 @@ from aiomailbox.exchange import (
     RecordWriter,
     ResultPartition,
 )
-from aiomailbox.graph import Edge, JobGraph, JobVertex
+from aiomailbox.graph import (
+    Edge,
+    JobGraph,
+    JobVertex,
+    channel_name,
+    why_never_unaligned,
+)
 from aiomailbox.ids import PartitionId, SubtaskId, TaskId
 from aiomailbox.journal import Journals
 from aiomailbox.memory import LocalBufferPool
@@ -33,6 +39,7 @@ from aiomailbox.task import (
     OperatorPlan,
     OutgoingEdge,
     StreamTask,
+    TaskChannels,
     TaskCheckpointing,
     TaskEnvironment,
     TaskPlan,
@@ -188,7 +195,45 @@ class TaskBuilder:
             on_end_of_data=lambda: self._events.on_end_of_data(subtask),
         )
         restored = self._of_attempt.restored.get((vertex.id, subtask_index))
-        return StreamTask(environment, self._plan(vertex, task_id), restored)
+        plan = self._plan(vertex, task_id)
+        plan.channels = self._channels(vertex, subtask_index)
+        return StreamTask(environment, plan, restored)
+
+    def _channels(self, vertex: JobVertex, subtask_index: int) -> TaskChannels | None:
+        """Return how a task keeps data in flight, where it ever does."""
+        codec = self._services.codec
+        if codec is None:
+            return None
+        return TaskChannels(
+            codec,
+            inputs=[
+                [
+                    received(channel_name(edge, index, subtask_index))
+                    for edge, index, _ in self._producers(united, subtask_index)
+                ]
+                for united in vertex.in_edges
+                if united
+            ],
+            outputs=[
+                [
+                    sent(channel_name(edge, subtask_index, consumer))
+                    for consumer in self._targets[id(edge)][subtask_index]
+                ]
+                for edge in vertex.out_edges
+            ],
+            may_overtake=[not why_never_unaligned(edge) for edge in vertex.out_edges],
+        )
+
+    def _producers(
+        self, united: list[Edge], subtask_index: int
+    ) -> list[tuple[Edge, int, int]]:
+        """Return what feeds a gate: edge, producer's subtask, and its channel for it."""
+        return [
+            (edge, index, targets.index(subtask_index))
+            for edge in united
+            for index, targets in enumerate(self._targets[id(edge)])
+            if subtask_index in targets
+        ]
 
     def _checkpointing(self, task_id: TaskId) -> TaskCheckpointing | None:
         settings, writer = self._config.checkpoints, self._writer_of_state
@@ -281,11 +326,8 @@ class TaskBuilder:
     ) -> InputGate:
         name = f"{vertex.name}.{task_id.subtask_index}"
         inputs = [
-            (edge, producer, index, targets.index(task_id.subtask_index))
-            for edge in united
-            for producer in [self._graph.vertex_of(edge.source)]
-            for index, targets in enumerate(self._targets[id(edge)])
-            if task_id.subtask_index in targets
+            (edge, self._graph.vertex_of(edge.source), index, channel)
+            for edge, index, channel in self._producers(united, task_id.subtask_index)
         ]
         away = sum(
             not self._is_here(producer, index) for _, producer, index, _ in inputs

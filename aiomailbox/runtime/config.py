@@ -129,6 +129,12 @@ class JobConfig:
         return self.checkpoints is not None or self.restore_from is not None
 
     @property
+    def has_data_in_flight(self) -> bool:
+        """Whether checkpoints may hold data in flight, taken or restored."""
+        takes = self.checkpoints is not None and self.checkpoints.unaligned
+        return takes or self.restore_from is not None
+
+    @property
     def restart_strategy(self) -> RestartStrategy:
         """Whether a job that failed starts again."""
         if self.restart is not None:

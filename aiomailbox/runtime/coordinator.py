@@ -46,7 +46,12 @@ from aiomailbox.checkpoint import (
     describe_vertices,
     plan_checkpoint,
 )
-from aiomailbox.errors import CheckpointFailedError, safe_str
+from aiomailbox.errors import (
+    CheckpointFailedError,
+    InFlightRecordsError,
+    RemoteTaskError,
+    safe_str,
+)
 from aiomailbox.graph import JobGraph, producers_of
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.operators import OperatorSnapshot, encode_snapshot
@@ -315,7 +320,11 @@ class CheckpointCoordinator:
             checkpoint_id=checkpoint_id,
             reason=safe_str(error),
         )
-        self._do(self._planner.on_declined(checkpoint_id, self._now_ms(), error))
+        planner, now_ms = self._planner, self._now_ms()
+        if _is_about_records_in_flight(error):
+            self._do(planner.on_not_kept(checkpoint_id, now_ms, error))
+        else:
+            self._do(planner.on_declined(checkpoint_id, now_ms, error))
 
     def request(
         self,
@@ -657,3 +666,10 @@ def _statistics(by_task: Mapping[SubtaskId, TaskStatistics]) -> dict[str, Any]:
     }
     found["alignment_bytes"] = sum(one.alignment_bytes for one in by_task.values())
     return found
+
+
+def _is_about_records_in_flight(error: BaseException) -> bool:
+    """Say whether it is an `InFlightRecordsError`, maybe of another process."""
+    if isinstance(error, RemoteTaskError):
+        return error.kind == InFlightRecordsError.__name__
+    return isinstance(error, InFlightRecordsError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+import sys
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.host import EmbeddedHost
 from aiomailbox.runtime.limiter import LimiterService, limits_of
 from aiomailbox.runtime.master import JobMaster
+from aiomailbox.runtime.peers.codecs import element_codec
 from aiomailbox.runtime.services import JobServices
 
 
@@ -79,6 +81,7 @@ def new_embedded_job(
     loop = asyncio.get_running_loop()
     used_clock = clock or clock_of(loop)
     seed = config.seed
+    classes = state_classes(graph) if config.needs_state_classes else ()
     services = JobServices(
         execution_id=secrets.token_hex(16),
         clock=used_clock,
@@ -92,7 +95,15 @@ def new_embedded_job(
         job_id=config.job_id or graph.name,
         commits_at_checkpoints=config.checkpoints is not None,
         is_resumable=config.is_resumable,
-        state_classes=state_classes(graph) if config.needs_state_classes else (),
+        state_classes=classes,
+        codec=(
+            element_codec(
+                [one for one in classes if isinstance(one, type)],
+                has_arrow="pyarrow" in sys.modules,
+            )
+            if config.has_data_in_flight
+            else None
+        ),
     )
     host = EmbeddedHost(graph, config, services)
     return JobMaster(graph, config, services, host)

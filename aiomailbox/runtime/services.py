@@ -15,6 +15,7 @@ from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Handover, Limiter
 from aiomailbox.policies import RateLimit
+from aiomailbox.records import ElementCodec
 from aiomailbox.runtime.handover import PullHandover
 
 
@@ -71,6 +72,7 @@ class JobServices:
             they can.
         state_classes: The classes that the state of the job may hold, or type hints
             that name them.
+        codec: For data in flight; None for a job that neither keeps nor restores any.
     """
 
     execution_id: str
@@ -89,6 +91,7 @@ class JobServices:
     is_resumable: bool = False
     no_processing_time: str = ""
     state_classes: Sequence[Any] = ()
+    codec: ElementCodec | None = None
 
     def begin_attempt(self) -> None:
         """Release what the tasks of an attempt have left, for those of the next one."""

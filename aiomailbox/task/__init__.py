@@ -1,6 +1,7 @@
 """Tasks: a chain of operators on a mailbox, with its inputs and outputs."""
 
 from aiomailbox.task.chain import OperatorChain
+from aiomailbox.task.channel_state import TaskChannels
 from aiomailbox.task.checkpointing import CheckpointResponder, TaskStatistics
 from aiomailbox.task.environment import TaskCheckpointing, TaskEnvironment
 from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
@@ -16,6 +17,7 @@ __all__ = [
     "OutgoingEdge",
     "Prepared",
     "StreamTask",
+    "TaskChannels",
     "TaskCheckpointing",
     "TaskEnvironment",
     "TaskLifecycle",

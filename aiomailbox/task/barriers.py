@@ -11,8 +11,8 @@ Concept:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from aiomailbox.barriers import (
     Abort,
@@ -22,7 +22,6 @@ from aiomailbox.barriers import (
     ChannelInfo,
     CheckpointBarrierHandler,
     CheckpointBarrierTracker,
-    InitInputs,
     Prioritize,
     ResumeChannel,
     SetAlignmentTimer,
@@ -31,7 +30,7 @@ from aiomailbox.barriers import (
     Trigger,
 )
 from aiomailbox.errors import CheckpointDeclinedError, RejectedMailError
-from aiomailbox.exchange import InputGate
+from aiomailbox.exchange import InputGate, ObjectBuffer
 from aiomailbox.mailbox import MailboxExecutor, MailOptions
 from aiomailbox.operators import Pending
 from aiomailbox.records import (
@@ -41,8 +40,9 @@ from aiomailbox.records import (
     EventAnnouncement,
     RuntimeEvent,
 )
+from aiomailbox.task.input_state import InputState, Rest
 
-__all__ = ["BarrierHandler", "CheckpointTarget", "InputBarriers", "InputStateKeeper"]
+__all__ = ["BarrierHandler", "CheckpointTarget", "InputBarriers"]
 
 BarrierHandler: TypeAlias = CheckpointBarrierHandler | CheckpointBarrierTracker
 
@@ -56,22 +56,6 @@ class CheckpointTarget(Protocol):
 
     def decline(self, checkpoint_id: int, error: BaseException) -> None:
         """Refuse a checkpoint."""
-        ...
-
-
-class InputStateKeeper(Protocol):
-    """Keeps the data in flight that barriers have overtaken at the inputs."""
-
-    def init(self, barrier: CheckpointBarrier) -> None:
-        """Prepare for what the barrier's checkpoint may hold."""
-        ...
-
-    def start(self, barrier: CheckpointBarrier) -> None:
-        """Keep what every channel brings until its barrier arrives."""
-        ...
-
-    def stop(self, checkpoint_id: int) -> None:
-        """Keep nothing more for the checkpoint, or for an older one."""
         ...
 
 
@@ -92,7 +76,7 @@ class InputBarriers:
         gates: Sequence[InputGate],
         target: CheckpointTarget,
         mailbox: MailboxExecutor,
-        in_flight: InputStateKeeper | None = None,
+        in_flight: InputState | None = None,
     ) -> None:
         self._handler = handler
         self._gates = gates
@@ -115,6 +99,8 @@ class InputBarriers:
         info = ChannelInfo(gate, channel)
         handler = self._handler
         if isinstance(event, CheckpointBarrier):
+            if self._in_flight is not None:
+                self._in_flight.on_barrier(info, event.checkpoint_id)
             return self._do(handler.on_barrier(info, event))
         if isinstance(event, CancelCheckpoint):
             return self._do(handler.on_cancel(info, event.checkpoint_id))
@@ -127,9 +113,25 @@ class InputBarriers:
         number = event.sequence_number
         return self._do(handler.on_announcement(info, barrier, number))
 
-    def on_data(self, size_bytes: int) -> None:
-        """Count a buffer of data that was read."""
-        self._handler.on_data(size_bytes)
+    def on_data(self, gate: int, channel: int, buffer: ObjectBuffer) -> None:
+        """Hear of a buffer of data that was read, before it is processed."""
+        self._handler.on_data(buffer.size_bytes)
+        if self._in_flight is not None:
+            self._in_flight.on_data(ChannelInfo(gate, channel), buffer.elements)
+
+    @property
+    def may_overtake(self) -> bool:
+        """Whether barriers may overtake data."""
+        return self._in_flight is not None
+
+    def attach(self, gate: int, rest: Rest) -> None:
+        """Learn what an input has in hand, to ask for it when barriers overtake."""
+        if self._in_flight is not None:
+            self._in_flight.attach(gate, rest)
+
+    def execute(self, read: Callable[[], Pending]) -> None:
+        """Read priority events as urgent mail."""
+        self._send(read, description="priority events")
 
     async def trigger(self, barrier: CheckpointBarrier) -> None:
         """Take the coordinator's barrier where nothing upstream runs any more.
@@ -181,8 +183,6 @@ class InputBarriers:
             gate.prioritize(action.channel.channel_index, action.sequence_number)
         elif self._in_flight is None:
             return
-        elif isinstance(action, InitInputs):
-            self._in_flight.init(action.barrier)
         elif isinstance(action, StartPersisting):
             self._in_flight.start(action.barrier)
         elif isinstance(action, StopPersisting):
@@ -196,13 +196,17 @@ class InputBarriers:
         )
 
     def _send_timeout(self, checkpoint_id: int) -> None:
-        # A mailbox that takes no more mail needs no timeout.
+        self._send(
+            self._on_timeout, checkpoint_id, description="end of an alignment's time"
+        )
+
+    def _send(
+        self, function: Callable[..., Pending], *args: Any, description: str
+    ) -> None:
+        # A mailbox that takes no more mail needs neither timeouts nor barriers.
         try:
             self._mailbox.execute(
-                self._on_timeout,
-                checkpoint_id,
-                description="end of an alignment's time",
-                options=MailOptions.URGENT,
+                function, *args, description=description, options=MailOptions.URGENT
             )
         except RejectedMailError:
             return
@@ -234,6 +238,19 @@ class GateBarriers:
         """Take an event that belongs to checkpoints, or the end of a channel."""
         return self._barriers.on_event(self._index, channel, event)
 
-    def on_data(self, size_bytes: int) -> None:
-        """Count a buffer of data that was read."""
-        self._barriers.on_data(size_bytes)
+    def on_data(self, channel: int, buffer: ObjectBuffer) -> None:
+        """Hear of a buffer of data that was read, before it is processed."""
+        self._barriers.on_data(self._index, channel, buffer)
+
+    @property
+    def may_overtake(self) -> bool:
+        """Whether barriers may overtake data."""
+        return self._barriers.may_overtake
+
+    def attach(self, rest: Rest) -> None:
+        """Learn what the input has in hand, to ask for it when barriers overtake."""
+        self._barriers.attach(self._index, rest)
+
+    def execute(self, read: Callable[[], Pending]) -> None:
+        """Read priority events as urgent mail."""
+        self._barriers.execute(read)

@@ -3,8 +3,8 @@
 Theory of operation: `SubtaskCheckpoints.perform` runs on the mailbox, so that no record,
 timer or mail comes between its steps: operators emit what belongs before the barrier,
 the barrier leaves, and only then is the state captured, on the loop. It is written off
-the loop, by a coroutine of its own that says at the end how it went. Numbers only grow;
-one that is late, or was aborted before it came, is not performed.
+the loop, by a coroutine of its own that says at the end how it went: with the data in
+flight of an unaligned checkpoint, once that is complete. Numbers only grow; one that is late, or was aborted before it came, is not performed.
 
 Concept:
     Flink, ``SubtaskCheckpointCoordinatorImpl``.
@@ -22,6 +22,7 @@ from aiomailbox.clock import Clock
 from aiomailbox.exchange import RecordWriter
 from aiomailbox.operators import Pending
 from aiomailbox.records import CancelCheckpoint, CheckpointBarrier
+from aiomailbox.task.overtaking import OutputBarriers
 from aiomailbox.task.snapshot import TaskSnapshot
 
 __all__ = [
@@ -101,6 +102,7 @@ class SubtaskCheckpoints:
         responder: Keeps the snapshots.
         clock: Measures what they take.
         spawn: Starts a coroutine that the task owns, and returns how to cancel it.
+        outputs: Sends barriers where they may overtake; None where none ever does.
         aborted_max: How many aborted checkpoints that have not come are remembered.
 
     Attributes:
@@ -117,6 +119,7 @@ class SubtaskCheckpoints:
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], Callable[[], object]],
         *,
+        outputs: OutputBarriers | None = None,
         restored_id: int = -1,
         aborted_max: int = _ABORTED_MAX,
     ) -> None:
@@ -125,6 +128,7 @@ class SubtaskCheckpoints:
         self._chain = chain
         self._capture = capture
         self._writers = writers
+        self._outputs = outputs
         self._responder = responder
         self._clock = clock
         self._spawn = spawn
@@ -169,11 +173,15 @@ class SubtaskCheckpoints:
             self._broadcast(CancelCheckpoint(checkpoint_id))
             return False
         await self._chain.prepare_snapshot_pre_barrier(checkpoint_id)
-        self._broadcast(barrier)
+        if self._outputs is None:
+            self._broadcast(barrier)
+        else:
+            self._outputs.broadcast(barrier.with_wish_restored())
         started_s = self._clock.monotonic()
         try:
             snapshot = self._capture()
         except Exception as error:  # noqa: BLE001 -- the coordinator decides
+            self._drop_in_flight(checkpoint_id)
             self._responder.decline(checkpoint_id, error)
             return False
         sync_ms = (self._clock.monotonic() - started_s) * 1000
@@ -191,6 +199,11 @@ class SubtaskCheckpoints:
             self.last_id = checkpoint_id
             self._forget_aborted()
             self._broadcast(CancelCheckpoint(checkpoint_id))
+        # Its data in flight will not be complete.
+        cancel = self._end_writing(checkpoint_id)
+        if cancel is not None:
+            cancel()
+        self._drop_in_flight(checkpoint_id)
         self._responder.decline(checkpoint_id, error)
 
     def notify_complete(self, checkpoint_id: int) -> Pending:
@@ -207,6 +220,7 @@ class SubtaskCheckpoints:
         cancel = self._end_writing(checkpoint_id)
         if cancel is not None:
             cancel()
+            self._drop_in_flight(checkpoint_id)
         elif checkpoint_id > self.last_id:
             self._aborted[checkpoint_id] = None
             while len(self._aborted) > self._aborted_max:
@@ -225,6 +239,8 @@ class SubtaskCheckpoints:
         for cancel in self._writing.values():
             cancel()
         self._writing.clear()
+        if self._outputs is not None:
+            self._outputs.close()
 
     async def _aborted_after(self, checkpoint_id: int, latest_id: int) -> None:
         completed = self.notify_complete(latest_id) if latest_id > 0 else None
@@ -242,6 +258,9 @@ class SubtaskCheckpoints:
         checkpoint_id = barrier.checkpoint_id
         started_s = self._clock.monotonic()
         try:
+            if self._outputs is not None:
+                in_flight = await self._outputs.collected(checkpoint_id)
+                snapshot = replace(snapshot, channel_state=in_flight)
             written = await self._responder.write(barrier, snapshot)
         except asyncio.CancelledError:
             raise
@@ -266,6 +285,10 @@ class SubtaskCheckpoints:
     def _broadcast(self, event: CheckpointBarrier | CancelCheckpoint) -> None:
         for writer in self._writers:
             writer.broadcast_event(event)
+
+    def _drop_in_flight(self, checkpoint_id: int) -> None:
+        if self._outputs is not None:
+            self._outputs.abort(checkpoint_id)
 
     def _forget_aborted(self) -> None:
         for checkpoint_id in [one for one in self._aborted if one <= self.last_id]:

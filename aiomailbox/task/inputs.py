@@ -7,7 +7,8 @@ caller finishes it before the next call.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from aiomailbox.availability import Availability
@@ -38,6 +39,8 @@ CHECKPOINT_EVENTS: Final = (
     EventAnnouncement,
     EndOfPartition,
 )
+
+_CONTROL: Final = (Watermark, WatermarkStatus, LatencyMarker)
 
 
 class TaskInput(Protocol):
@@ -71,6 +74,15 @@ class TaskInput(Protocol):
         """Let event time go on from what `event_times` returned; before `start`."""
         ...
 
+    def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
+        """Process what was in flight on each channel first; before `start`."""
+        ...
+
+    @property
+    def is_recovered(self) -> Availability:
+        """Turns true when what was in flight has been processed."""
+        ...
+
     def close(self) -> Pending:
         """Stop reading."""
         ...
@@ -83,8 +95,21 @@ class GateBarriers(Protocol):
         """Take an event that belongs to checkpoints, or the end of a channel."""
         ...
 
-    def on_data(self, size_bytes: int) -> None:
-        """Count a buffer of data that was read."""
+    def on_data(self, channel: int, buffer: ObjectBuffer) -> None:
+        """Hear of a buffer of data that was read, before it is processed."""
+        ...
+
+    @property
+    def may_overtake(self) -> bool:
+        """Whether barriers may overtake data."""
+        ...
+
+    def attach(self, rest: Callable[[], list[tuple[int, list[Element]]]]) -> None:
+        """Learn what the input has in hand, to ask for it when barriers overtake."""
+        ...
+
+    def execute(self, read: Callable[[], Pending]) -> None:
+        """Read priority events as urgent mail."""
         ...
 
 
@@ -122,7 +147,8 @@ class NetworkInput:
     """Reads a gate: takes buffers, and gives their elements to an input of the head.
 
     A run that is longer than the present slice is processed in pieces; the rest of the
-    buffer waits here.
+    buffer waits here, and before everything else what a restored checkpoint has in
+    flight. Barriers that overtake are read by urgent mail, whatever is in hand.
 
     Concept:
         Flink, ``AbstractStreamTaskNetworkInput``.
@@ -152,10 +178,17 @@ class NetworkInput:
         self._elements: list[Element] = []
         self._position = 0
         self._offset = 0
+        self._restored: deque[tuple[int, ObjectBuffer]] = deque()
+        self.is_recovered: Availability = Availability(available=True)
+        self._reads_priority = barriers is not None and barriers.may_overtake
+        if barriers is not None and barriers.may_overtake:
+            barriers.attach(self._in_hand)
 
     def start(self) -> None:
         """Connect to the producers."""
         self._gate.request_partitions()
+        if self._reads_priority:
+            self._await_priority()
 
     def emit_next(self) -> InputStatus:
         """Process the next slice of the current buffer, or take the next buffer.
@@ -164,16 +197,19 @@ class NetworkInput:
             CorruptStreamError: If a channel brings an event that nobody handles here.
         """
         if self._buffer is None:
-            polled = self._gate.poll_next()
-            if polled is None:
-                if self._gate.is_finished:
-                    return InputStatus.END_OF_INPUT
-                return InputStatus.NOTHING_AVAILABLE
-            self._channel, buffer = polled
-            if buffer.event is not None:
-                return self._on_event(buffer)
-            if self._barriers is not None:
-                self._barriers.on_data(buffer.size_bytes)
+            if self._restored:
+                self._channel, buffer = self._restored.popleft()
+            else:
+                polled = self._gate.poll_next()
+                if polled is None:
+                    if self._gate.is_finished:
+                        return InputStatus.END_OF_INPUT
+                    return InputStatus.NOTHING_AVAILABLE
+                self._channel, buffer = polled
+                if buffer.event is not None:
+                    return self._on_event(self._channel, buffer)
+                if self._barriers is not None:
+                    self._barriers.on_data(self._channel, buffer)
             self._buffer = buffer
             self._rest.has_rest = True
             self._elements = buffer.elements
@@ -194,14 +230,58 @@ class NetworkInput:
             self.watermark_ms = snapshot.watermark
             self.is_idle = self._valve.status is WatermarkStatus.IDLE
 
+    def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
+        """Process what was in flight on each channel first; before `start`."""
+        self._restored = deque(
+            (channel, ObjectBuffer.of_elements([element]))
+            for channel, elements in enumerate(channels)
+            for element in elements
+        )
+        if self._restored:
+            self._rest.has_rest = True
+            self.is_recovered.reset()
+
     def end_of_event_time(self) -> Pending:
         """The end of event time comes through the channels: nothing to do."""
         return None
 
     def close(self) -> Pending:
         """Give back the buffer in hand; the task closes the gate."""
+        self._reads_priority = False
+        self._restored.clear()
         self._release_buffer()
         return None
+
+    def _in_hand(self) -> list[tuple[int, list[Element]]]:
+        """Return what was taken and not processed, per channel and in order."""
+        found: list[tuple[int, list[Element]]] = []
+        if self._buffer is not None:
+            rest = self._elements[self._position :]
+            if rest and self._offset:
+                run = rest[0]
+                assert not isinstance(run, _CONTROL), "only runs are cut"
+                rest[0] = run.slice(self._offset, len(run))
+            found.append((self._channel, rest))
+        found += [(channel, buffer.elements) for channel, buffer in self._restored]
+        return found
+
+    def _await_priority(self) -> None:
+        self._gate.priority_availability.on_available(self._send_priority)
+
+    def _send_priority(self) -> None:
+        if self._reads_priority and self._barriers is not None:
+            self._barriers.execute(self._read_priority)
+
+    async def _read_priority(self) -> None:
+        """Read the priority events there are; none if they were read meanwhile."""
+        while self._reads_priority and (polled := self._gate.poll_priority()):
+            channel, buffer = polled
+            self._on_event(channel, buffer)
+            pending, self.pending = self.pending, None
+            if pending is not None:
+                await pending
+        if self._reads_priority and not self._gate.is_closed:
+            self._await_priority()
 
     def _process_elements(self) -> None:
         """Process elements until one slice is full or something must be awaited."""
@@ -245,10 +325,12 @@ class NetworkInput:
 
     def _release_buffer(self) -> None:
         buffer, self._buffer = self._buffer, None
-        self._rest.has_rest = False
+        self._rest.has_rest = bool(self._restored)
         self._elements = []
         if buffer is not None:
             buffer.recycle()
+        if not self.is_recovered.available and not self._restored:
+            self.is_recovered.set_available()
 
     def _on_control(
         self, element: Watermark | WatermarkStatus | LatencyMarker
@@ -271,18 +353,18 @@ class NetworkInput:
                 pending = then(pending, self._target.process_status, output)
         return pending
 
-    def _on_event(self, buffer: ObjectBuffer) -> InputStatus:
+    def _on_event(self, channel: int, buffer: ObjectBuffer) -> InputStatus:
         event = buffer.event
         buffer.recycle()
         barriers = self._barriers
         if barriers is not None and isinstance(event, CHECKPOINT_EVENTS):
-            self.pending = barriers.on_event(self._channel, event)
+            self.pending = barriers.on_event(channel, event)
         elif barriers is not None and isinstance(event, EndOfData):
-            self._gate.acknowledge_all_data_processed(self._channel)
+            self._gate.acknowledge_all_data_processed(channel)
         elif not isinstance(event, EndOfData | EndOfPartition):
             # Recycled in silence, a barrier would block its channel for ever.
             raise CorruptStreamError(
-                f"channel {self._channel} of {self._gate!r} brought {event!r}, which "
+                f"channel {channel} of {self._gate!r} brought {event!r}, which "
                 "this task does not handle"
             )
         if isinstance(event, EndOfData) and self._gate.end_of_data is not None:

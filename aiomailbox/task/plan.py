@@ -14,6 +14,7 @@ from aiomailbox.ids import OperatorId
 from aiomailbox.memory import LocalBufferPool
 from aiomailbox.operators import Operator
 from aiomailbox.records import OutputTag
+from aiomailbox.task.channel_state import TaskChannels
 
 _NO_ID: Final = OperatorId("")
 
@@ -68,9 +69,12 @@ class TaskPlan:
         gates: For each input of the head, its gate; none for a source.
         writers: All writers of the task.
         pools: Where the writers' buffers come from, for metrics.
+        channels: What keeps data in flight; None where barriers never overtake, and
+            nothing is restored that has any.
     """
 
     operators: list[OperatorPlan]
     gates: list[InputGate] = field(default_factory=list)
     writers: list[RecordWriter] = field(default_factory=list)
     pools: list[LocalBufferPool] = field(default_factory=list)
+    channels: TaskChannels | None = None

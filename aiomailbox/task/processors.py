@@ -6,7 +6,7 @@ Concept:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from aiomailbox.availability import Availability
@@ -21,10 +21,11 @@ from aiomailbox.operators import (
     SourceOperator,
     watched_input,
 )
-from aiomailbox.records import RUN_LENGTH_MAX
+from aiomailbox.records import RUN_LENGTH_MAX, Element
 from aiomailbox.task.barriers import InputBarriers
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.inputs import NetworkInput, TaskInput
+from aiomailbox.task.outputs import all_of
 from aiomailbox.task.slices import SliceSize
 from aiomailbox.task.source_input import SourceInput
 
@@ -60,6 +61,15 @@ class InputProcessor(Protocol):
 
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
         """Let event time go on from what `event_times` returned; before `start`."""
+        ...
+
+    def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
+        """Process what was in flight on each gate's channels first; before `start`."""
+        ...
+
+    @property
+    def is_recovered(self) -> Availability:
+        """Turns true when what was in flight has been processed."""
         ...
 
     async def close(self) -> None:
@@ -100,6 +110,15 @@ class OneInputProcessor:
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
         """Let event time go on from there."""
         self._input.restore(times)
+
+    def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
+        """Process what was in flight on the gate's channels first."""
+        self._input.restore_in_flight(gates[0])
+
+    @property
+    def is_recovered(self) -> Availability:
+        """Turns true when what was in flight has been processed."""
+        return self._input.is_recovered
 
     async def close(self) -> None:
         """Stop reading."""
@@ -211,6 +230,16 @@ class MultiInputProcessor:
         """Let event time go on from there."""
         for task_input, time in zip(self._inputs, times, strict=False):
             task_input.restore((time,))
+
+    def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
+        """Process what was in flight on each gate's channels first."""
+        for task_input, channels in zip(self._inputs, gates, strict=True):
+            task_input.restore_in_flight(channels)
+
+    @property
+    def is_recovered(self) -> Availability:
+        """Turns true when what was in flight has been processed."""
+        return all_of([task_input.is_recovered for task_input in self._inputs])
 
     async def close(self) -> None:
         """Stop reading all inputs."""

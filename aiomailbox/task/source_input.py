@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Sequence
 
 from aiomailbox.availability import Availability
 from aiomailbox.eventtime import ValveSnapshot
 from aiomailbox.operators import InputStatus, Pending, SourceOperator
+from aiomailbox.records import Element
 from aiomailbox.task.slices import SliceSize
 
 
@@ -62,6 +63,14 @@ class SourceInput:
 
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
         """Take over nothing."""
+
+    def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
+        """Take over nothing: a source has no channels."""
+
+    @property
+    def is_recovered(self) -> Availability:
+        """Always true."""
+        return Availability(available=True)
 
     def close(self) -> Pending:
         """The chain closes the operator, and it the reader: nothing to do."""

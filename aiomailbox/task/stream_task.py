@@ -14,13 +14,15 @@ Concept:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import CancelTimeoutError, StopTask
-from aiomailbox.exchange import RecordWriter
+from aiomailbox.errors import CancelTimeoutError, RejectedMailError, StopTask
+from aiomailbox.exchange import RecordWriter, decode_in_flight
 from aiomailbox.mailbox import (
     MailboxController,
     MailboxProcessor,
@@ -194,7 +196,19 @@ class StreamTask:
             Flink, ``StreamTask.triggerCheckpointAsync``.
         """
         assert self._checkpoints is not None, "the job takes checkpoints"
-        await self._checkpoints.trigger(barrier)
+        assert self._input is not None, "mail runs after restore"
+        is_recovered = self._input.is_recovered
+        if is_recovered.available:
+            await self._checkpoints.trigger(barrier)
+        else:
+            # The barrier stands for channels, and what they had in flight comes first.
+            is_recovered.on_available(partial(self._trigger_later, barrier))
+
+    def _trigger_later(self, barrier: CheckpointBarrier) -> None:
+        with suppress(RejectedMailError):
+            self.processor.main_executor.execute(
+                self.trigger_checkpoint, barrier, description="take a checkpoint"
+            )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> Pending:
         """Hear that a checkpoint is complete; runs as mail."""
@@ -302,6 +316,7 @@ class StreamTask:
         )
         if self._restored is not None:
             self._input.restore(self._restored.inputs.get(self.chain.head_id, ()))
+            self._restore_in_flight(self._input, self._restored.channel_state)
         head = self.chain.head
         if isinstance(head, SourceOperator):
             head.request_split = self.environment.request_split
@@ -314,6 +329,23 @@ class StreamTask:
         await self.chain.resume()
         self._input.start()
         self.environment.on_running()
+
+    def _restore_in_flight(
+        self, task_input: InputProcessor, state: Mapping[str, tuple[bytes, ...]]
+    ) -> None:
+        channels = self.plan.channels
+        if not state:
+            return
+        assert channels is not None, "a task that has state of channels can read it"
+        task_input.restore_in_flight(
+            [
+                [
+                    decode_in_flight(channels.codec, state.get(name, ()))
+                    for name in names
+                ]
+                for names in channels.inputs
+            ]
+        )
 
     async def _invoke(self) -> None:
         await self.processor.run_mailbox_loop()
@@ -436,6 +468,8 @@ class StreamTask:
             self.processor.main_executor,
             self.environment.clock,
             self._spawn,
+            self.plan.channels if settings.may_overtake else None,
+            self.environment.log,
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> Callable[[], object]:

@@ -23,8 +23,11 @@ from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.operators import Pending, then
 from aiomailbox.records import CheckpointBarrier
 from aiomailbox.task.barriers import BarrierHandler, InputBarriers
+from aiomailbox.task.channel_state import ChannelStates, TaskChannels
 from aiomailbox.task.checkpointing import CheckpointedChain, SubtaskCheckpoints
 from aiomailbox.task.environment import TaskCheckpointing
+from aiomailbox.task.input_state import InputState
+from aiomailbox.task.overtaking import OutputBarriers
 from aiomailbox.task.snapshot import Prepared, TaskSnapshot
 
 __all__ = ["PreparedResults", "TaskCheckpoints"]
@@ -86,6 +89,8 @@ class TaskCheckpoints:
         mailbox: The mailbox, for timers.
         clock: For the statistics of alignments.
         spawn: Starts a coroutine that the task owns, and returns how to cancel it.
+        channels: What it needs to keep data in flight; None if barriers never overtake.
+        log: Gets warnings.
 
     Attributes:
         barriers: Takes the events of the gates; None for a source.
@@ -102,12 +107,20 @@ class TaskCheckpoints:
         mailbox: MailboxExecutor,
         clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], Callable[[], object]],
+        channels: TaskChannels | None = None,
+        log: Any = None,
     ) -> None:
         self._settings = settings
         self._capture = capture
         self._writers = writers
         self._prepared = prepared
         self._barrier: CheckpointBarrier | None = None
+        outputs: OutputBarriers | None = None
+        inputs: InputState | None = None
+        if channels is not None:
+            states = ChannelStates()
+            outputs = OutputBarriers(channels, writers, states, mailbox, clock, log)
+            inputs = InputState(channels, gates, states)
         self._subtask = SubtaskCheckpoints(
             chain,
             self._capture_now,
@@ -115,12 +128,13 @@ class TaskCheckpoints:
             settings.responder,
             clock,
             spawn,
+            outputs=outputs,
             restored_id=settings.restored_id,
         )
         self.barriers: InputBarriers | None = None
         if gates:
             handler = _handler(settings, gates, clock)
-            self.barriers = InputBarriers(handler, gates, self, mailbox)
+            self.barriers = InputBarriers(handler, gates, self, mailbox, inputs)
         self._data_has_ended = False
         self._is_finished = False
         # The first checkpoint after the end of data, and the savepoint to end with.

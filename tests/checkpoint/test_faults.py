@@ -59,7 +59,7 @@ def expected(number: int) -> Any:
     return {
         "operators": [one.operators[SINK]] * 2,
         "inputs": [one.inputs[COUNT]] * 2,
-        "channels": [one.channel_state] * 2,
+        "channels": one.channel_state,
         "keyed": [
             {f"key-{key}": Visit(f"page{LARGE}-{key}", number) for key in range(4)}
         ]
@@ -77,7 +77,7 @@ def restored(store: Any, which: Any = "latest") -> tuple[int, Any]:
     return found.metadata.checkpoint_id, {
         "operators": list(snapshot.operators[SINK]),
         "inputs": list(snapshot.inputs[COUNT]),
-        "channels": list(snapshot.channels[COUNT]),
+        "channels": snapshot.channels,
         "keyed": [
             {
                 key: value

@@ -9,12 +9,18 @@ from typing import Any, NamedTuple
 import pytest
 
 import aiomailbox as am
-from aiomailbox.checkpoint import JobSnapshot, job_snapshot, restored_tasks
+from aiomailbox.checkpoint import (
+    JobSnapshot,
+    job_snapshot,
+    received,
+    restored_tasks,
+    sent,
+)
 from aiomailbox.clock import clock_of
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime import TimerSnapshot, ValveSnapshot
 from aiomailbox.exchange import PartitionRegistry
-from aiomailbox.graph import JobGraph, build_job_graph
+from aiomailbox.graph import JobGraph, build_job_graph, channel_name
 from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
@@ -226,17 +232,26 @@ def test_another_number_of_key_groups_is_refused_by_the_operators_name() -> None
     restored_tasks(JobSnapshot({keyed.operator_id: [empty]}), graph)
 
 
-def test_records_in_flight_go_back_to_their_subtasks_or_nowhere() -> None:
+def test_records_in_flight_go_to_who_reads_their_channel_or_nowhere() -> None:
     graph = graph_of(ScriptedSource(SCRIPTS), [], parallelism=2)
     keyed = next(v for v in graph.vertices if "process" in v.head.name)
-    head = keyed.head.operator_id
-    tasks = [TaskSnapshot(channel_state={"0.0": (b"a",)}), TaskSnapshot()]
-    kept = job_snapshot({head: tasks})
-    found = restored_tasks(kept, graph)
-    assert found == {(keyed.id, 0): TaskSnapshot(channel_state={"0.0": (b"a",)})}
-    for other in (
-        job_snapshot({head: [*tasks, TaskSnapshot()]}),
-        job_snapshot({OperatorId("gone"): tasks}),
-    ):
-        with pytest.raises(StateError, match=r"in flight.*take a savepoint"):
-            restored_tasks(other, graph)
+    edge = keyed.head.in_edges[0][0]
+    name = channel_name(edge, 1, 0)
+    producer, consumer = edge.source.operator_id, keyed.head.operator_id
+    tasks = {
+        producer: [
+            TaskSnapshot(),
+            TaskSnapshot(channel_state={sent(name): (b"b", b"c")}),
+        ],
+        consumer: [
+            TaskSnapshot(channel_state={received(name): (b"a",)}),
+            TaskSnapshot(),
+        ],
+    }
+    found = restored_tasks(job_snapshot(tasks), graph)
+    # What had arrived comes first: the rest may end an element that begins there.
+    state = {received(name): (b"a", b"b", b"c")}
+    assert found == {(keyed.id, 0): TaskSnapshot(channel_state=state)}
+    wider = graph_of(ScriptedSource(SCRIPTS), [], parallelism=3)
+    with pytest.raises(StateError, match=r"in flight.*take a savepoint"):
+        restored_tasks(job_snapshot(tasks), wider)

@@ -57,6 +57,11 @@ class ReadingEnd(Generic[S]):
         """Data buffers that can be taken."""
         return self._subpartition.backlog
 
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
+        return self._subpartition.has_priority
+
     def is_available(self, *, has_credit: bool = True) -> bool:
         """Say whether something can be taken; without credit only an event can."""
         return self._subpartition.is_available(has_credit=has_credit)

@@ -90,6 +90,11 @@ class ResultSubpartition(abc.ABC, Generic[Q]):
         return len(self._queue)
 
     @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event that can be taken."""
+        return self._queue.priority_count > 0 and not self._is_blocked
+
+    @property
     @abc.abstractmethod
     def backlog(self) -> int:
         """Data buffers that can be taken: the unfinished one only if it is flushed."""

@@ -53,6 +53,11 @@ class _View(Protocol):
 class ObjectView(_View, Protocol):
     """The end of a subpartition that a consumer on this loop reads."""
 
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
+        ...
+
     def poll(self) -> PolledBuffer | None:
         """Take the next buffer, or None; whoever takes it recycles it."""
         ...

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
-from aiomailbox.exchange.core.channel_state import NO_CHANNEL_STATE, ChannelStateWriter
+from aiomailbox.exchange.core.channel_state import ChannelStateWriter
 from aiomailbox.exchange.core.contract import ChannelStatistics, DataListener
 from aiomailbox.exchange.core.partition_users import PartitionUsers
 from aiomailbox.exchange.core.pipelined_output import Output
@@ -45,7 +45,6 @@ class MixedResultPartition(Output):
         codec: How their elements are encoded.
         buffer_size_bytes: Estimated size at which a buffer of objects is sealed.
         frame_bytes_wished: How large an encoded run should be.
-        channel_state: Is given the bytes that barriers overtake.
 
     Attributes:
         availability: True while another buffer fits: the pool's own latch.
@@ -94,7 +93,6 @@ class MixedResultPartition(Output):
         codec: ElementCodec,
         buffer_size_bytes: int = BUFFER_SIZE_BYTES,
         frame_bytes_wished: int = FRAME_BYTES_WISHED,
-        channel_state: ChannelStateWriter = NO_CHANNEL_STATE,
     ) -> None:
         remote = sorted(set(remote_channels))
         if not remote or not 0 <= remote[0] <= remote[-1] < subpartition_count:
@@ -117,7 +115,6 @@ class MixedResultPartition(Output):
             partition_id,
             pool,
             len(remote),
-            channel_state=channel_state,
             channels=remote,
             small_buffers_max=_SMALL_BUFFERS_MAX,
             users=users,
@@ -268,13 +265,26 @@ class MixedResultPartition(Output):
         for part in self._parts():
             part.flush_all()
 
+    def keep_in_flight(self, writer: ChannelStateWriter, codec: ElementCodec) -> None:
+        """Give what barriers overtake from now on to a writer, as bytes."""
+        if self._local is not None:
+            self._local.keep_in_flight(writer, codec)
+        self._remote.keep_in_flight(writer)
+
     def time_out_barrier(self, checkpoint_id: int) -> None:
-        """Let a queued barrier overtake on the channels that lead elsewhere."""
-        self._remote.time_out_barrier(checkpoint_id)
+        """Let the barrier of a checkpoint overtake wherever it is still queued.
+
+        Raises:
+            WrongTypeError: If it would overtake a record that cannot be kept; it stays
+                where it is then, and everywhere else.
+        """
+        for part in self._parts():
+            part.time_out_barrier(checkpoint_id)
 
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
-        """Let no channel that leads elsewhere wait for a checkpoint's barrier."""
-        self._remote.abort_checkpoint(checkpoint_id, cause)
+        """Let no channel state wait for the barrier of a checkpoint any more."""
+        for part in self._parts():
+            part.abort_checkpoint(checkpoint_id, cause)
 
     def notify_end_of_data(self, mode: StopMode) -> None:
         """Tell every consumer that no more records follow. Idempotent."""

@@ -201,6 +201,11 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
         finally:
             consumer.close()
 
+    def keep_in_flight(self, writer: ChannelStateWriter) -> None:
+        """Give what barriers overtake from now on to a writer."""
+        for subpartition in self.subpartitions:
+            subpartition.channel_state = writer
+
     def time_out_barrier(self, checkpoint_id: int) -> None:
         """Let the barrier of a checkpoint overtake wherever it is still queued."""
         for subpartition in self.subpartitions:

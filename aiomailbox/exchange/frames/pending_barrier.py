@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.core.channel_state import ChannelStateWriter
 from aiomailbox.exchange.frames.queue import QueuedBuffer
-from aiomailbox.memory import ReadOnlySlice
 from aiomailbox.records import CheckpointBarrier, decode_event
 
 __all__ = ["PendingBarrier", "barrier_of"]
@@ -67,9 +66,7 @@ class PendingBarrier:
         if self.checkpoint_id == barrier.checkpoint_id:
             self.complete(writer, [])
 
-    def complete(
-        self, writer: ChannelStateWriter, overtaken: list[ReadOnlySlice]
-    ) -> None:
+    def complete(self, writer: ChannelStateWriter, overtaken: list[bytes]) -> None:
         """Give the channel state what the barrier has overtaken."""
         checkpoint_id, self.checkpoint_id = self.checkpoint_id, None
         assert checkpoint_id is not None
@@ -81,28 +78,24 @@ class PendingBarrier:
         if checkpoint_id is not None:
             writer.fail_output_data(checkpoint_id, self._subpartition_index, error)
 
-    def find(
-        self, items: Iterable[QueuedBuffer]
-    ) -> tuple[list[ReadOnlySlice], QueuedBuffer]:
+    def find(self, items: Iterable[QueuedBuffer]) -> tuple[list[bytes], QueuedBuffer]:
         """Find the barrier in the queue.
 
         Returns:
-            The data before it, to be recycled by the caller, and the barrier.
+            The data before it, and the barrier.
 
         Raises:
             IllegalStateError: If it is not there, although nobody took it.
         """
-        overtaken: list[ReadOnlySlice] = []
+        overtaken: list[bytes] = []
         for item in items:
             if item.is_data:
-                overtaken.append(item.copy_unread())
+                overtaken.append(item.unread_bytes())
             elif (
                 item.data_type.requires_announcement
                 and barrier_of(item).checkpoint_id == self.checkpoint_id
             ):
                 return overtaken, item
-        for buffer in overtaken:
-            buffer.recycle()
         raise IllegalStateError(
             f"the barrier of checkpoint {self.checkpoint_id} is not queued"
         )

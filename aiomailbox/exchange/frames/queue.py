@@ -52,6 +52,14 @@ class QueuedBuffer:
         finally:
             copied.close()
 
+    def unread_bytes(self) -> bytes:
+        """Return the same, copied."""
+        unread = self.copy_unread()
+        try:
+            return bytes(unread.readable())
+        finally:
+            unread.recycle()
+
 
 class BytesQueue:
     """Priority events, then the other buffers in order.

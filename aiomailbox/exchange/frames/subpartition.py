@@ -218,15 +218,13 @@ class BytesSubpartition(ResultSubpartition[BytesQueue]):
 
     def _keep_overtaken(self, item: QueuedBuffer) -> None:
         barrier = barrier_of(item)
-        buffers = [
-            overtaken.copy_unread()
+        data = [
+            overtaken.unread_bytes()
             for overtaken in self._queue.overtaken()
             if overtaken.is_data
         ]
-        if buffers:
-            self.channel_state.add_output_data(
-                barrier.checkpoint_id, self.index, buffers
-            )
+        if data:
+            self.channel_state.add_output_data(barrier.checkpoint_id, self.index, data)
 
     def _tells_of_priority(self) -> bool:
         return self._queue.priority_count == 1

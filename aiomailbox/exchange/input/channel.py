@@ -67,6 +67,11 @@ class InputChannel:
         """Take the next buffer, or None; raises the channel's error if it has one."""
         raise TypeError(f"{type(self).__name__} does not define poll")
 
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
+        return False
+
     def resume_consumption(self) -> None:
         """Go on after an event that blocked upstream."""
         raise TypeError(f"{type(self).__name__} does not define resume_consumption")
@@ -76,6 +81,13 @@ class InputChannel:
 
         Only barriers of other processes are announced before they can be read.
         """
+
+    def in_flight(self, checkpoint_id: int) -> list[bytes]:
+        """Return what has arrived here before a checkpoint's barrier, to be kept.
+
+        On one loop nothing is on its way: what was not taken is the producer's.
+        """
+        return []
 
     def acknowledge_all_data_processed(self) -> None:
         """Tell the producer that all its records have been processed."""
@@ -190,6 +202,12 @@ class LocalInputChannel(InputChannel):
                 f"the producer of {self.partition_id} released it before its end"
             ) from view.failure
         return polled
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
+        view = self._view
+        return view is not None and not view.is_released and view.has_priority
 
     def resume_consumption(self) -> None:
         """Go on after an event that blocked upstream.

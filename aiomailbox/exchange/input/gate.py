@@ -143,18 +143,30 @@ class InputGate:
         """
         queue = self._with_data
         while queue:
-            channel = queue.popleft()
-            self._is_queued[channel.index] = False
-            try:
-                polled = channel.poll()
-            except BaseException:
-                # The error stays where the next poll finds it again.
-                self._enqueue(channel, has_priority=False)
-                raise
-            if polled is not None:
-                return self._accept(channel, polled)
+            taken = self._take(queue.popleft())
+            if taken is not None:
+                return taken
         if self._is_closed and self._unfinished:
             raise GateClosedError(f"{self!r} was closed; stop polling it")
+        self._settle()
+        return None
+
+    def poll_priority(self) -> tuple[int, ObjectBuffer] | None:
+        """Take the next priority event.
+
+        Returns:
+            As `poll_next`; None if there is none, or none any more.
+        """
+        queue = self._with_data
+        while queue.priority_count:
+            channel = queue.popleft()
+            if channel.has_priority:
+                taken = self._take(channel)
+                if taken is not None:
+                    return taken
+            else:
+                self._is_queued[channel.index] = False
+                self._enqueue(channel, has_priority=False)
         self._settle()
         return None
 
@@ -190,6 +202,10 @@ class InputGate:
     def prioritize(self, channel_index: int, sequence_number: int) -> None:
         """Let a queued barrier that was announced overtake what is before it."""
         self.channels[channel_index].prioritize(sequence_number)
+
+    def in_flight(self, channel_index: int, checkpoint_id: int) -> list[bytes]:
+        """Return what has arrived on a channel before a checkpoint's barrier."""
+        return self.channels[channel_index].in_flight(checkpoint_id)
 
     def acknowledge_all_data_processed(self, channel_index: int) -> None:
         """Tell a channel's producer that all its records have been processed."""
@@ -239,6 +255,17 @@ class InputGate:
             return
         if not self._partition_ended[index] and not self._is_closed:
             self._enqueue(channel, has_priority=True)
+
+    def _take(self, channel: InputChannel) -> tuple[int, ObjectBuffer] | None:
+        """Poll a channel that was taken out of the queue."""
+        self._is_queued[channel.index] = False
+        try:
+            polled = channel.poll()
+        except BaseException:
+            # The error stays where the next poll finds it again.
+            self._enqueue(channel, has_priority=False)
+            raise
+        return None if polled is None else self._accept(channel, polled)
 
     def _enqueue(self, channel: InputChannel, *, has_priority: bool) -> None:
         queue = self._with_data

@@ -9,9 +9,15 @@ event seals first and rides in a buffer of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
+from aiomailbox.exchange.core.channel_state import (
+    NO_CHANNEL_STATE,
+    ChannelStateWriter,
+    encode_in_flight,
+)
 from aiomailbox.exchange.core.contract import ChannelStatistics, DataListener
 from aiomailbox.exchange.core.partition_users import PartitionUsers
 from aiomailbox.exchange.core.pipelined_output import PipelinedOutput, check_count
@@ -21,7 +27,10 @@ from aiomailbox.ids import PartitionId
 from aiomailbox.memory import LocalBufferPool
 from aiomailbox.records import (
     RUN_LENGTH_MAX,
+    CheckpointBarrier,
     Control,
+    Element,
+    ElementCodec,
     EndOfPartition,
     Run,
     RuntimeEvent,
@@ -65,7 +74,7 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
         3
     """
 
-    __slots__ = ("_buffer_size_bytes", "_builders")
+    __slots__ = ("_buffer_size_bytes", "_builders", "_channel_state", "_codec")
 
     def __init__(
         self,
@@ -103,6 +112,8 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
         )
         self._buffer_size_bytes = buffer_size_bytes
         self._builders: list[ObjectBuffer | None] = [None] * subpartition_count
+        self._codec: ElementCodec | None = None
+        self._channel_state: ChannelStateWriter = NO_CHANNEL_STATE
 
     def statistics(self) -> list[ChannelStatistics]:
         """Return a snapshot per subpartition, in order."""
@@ -171,11 +182,62 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
             unfinished = self.emit_control(element, channel) or unfinished
         return unfinished
 
+    def keep_in_flight(self, writer: ChannelStateWriter, codec: ElementCodec) -> None:
+        """Give what barriers overtake from now on to a writer, encoded."""
+        self._channel_state, self._codec = writer, codec
+
     def broadcast_event(self, event: RuntimeEvent) -> None:
-        """Queue an event for every consumer, in a buffer of its own."""
+        """Queue an event for every consumer, in a buffer of its own.
+
+        Raises:
+            WrongTypeError: If it overtakes a record that cannot be kept; nothing was
+                queued then.
+        """
+        barrier = event if isinstance(event, CheckpointBarrier) else None
+        overtaken: list[bytes] = []
+        if barrier is not None and barrier.is_priority:
+            overtaken = [
+                self._encoded(each.in_flight_elements()) for each in self.subpartitions
+            ]
         for channel, subpartition in enumerate(self.subpartitions):
             self._seal(channel)
-            subpartition.add(ObjectBuffer.for_event(event))
+            if not subpartition.add(ObjectBuffer.for_event(event)) or barrier is None:
+                continue
+            number, checkpoint_id = self._channels[channel], barrier.checkpoint_id
+            if overtaken and overtaken[channel]:
+                self._channel_state.add_output_data(
+                    checkpoint_id, number, [overtaken[channel]]
+                )
+            elif barrier.is_timeoutable and self._codec is not None:
+                self._channel_state.expect_output_data(checkpoint_id, number)
+                subpartition.expect_barrier(
+                    checkpoint_id, partial(self._on_barrier_left, checkpoint_id, number)
+                )
+
+    def time_out_barrier(self, checkpoint_id: int) -> None:
+        """Let the barrier of a checkpoint overtake wherever it is still queued.
+
+        Raises:
+            WrongTypeError: If it would overtake a record that cannot be kept; it stays
+                where it is then, and everywhere else.
+        """
+        overtaken = [
+            (channel, subpartition, self._encoded(elements))
+            for channel, subpartition in zip(
+                self._channels, self.subpartitions, strict=True
+            )
+            if (elements := subpartition.before_barrier(checkpoint_id)) is not None
+        ]
+        for channel, subpartition, data in overtaken:
+            subpartition.time_out_barrier(checkpoint_id)
+            self._channel_state.complete_output_data(
+                checkpoint_id, channel, [data] if data else []
+            )
+
+    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
+        """Let no channel state wait for the barrier of a checkpoint any more."""
+        for subpartition in self.subpartitions:
+            subpartition.abort_checkpoint(checkpoint_id, cause)
 
     def finish(self) -> None:
         """Tell every consumer that nothing at all follows, and close. Idempotent."""
@@ -199,6 +261,19 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
 
     def _stop_writing(self) -> None:
         """Do nothing: a consumer may take unfinished buffers as they are."""
+
+    def _encoded(self, elements: list[Element]) -> bytes:
+        codec = self._codec
+        return b"" if codec is None else encode_in_flight(codec, elements)
+
+    def _on_barrier_left(
+        self, checkpoint_id: int, channel: int, error: BaseException | None
+    ) -> None:
+        writer = self._channel_state
+        if error is None:
+            writer.complete_output_data(checkpoint_id, channel, [])
+        else:
+            writer.fail_output_data(checkpoint_id, channel, error)
 
     def _append_run(self, run: Run, count: int, size_bytes: int, channel: int) -> bool:
         buffer = self._unfinished(channel)

@@ -9,6 +9,9 @@ resumed; the flush request survives that.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.core.contract import (
@@ -18,9 +21,11 @@ from aiomailbox.exchange.core.contract import (
 )
 from aiomailbox.exchange.core.subpartition import ResultSubpartition
 from aiomailbox.exchange.objects.queue import BufferQueue
-from aiomailbox.records import CheckpointBarrier, RuntimeEvent
+from aiomailbox.records import CheckpointBarrier, Element, RuntimeEvent
 
 __all__ = ["PipelinedSubpartition"]
+
+_OnLeft: TypeAlias = Callable[[BaseException | None], None]
 
 
 class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
@@ -43,7 +48,7 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
         Flink, ``PipelinedSubpartition``.
     """
 
-    __slots__ = ("records_total",)
+    __slots__ = ("_expected_id", "_on_barrier_left", "records_total")
 
     buffers_total: int
     bytes_total: int
@@ -51,6 +56,9 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
     def __init__(self, index: int) -> None:
         super().__init__(index, BufferQueue())
         self.records_total: int = 0
+        # The barrier that may still time out, and who waits until it cannot.
+        self._expected_id: int | None = None
+        self._on_barrier_left: _OnLeft | None = None
 
     @property
     def queued_records(self) -> int:
@@ -160,35 +168,76 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
             empty.recycle()
         return polled
 
-    def in_flight_buffers(self) -> list[ObjectBuffer]:
-        """Return the queued data buffers, in order, without taking them."""
-        return [buffer for buffer in self._queue if buffer.event is None]
+    def in_flight_elements(self) -> list[Element]:
+        """Return what is queued, in order, without taking it."""
+        return [
+            element
+            for buffer in self._queue
+            if buffer.event is None
+            for element in buffer.elements
+        ]
 
-    def time_out_barrier(self, checkpoint_id: int) -> list[ObjectBuffer] | None:
-        """Turn a queued aligned barrier into an unaligned one, at the head.
+    def expect_barrier(self, checkpoint_id: int, on_left: _OnLeft) -> None:
+        """Tell once how a queued barrier that may time out ends before it does.
 
-        Returns:
-            The data buffers that it overtakes, still queued, in order; None if the
-            barrier is not queued any more, or must not overtake.
+        Args:
+            checkpoint_id: Of the barrier.
+            on_left: Called with None when it is taken in time, with an error when
+                nobody takes it any more.
         """
-        overtaken: list[ObjectBuffer] = []
+        self._end_expectation(
+            IllegalStateError(
+                f"checkpoint {checkpoint_id} began while the barrier of "
+                f"{self._expected_id} could still time out: unaligned checkpoints do "
+                "not run concurrently"
+            )
+        )
+        self._expected_id, self._on_barrier_left = checkpoint_id, on_left
+
+    def before_barrier(self, checkpoint_id: int) -> list[Element] | None:
+        """Return what a queued barrier overtakes when it times out, in order.
+
+        None if it is not queued any more, or must not overtake.
+        """
+        overtaken: list[Element] = []
         for buffer in self._queue:
-            event = buffer.event
-            if event is None:
-                overtaken.append(buffer)
-            elif (
-                isinstance(event, CheckpointBarrier)
-                and event.checkpoint_id == checkpoint_id
-                and event.may_overtake
-            ):
-                self._queue.remove_event(buffer)
-                self._add_priority(ObjectBuffer.for_event(event.as_unaligned()))
+            if buffer.event is None:
+                overtaken += buffer.elements
+            elif _may_time_out(buffer.event, checkpoint_id):
                 return overtaken
         return None
+
+    def time_out_barrier(self, checkpoint_id: int) -> None:
+        """Turn a queued aligned barrier into an unaligned one, at the head.
+
+        Nobody is told that it has left. A no-op if it is not queued any more, or must
+        not overtake.
+        """
+        for buffer in self._queue:
+            event = buffer.event
+            if event is not None and _may_time_out(event, checkpoint_id):
+                assert isinstance(event, CheckpointBarrier), "nothing else times out"
+                self._expected_id = self._on_barrier_left = None
+                self._queue.remove_event(buffer)
+                self._add_priority(ObjectBuffer.for_event(event.as_unaligned()))
+                return
+
+    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
+        """Stop waiting for a barrier that may time out; it stays where it is."""
+        if self._expected_id == checkpoint_id:
+            self._end_expectation(cause)
 
     def _clear(self, failure: BaseException | None) -> None:
         for buffer in self._queue.clear():
             buffer.recycle()
+        released = IllegalStateError(f"{self!r} was released before the barrier left")
+        self._end_expectation(failure or released)
+
+    def _end_expectation(self, error: BaseException | None) -> None:
+        on_left, self._on_barrier_left = self._on_barrier_left, None
+        self._expected_id = None
+        if on_left is not None:
+            on_left(error)
 
     def _is_available(self) -> bool:
         return not self._is_blocked and self._queue.has_ready
@@ -213,6 +262,8 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
         self.records_total += buffer.record_count
         self.bytes_total += buffer.size_bytes
         self._is_blocked = buffer.blocks_upstream
+        if self._expected_id is not None and _is_barrier_of(buffer, self._expected_id):
+            self._end_expectation(None)
         return PolledBuffer(
             buffer,
             self.backlog,
@@ -220,3 +271,16 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
             self._queue.priority_count > 0 and not self._is_blocked,
             sequence_number,
         )
+
+
+def _is_barrier_of(buffer: ObjectBuffer, checkpoint_id: int) -> bool:
+    event = buffer.event
+    return isinstance(event, CheckpointBarrier) and event.checkpoint_id == checkpoint_id
+
+
+def _may_time_out(event: RuntimeEvent, checkpoint_id: int) -> bool:
+    return (
+        isinstance(event, CheckpointBarrier)
+        and event.checkpoint_id == checkpoint_id
+        and event.may_overtake
+    )

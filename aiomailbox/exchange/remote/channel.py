@@ -125,6 +125,11 @@ class RemoteInputChannel(InputChannel):
         """How many buffers the channel's data takes, here and at the producer."""
         return self._received.buffers_in_use
 
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
+        return not self.is_released and self._received.has_priority
+
     def request_subpartition(self) -> None:
         """Connect to the producer; a failure surfaces at the next `poll`."""
         if self.is_released or self._link is not None:
@@ -179,13 +184,20 @@ class RemoteInputChannel(InputChannel):
         """
         self._received.prioritize(sequence_number)
 
-    def in_flight(self, checkpoint_id: int) -> list[Buffer]:
-        """Return the data before a checkpoint's barrier; see `ReceivedBuffers`."""
-        return self._received.in_flight(checkpoint_id)
+    def in_flight(self, checkpoint_id: int) -> list[bytes]:
+        """Return what has arrived before a checkpoint's barrier and was not taken.
 
-    def unconsumed(self) -> bytes:
-        """Return what has arrived of a record that is not whole yet."""
-        return self._deserializer.unconsumed()
+        First what there is of a record that is not whole yet: the rest of it may still
+        be at the producer.
+
+        Raises:
+            IllegalStateError: If a newer checkpoint's barrier has arrived.
+        """
+        found = [self._deserializer.unconsumed()]
+        for buffer in self._received.in_flight(checkpoint_id):
+            found.append(bytes(buffer.readable()))
+            buffer.recycle()
+        return [data for data in found if data]
 
     def resume_consumption(self) -> None:
         """Go on after an event that blocked upstream.

@@ -105,6 +105,11 @@ class ReceivedBuffers:
         return len(self._items)
 
     @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
+        return self._items.priority_count > 0
+
+    @property
     def buffers_in_use(self) -> int:
         """How many buffers the data of this channel takes, here and at the producer."""
         return self._buffers.buffers_in_use(len(self._items))

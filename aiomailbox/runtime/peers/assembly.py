@@ -18,6 +18,7 @@ from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.limiter import LimiterService, limits_of
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups
+from aiomailbox.runtime.peers.codecs import element_codec
 from aiomailbox.runtime.peers.host import PeersHost
 from aiomailbox.runtime.peers.messages import AlignmentLimit
 from aiomailbox.runtime.peers.network import new_pool
@@ -81,6 +82,11 @@ def assemble(
         commits_at_checkpoints=config.checkpoints is not None,
         is_resumable=config.is_resumable,
         state_classes=state_classes,
+        codec=(
+            element_codec(shipment.record_types, has_arrow=shipment.has_arrow)
+            if config.has_data_in_flight
+            else None
+        ),
     )
     host = PeersHost(shipment, payload, limits, services, starter)
     return JobMaster(graph, config, services, host)

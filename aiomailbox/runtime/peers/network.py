@@ -30,14 +30,12 @@ from aiomailbox.memory import (
 )
 from aiomailbox.records import ElementCodec
 from aiomailbox.records.codec import CodecTable
-from aiomailbox.records.run_form import RunForm
-from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.builder import ChannelFactory
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
+from aiomailbox.runtime.peers.codecs import serializer_and_forms
 from aiomailbox.runtime.peers.place import PeerPlace
 from aiomailbox.runtime.peers.placement import PARENT, Placement
-from aiomailbox.runtime.peers.record_types import record_classes
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import JobServices
 
@@ -244,14 +242,9 @@ def edge_codecs(shipment: Shipment) -> dict[int, ElementCodec]:
 
 def _codecs(shipment: Shipment) -> tuple[CodecTable, dict[int, str]]:
     """Return the codecs of all edges, and what each edge is called there."""
-    classes = record_classes(shipment.record_types, has_arrow=shipment.has_arrow)
-    serializer = PythonSerializer(classes)
-    forms: list[RunForm[Any]] = []
-    if shipment.has_arrow:
-        # Its import takes long, and few jobs need it.
-        from aiomailbox.columnar import ArrowForm
-
-        forms.append(ArrowForm(serializer, classes))
+    serializer, forms = serializer_and_forms(
+        shipment.record_types, has_arrow=shipment.has_arrow
+    )
     table = CodecTable(forms=forms)
     names = {}
     for vertex in shipment.graph.vertices:

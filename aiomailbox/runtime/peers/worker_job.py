@@ -26,6 +26,7 @@ from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.peers.alignment import RemoteAlignmentGroups
+from aiomailbox.runtime.peers.codecs import element_codec
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, ControlChannel
 from aiomailbox.runtime.peers.errors_as_text import text_of_error
 from aiomailbox.runtime.peers.limits import RemoteLimits
@@ -342,6 +343,11 @@ class WorkerJob:
             commits_at_checkpoints=shipment.config.checkpoints is not None,
             is_resumable=shipment.config.is_resumable,
             state_classes=(*RECORDS_OF_OURS, *shipment.record_types),
+            codec=(
+                element_codec(shipment.record_types, has_arrow=shipment.has_arrow)
+                if shipment.config.has_data_in_flight
+                else None
+            ),
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.bytes_partition import BytesResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import NetworkBufferPool, ReadOnlySlice
+from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.records import decode_event, encode_event
 from aiomailbox.records.framing import frame_record
 
@@ -37,17 +37,17 @@ class _ChannelState:
         self.kept = kept
 
     def add_output_data(
-        self, checkpoint_id: int, subpartition_index: int, buffers: list[ReadOnlySlice]
+        self, checkpoint_id: int, subpartition_index: int, data: list[bytes]
     ) -> None:
-        self._keep(checkpoint_id, subpartition_index, buffers)
+        self._keep(checkpoint_id, subpartition_index, data)
 
     def expect_output_data(self, checkpoint_id: int, subpartition_index: int) -> None:
         pass
 
     def complete_output_data(
-        self, checkpoint_id: int, subpartition_index: int, buffers: list[ReadOnlySlice]
+        self, checkpoint_id: int, subpartition_index: int, data: list[bytes]
     ) -> None:
-        self._keep(checkpoint_id, subpartition_index, buffers)
+        self._keep(checkpoint_id, subpartition_index, data)
         self.kept[-1]["error"] = None
 
     def fail_output_data(
@@ -62,17 +62,15 @@ class _ChannelState:
         )
 
     def _keep(
-        self, checkpoint_id: int, subpartition_index: int, buffers: list[ReadOnlySlice]
+        self, checkpoint_id: int, subpartition_index: int, data: list[bytes]
     ) -> None:
         self.kept.append(
             {
                 "checkpoint_id": checkpoint_id,
                 "subpartition": subpartition_index,
-                "inflight_buffers": [buffer.readable().hex() for buffer in buffers],
+                "inflight_buffers": [one.hex() for one in data],
             }
         )
-        for buffer in buffers:
-            buffer.recycle()
 
 
 class _Replay:

@@ -18,7 +18,6 @@ from aiomailbox.memory import (
     LocalBufferPool,
     MemorySegment,
     NetworkBufferPool,
-    ReadOnlySlice,
 )
 from aiomailbox.records import (
     Alignment,
@@ -56,25 +55,17 @@ class Kept:
         self.log: list[Any] = []
 
     def add_output_data(
-        self, checkpoint_id: int, subpartition_index: int, buffers: list[ReadOnlySlice]
+        self, checkpoint_id: int, subpartition_index: int, data: list[bytes]
     ) -> None:
-        self.log.append(
-            ("add", checkpoint_id, [buffer.size_bytes for buffer in buffers])
-        )
-        for buffer in buffers:
-            buffer.recycle()
+        self.log.append(("add", checkpoint_id, [len(one) for one in data]))
 
     def expect_output_data(self, checkpoint_id: int, subpartition_index: int) -> None:
         self.log.append(("expect", checkpoint_id))
 
     def complete_output_data(
-        self, checkpoint_id: int, subpartition_index: int, buffers: list[ReadOnlySlice]
+        self, checkpoint_id: int, subpartition_index: int, data: list[bytes]
     ) -> None:
-        self.log.append(
-            ("done", checkpoint_id, [buffer.size_bytes for buffer in buffers])
-        )
-        for buffer in buffers:
-            buffer.recycle()
+        self.log.append(("done", checkpoint_id, [len(one) for one in data]))
 
     def fail_output_data(
         self, checkpoint_id: int, subpartition_index: int, error: BaseException

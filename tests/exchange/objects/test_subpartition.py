@@ -180,8 +180,8 @@ def test_net_100_an_unaligned_barrier_overtakes_and_finds_what_is_in_flight(
     subpartition.add(data(4))
     subpartition.add(barrier(Alignment.UNALIGNED))
     assert listener.priority == [0]
-    in_flight = [buffer.record_count for buffer in subpartition.in_flight_buffers()]
-    assert in_flight == [1, 2, 4]
+    in_flight = subpartition.in_flight_elements()
+    assert [len(run) for run in in_flight if isinstance(run, ListRun)] == [1, 2, 4]
     first = subpartition.poll()
     assert first is not None
     assert isinstance(first.buffer.event, CheckpointBarrier)
@@ -308,7 +308,8 @@ def test_net_107_a_barrier_that_was_polled_in_time_cannot_time_out_any_more(
     subpartition.add(barrier())
     for _ in range(ahead + 1):
         subpartition.poll()
-    assert subpartition.time_out_barrier(1) is None
+    assert subpartition.before_barrier(1) is None
+    subpartition.time_out_barrier(1)
     assert subpartition.is_blocked
 
 
@@ -321,7 +322,9 @@ def test_net_108_a_barrier_that_times_out_overtakes_and_does_not_block(
         subpartition.add(buffer)
     subpartition.add(barrier())
     subpartition.add(data(7))
-    assert subpartition.time_out_barrier(1) == queued
+    overtaken = [element for buffer in queued for element in buffer.elements]
+    assert subpartition.before_barrier(1) == overtaken
+    subpartition.time_out_barrier(1)
     assert listener.priority == [0]
     polled = subpartition.poll()
     assert polled is not None
@@ -334,9 +337,11 @@ def test_net_110_only_the_barrier_of_that_checkpoint_times_out(
     subpartition: PipelinedSubpartition,
 ) -> None:
     subpartition.add(barrier(checkpoint_id=2))
-    assert subpartition.time_out_barrier(1) is None
-    assert subpartition.time_out_barrier(2) == []
-    assert subpartition.time_out_barrier(2) is None
+    assert subpartition.before_barrier(1) is None
+    subpartition.time_out_barrier(1)
+    assert subpartition.before_barrier(2) == []
+    subpartition.time_out_barrier(2)
+    assert subpartition.before_barrier(2) is None
 
 
 def test_a_barrier_that_times_out_keeps_its_type_and_its_place(
@@ -350,7 +355,8 @@ def test_a_barrier_that_times_out_keeps_its_type_and_its_place(
         location=b"there",
     )
     subpartition.add(ObjectBuffer.for_event(full))
-    assert subpartition.time_out_barrier(3) == []
+    assert subpartition.before_barrier(3) == []
+    subpartition.time_out_barrier(3)
     polled = subpartition.poll()
     assert polled is not None
     assert polled.buffer.event == full.as_unaligned()
@@ -370,7 +376,8 @@ def test_a_barrier_that_must_not_overtake_stays_where_it_is(
 ) -> None:
     subpartition.add(data(1))
     subpartition.add(ObjectBuffer.for_event(waits))
-    assert subpartition.time_out_barrier(1) is None
+    assert subpartition.before_barrier(1) is None
+    subpartition.time_out_barrier(1)
     assert poll_count(subpartition) == 1
 
 
@@ -458,3 +465,31 @@ def test_a_view_lets_go_once_and_is_told_nothing_more(
     assert (len(let_go), listener.data, pool.outstanding) == (1, told, 0)
     assert not subpartition.add(data(1))
     assert pool.outstanding == 0
+
+
+def test_whoever_expects_a_barrier_hears_once_how_it_leaves(
+    subpartition: PipelinedSubpartition, data: Data
+) -> None:
+    heard: list[Any] = []
+    subpartition.add(data(1))
+    subpartition.add(barrier())
+    subpartition.expect_barrier(1, heard.append)
+    subpartition.poll()
+    assert heard == []
+    subpartition.poll()
+    assert heard == [None]
+    subpartition.resume_consumption()
+    subpartition.add(barrier(checkpoint_id=2))
+    subpartition.expect_barrier(2, heard.append)
+    subpartition.time_out_barrier(2)
+    subpartition.poll()
+    assert heard == [None], "who lets it time out knows"
+    for ends in (
+        lambda: subpartition.abort_checkpoint(3, RuntimeError("aborted")),
+        lambda: subpartition.release(RuntimeError("released")),
+    ):
+        heard.clear()
+        subpartition.add(barrier(checkpoint_id=3))
+        subpartition.expect_barrier(3, heard.append)
+        ends()
+        assert [type(one) for one in heard] == [RuntimeError]

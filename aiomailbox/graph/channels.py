@@ -1,0 +1,57 @@
+"""What the channels of a job are called, whatever its attempts and its chaining."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiomailbox.exchange import (
+    CustomPartitioner,
+    GlobalPartitioner,
+    KeyGroupPartitioner,
+    RebalancePartitioner,
+    ShufflePartitioner,
+)
+from aiomailbox.graph.job_graph import Edge
+
+__all__ = ["channel_name", "why_never_unaligned"]
+
+_OVERTAKING: Final = (
+    CustomPartitioner,
+    GlobalPartitioner,
+    KeyGroupPartitioner,
+    RebalancePartitioner,
+    ShufflePartitioner,
+)
+
+
+def channel_name(edge: Edge, producer: int, consumer: int) -> str:
+    """Return the name of a channel: equal for its two ends, and for equal programs.
+
+    With other numbers of subtasks it is another one, for records go elsewhere then.
+
+    Args:
+        edge: The exchange.
+        producer: The subtask that sends.
+        consumer: The subtask that receives.
+    """
+    source, target = edge.source, edge.target
+    number = source.out_edges.index(edge)
+    return (
+        f"{source.operator_id}.{number}[{producer}/{source.parallelism}] to "
+        f"{target.operator_id}.{edge.input_index}[{consumer}/{target.parallelism}]"
+    )
+
+
+def why_never_unaligned(edge: Edge) -> str:
+    """Return why no barrier overtakes on an exchange; "" if they may.
+
+    Concept:
+        Flink, ``StreamPartitioner.isSupportsUnalignedCheckpoint``.
+    """
+    if edge.target.transformation.sink is not None:
+        return "it leads to a sink"
+    if edge.partitioner.is_pointwise:
+        return "a producer is connected with some of the consumers only"
+    if edge.partitioner.is_broadcast:
+        return "all consumers get the same records"
+    return "" if isinstance(edge.partitioner, _OVERTAKING) else "of its partitioner"
