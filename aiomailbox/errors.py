@@ -307,6 +307,7 @@ class UserFunctionError(WorldError):
         operator: The operator's name.
         uid: The operator's uid, or None when none was given.
         location: ``file:line`` of the innermost line of the user's code.
+        record: The record as text, cut if it is long; None if it is about none.
     """
 
     def __init__(
@@ -315,6 +316,7 @@ class UserFunctionError(WorldError):
         self.operator = operator
         self.uid = uid
         self.location = location
+        self.record: str | None = None
         super().__init__(
             f"operator {operator!r} (uid {uid!r}) failed at {location}: "
             f"{type(cause).__name__}: {safe_str(cause)}"
@@ -425,6 +427,10 @@ class RemoteTaskError(WorldError):
         text: What the exception says.
         remote_traceback: Where it was raised, and what caused it.
         is_echo: Whether it only says that another task had failed before.
+        operator: The name of the operator that failed, None if it was none.
+        uid: The operator's uid, or None.
+        location: ``file:line`` of the innermost line of the user's code, or None.
+        record: The record as text, or None.
     """
 
     def __init__(
@@ -435,12 +441,20 @@ class RemoteTaskError(WorldError):
         remote_traceback: str = "",
         *,
         is_echo: bool = False,
+        operator: str | None = None,
+        uid: str | None = None,
+        location: str | None = None,
+        record: str | None = None,
     ) -> None:
         self.worker = worker
         self.kind = kind
         self.text = text
         self.remote_traceback = remote_traceback
         self.is_echo = is_echo
+        self.operator = operator
+        self.uid = uid
+        self.location = location
+        self.record = record
         super().__init__(f"at {worker}: {kind}: {text}")
 
 

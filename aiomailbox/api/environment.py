@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from os import PathLike
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
+from aiomailbox.api.body import Body
 from aiomailbox.api.build import (
     check_count,
     check_max_parallelism,
@@ -215,6 +217,7 @@ class StreamExecutionEnvironment:
             job_id=job_id,
             restore_from=restore_from,
             allow_unmatched_state=allow_unmatched_state,
+            on_failure="log",
         ) as job:
             return await job.result()
 
@@ -227,12 +230,15 @@ class StreamExecutionEnvironment:
         job_id: str | None = None,
         restore_from: str | PathLike[str] | None = None,
         allow_unmatched_state: bool = False,
+        on_failure: Literal["cancel", "log"] = "cancel",
     ) -> AsyncGenerator[JobClient]:
         """Run everything that ends in a sink as a service.
 
         As with `execute`, what has been started is not started again by the next one.
         Leaving the block cancels what still runs and waits for its clean-up. A job
-        that failed while nobody looked fails the block.
+        that fails, after the restart strategy gave up, is logged at once as an ERROR,
+        and fails the block: it cancels the body, as an ``asyncio.TaskGroup`` does, except
+        where that waits for `JobClient.result`, which raises the failure.
 
         Args:
             job_name: What people call the job.
@@ -243,11 +249,20 @@ class StreamExecutionEnvironment:
                 that can be read, if there is one, or the path or URL of any checkpoint
                 or savepoint.
             allow_unmatched_state: Whether state may be dropped that no operator has.
+            on_failure: What a failure does to the body of the block: ``"cancel"``, or
+                ``"log"`` for a body that goes on without the job.
 
         Raises:
             UsageError: If there is no sink.
+            InvalidArgumentError: If ``on_failure`` is something else.
             JobFailedError: At the end of the block, if the job failed by itself.
         """
+        if on_failure not in {"cancel", "log"}:
+            raise InvalidArgumentError(
+                "on_failure",
+                f"{on_failure!r} is not known",
+                'Use "cancel", which ends the body of the block, or "log".',
+            )
         definition = self._definition
         sinks = list(definition.sinks)
         job = definition.deploy(
@@ -264,11 +279,20 @@ class StreamExecutionEnvironment:
         # What could not be deployed stays: it may be mended and run.
         definition.sinks.clear()
         definition.executed = sinks
+        body = Body(is_cancelled=on_failure == "cancel")
+        job.call_when_failed(body.on_failed)
         try:
-            yield JobClient(job)
+            try:
+                yield JobClient(job, body)
+            finally:
+                job.call_when_failed(None)
+                job.cancel()
+                await job.outlast()
+        except asyncio.CancelledError:
+            if not await body.leave():
+                raise
         finally:
-            job.cancel()
-            await job.outlast()
+            await body.leave()
         if job.failed:
             await job.wait()
 

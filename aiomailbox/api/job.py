@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import NamedTuple
 
+from aiomailbox.api.body import Body
 from aiomailbox.api.verbs import verb
 from aiomailbox.errors import UsageError
 from aiomailbox.metrics import MetricValue
@@ -75,8 +76,9 @@ class JobClient:
         Flink, ``JobClient``.
     """
 
-    def __init__(self, job: JobMaster) -> None:
+    def __init__(self, job: JobMaster, body: Body) -> None:
         self._job = job
+        self._body = body
 
     @property
     def name(self) -> str:
@@ -207,8 +209,11 @@ class JobClient:
         """
         mode = StopMode.DRAIN if drain else StopMode.NO_DRAIN
         self._coordinator()
-        savepoint = await self._job.stop_with_savepoint(place_of_savepoint(path), mode)
-        await self._job.wait()
+        with self._body.told():
+            savepoint = await self._job.stop_with_savepoint(
+                place_of_savepoint(path), mode
+            )
+            await self._job.wait()
         return savepoint
 
     def _coordinator(self) -> CheckpointCoordinator:
@@ -262,7 +267,8 @@ class JobClient:
             finished
         """
         self._job.stop(StopMode.DRAIN if drain else StopMode.NO_DRAIN)
-        return await self._job.wait()
+        with self._body.told():
+            return await self._job.wait()
 
     async def cancel(self) -> None:
         """Cancel the job and wait until all of it is gone.
@@ -271,7 +277,8 @@ class JobClient:
         within ``JobConfig.cancel_timeout_s`` and a moment, whatever the job's code does.
         """
         self._job.cancel()
-        await self._job.outlast()
+        with self._body.told():
+            await self._job.outlast()
 
     @verb
     async def result(self) -> JobResult:
@@ -283,7 +290,8 @@ class JobClient:
             JobFailedError: If the job failed; the cause is the first error.
             JobCancelledError: If it was cancelled.
         """
-        return await self._job.wait()
+        with self._body.told():
+            return await self._job.wait()
 
     def __repr__(self) -> str:
         return f"<JobClient {self.name!r} {self.state.value}>"

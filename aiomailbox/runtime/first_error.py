@@ -10,7 +10,7 @@ from aiomailbox.errors import (
     safe_repr,
 )
 
-__all__ = ["FirstError"]
+__all__ = ["FirstError", "is_echo"]
 
 
 class FirstError:
@@ -40,7 +40,7 @@ class FirstError:
             note: What to say about it if it counts.
         """
         first = self.error
-        if first is None or (_is_echo(first) and not _is_echo(error)):
+        if first is None or (is_echo(first) and not is_echo(error)):
             if note is not None:
                 add_note(error, note)
             self.error = error
@@ -50,7 +50,7 @@ class FirstError:
             add_note(first, f"later error: {safe_repr(error)}")
 
 
-def _is_echo(error: BaseException) -> bool:
+def is_echo(error: BaseException) -> bool:
     """Say whether an error may only tell that somebody else had one.
 
     What tells of a failure travels on other ways than what follows from it, and may

@@ -37,6 +37,7 @@ from aiomailbox.runtime.checkpoint_views import CompletedCheckpoint
 from aiomailbox.runtime.committing import JobCommitters
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
+from aiomailbox.runtime.failure_report import FailureReport
 from aiomailbox.runtime.first_error import FirstError
 from aiomailbox.runtime.host import Host
 from aiomailbox.runtime.job_checkpoints import JobCheckpoints
@@ -104,6 +105,7 @@ class JobMaster:
         self._attempt: Attempt | None = None
         self._failure = FirstError()
         self._engine_traceback: str | None = None
+        self._failure_report = FailureReport(services.log)
         self._stop: StopMode | None = None
         self._main: asyncio.Task[None] | None = None
         # What may be interrupted now, if anything may.
@@ -256,6 +258,17 @@ class JobMaster:
         """Hear that the attempt has failed, and decide whether another one follows."""
         may_restart = self.state is JobState.RUNNING and self._may_restart(error)
         self.lifecycle.advance(JobState.RESTARTING if may_restart else JobState.FAILING)
+        if not may_restart:
+            self._failure_report.announce(error)
+
+    def call_when_failed(self, function: Callable[[], None] | None) -> None:
+        """Say what is called once the job has failed for good, before it has ended.
+
+        Args:
+            function: Called once, at once if the job has failed; None for nothing any
+                more.
+        """
+        self._failure_report.call(function)
 
     def fail_attempt(self, error: BaseException) -> None:
         """Fail the attempt that runs."""
@@ -469,6 +482,7 @@ class JobMaster:
         else:
             self._failure.add(error)
             self.lifecycle.advance(JobState.FAILING)
+            self._failure_report.add(error)
 
     def _deliver(
         self, vertex: int, subtask_index: int, splits: list[Any], no_more: bool

@@ -214,7 +214,7 @@ class RowFlow:
         action = self._on_error.action
         if isinstance(error, FATAL_ERRORS) or action is ErrorAction.FAIL:
             # The row keeps its place: a snapshot before the failure must hold it.
-            self._fail_task(error)
+            self._fail_task(error, entry.value)
             return False
         entry.dropped = True
         if action is ErrorAction.SKIP:
@@ -252,20 +252,22 @@ class RowFlow:
             if following is not None:
                 self._start(following)
 
-    def _fail_task(self, error: BaseException) -> None:
-        """Raise the error from a mail: that is where a task looks for its failure."""
+    def _fail_task(self, error: BaseException, *record: Any) -> None:
+        """Raise the error from a mail: that is where a task looks for its failure.
+
+        Args:
+            error: What was raised.
+            record: The record that it is about, if it is about one.
+        """
         try:
             self._context.mailbox.execute(
-                self._raise, error, description="fail because of a call"
+                self._failures.fail,
+                error,
+                *record,
+                description="fail because of a call",
             )
         except RejectedMailError:
             self._context.repeated.add("call failed while closing", 1, error)
-
-    def _raise(self, error: BaseException) -> None:
-        failure = self._failures.user_error(error)
-        if failure is error:
-            raise error
-        raise failure from error
 
     def _dead_letter(
         self, entry: Entry, error: BaseException, attempts: int

@@ -166,7 +166,7 @@ class KeyedFlow(RowFlow):
         is_timer = event.domain is not None
         if is_timer or isinstance(error, FATAL_ERRORS) or action is ErrorAction.FAIL:
             # The row keeps its place: a snapshot before the failure must hold it.
-            self._fail_task(error)
+            self._fail_task(error, *(() if is_timer else (event.value,)))
             return False
         entry.dropped = True
         if action is ErrorAction.SKIP:

@@ -14,6 +14,7 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,
     WrongTypeError,
+    safe_repr,
 )
 
 
@@ -216,7 +217,7 @@ def shortened(value: object, length_max: int = 200) -> str:
         >>> shortened("a" * 300, 10)
         "'aaaaaa..."
     """
-    text = repr(value)
+    text = safe_repr(value)
     return text if len(text) <= length_max else f"{text[: length_max - 3]}..."
 
 

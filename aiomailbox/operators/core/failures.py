@@ -88,7 +88,7 @@ class RecordFailures:
         """
         action = self._on_error.action
         if not self.forgives(error):
-            self.fail(error, f"the record: {shortened(record)}")
+            self.fail(error, record)
         self.waiting = True
         if action is ErrorAction.SKIP:
             self._skipped += 1
@@ -108,14 +108,18 @@ class RecordFailures:
         fails = self._on_error.action is ErrorAction.FAIL
         return not (fails or isinstance(error, FATAL_ERRORS))
 
-    def fail(self, error: BaseException, note: str) -> NoReturn:
-        """Raise what names the operator and the user's line, with a note.
+    def fail(self, error: BaseException, *record: Any) -> NoReturn:
+        """Raise what names the operator, the user's line and the record, if there is one.
 
         Raises:
             UserFunctionError: From ``error``, unless that is one.
         """
         failure = self.user_error(error)
-        add_note(failure, note)
+        for each in record:
+            text = shortened(each)
+            add_note(failure, f"the record: {text}")
+            if isinstance(failure, UserFunctionError):
+                failure.record = text
         raise_as(failure, error)
 
     def user_error(

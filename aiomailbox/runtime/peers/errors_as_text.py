@@ -12,6 +12,7 @@ from aiomailbox.errors import (
     add_note,
     safe_str,
 )
+from aiomailbox.runtime.failure_place import place_of_error
 from aiomailbox.runtime.peers.messages import ErrorText
 
 __all__ = ["error_from_text", "text_of_error"]
@@ -37,13 +38,22 @@ def text_of_error(error: BaseException) -> ErrorText:
         lines[-_TEXT_MAX:],
         [_cut(note) for note in notes[:_NOTES_MAX]],
         isinstance(error, RemoteFailureError | TransportError),
+        *(None if text is None else _cut(text) for text in place_of_error(error)),
     )
 
 
 def error_from_text(worker: str, text: ErrorText) -> RemoteTaskError:
     """Return the exception that stands for one of a worker."""
     error = RemoteTaskError(
-        worker, text.kind, text.text, text.traceback, is_echo=text.is_echo
+        worker,
+        text.kind,
+        text.text,
+        text.traceback,
+        is_echo=text.is_echo,
+        operator=text.operator,
+        uid=text.uid,
+        location=text.location,
+        record=text.record,
     )
     for note in text.notes:
         add_note(error, note)

@@ -85,6 +85,10 @@ class ErrorText(msgspec.Struct, frozen=True, array_like=True):
     traceback: str
     notes: list[str]
     is_echo: bool
+    operator: str | None = None
+    uid: str | None = None
+    location: str | None = None
+    record: str | None = None
 
 
 class LimitText(msgspec.Struct, frozen=True, array_like=True):

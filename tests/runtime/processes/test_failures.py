@@ -46,7 +46,7 @@ def never_ending(env: am.StreamExecutionEnvironment, function: Any) -> None:
 
 
 async def test_an_error_names_the_operator_its_uid_and_the_users_line(
-    env: am.StreamExecutionEnvironment,
+    env: am.StreamExecutionEnvironment, caplog: pytest.LogCaptureFixture
 ) -> None:
     def check(number: int) -> int:
         if number == 7:
@@ -64,6 +64,9 @@ async def test_an_error_names_the_operator_its_uid_and_the_users_line(
         assert text in str(raised.value)
     assert "in check" in cause.remote_traceback
     assert any("in task 'collection -> checker (1/2)'" in n for n in cause.__notes__)
+    (logged,) = [vars(each) for each in caplog.records if each.levelname == "ERROR"]
+    assert (logged["operator"], logged["uid"]) == ("checker", "check-1")
+    assert (logged["line"], logged["record"]) == (f"{__file__}:{line}", "7")
 
 
 async def test_a_function_that_cannot_be_sent_is_refused_before_any_process(

@@ -1,0 +1,84 @@
+"""Says once that a job has failed for good: to the log, and to whoever wants to know."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiomailbox.errors import safe_str
+from aiomailbox.runtime.failure_place import place_of_error
+from aiomailbox.runtime.first_error import is_echo
+
+__all__ = ["FailureReport"]
+
+_TRACEBACK_MAX: Final = 16 * 1024
+
+
+class FailureReport:
+    """The one report of a job's failure.
+
+    Args:
+        log: A structlog logger with the job bound.
+    """
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._has_failed = False
+        self._is_logged = False
+        self._call: Callable[[], None] | None = None
+
+    def announce(self, error: BaseException) -> None:
+        """Report that the job fails, while its tasks are still being ended.
+
+        An error that only tells of another one is not logged: that one comes with `add`.
+        """
+        if not is_echo(error):
+            self._write(error)
+        self._notify()
+
+    def add(self, error: BaseException) -> None:
+        """Report an error that the job keeps, unless one has been reported."""
+        self._write(error)
+        self._notify()
+
+    def call(self, function: Callable[[], None] | None) -> None:
+        """Call a function when the job has failed: once, at once if it has already."""
+        self._call = function
+        if self._has_failed:
+            self._notify()
+
+    def _notify(self) -> None:
+        self._has_failed = True
+        function, self._call = self._call, None
+        if function is not None:
+            function()
+
+    def _write(self, error: BaseException) -> None:
+        # What ends the program is no failure of the job's.
+        if self._is_logged or isinstance(error, KeyboardInterrupt | SystemExit):
+            return
+        self._is_logged = True
+        place = place_of_error(error)
+        about = {
+            "operator": place.operator,
+            "uid": place.uid,
+            "line": place.location,
+            "record": place.record,
+        }
+        self._log.error(
+            "the job failed",
+            **{name: text for name, text in about.items() if text is not None},
+            error=f"{type(error).__name__}: {safe_str(error)}",
+            traceback=_traceback(error),
+        )
+
+
+def _traceback(error: BaseException) -> str:
+    """Return where an error was raised; its type may be the user's, and do anything."""
+    try:
+        lines = "".join(traceback.format_exception(error))
+    except BaseException:  # noqa: BLE001 -- the error itself must not be lost
+        return ""
+    # The end says where it happened.
+    return lines[-_TRACEBACK_MAX:].rstrip()
