@@ -312,6 +312,7 @@ class StreamExecutionEnvironment:
             floating_buffers=config.floating_buffers,
             records_per_buffer=RUN_LENGTH_MAX,
             buffer_size_bytes=config.buffer_size_bytes,
+            unaligned=config.checkpoints is not None and config.checkpoints.unaligned,
             counts=(
                 None
                 if config.checkpoints is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aiomailbox.graph.channels import why_never_unaligned
 from aiomailbox.graph.job_graph import (
     CHAIN_DEPTH_MAX,
     DEFAULT_SLOT_SHARING_GROUP,
@@ -31,6 +32,7 @@ def describe_text(
     floating_buffers: int,
     records_per_buffer: int,
     buffer_size_bytes: int,
+    unaligned: bool = False,
     counts: str | None = None,
 ) -> str:
     """Return the graph, its chains, its bounds, and which functions are async.
@@ -41,6 +43,7 @@ def describe_text(
         floating_buffers: Buffers that the channels of a partition share.
         records_per_buffer: Records that a buffer holds at most.
         buffer_size_bytes: Estimated bytes that a buffer holds at most.
+        unaligned: Whether barriers may overtake data where they can.
         counts: How often a record counts in state when a job goes on from a checkpoint,
             as people say it; None for a job that takes none.
     """
@@ -66,6 +69,9 @@ def describe_text(
                 f"{buffers_per_channel * records_per_buffer} records in each, "
                 f"{_count(buffers, 'buffer')} in all"
             )
+            why = why_never_unaligned(edge) if unaligned else ""
+            if why:
+                lines.append(f"        aligned: barriers never overtake here, {why}")
     kib = total_buffers * buffer_size_bytes // 1024
     lines.append("")
     lines.append(

@@ -12,6 +12,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.checkpoint import CheckpointFiles
+from aiomailbox.errors import JobFailedError, StateError
 from aiomailbox.exchange import decode_in_flight
 from aiomailbox.runtime.peers.codecs import element_codec
 
@@ -133,3 +134,148 @@ async def test_what_a_barrier_overtakes_is_in_the_checkpoint_and_comes_first_aga
     async with program().start("slow", restore_from="latest") as job:
         await job.result()
     assert results == EXPECTED
+
+
+async def test_a_slow_consumer_holds_up_aligned_checkpoints_only() -> None:
+    """At 5 % of its producer: one has to wait for the queue, the other for a record."""
+    taken: dict[bool, float] = {}
+    for unaligned in (False, True):
+        results: dict[int, list[int]] = {}
+        env = environment(None, unaligned=unaligned)
+        remembered(env, FailsAt(), results, pause=1.0)
+        async with env.start() as job:
+            while not results:
+                await asyncio.sleep(0.1)
+            loop = asyncio.get_running_loop()
+            started = loop.time()
+            await job.trigger_checkpoint()
+            taken[unaligned] = loop.time() - started
+            await job.cancel()
+    assert taken[True] < 2 < 5 < taken[False]
+
+
+async def test_the_order_of_each_producer_is_kept_when_several_feed_a_task() -> None:
+    results: dict[int, list[int]] = {}
+    env = environment(aligned_timeout=0.12)
+    even, odd = (
+        env.from_collection(list(range(first, COUNT, 2))).set_parallelism(1)
+        for first in (0, 1)
+    )
+    fails = FailsAt(*random.Random("two").sample(range(100, COUNT), 6))
+    (
+        even.union(odd)
+        .key_by(lambda value: value % KEYS)
+        .process(Remembers(fails, results))
+        .sink_to(lambda value: None)
+    )
+    async with env.start() as job:
+        await job.result()
+        assert job.restarts == 6
+    assert {key: sorted(values) for key, values in results.items()} == EXPECTED
+    for values in results.values():
+        for rest in (0, 1):
+            of_one = [value for value in values if value % 2 == rest]
+            assert of_one == sorted(of_one)
+
+
+@pytest.mark.parametrize("edge", ["rescale", "rebalance", "broadcast", "shuffle"])
+async def test_edges_of_every_kind_lose_nothing(edge: str) -> None:
+    """Where barriers must not overtake they align, and overtake again behind it."""
+    results: dict[int, list[int]] = {}
+    env = environment()
+    source = env.from_collection(list(range(COUNT))).set_parallelism(1)
+    between = (
+        getattr(source, edge)()
+        .map(lambda value: value)
+        .set_parallelism(1 if edge == "broadcast" else 2)
+    )
+    fails = FailsAt(*random.Random(edge).sample(range(100, COUNT), 4))
+    (
+        between.key_by(lambda value: value % KEYS)
+        .process(Remembers(fails, results))
+        .sink_to(lambda value: None)
+    )
+    async with env.start() as job:
+        await job.result()
+        # Two that stumble at once are one failure.
+        assert job.restarts >= 2
+    assert {key: sorted(values) for key, values in results.items()} == EXPECTED
+
+
+class Opaque:
+    """Has no form as bytes."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+async def test_records_that_cannot_be_kept_are_not_overtaken(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    results: dict[int, list[int]] = {}
+    fails = FailsAt(700, 1_500)
+    class Opens(am.KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            self.inner = Remembers(fails, results, pause=0.02)
+            self.inner.open(context)
+
+        async def process_element(self, value: Any, context: Any, out: Any) -> None:
+            await self.inner.process_element(value.value, context, out)
+
+    env = environment()
+    (
+        env.from_collection(list(range(COUNT)))
+        .set_parallelism(1)
+        .map(Opaque)
+        .set_parallelism(1)
+        .key_by(lambda one: one.value % KEYS)
+        .process(Opens())
+        .sink_to(lambda value: None)
+    )
+    async with env.start() as job:
+        await job.result()
+        assert job.restarts == 2
+        assert job.checkpoints()
+    assert results == EXPECTED
+    assert "cannot be kept" in caplog.text
+
+
+async def test_an_unaligned_checkpoint_is_for_the_same_parallelism_only(
+    tmp_path: Path,
+) -> None:
+    def program(parallelism: int) -> Any:
+        env = environment(
+            None,
+            directory=tmp_path,
+            retention=am.Retention.ON_CANCELLATION,
+            parallelism=parallelism,
+        )
+        env.set_restart_strategy(am.restart.none())
+        remembered(env, FailsAt(), results, pause=0.2)
+        return env
+
+    results: dict[int, list[int]] = {}
+    async with program(2).start("one") as job:
+        while not results:
+            await asyncio.sleep(0.05)
+        await job.trigger_checkpoint()
+        savepoint = await job.trigger_savepoint(tmp_path / "savepoint")
+        await job.cancel()
+    with pytest.raises(JobFailedError, match="in flight") as caught:
+        await program(3).execute("one", restore_from="latest")
+    assert isinstance(caught.value.__cause__, StateError)
+    await program(3).execute("one", restore_from=savepoint.place)
+    assert results == EXPECTED
+
+
+def test_explain_says_on_which_edges_barriers_never_overtake() -> None:
+    env = environment()
+    numbers = env.from_collection([1]).set_parallelism(1)
+    numbers.broadcast().map(lambda value: value).key_by(lambda value: value).reduce(
+        max
+    ).sink_to(print)
+    text = env.explain()
+    assert text.count("barriers never overtake here") == 1
+    assert "all consumers get the same records" in text
+    env.enable_checkpointing(None)
+    assert "overtake" not in env.explain()
