@@ -214,6 +214,7 @@ async def test_records_that_cannot_be_kept_are_not_overtaken(
 ) -> None:
     results: dict[int, list[int]] = {}
     fails = FailsAt(700, 1_500)
+
     class Opens(am.KeyedProcessFunction):
         def open(self, context: Any) -> None:
             self.inner = Remembers(fails, results, pause=0.02)
