@@ -383,7 +383,7 @@ class Cut:
         peek = frozen.peek if isinstance(frozen, Layer) else frozen.get
         while some := list(islice(keys, count)):
             if contents is None:
-                yield some, list(map(peek, some))
+                yield some, [peek(key) for key in some]
             else:
                 yield some, list(islice(contents, count))
         self._check()

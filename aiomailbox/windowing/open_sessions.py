@@ -150,7 +150,8 @@ class OpenSessions:
                 if is_over:
                     self.remove(key, session)
             if key in self.by_key:
-                self._push(key, min(map(self._due_of, self.by_key[key])))
+                open_until = [self._due_of(one) for one in self.by_key[key]]
+                self._push(key, min(open_until))
         return ended, False
 
     def _due_of(self, session: Session) -> int:
