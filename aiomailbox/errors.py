@@ -29,6 +29,7 @@ __all__ = [
     "GateClosedError",
     "HandshakeError",
     "IllegalStateError",
+    "InFlightRecordsError",
     "InsufficientBuffersError",
     "InvalidArgumentError",
     "InvalidRecordError",

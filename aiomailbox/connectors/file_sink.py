@@ -112,7 +112,7 @@ class _CsvLines:
     """Turns records into rows; the first one says what the columns are."""
 
     def __init__(self, columns: tuple[str, ...] | None) -> None:
-        self.header = b""
+        self.header: bytes = b""
         self._buffer = io.StringIO()
         self._rows = csv.writer(self._buffer, lineterminator="\n")
         self._reader: RowReader | None = None

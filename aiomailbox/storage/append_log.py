@@ -216,8 +216,8 @@ class LogSegment:
     __slots__ = ("number", "path")
 
     def __init__(self, directory: Path, number: int) -> None:
-        self.number = number
-        self.path = directory / f"{number:012}{_SUFFIX}"
+        self.number: int = number
+        self.path: Path = directory / f"{number:012}{_SUFFIX}"
 
     @classmethod
     def all_in(cls, directory: Path) -> list[LogSegment]:
