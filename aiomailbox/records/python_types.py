@@ -104,8 +104,9 @@ class PythonTypes:
                 "value",
                 f"a {kind.__module__}.{kind.__qualname__} cannot be serialized "
                 "undeclared",
-                "Declare the record type of the edge, as output_type= or in a type "
-                "hint: classes are never looked up by a name that comes in.",
+                "Make it a dataclass, a NamedTuple or a msgspec.Struct, and name it as "
+                "output_type= or in a type hint of the function that makes it: classes "
+                "are never looked up by a name that comes in.",
             )
         fields = [self.prepare(item, depth - 1) for item in entry.split(value)]
         return msgspec.msgpack.Ext(_RECORD, _encode([entry.name, *fields]))

@@ -178,7 +178,7 @@ def test_undeclared_values_keep_their_types(value: Any) -> None:
 
 
 def test_a_class_of_the_users_own_has_to_be_declared() -> None:
-    with pytest.raises(WrongTypeError, match="Declare the record type"):
+    with pytest.raises(WrongTypeError, match="Make it a dataclass, a NamedTuple"):
         PythonTypes().prepare(InternalWatermark(0, 0))
 
 
