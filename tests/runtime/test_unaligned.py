@@ -280,3 +280,37 @@ def test_explain_says_on_which_edges_barriers_never_overtake() -> None:
     assert "all consumers get the same records" in text
     env.enable_checkpointing(None)
     assert "overtake" not in env.explain()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"unaligned": False}, {}, {"aligned_timeout": 0.05}],
+    ids=["aligned", "unaligned", "timed"],
+)
+async def test_mb_103_checkpoints_go_on_when_some_channels_have_ended(
+    settings: dict[str, Any],
+) -> None:
+    """MB-103."""
+    results: dict[int, list[int]] = {}
+    env = environment(None, **settings)
+    short, long = (
+        env.from_collection(values).set_parallelism(1)
+        for values in (list(range(14)), list(range(14, COUNT)))
+    )
+    fails = FailsAt()
+    (
+        short.union(long)
+        .key_by(lambda value: value % KEYS)
+        .process(Remembers(fails, results))
+        .sink_to(lambda value: None)
+    )
+    async with env.start() as job:
+        while sum(map(len, results.values())) < 300:
+            await asyncio.sleep(0.05)
+        for _ in range(3 if settings.get("unaligned", True) else 1):
+            await job.trigger_checkpoint()
+        # An aligned one has waited until all was processed.
+        fails.waiting += [COUNT - 1]
+        await job.result()
+        assert job.restarts == int(settings.get("unaligned", True))
+    assert {key: sorted(values) for key, values in results.items()} == EXPECTED
