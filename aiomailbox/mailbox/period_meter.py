@@ -84,6 +84,12 @@ class PeriodMeter:
         else:
             self._spread(since, now)
 
+    @property
+    def running_s(self) -> float | None:
+        """Seconds that the current piece has lasted; None while it does not measure."""
+        since = self._since
+        return None if since is None else self._clock.monotonic() - since
+
     def total_ms(self) -> float:
         """Return the milliseconds measured so far, the current piece included."""
         running = 0.0 if self._since is None else self._clock.monotonic() - self._since

@@ -88,6 +88,7 @@ from aiomailbox.operators.core.on_error import (
     raise_as,
     skip,
 )
+from aiomailbox.operators.core.open_calls import OpenCall, OpenCalls
 from aiomailbox.operators.core.pieces import Pieces, in_pieces
 from aiomailbox.operators.core.record_fields import RecordFields
 from aiomailbox.operators.core.repeated import RepeatedWarnings
@@ -282,6 +283,8 @@ __all__ = [
     "MatchOperator",
     "MutationCheck",
     "OnError",
+    "OpenCall",
+    "OpenCalls",
     "Operator",
     "OperatorSnapshot",
     "Output",

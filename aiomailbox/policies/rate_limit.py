@@ -196,6 +196,13 @@ class RateWindow:
         delay_s = until_s - now_s
         return delay_s if delay_s > _ROUNDING else 0.0
 
+    def free(self, now_s: float) -> float:
+        """Return how many units may be used now; 0 while it is paused."""
+        self._forget(now_s)
+        if now_s < self._paused_until_s:
+            return 0.0
+        return max(0.0, self._count - self._used - self._reserved)
+
     def reserve(self, weight: float, now_s: float) -> None:
         """Hold units for somebody who will use them in a moment."""
         self._reserved += weight

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from aiomailbox.operators import OpenCalls
 from aiomailbox.runtime.master import JobMaster
 
 
 def await_tree(job: JobMaster) -> str:
-    """Return the job's tasks with their mailboxes and where their code stands.
+    """Return the job's tasks, what each waits for, and the calls of its operators.
 
     Args:
         job: The job; at any time of its life.
@@ -14,5 +15,27 @@ def await_tree(job: JobMaster) -> str:
     lines = [f"job {job.graph.name!r}: {job.state.value}"]
     for view in job.views(with_stacks=True):
         lines.append(f"  task {view.name!r}: {view.state}")
+        lines += [
+            f"    {'' if place == 0 else '  '}{line}"
+            for place, line in enumerate(view.waits)
+        ]
+        for operator in view.operators:
+            if operator.calls is not None:
+                lines += _calls(operator.name, operator.calls)
         lines += [f"    {line}" for line in view.stack]
     return "\n".join(lines)
+
+
+def _calls(operator: str, calls: OpenCalls) -> list[str]:
+    waiting = f"{calls.waiting_for_slot} wait until fewer are"
+    lines = [f"    operator {operator!r}: {calls.count} calls are open, {waiting}"]
+    if calls.limit:
+        lines.append(f"      {calls.limit}")
+    for call in calls.oldest:
+        at = f" at {call.line}" if call.line else ""
+        lines.append(
+            f"      attempt {call.attempt} for {call.record} waits "
+            f"{call.age_s:.1f} s for {call.waits_for}{at}"
+        )
+    more = calls.count - len(calls.oldest)
+    return [*lines, f"      and {more} later calls"] if more > 0 else lines

@@ -71,6 +71,11 @@ class RateLimiter:
         """How many units have been used, also before the job was started again."""
         return self._window.total
 
+    @property
+    def free(self) -> float:
+        """Units that may be used now."""
+        return self._window.free(self._clock.monotonic())
+
     def snapshot(self) -> RateUsage:
         """Return how far the limit is used."""
         return self._window.snapshot(self._clock.monotonic())

@@ -9,6 +9,7 @@ from aiomailbox.task.place import failure_of, place_of
 from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
 from aiomailbox.task.snapshot import Prepared, TaskSnapshot
 from aiomailbox.task.stream_task import StreamTask
+from aiomailbox.task.waits import waits_of
 
 __all__ = [
     "CheckpointResponder",
@@ -27,4 +28,5 @@ __all__ = [
     "TaskStatistics",
     "failure_of",
     "place_of",
+    "waits_of",
 ]

@@ -107,6 +107,11 @@ class OperatorChain:
         """The operator that gets the task's input."""
         return self.links[0].operator
 
+    @property
+    def operators(self) -> list[Operator]:
+        """The operators, head first."""
+        return [link.operator for link in self.links]
+
     def room(self) -> Callable[[], int] | None:
         """Return what tells how many records fit; None if no operator is ever full."""
         operators = [link.operator for link in self.links if link.operator.fills_up]
@@ -116,8 +121,7 @@ class OperatorChain:
 
     def accepts(self) -> list[Availability]:
         """Return what must be available before the operators take more input."""
-        operators = [link.operator for link in self.links]
-        return [one.accepts for one in operators if one.accepts is not None]
+        return [one.accepts for one in self.operators if one.accepts is not None]
 
     async def open(self) -> None:
         """Open the operators, tail first, so that each may emit while it opens."""

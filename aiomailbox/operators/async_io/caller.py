@@ -27,12 +27,14 @@ from aiomailbox.errors import (
 )
 from aiomailbox.operators.async_io.entry import Call, Entry, Worker
 from aiomailbox.operators.async_io.identity import announce
+from aiomailbox.operators.async_io.looking import LimitShown, look_at_calls
 from aiomailbox.operators.async_io.outcomes import Answers, Outcomes
 from aiomailbox.operators.async_io.settings import CallSettings
 from aiomailbox.operators.async_io.workers import WorkerPool
 from aiomailbox.operators.core.callables import describe
 from aiomailbox.operators.core.context import Limiter, RuntimeContext
 from aiomailbox.operators.core.on_error import USER_ERRORS, is_closing
+from aiomailbox.operators.core.open_calls import OpenCalls
 from aiomailbox.policies import retry_after_s
 
 __all__ = ["Caller"]
@@ -107,6 +109,21 @@ class Caller:
         """Calls that wait until fewer are being made."""
         return self._pool.waiting
 
+    def open_calls(self, count_max: int) -> OpenCalls:
+        """Return the calls that are being made, and those that wait to be made again."""
+        limiter, limit = self._limiter, self._settings.limit
+        shown = LimitShown(
+            limit, None if limiter is None else limiter.free, self.waiting_for_limit
+        )
+        return look_at_calls(
+            self._pool.workers,
+            self._retrying,
+            shown,
+            waiting_for_slot=self.waiting_for_slot,
+            now_s=self._clock.monotonic(),
+            count_max=count_max,
+        )
+
     def submit(self, entries: list[Entry]) -> None:
         """Call the function for one row, or for a batch."""
         self._pool.submit(Call(entries))
@@ -121,6 +138,7 @@ class Caller:
 
     async def _attempt(self, worker: Worker, call: Call) -> None:
         call.attempts += 1
+        call.begun_s = self._clock.monotonic()
         call.worker = worker
         self._calls.value += 1
         try:
@@ -193,9 +211,11 @@ class Caller:
     async def _lease(self, limiter: Limiter, call: Call) -> None:
         weight = self._weight(call)
         self.waiting_for_limit += 1
+        call.is_leasing = True
         try:
             await limiter.lease(weight)
         finally:
+            call.is_leasing = False
             self.waiting_for_limit -= 1
 
     def _weight(self, call: Call) -> float:

@@ -65,15 +65,17 @@ class Worker:
 
     Attributes:
         task: The task it runs in.
+        call: The call that it makes, or None.
         abandoned: Whether the call it makes has been given up by others: whatever
             comes of it is ignored.
     """
 
-    __slots__ = ("abandoned", "task")
+    __slots__ = ("abandoned", "call", "task")
 
     task: asyncio.Task[None]
 
     def __init__(self) -> None:
+        self.call: Call | None = None
         self.abandoned: bool = False
 
 
@@ -83,6 +85,8 @@ class Call:
     Attributes:
         entries: The rows that still need a result.
         attempts: Attempts begun.
+        begun_s: When the last one began, by the job's monotonic clock.
+        is_leasing: Whether it waits for its limit.
         worker: Who makes the current attempt, or None between attempts.
         timer: The current attempt's timeout, or the wait before the next one.
         deadline: The timer of all attempts together.
@@ -92,9 +96,11 @@ class Call:
 
     __slots__ = (
         "attempts",
+        "begun_s",
         "deadline",
         "deadline_s",
         "entries",
+        "is_leasing",
         "settled",
         "timer",
         "worker",
@@ -106,6 +112,8 @@ class Call:
         self.attempts: int = entries[0].attempts
         if len(entries) > 1:
             self.attempts = min(entry.attempts for entry in entries)
+        self.begun_s: float = 0.0
+        self.is_leasing: bool = False
         self.worker: Worker | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.deadline: asyncio.TimerHandle | None = None

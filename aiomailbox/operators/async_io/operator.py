@@ -42,6 +42,7 @@ from aiomailbox.operators.core.on_error import (
     check_on_error,
     fail,
 )
+from aiomailbox.operators.core.open_calls import OpenCalls
 from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.snapshots import held_elements, with_held_elements
 from aiomailbox.policies import Batch, Cache, RateLimit, Retry
@@ -259,6 +260,10 @@ class AsyncMapOperator(Operator):
         """How many rows fit before `process_run` has to wait."""
         waiting = 0 if self._gate is None else self._gate.waiting
         return self._places - self._queue.held + waiting
+
+    def open_calls(self, count_max: int) -> OpenCalls | None:
+        """Return the calls that have not ended, the oldest first."""
+        return None if self._rows is None else self._rows.caller.open_calls(count_max)
 
     def process_run(self, run: Run) -> Pending:
         """Take the rows and begin their calls, as far as there is room."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from aiomailbox.operators.async_io.entry import Call, Worker
@@ -52,7 +52,8 @@ class WorkerPool:
         self._attempt = attempt
         self._todo: deque[Call] = deque()
         self._idle: list[asyncio.Future[None]] = []
-        self._workers: set[Worker] = set()
+        # In the order in which they were started.
+        self._workers: dict[Worker, None] = {}
         self.in_flight: int = 0
         self.closing: bool = False
 
@@ -65,6 +66,11 @@ class WorkerPool:
     def waiting(self) -> int:
         """Calls that wait for a worker."""
         return len(self._todo)
+
+    @property
+    def workers(self) -> Iterable[Worker]:
+        """Those that have been started, with or without a call."""
+        return self._workers
 
     def submit(self, call: Call) -> None:
         """Make a call after those that wait already."""
@@ -93,11 +99,11 @@ class WorkerPool:
 
     def _start_worker(self) -> None:
         worker = Worker()
-        self._workers.add(worker)
+        self._workers[worker] = None
         worker.task = self._context.spawn(
             self._work(worker), name=f"call {len(self._workers)}"
         )
-        worker.task.add_done_callback(lambda _: self._workers.discard(worker))
+        worker.task.add_done_callback(lambda _: self._workers.pop(worker, None))
 
     async def _work(self, worker: Worker) -> None:
         todo = self._todo
@@ -110,9 +116,11 @@ class WorkerPool:
             if call.settled:
                 continue
             self.in_flight += 1
+            worker.call = call
             try:
                 await attempt(worker, call)
             finally:
+                worker.call = None
                 self.in_flight -= 1
 
     async def _sleep(self) -> None:

@@ -42,3 +42,8 @@ class KeyedEvent:
         if self.domain is TimeDomain.PROCESSING_TIME:
             return None
         return self.timestamp
+
+    def __repr__(self) -> str:
+        if self.domain is not None:
+            return f"timer {self.timestamp} of key {self.key!r}"
+        return f"{self.value!r} of key {self.key!r}"

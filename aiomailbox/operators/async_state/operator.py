@@ -26,6 +26,7 @@ from aiomailbox.operators.async_state.snapshot import RowsInFlight
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.core.open_calls import OpenCalls
 from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.functions.keyed_context import TimeDomain
 from aiomailbox.operators.keyed.key_reader import KeyReader
@@ -146,6 +147,10 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         self._flow.connect(caller, self.settings, self._places)
         self._show(caller)
         return self._take_restored(self._flow)
+
+    def open_calls(self, count_max: int) -> OpenCalls | None:
+        """Return the calls that have not ended, the oldest first."""
+        return None if self._flow is None else self._flow.caller.open_calls(count_max)
 
     def _show(self, caller: Caller) -> None:
         metrics = self.context.metrics

@@ -34,6 +34,11 @@ class Limiter(Protocol):
         A token bucket whose leases are granted in the order asked for.
     """
 
+    @property
+    def free(self) -> float | None:
+        """Units that may be used now; None if they are counted in another process."""
+        ...
+
     async def lease(self, weight: float = 1.0) -> None:
         """Wait until ``weight`` more units may be used; cancelling takes none."""
         ...

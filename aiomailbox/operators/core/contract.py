@@ -18,6 +18,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.errors import RecordMutatedError, StateError, UserFunctionError
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.locate import user_location
+from aiomailbox.operators.core.open_calls import OpenCalls
 from aiomailbox.operators.snapshots import OperatorSnapshot
 from aiomailbox.records import (
     MIN_TIMESTAMP,
@@ -185,6 +186,14 @@ class Operator:
     def room(self) -> int:
         """How many records fit before `process_run` has to wait; see ``fills_up``."""
         return sys.maxsize
+
+    def open_calls(self, count_max: int) -> OpenCalls | None:
+        """Return the asynchronous calls it has begun; None if it makes none.
+
+        Args:
+            count_max: How many are looked at, the oldest ones.
+        """
+        return None
 
     @property
     def inputs(self) -> list[Input]:

@@ -6,7 +6,8 @@ import pathlib
 import sys
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from types import FrameType
 from typing import Final
 
 from aiomailbox.errors import BadResultError
@@ -66,6 +67,22 @@ def users_line(frames: Sequence[traceback.FrameSummary]) -> str:
         if candidates:
             return f"{candidates[-1].filename}:{candidates[-1].lineno}"
     return "unknown"
+
+
+def users_line_of(frames: Iterable[FrameType]) -> str:
+    """Return ``file:line`` of the innermost frame of a stack that is the user's own.
+
+    Args:
+        frames: Outermost first; no file is looked at.
+    """
+    return users_line(
+        [
+            traceback.FrameSummary(
+                frame.f_code.co_filename, frame.f_lineno, "", lookup_line=False
+            )
+            for frame in frames
+        ]
+    )
 
 
 def is_users(location: str) -> bool:

@@ -75,6 +75,10 @@ class RemoteLimiter:
         self._asked: deque[_Waiter] = deque()
         self._is_closed = False
 
+    @property
+    def free(self) -> None:
+        """Not known here: the parent counts."""
+
     async def lease(self, weight: float = 1.0) -> None:
         """Wait until ``weight`` more units may be used.
 

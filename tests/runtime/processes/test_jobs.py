@@ -268,6 +268,11 @@ async def test_metrics_and_the_await_tree_tell_of_tasks_elsewhere(
         ]  # fmt: skip
         assert "look-up" in job.watermarks()
         assert "in StreamTask._run" in job.await_tree().partition("look-up (1/2)")[2]
+        async with asyncio.timeout(50):
+            while "attempt 1 for 0 waits" not in job.await_tree():
+                await asyncio.sleep(0.05)
+        line = wait.__code__.co_firstlineno + 1
+        assert f"for its function at {__file__}:{line}" in job.await_tree()
 
 
 def timed_by_itself() -> am.WatermarkStrategy[Any]:
