@@ -24,6 +24,7 @@ from aiomailbox.runtime import (
     await_tree,
     backpressure_of,
     place_of_savepoint,
+    planned_operators,
 )
 
 
@@ -36,7 +37,8 @@ class JobMetrics:
         duration_s: Seconds since it started, or that it took.
         operators: Per operator its metrics over all subtasks: counts are sums,
             watermarks the smallest, quantiles and maxima the largest of the subtasks.
-            A name that occurs again is numbered: ``map``, ``map #2``.
+            A name that occurs again is numbered: ``map``, ``map #2``. All operators are
+            there from the first moment, sources first, with counts of 0.
         tasks: Per task its own: milliseconds per second that it was busy, idle and
             backpressured, pool usage, queue lengths, mails; the names are listed in
             docs/concepts/backpressure.md.
@@ -96,16 +98,19 @@ class JobClient:
         operators: dict[str, dict[str, MetricValue]] = {}
         # Operators of several tasks may have one name; subtasks of one share it.
         labels: dict[tuple[int, str], str] = {}
+        # There may be no tasks yet, or none for the moment.
+        found = list(planned_operators(self._job.graph))
         for task in self._job.views():
             tasks[task.name] = task.metrics
-            for operator in task.operators:
-                label = labels.get((task.vertex, operator.name))
-                if label is None:
-                    label = _free_label(operator.name, operators)
-                    labels[task.vertex, operator.name] = label
-                merged = operators.setdefault(label, {})
-                for name, value in operator.metrics.items():
-                    merged[name] = _merge(name, merged.get(name), value)
+            found += [(task.vertex, operator) for operator in task.operators]
+        for vertex, operator in found:
+            label = labels.get((vertex, operator.name))
+            if label is None:
+                label = _free_label(operator.name, operators)
+                labels[vertex, operator.name] = label
+            merged = operators.setdefault(label, {})
+            for name, value in operator.metrics.items():
+                merged[name] = _merge(name, merged.get(name), value)
         return JobMetrics(self.state, self._job.duration_s, operators, tasks)
 
     def watermarks(self) -> dict[str, OperatorWatermark]:

@@ -23,6 +23,7 @@ from aiomailbox.runtime.deployment import Deployment, Embedded
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
+from aiomailbox.runtime.planned import planned_operators
 
 __all__ = [
     "BackpressureLevel",
@@ -44,5 +45,6 @@ __all__ = [
     "backpressure_of",
     "find_bottleneck",
     "place_of_savepoint",
+    "planned_operators",
     "report_backpressure",
 ]

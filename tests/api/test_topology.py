@@ -322,3 +322,29 @@ async def test_metrics_and_await_tree_can_be_looked_at_while_a_job_runs(
         assert "job 'slow': running" in tree
         assert "numbers" in tree
         assert "slow" in repr(job)
+
+
+async def test_metrics_have_every_operator_from_the_first_moment(env: Env) -> None:
+    stream = env.from_collection(range(5)).map(str).map(int).rebalance().map(str)
+    stream.sink_to(lambda text: None)
+    async with env.start() as job:
+        first = job.metrics().operators
+        await job.result()
+    last = job.metrics().operators
+    assert list(first) == ["collection", "map", "map #2", "map #3", "FunctionSink"]
+    assert list(first) == list(last)
+    assert first["collection"] == {"records_out": 0}
+    for name in list(first)[1:]:
+        assert first[name] == {"records_in": 0, "records_out": 0}
+    assert last["map #3"]["records_in"] == last["map #3"]["records_out"] == 5
+
+
+async def test_metrics_have_every_operator_while_a_job_waits_for_its_restart(
+    env: Env,
+) -> None:
+    env.set_restart_strategy(am.restart.fixed_delay(3, 60.0))
+    env.from_collection([0]).map(lambda n: 1 / n).name("divide").sink_to(print)
+    async with env.start() as job:
+        await asyncio.sleep(30)
+        assert job.state is am.JobState.RESTARTING
+        assert job.metrics().operators["divide"]["records_out"] == 0
