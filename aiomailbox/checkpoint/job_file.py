@@ -23,11 +23,17 @@ class JobNumbers(msgspec.Struct, frozen=True):
         completed: The newest checkpoint that completed and was not deleted; 0 for none.
         last_id: The largest number of a checkpoint that ever completed: sinks know
             what they have committed by it.
+        savepoint: The path or URL of the savepoint that was to end the job, "" if there
+            was none, or a checkpoint has completed since: what sinks committed with it
+            is not to be done again, should the job fail before it ends.
+        savepoint_id: Its number.
     """
 
     epoch: int = 0
     completed: int = 0
     last_id: int = 0
+    savepoint: str = ""
+    savepoint_id: int = 0
 
 
 def has_job_file(storage: Storage, directory: str) -> bool:

@@ -166,14 +166,20 @@ class CheckpointStore:
         if location is not None:
             storage = open_storage(location)
             storage.write(METADATA_NAME, chunks)
-            self._write_job(last_id=max(checkpoint_id, self._job.last_id))
+            numbers: dict[str, Any] = {}
+            if metadata.kind.is_synchronous:
+                numbers = {"savepoint": storage.place, "savepoint_id": checkpoint_id}
+            self._write_job(last_id=max(checkpoint_id, self._job.last_id), **numbers)
             return storage.place
         directory = self._directory(checkpoint_id)
         self._storage.write(f"{directory}/{METADATA_NAME}", chunks)
         self._complete.add(checkpoint_id)
         self._shared[checkpoint_id] = metadata.shared_files
         newest = max(checkpoint_id, self._job.completed)
-        self._write_job(completed=newest, last_id=max(checkpoint_id, self._job.last_id))
+        last_id = max(checkpoint_id, self._job.last_id)
+        self._write_job(completed=newest, last_id=last_id)
+        if checkpoint_id > self._job.savepoint_id:
+            self._forget_savepoint()
         # What cannot be deleted now is swept by the next life.
         with contextlib.suppress(OSError):
             self._sweep_failed()
@@ -199,6 +205,8 @@ class CheckpointStore:
         had: set[str] | None = None
         if location is not None:
             storage, directory = open_storage(location), ""
+            if checkpoint_id == self._job.savepoint_id:
+                self._forget_savepoint()
         elif checkpoint_id in self._complete:
             self._complete.remove(checkpoint_id)
             had = self._shared.pop(checkpoint_id, None)
@@ -211,6 +219,18 @@ class CheckpointStore:
         if had:
             # What a later one has not taken over by now, none will.
             self._remove_unused(max(self._complete, default=self.next_checkpoint_id))
+
+    def discard_all(self) -> None:
+        """Delete all checkpoints: nothing goes on from this job.
+
+        The newest goes last: should the program die meanwhile, nothing is done again.
+
+        Raises:
+            OSError: If one cannot be deleted.
+        """
+        for checkpoint_id in reversed(self.newest_first()):
+            self.discard(checkpoint_id)
+        self._forget_savepoint()
 
     def load(
         self,
@@ -284,14 +304,22 @@ class CheckpointStore:
     ) -> RestoredJob | None:
         expected = self._job.completed
         if expected and expected not in self._complete:
-            self._warn(expected, "its metadata is missing")
-        for checkpoint_id in self.newest_first():
-            files = CheckpointFiles(self._storage, self._directory(checkpoint_id))
+            place = f"{self._storage.place}/{self._directory(expected)}"
+            self._warn(expected, place, "its metadata is missing")
+        candidates = {
+            one: CheckpointFiles(self._storage, self._directory(one))
+            for one in self._complete
+        }
+        if self._job.savepoint:
+            savepoint = CheckpointFiles.at(self._job.savepoint)
+            candidates[self._job.savepoint_id] = savepoint
+        for checkpoint_id in sorted(candidates, reverse=True):
+            files = candidates[checkpoint_id]
             try:
                 return files.restored(classes, allow_pickle=allow_pickle)
             except (DamagedFileError, CorruptStreamError, FileNotFoundError) as error:
-                self._warn(checkpoint_id, str(error))
-        if self._complete or expected:
+                self._warn(checkpoint_id, files.place, str(error))
+        if candidates or expected:
             raise NoCheckpointError(
                 self.place,
                 "checkpoints were completed, and none of them can be read any more; "
@@ -299,11 +327,11 @@ class CheckpointStore:
             )
         return None
 
-    def _warn(self, checkpoint_id: int, problem: str) -> None:
+    def _warn(self, checkpoint_id: int, place: str, problem: str) -> None:
         self._log.warning(
             "checkpoint skipped",
             checkpoint=checkpoint_id,
-            place=f"{self._storage.place}/{self._directory(checkpoint_id)}",
+            place=place,
             problem=problem,
         )
 
@@ -349,7 +377,10 @@ class CheckpointStore:
                 continue
         return newest
 
-    def _write_job(self, **numbers: int) -> None:
+    def _forget_savepoint(self) -> None:
+        self._write_job(savepoint="", savepoint_id=0)
+
+    def _write_job(self, **numbers: Any) -> None:
         job = msgspec.structs.replace(self._job, **numbers)
         if job != self._job:
             write_job_file(self._storage, self._below, job)

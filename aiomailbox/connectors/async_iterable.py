@@ -218,9 +218,11 @@ class _AsyncReader:
             # Stopped, not read to its end: whoever goes on begins here.
             return InputStatus.END_OF_INPUT
         elif self._ended:
-            output.release_split(split.split_id)
-            self._split = None
-            self._no_more_splits = True
+            # One that was stopped goes on from the savepoint that follows.
+            if not self._is_ending:
+                output.release_split(split.split_id)
+                self._split = None
+                self._no_more_splits = True
             return InputStatus.END_OF_INPUT
         self.availability.reset()
         return InputStatus.NOTHING_AVAILABLE

@@ -196,6 +196,8 @@ class CheckpointCoordinator:
             settings.retained
         )
         self._epoch = 0
+        # The newest checkpoint of which everything that sinks prepared is committed.
+        self._committed_id = -1
         self._states: dict[SubtaskId, SubtaskState] = {}
         self._data_ended: set[SubtaskId] = set()
         self._progress: dict[int, _Progress] = {}
@@ -241,6 +243,7 @@ class CheckpointCoordinator:
             restored_id: The checkpoint that they go on from, -1 for none.
         """
         self._epoch = epoch
+        self._committed_id = restored_id
         # A savepoint may come from another job, whose numbers were higher.
         self._planner.next_id = max(self._planner.next_id, restored_id + 1)
         self._is_active = True
@@ -463,8 +466,11 @@ class CheckpointCoordinator:
                     f"committing checkpoint {checkpoint_id}",
                 )
             case NotifyAborted():
+                # Tasks forget what sinks prepared for a checkpoint that they hear is
+                # complete: not before that is committed.
+                latest_id = min(action.latest_completed_id, self._committed_id)
                 self._tasks.notify_checkpoint_aborted(
-                    action.tasks, action.checkpoint_id, action.latest_completed_id
+                    action.tasks, action.checkpoint_id, latest_id
                 )
             case DiscardCheckpoint(checkpoint_id=checkpoint_id):
                 self._take_step(
@@ -560,6 +566,7 @@ class CheckpointCoordinator:
         if progress is None:
             return
         await self._owner.commit_prepared(progress.prepared, checkpoint_id)
+        self._committed_id = max(self._committed_id, checkpoint_id)
         if not progress.request.kind.is_savepoint:
             kept = _Kept(checkpoint_id, progress.request.kind)
             for subsumed in self._retained.add(kept):

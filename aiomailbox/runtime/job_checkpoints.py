@@ -316,7 +316,7 @@ class JobCheckpoints:
             if not settings.keeps_after(
                 failed=state is JobState.FAILED, cancelled=state is JobState.CANCELED
             ):
-                await run_in_thread(_discard_all, store)
+                await run_in_thread(store.discard_all)
                 await self._finished_calls.remove()
         finally:
             await run_in_thread(store.close)
@@ -328,8 +328,3 @@ class JobCheckpoints:
                 await run_in_thread(store.renew)
             except Exception as error:  # noqa: BLE001 -- another job may write now
                 self._job.fail_attempt(error)
-
-
-def _discard_all(store: CheckpointStore) -> None:
-    for checkpoint_id in store.newest_first():
-        store.discard(checkpoint_id)

@@ -19,6 +19,7 @@ from aiomailbox.errors import (
     StorageClaimedError,
 )
 from aiomailbox.ids import SubtaskId, VertexId
+from aiomailbox.records import SnapshotType
 from aiomailbox.storage import LEASE_MS, LocalStorage, RemoteStorage
 from aiomailbox.task import TaskSnapshot
 from aiomailbox.testing import ManualClock, RecordingLog
@@ -170,6 +171,35 @@ def test_a_savepoint_can_be_moved(tmp_path: Path) -> None:
     assert number_of(store.load(tmp_path / "moved", [Visit])) == 1
     with pytest.raises(NoCheckpointError, match="saved"):
         store.load(place, [Visit])
+
+
+def test_the_latest_may_be_the_savepoint_that_was_to_end_the_job(
+    tmp_path: Path,
+) -> None:
+    """Sinks have committed with it, and the job may fail before it ends."""
+    store = open_store(tmp_path)
+    take(store, tmp_path, 1)
+    place = tmp_path / "saved"
+
+    def savepoint(number: int, kind: SnapshotType) -> None:
+        written = handles(CheckpointWriter(store._storage, "job"), number, place)
+        store.complete(metadata(number, written, kind=kind), place)
+
+    savepoint(2, SnapshotType.SAVEPOINT_CANONICAL)
+    assert number_of(store.load("latest", [Visit])) == 1
+    savepoint(3, SnapshotType.SUSPEND_CANONICAL)
+    assert number_of(store.load("latest", [Visit])) == 3
+    store.close()
+    store = open_store(tmp_path)
+    assert number_of(store.load("latest", [Visit])) == 3
+    take(store, tmp_path, 4)
+    assert number_of(store.load("latest", [Visit])) == 4
+    savepoint(5, SnapshotType.TERMINATE_CANONICAL)
+    store.discard(5, place)
+    assert number_of(store.load("latest", [Visit])) == 4
+    savepoint(6, SnapshotType.TERMINATE_CANONICAL)
+    store.discard_all()
+    assert store.load("latest", [Visit]) is None
 
 
 def test_a_savepoint_that_failed_leaves_nothing_but_what_was_there(

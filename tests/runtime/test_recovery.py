@@ -143,6 +143,29 @@ async def test_a_savepoint_is_restored_with_another_parallelism(
     assert len(results) == COUNT, "no record was processed twice"
 
 
+async def test_an_async_iterable_goes_on_from_the_savepoint_that_stopped_it(
+    tmp_path: Path,
+) -> None:
+    async def numbers(after: int | None) -> Any:
+        for number in range(0 if after is None else after + 1, 20):
+            await asyncio.sleep(1)
+            yield number
+
+    def program(results: list[int]) -> Any:
+        env = environment(None, parallelism=1)
+        source = env.from_async_iterable(numbers, offset=lambda number: number)
+        source.uid("numbers").sink_to(results.append)
+        return env
+
+    results: list[int] = []
+    async with program(results).start() as job:
+        await asyncio.sleep(5.5)
+        place = (await job.stop_with_savepoint(tmp_path / "savepoint")).place
+    assert results == [0, 1, 2, 3, 4]
+    await program(results).execute(restore_from=place)
+    assert results == list(range(20))
+
+
 async def test_a_savepoint_lets_the_job_go_on(tmp_path: Path) -> None:
     results: list[tuple[int, int]] = []
     env = environment(None)
