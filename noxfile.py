@@ -76,6 +76,16 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def simulation(session: nox.Session) -> None:
+    """Is each record committed once, whatever fails? (2,000 seeds; -- -k tumbling)"""
+    session.install("-e", ".", "--group", "test")
+    options = [*PARALLEL[:2], "-o", "faulthandler_timeout=0", "--show-capture=no"]
+    env = {"AIOMAILBOX_SEEDS": "2000", **ENV}
+    tests = "tests/simulation/test_simulation.py"
+    session.run("pytest", tests, *options, *session.posargs, env=env)
+
+
+@nox.session
 def cluster(session: nox.Session) -> None:
     """Does it work where Spark's executors are processes of their own, and die?"""
     prepare(session, "test")

@@ -1,5 +1,6 @@
 """Running jobs: tasks on this loop, job-wide services, the end of it all."""
 
+from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.await_tree import await_tree
 from aiomailbox.runtime.backpressure import (
     BackpressureReport,
@@ -19,13 +20,17 @@ from aiomailbox.runtime.checkpoint_views import (
 )
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
-from aiomailbox.runtime.deployment import Deployment, Embedded
+from aiomailbox.runtime.deployment import Deployment, Embedded, new_embedded_job
 from aiomailbox.runtime.handover import PullHandover
+from aiomailbox.runtime.host import AttemptEvents, EmbeddedHost
 from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
 from aiomailbox.runtime.planned import planned_operators
+from aiomailbox.runtime.services import JobServices
 
 __all__ = [
+    "AttemptEvents",
+    "AttemptPlan",
     "BackpressureLevel",
     "BackpressureReport",
     "CheckpointCoordinator",
@@ -33,10 +38,12 @@ __all__ = [
     "CompletedCheckpoint",
     "Deployment",
     "Embedded",
+    "EmbeddedHost",
     "JobConfig",
     "JobLifecycle",
     "JobMaster",
     "JobResult",
+    "JobServices",
     "JobState",
     "PullHandover",
     "TaskPressure",
@@ -44,6 +51,7 @@ __all__ = [
     "await_tree",
     "backpressure_of",
     "find_bottleneck",
+    "new_embedded_job",
     "place_of_savepoint",
     "planned_operators",
     "report_backpressure",

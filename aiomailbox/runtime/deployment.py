@@ -6,7 +6,7 @@ import asyncio
 import random
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aiomailbox.clock import Clock, clock_of
@@ -19,7 +19,7 @@ from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.declared import state_classes
 from aiomailbox.runtime.exchange_plan import total_segments
 from aiomailbox.runtime.handover import PullHandover
-from aiomailbox.runtime.host import EmbeddedHost
+from aiomailbox.runtime.host import EmbeddedHost, Host
 from aiomailbox.runtime.limiter import LimiterService, limits_of
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.peers.codecs import element_codec
@@ -76,6 +76,7 @@ def new_embedded_job(
     *,
     clock: Clock | None,
     handovers: Mapping[str, PullHandover],
+    new_host: Callable[[JobGraph, JobConfig, JobServices], Host] = EmbeddedHost,
 ) -> JobMaster:
     """Return a job for the running loop that has not started."""
     loop = asyncio.get_running_loop()
@@ -105,5 +106,4 @@ def new_embedded_job(
             else None
         ),
     )
-    host = EmbeddedHost(graph, config, services)
-    return JobMaster(graph, config, services, host)
+    return JobMaster(graph, config, services, new_host(graph, config, services))

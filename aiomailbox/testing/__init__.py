@@ -39,12 +39,20 @@ if TYPE_CHECKING:
         MemoryHandover,
         RecordingLog,
     )
+    from aiomailbox.testing.simulation import (
+        Faults,
+        SimulatedRun,
+        SimulationError,
+        SimulationReport,
+        simulate,
+    )
 
 __all__ = [
     "CRASH",
     "END",
     "PAUSE",
     "DeadlockError",
+    "Faults",
     "FreeLimiter",
     "HarnessInput",
     "HarnessMailbox",
@@ -56,10 +64,14 @@ __all__ = [
     "RecordingLog",
     "RecordingOutput",
     "ScriptedSource",
+    "SimulatedRun",
+    "SimulationError",
+    "SimulationReport",
     "TestRuntimeContext",
     "TwoInputHarness",
     "VirtualTimeLoop",
     "redistributed",
+    "simulate",
     "virtual_time_loop_factory",
 ]
 
@@ -80,6 +92,11 @@ _MODULE_OF = {
     "FreeLimiter": "services",
     "MemoryHandover": "services",
     "RecordingLog": "services",
+    "Faults": "simulation",
+    "SimulatedRun": "simulation",
+    "SimulationError": "simulation",
+    "SimulationReport": "simulation",
+    "simulate": "simulation",
 }
 
 

@@ -1,0 +1,252 @@
+"""One run of a pipeline under a seed: life after life, until the job has succeeded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from aiomailbox.api import StreamExecutionEnvironment
+from aiomailbox.checkpoint import Retention, find_checkpoints
+from aiomailbox.errors import (
+    CheckpointFailedError,
+    JobCancelledError,
+    JobFailedError,
+)
+from aiomailbox.policies import restart
+from aiomailbox.records import StopMode
+from aiomailbox.runtime import JobConfig, JobMaster
+from aiomailbox.task import TaskState
+from aiomailbox.testing.clock import DEFAULT_START
+from aiomailbox.testing.scripted_source import InjectedFailureError
+from aiomailbox.testing.simulation.deployment import SimulatedDeployment
+from aiomailbox.testing.simulation.faults import Blow
+from aiomailbox.testing.simulation.files import mount, unmount
+from aiomailbox.testing.simulation.loop import SimulationLoop
+from aiomailbox.testing.simulation.sink import SimulatedSink
+from aiomailbox.testing.simulation.world import (
+    Life,
+    Savepoint,
+    SimulatedFaultError,
+    World,
+)
+from aiomailbox.testing.virtual_time import DeadlockError
+
+__all__ = ["Pipeline", "RunFailedError", "Setting", "run_world"]
+
+Pipeline = Callable[[StreamExecutionEnvironment, SimulatedSink], object]
+
+_JOB: Final = "simulation"
+_MAX_PARALLELISM: Final = 128
+# A program that died is not there to renew its lease: it runs out meanwhile.
+_DOWNTIME_S: Final = (61.0, 120.0)
+_LIVES_MAX: Final = 100
+
+
+class RunFailedError(Exception):
+    """A run did not come to its end; the cause is why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What stays the same in all lives of a run.
+
+    Attributes:
+        interval_s: From one checkpoint to the next.
+        parallelisms: What the environment may have.
+        steps_max: After how many callbacks a life has not come to its end.
+    """
+
+    interval_s: float
+    parallelisms: Sequence[int]
+    steps_max: int
+
+
+def run_world(
+    pipeline: Pipeline, world: World, setting: Setting, backoff_s: float = 0.1
+) -> list[Any]:
+    """Run a pipeline to its end, however many lives that takes.
+
+    Returns:
+        What was committed.
+
+    Raises:
+        RunFailedError: If the job failed by itself, hangs or never ends.
+    """
+    start = DEFAULT_START
+    parallelism = setting.parallelisms[0]
+    for number in range(_LIVES_MAX):
+        life = Life(world, number, parallelism)
+        program = _Program(pipeline, life, setting, backoff_s, start)
+        program.run()
+        if world.is_complete:
+            return [row for rows in world.committed.values() for row in rows]
+        downtime = timedelta(seconds=world.random.uniform(*_DOWNTIME_S))
+        start += timedelta(seconds=life.now()) + downtime
+        if life.wish in {Blow.RESCALE, Blow.SAVEPOINT}:
+            parallelism = world.random.choice(setting.parallelisms)
+    raise RunFailedError(f"the job has not come to its end in {_LIVES_MAX} lives")
+
+
+class _Program:
+    """One life of the program that runs the pipeline."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        life: Life,
+        setting: Setting,
+        backoff_s: float,
+        start: datetime,
+    ) -> None:
+        self._pipeline = pipeline
+        self._life = life
+        self._setting = setting
+        self._backoff_s = backoff_s
+        self._deployment = SimulatedDeployment(life)
+        self._loop = SimulationLoop(life, start, setting.steps_max)
+        self._stopping: asyncio.Task[None] | None = None
+        life.now = self._loop.now_s
+        life.strike = self._strike
+
+    def run(self) -> None:
+        life = self._life
+        self._place = mount(life)
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                self._run(runner)
+        finally:
+            life.is_alive = False
+            life.world.ended_s = life.now()
+            unmount(self._place)
+        if life.savepoint is not None:
+            life.world.savepoint = life.savepoint
+
+    def _run(self, runner: asyncio.Runner) -> None:
+        life = self._life
+        try:
+            runner.run(self._main())
+        except JobCancelledError as error:
+            if life.is_alive and life.wish is None:
+                raise RunFailedError("the job was cancelled by its own code") from error
+        except JobFailedError as error:
+            if life.is_alive and not _is_simulated(error):
+                raise RunFailedError("the job has failed") from error
+            life.world.note(life.now(), f"life {life.number}: the job has failed")
+        except DeadlockError as error:
+            raise RunFailedError("the job waits for what never comes") from error
+        except RuntimeError as error:
+            if not self._loop.is_exhausted:
+                raise
+            message = f"the job has not ended after {self._setting.steps_max} callbacks"
+            raise RunFailedError(message) from error
+
+    async def _main(self) -> None:
+        life, draw = self._life, self._life.world.random
+        interval_s = self._setting.interval_s * draw.choice((0.3, 1.0, 3.0))
+        env = StreamExecutionEnvironment(
+            life.parallelism,
+            _MAX_PARALLELISM,
+            config=JobConfig(seed=draw.getrandbits(32)),
+        )
+        env.deployment = self._deployment
+        env.enable_checkpointing(
+            interval_s,
+            directory=f"{self._place}/checkpoints",
+            timeout=interval_s * 10 + 10,
+            tolerable_failures=draw.choice((0, 2, 1_000)),
+            max_concurrent=draw.choice((1, 1, 2)),
+            retained=draw.choice((1, 2)),
+            retention=Retention.ON_CANCELLATION,
+        )
+        env.set_restart_strategy(restart.fixed_delay(1_000_000, self._backoff_s))
+        self._pipeline(env, SimulatedSink(life))
+        async with env.start(_JOB, restore_from=self._restore_from()) as job:
+            try:
+                await job.result()
+            finally:
+                if self._stopping is not None:
+                    await asyncio.wait((self._stopping,))
+
+    def _restore_from(self) -> str:
+        """Return what a careful operator would: the newest that has completed."""
+        savepoint = self._life.world.savepoint
+        if savepoint is None:
+            return "latest"
+        found = find_checkpoints(f"{self._place}/checkpoints")
+        newest = max(
+            (one.metadata.checkpoint_id for one in found if one.metadata is not None),
+            default=0,
+        )
+        if newest > savepoint.checkpoint_id:
+            return "latest"
+        return f"{self._place}/{savepoint.path}"
+
+    def _strike(self, blow: Blow) -> None:
+        life = self._life
+        job = self._deployment.job
+        if job is None:
+            return
+        if blow is Blow.PROGRAM_CRASH:
+            life.world.take(life.now(), "the program crashed")
+            life.is_alive = False
+            self._loop.call_soon(job.cancel)
+            return
+        if blow is Blow.TASK_CRASH:
+            self._loop.call_soon(self._crash_task, job)
+        elif blow is Blow.SAVEPOINT:
+            self._loop.call_soon(self._stop, job)
+        else:
+            self._loop.call_soon(self._cancel, blow, job)
+
+    def _crash_task(self, job: JobMaster) -> None:
+        life = self._life
+        if not life.is_alive:
+            return
+        running = [
+            task for task in job.tasks if task.lifecycle.state is TaskState.RUNNING
+        ]
+        if not running:
+            life.world.light()
+            return
+        task = life.world.random.choice(running)
+        life.world.take(life.now(), f"task {task.name} crashed")
+        task.fail(InjectedFailureError("simulated: the task has crashed"))
+
+    def _cancel(self, blow: Blow, job: JobMaster) -> None:
+        life = self._life
+        if life.is_alive:
+            life.world.take(life.now(), f"the job was cancelled ({blow.value})")
+            life.wish = blow
+            job.cancel()
+
+    def _stop(self, job: JobMaster) -> None:
+        if self._life.is_alive:
+            self._stopping = self._loop.create_task(self._stop_with_savepoint(job))
+
+    async def _stop_with_savepoint(self, job: JobMaster) -> None:
+        life = self._life
+        path = f"savepoints/{life.number}-{life.world.notes}"
+        life.world.take(life.now(), f"stopping with {path}")
+        try:
+            completed = await job.stop_with_savepoint(
+                f"{self._place}/{path}", StopMode.NO_DRAIN
+            )
+        except CheckpointFailedError as error:
+            life.world.note(life.now(), f"no savepoint: {error}")
+            life.world.light()
+        else:
+            life.world.note(life.now(), f"savepoint {completed.checkpoint_id}")
+            life.wish = Blow.SAVEPOINT
+            life.savepoint = Savepoint(completed.checkpoint_id, path)
+
+
+def _is_simulated(error: BaseException | None) -> bool:
+    """Say whether a simulated fault is what a failure comes from."""
+    while error is not None:
+        if isinstance(error, SimulatedFaultError | InjectedFailureError):
+            return True
+        error = error.__cause__
+    return False

@@ -1,0 +1,267 @@
+"""Runs a user's pipeline under faults of many seeds, and compares what was committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from aiomailbox.errors import (
+    AioMailboxError,
+    InvalidArgumentError,
+    MissingExtraError,
+    UsageError,
+)
+from aiomailbox.testing.simulation.faults import Faults
+from aiomailbox.testing.simulation.world import World
+
+if TYPE_CHECKING:
+    from aiomailbox.testing.simulation.run import Pipeline
+
+__all__ = ["SimulatedRun", "SimulationError", "SimulationReport", "simulate"]
+
+Check = Callable[[list[Any], list[Any]], None]
+
+# How often a run without faults takes a checkpoint.
+_CHECKPOINTS: Final = 10
+_STEPS_PER_STEP: Final = 100
+_STEPS_LEAST: Final = 200_000
+_SHOWN_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """One run with faults, which ended as the run without.
+
+    Attributes:
+        seed: Its seed.
+        faults: The faults that it survived, in order.
+        trace: What happened, line by line: the same whenever the seed is the same.
+    """
+
+    seed: int
+    faults: tuple[str, ...]
+    trace: tuple[str, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationReport:
+    """What `simulate` has found: nothing wrong.
+
+    Attributes:
+        outputs: What the run without faults committed.
+        runs: The runs with faults, in the order of their seeds.
+    """
+
+    outputs: list[Any]
+    runs: list[SimulatedRun]
+
+    @property
+    def faults(self) -> int:
+        """How many faults there were in all runs."""
+        return sum(len(run.faults) for run in self.runs)
+
+
+class SimulationError(AioMailboxError, AssertionError):
+    """A run under faults did not end as the run without.
+
+    Attributes:
+        seed: The seed of the run; None if the run without faults failed.
+        faults: The faults until then, in order.
+        missing: Rows that were to be committed and were not, with their counts.
+        unexpected: Rows that were committed and were not to be, or too often.
+        trace: What happened, line by line.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        seed: int | None,
+        faults: Sequence[str] = (),
+        missing: Counter[Any] | None = None,
+        unexpected: Counter[Any] | None = None,
+        trace: Sequence[str] = (),
+    ) -> None:
+        self.seed = seed
+        self.faults = list(faults)
+        self.missing: Counter[Any] = missing or Counter()
+        self.unexpected: Counter[Any] = unexpected or Counter()
+        self.trace = list(trace)
+        lines = [problem if seed is None else f"seed {seed}: {problem}"]
+        lines += _shown("missing", self.missing) + _shown("unexpected", self.unexpected)
+        if faults:
+            lines += ["faults:", *(f"  {fault}" for fault in faults)]
+        if seed is not None:
+            lines.append(f"Replay it with simulate(..., seeds=[{seed}]).")
+        super().__init__("\n".join(lines))
+
+
+def simulate(
+    pipeline: Pipeline,
+    *,
+    seeds: Iterable[int] = range(100),
+    faults: Faults | None = None,
+    parallelisms: Sequence[int] = (2, 1, 3),
+    check: Check | None = None,
+    steps_max: int = 1_000_000,
+) -> SimulationReport:
+    """Run a pipeline under faults, and compare what it committed with a run without.
+
+    Each run is on virtual time, in this thread, and its seed decides everything: when
+    tasks and the program crash, which writes fail, when the job is rescaled, how long
+    everything takes. All state is in memory, and nothing is left behind.
+
+    The program is a deterministic one: its committed rows are the same in any order of
+    arrival at operators with several inputs or subtasks. Where they are not, give a
+    ``check``. Its sources can be replayed. Threads that it starts by itself, other
+    processes and sockets are not simulated: do without.
+
+    Args:
+        pipeline: Called with an environment and a sink, describes the job: it ends
+            streams with ``sink_to(sink)``, and starts nothing. It is called again for
+            each life of the program, and keeps nothing that such a crash would lose.
+        seeds: Of the runs with faults.
+        faults: What may go wrong; None for a bit of all.
+        parallelisms: What the environment may have: the first one at the beginning,
+            then any after a rescale.
+        check: Called with what was committed and with what was in the run without
+            faults, raises AssertionError if that is not right; None to compare them as
+            multisets.
+        steps_max: How many callbacks of the loop the run without faults may take: a
+            longer one counts as one that never ends.
+
+    Raises:
+        SimulationError: If a run did not commit what it should, failed or hung.
+        InvalidArgumentError: If there is no parallelism.
+        UsageError: If an event loop runs in this thread.
+        MissingExtraError: If fsspec is not installed.
+
+    Concept:
+        FoundationDB's simulation: the whole system in one thread, with a seed.
+
+    Example:
+        >>> import aiomailbox as am
+        >>> from aiomailbox.testing import simulate
+        >>> def counts(env, sink):
+        ...     ones = env.from_collection(range(100)).map(lambda n: (n % 3, 1))
+        ...     keyed = ones.key_by(lambda one: one[0])
+        ...     sums = keyed.reduce(lambda one, two: (one[0], one[1] + two[1]))
+        ...     sums.uid("sums").sink_to(sink)
+        >>> report = simulate(counts, seeds=range(3))
+        >>> len(report.outputs), max(report.outputs), len(report.runs)
+        (100, (2, 33), 3)
+    """
+    _check_arguments(parallelisms)
+    # Late: it needs the whole engine, and fsspec.
+    try:
+        from aiomailbox.testing.simulation.run import RunFailedError, Setting, run_world
+    except ImportError as error:
+        raise MissingExtraError("a simulation", "storage") from error
+
+    def run(world: World, setting: Setting, seed: int | None) -> list[Any]:
+        try:
+            return run_world(pipeline, world, setting)
+        except RunFailedError as error:
+            without = ", without any fault" if seed is None else ""
+            raise SimulationError(
+                f"{error}{without}: {_why(error)}",
+                seed=seed,
+                faults=world.taken,
+                trace=world.trace,
+            ) from error.__cause__
+
+    still = World("without faults", Faults.none())
+    # Long enough for any job: it is measured, then divided.
+    outputs = run(still, Setting(10.0, list(parallelisms), steps_max), None)
+    interval_s = max(0.001, still.ended_s / _CHECKPOINTS)
+    steps_max = _STEPS_LEAST + _STEPS_PER_STEP * still.steps
+    setting = Setting(interval_s, list(parallelisms), steps_max)
+    # Once more, with other timing: it tells what is usual, and a pipeline that is not
+    # deterministic.
+    usual = World("without faults, with checkpoints", Faults.none())
+    _compare(run(usual, setting, None), outputs, check, None, usual)
+    runs = []
+    for seed in seeds:
+        world = World(seed, faults or Faults(), steps=usual.steps, notes=usual.notes)
+        found = run(world, setting, seed)
+        _compare(found, outputs, check, seed, world)
+        runs.append(SimulatedRun(seed, tuple(world.taken), tuple(world.trace)))
+    return SimulationReport(outputs, runs)
+
+
+def _check_arguments(parallelisms: Sequence[int]) -> None:
+    if not parallelisms:
+        raise InvalidArgumentError(
+            "parallelisms", "there is none", "Give some, such as (2, 1, 3)."
+        )
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        "simulate() makes event loops of its own, and one runs in this thread already: "
+        "call it in a test that is no coroutine"
+    )
+
+
+def _compare(
+    found: list[Any],
+    outputs: list[Any],
+    check: Check | None,
+    seed: int | None,
+    world: World,
+) -> None:
+    if check is not None:
+        try:
+            check(found, outputs)
+        except AssertionError as error:
+            raise SimulationError(
+                f"what was committed is not right: {error}",
+                seed=seed,
+                faults=world.taken,
+                trace=world.trace,
+            ) from error
+        return
+    expected, counted = _counted(outputs), _counted(found)
+    if expected != counted:
+        problem = f"{len(found)} rows were committed, and {len(outputs)} without faults"
+        if seed is None:
+            problem = (
+                "the pipeline is not deterministic: two runs without faults, of different "
+                "timing, committed different rows. Give a check=, or parallelisms=[1]"
+            )
+        raise SimulationError(
+            problem,
+            seed=seed,
+            faults=world.taken,
+            missing=expected - counted,
+            unexpected=counted - expected,
+            trace=world.trace,
+        )
+
+
+def _counted(rows: list[Any]) -> Counter[Any]:
+    try:
+        return Counter(rows)
+    except TypeError:
+        return Counter(map(repr, rows))
+
+
+def _why(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"
+
+
+def _shown(name: str, rows: Counter[Any]) -> list[str]:
+    if not rows:
+        return []
+    shown = ", ".join(
+        f"{row!r}" if count == 1 else f"{count} × {row!r}"
+        for row, count in rows.most_common(_SHOWN_MAX)
+    )
+    more = len(rows) - _SHOWN_MAX
+    return [f"{name}: {shown}{f' and {more} others' if more > 0 else ''}"]

@@ -1,0 +1,198 @@
+"""Pipelines under faults of many seeds; longer with ``AIOMAILBOX_SEEDS=2000``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.errors import InvalidArgumentError, UsageError
+from aiomailbox.testing import Faults, SimulationError, simulate
+from tests.simulation.pipelines import PIPELINES, keyed_reduce, ordered, stateless
+
+SEEDS = int(os.environ.get("AIOMAILBOX_SEEDS", "100"))
+
+
+def seeds_of(name: str) -> list[int]:
+    """Return the share of all seeds that a pipeline gets: each seed is of one."""
+    return list(range(list(PIPELINES).index(name), SEEDS, len(PIPELINES)))
+
+
+@pytest.mark.timeout(0 if SEEDS > 1_000 else 120)
+@pytest.mark.parametrize("name", PIPELINES)
+def test_what_is_committed_under_faults_is_what_is_without(name: str) -> None:
+    report = simulate(PIPELINES[name], seeds=seeds_of(name))
+    assert len(report.outputs) > 10
+    assert len(report.runs) == len(seeds_of(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        # A commit failed of which tasks had heard already that it was complete.
+        ("map_async_batched", 1),
+        # The job failed when it had committed the savepoint that was to end it.
+        ("keyed_reduce", 20),
+        # The split of a source that was stopped was not in the savepoint.
+        ("union_of_unequal", 2),
+    ],
+)
+def test_seeds_that_have_found_something(name: str, seed: int) -> None:
+    simulate(PIPELINES[name], seeds=[seed])
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    one = simulate(PIPELINES["late_data"], seeds=range(3)).runs
+    other = simulate(PIPELINES["late_data"], seeds=[2, 1, 0]).runs
+    assert one == other[::-1]
+    assert any(run.faults for run in one)
+    assert len({run.trace for run in one}) == 3
+
+
+PROGRAM = """
+    from aiomailbox.testing import simulate
+    from tests.simulation.pipelines import PIPELINES
+    for name in ("unchained", "map_async_unordered", "window_join"):
+        for run in simulate(PIPELINES[name], seeds=range(2)).runs:
+            print(run.seed, run.faults, *run.trace, sep="\\n")
+"""
+
+
+def test_a_seed_is_the_same_run_in_another_process() -> None:
+    traces = {
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(PROGRAM)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(traces) == 1
+    assert len(next(iter(traces)).splitlines()) > 100
+
+
+class Forgetful(am.ProcessFunction):
+    """Keeps a sum where no checkpoint finds it."""
+
+    def open(self, context: Any) -> None:
+        self.count = 0
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        self.count += 1
+        out.collect(self.count)
+
+
+def test_state_that_no_checkpoint_has_is_found_and_replays() -> None:
+    def pipeline(env: Any, sink: Any) -> None:
+        events = ordered(env).set_parallelism(1)
+        events.process(Forgetful()).set_parallelism(1).sink_to(sink)
+
+    with pytest.raises(SimulationError) as caught:
+        simulate(pipeline, seeds=range(20))
+    found = caught.value
+    assert found.faults
+    assert found.missing
+    assert found.unexpected
+    assert f"seed {found.seed}:" in str(found)
+    assert f"seeds=[{found.seed}]" in str(found)
+    with pytest.raises(SimulationError) as again:
+        simulate(pipeline, seeds=[found.seed])
+    assert again.value.trace == found.trace
+    assert str(again.value) == str(found)
+
+
+def test_every_kind_of_fault_comes_up() -> None:
+    kinds = {
+        "crashed",
+        "the program crashed",
+        "cancellations",
+        "rescales",
+        "stopping with",
+        "slow call",
+        "writing",
+        "_metadata failed",
+        "lost acknowledgement",
+        "late acknowledgement",
+        "found nobody",
+        "not confirmed",
+        "the sink failed",
+    }
+    report = simulate(keyed_reduce, seeds=range(40))
+    faults = "\n".join(fault for run in report.runs for fault in run.faults)
+    assert {kind for kind in kinds if kind not in faults} == set()
+
+
+def test_without_faults_nothing_happens() -> None:
+    report = simulate(stateless, seeds=range(2), faults=Faults.none())
+    assert report.faults == 0
+
+
+def test_invariants_may_be_checked_instead() -> None:
+    def arrival(env: Any, sink: Any) -> None:
+        sums = ordered(env).key_by("key").reduce(lambda one, two: two)
+        sums.uid("latest").sink_to(sink)
+
+    def once(found: list[Any], expected: list[Any]) -> None:
+        assert Counter(found) == Counter(expected), "some came twice"
+
+    assert len(simulate(arrival, seeds=range(2), check=once).runs) == 2
+    with pytest.raises(SimulationError, match="not right: never"):
+
+        def never(found: list[Any], expected: list[Any]) -> None:
+            raise AssertionError("never")
+
+        simulate(arrival, seeds=[0], check=never)
+
+
+def test_a_pipeline_that_depends_on_timing_is_told_apart() -> None:
+    def arrivals(env: Any, sink: Any) -> None:
+        numbers = ordered(env).map(lambda event: [event.number])
+        lists = numbers.key_by(lambda _: 0).reduce(lambda one, two: two + one)
+        lists.map(lambda found: tuple(found[:3])).sink_to(sink)
+
+    with pytest.raises(SimulationError, match="not deterministic"):
+        simulate(arrivals, seeds=[])
+
+
+def test_a_pipeline_that_fails_by_itself_is_no_survivor() -> None:
+    def broken(env: Any, sink: Any) -> None:
+        ordered(env).map(lambda event: 1 / (event.number - 50)).sink_to(sink)
+
+    with pytest.raises(SimulationError, match="ZeroDivisionError") as caught:
+        simulate(broken, seeds=range(1))
+    assert caught.value.seed is None
+
+
+def test_a_job_that_waits_for_ever_is_found() -> None:
+    async def forever(event: Any) -> None:
+        import asyncio
+
+        await asyncio.Event().wait()
+
+    def stuck(env: Any, sink: Any) -> None:
+        ordered(env).map_async(forever).sink_to(sink)
+
+    with pytest.raises(SimulationError, match="has not ended after 20000"):
+        simulate(stuck, seeds=[], steps_max=20_000)
+
+
+async def test_it_is_not_called_where_a_loop_runs() -> None:
+    with pytest.raises(UsageError, match="event loop"):
+        simulate(stateless)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="parallelisms"):
+        simulate(stateless, parallelisms=())
+    with pytest.raises(InvalidArgumentError, match="slow_call"):
+        Faults(slow_call=2)
+    with pytest.raises(InvalidArgumentError, match="task_crashes"):
+        Faults(task_crashes=-1)
