@@ -42,12 +42,16 @@ class JobMetrics:
         tasks: Per task its own: milliseconds per second that it was busy, idle and
             backpressured, pool usage, queue lengths, mails; the names are listed in
             docs/concepts/backpressure.md.
+        checkpoints: How many checkpoints there were, and id, milliseconds and bytes of
+            the last completed one, None before it, under Flink's names; empty for a job
+            without.
     """
 
     state: JobState
     duration_s: float
     operators: dict[str, dict[str, MetricValue]]
     tasks: dict[str, dict[str, MetricValue]]
+    checkpoints: dict[str, MetricValue]
 
     def total(self, name: str) -> int:
         """Return a count summed over all operators that have it."""
@@ -111,7 +115,11 @@ class JobClient:
             merged = operators.setdefault(label, {})
             for name, value in operator.metrics.items():
                 merged[name] = _merge(name, merged.get(name), value)
-        return JobMetrics(self.state, self._job.duration_s, operators, tasks)
+        coordinator = self._job.coordinator
+        checkpoints = {} if coordinator is None else coordinator.metrics()
+        return JobMetrics(
+            self.state, self._job.duration_s, operators, tasks, checkpoints
+        )
 
     def watermarks(self) -> dict[str, OperatorWatermark]:
         """Return per operator how far event time has come."""

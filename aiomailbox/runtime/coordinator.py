@@ -54,6 +54,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph import JobGraph, producers_of
 from aiomailbox.ids import OperatorId, SubtaskId
+from aiomailbox.metrics import MetricValue
 from aiomailbox.operators import OperatorSnapshot, encode_snapshot
 from aiomailbox.records import CheckpointBarrier, SnapshotType, StopMode
 from aiomailbox.runtime.checkpoint_views import CheckpointView, CompletedCheckpoint
@@ -215,6 +216,7 @@ class CheckpointCoordinator:
         # The savepoint that ends the job, while sources come to their end.
         self._stopping: _Asked | None = None
         self._views: deque[CheckpointView] = deque(maxlen=_VIEWS_MAX)
+        self._begun = self._completed = 0
 
     @property
     def next_id(self) -> int:
@@ -225,6 +227,27 @@ class CheckpointCoordinator:
     def views(self) -> list[CheckpointView]:
         """What the last checkpoints took, oldest first."""
         return list(self._views)
+
+    def metrics(self) -> dict[str, MetricValue]:
+        """Return how many checkpoints there were, and what the last one took.
+
+        Concept:
+            Flink, the metrics of checkpointing of a ``JobManager``.
+        """
+        pending = len(self._progress)
+        last = self._views[-1] if self._views else None
+        done = None if last is None else last.completed
+        return {
+            "total_number_of_checkpoints": self._begun,
+            "number_of_completed_checkpoints": self._completed,
+            "number_of_in_progress_checkpoints": pending,
+            "number_of_failed_checkpoints": self._begun - self._completed - pending,
+            "last_completed_checkpoint_id": None
+            if done is None
+            else done.checkpoint_id,
+            "last_checkpoint_duration_ms": None if last is None else last.duration_ms,
+            "last_checkpoint_size_bytes": None if done is None else done.size_bytes,
+        }
 
     def open(self, store: CheckpointStore) -> None:
         """Begin: checkpoints are kept there, beside those that it has."""
@@ -513,6 +536,7 @@ class CheckpointCoordinator:
             barrier, action.plan, request, self._services.clock.monotonic()
         )
         self._progress[checkpoint_id] = progress
+        self._begun += 1
         try:
             progress.services = self._owner.capture_services()
             progress.enumerators = {
@@ -601,6 +625,7 @@ class CheckpointCoordinator:
         completed = CompletedCheckpoint(
             checkpoint_id, metadata.kind, progress.place, metadata.size_bytes
         )
+        self._completed += 1
         self._views.append(CheckpointView(completed, duration_ms, metadata.statistics))
         future = self._requests.pop(progress.request.number, None)
         if future is not None and not future.done():
