@@ -337,7 +337,14 @@ class CheckpointPlanner:
         """Hear that the coordinator's own part could not be written."""
         if self._starting_id == checkpoint_id:
             self._starting_id = None
-        return self._fail(checkpoint_id, FailureReason.STORAGE, now_ms, error)
+        pending = self._pending.get(checkpoint_id)
+        was_finalizing = pending is None or pending.is_finalizing
+        actions = self._fail(checkpoint_id, FailureReason.STORAGE, now_ms, error)
+        # Whoever gets an error does not know that nothing was written: what looks
+        # complete would be gone on from, and its prepared data may be removed by then.
+        return (
+            [DiscardCheckpoint(checkpoint_id), *actions] if was_finalizing else actions
+        )
 
     def on_tasks_failed(
         self,
