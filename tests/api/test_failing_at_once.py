@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
+from aiomailbox.api.body import Body
 
 Env = am.StreamExecutionEnvironment
 
@@ -219,3 +220,11 @@ async def test_another_word_for_on_failure_is_refused(env: Env) -> None:
     with pytest.raises(am.InvalidArgumentError, match=r'on_failure.*"log"'):
         async with env.start(on_failure="ignore"):  # type: ignore[arg-type]
             pass
+
+
+async def test_a_cancellation_that_nobody_met_in_the_block_ends_with_it() -> None:
+    """As where the job is over when its body leaves, and nothing is awaited any more."""
+    body = Body(is_cancelled=True)
+    body.on_failed()
+    assert await body.leave()
+    await assert_not_cancelled()
