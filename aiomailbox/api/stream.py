@@ -7,7 +7,7 @@ the three verbs is used: ``await stream.collect()`` (or ``await env.execute()``)
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
@@ -38,6 +38,13 @@ from aiomailbox.api.build import (
     known_fields,
     own_copy,
     sink_transformation,
+)
+from aiomailbox.api.columns import (
+    check_renames,
+    expression_filter,
+    field_names,
+    is_expression,
+    projected,
 )
 from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.definition import JobDefinition
@@ -127,6 +134,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
+    from aiomailbox.columnar import Expression
+
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
@@ -210,11 +219,128 @@ class DataStream(Generic[T]):
         self, function: Callable[[T], Any], *, on_error: OnError = fail
     ) -> DataStream[T]: ...
 
+    @overload
     def filter(
-        self, function: Callable[[T], Any], *, on_error: OnError = fail
+        self, function: Expression, *, on_error: OnError = fail
+    ) -> DataStream[T]: ...
+
+    def filter(
+        self, function: Callable[[T], Any] | Expression, *, on_error: OnError = fail
     ) -> DataStream[Any]:
-        """Keep the records for which ``function`` returns something true."""
+        """Keep the records for which ``function`` returns something true.
+
+        Instead of a function it can be an expression of `pyarrow.compute` over the
+        records' fields, such as ``pc.field("price") > 3``: then columns stay columns.
+
+        Raises:
+            RecordTypeError: If the records are known to have no such field.
+        """
+        if is_expression(function):
+            factory, facts = expression_filter(function, on_error, self._origins)
+            return self._derive("filter", factory, **facts)
         return self._stateless(StageKind.FILTER, function, on_error)
+
+    def select(
+        self, *names: str, on_error: OnError = fail, **computed: Expression
+    ) -> DataStream[Any]:
+        """Keep some fields of the records, and compute others.
+
+        Dicts stay dicts, all other records become NamedTuples. Columns stay columns.
+
+        Args:
+            names: The fields to keep, in this order.
+            on_error: What to do with a record for which an expression fails.
+            computed: Expressions of `pyarrow.compute` by the names of the new fields,
+                which come behind the others.
+
+        Raises:
+            RecordTypeError: If the records are known to have no such field.
+            WrongTypeError: If something to compute is no expression.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> import pyarrow.compute as pc
+            >>> env = am.StreamExecutionEnvironment()
+            >>> orders = env.from_collection(
+            ...     [{"item": "tea", "price": 2.5, "count": 2}]
+            ... )
+            >>> total = pc.field("price") * pc.field("count")
+            >>> am.run(orders.select("item", total=total).collect())
+            [{'item': 'tea', 'total': 5.0}]
+        """
+        field_names((*names, *computed))
+        return self._projected(
+            "Select", "select", names=names, expressions=computed, on_error=on_error
+        )
+
+    def with_columns(
+        self, *, on_error: OnError = fail, **computed: Expression
+    ) -> DataStream[Any]:
+        """Compute fields, and keep all others; one that is there already is replaced.
+
+        Dicts stay dicts, all other records become NamedTuples. Columns stay columns.
+
+        Args:
+            on_error: What to do with a record for which an expression fails.
+            computed: Expressions of `pyarrow.compute` by the names of the fields. All
+                read the fields as they were before.
+
+        Raises:
+            RecordTypeError: If the records are known to have no such field.
+            WrongTypeError: If something to compute is no expression.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> import pyarrow.compute as pc
+            >>> env = am.StreamExecutionEnvironment()
+            >>> orders = env.from_collection([{"price": 2.5, "count": 2}])
+            >>> total = pc.field("price") * pc.field("count")
+            >>> am.run(orders.with_columns(total=total).collect())
+            [{'price': 2.5, 'count': 2, 'total': 5.0}]
+        """
+        field_names(tuple(computed))
+        return self._projected(
+            "WithColumns", "with_columns", expressions=computed, on_error=on_error
+        )
+
+    def drop(self, *names: str) -> DataStream[Any]:
+        """Keep all fields of the records but these.
+
+        Dicts stay dicts, all other records become NamedTuples. Columns stay columns.
+
+        Raises:
+            RecordTypeError: If the records are known to have no such field.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> orders = env.from_collection([{"item": "tea", "price": 2.5}])
+            >>> am.run(orders.drop("price").collect())
+            [{'item': 'tea'}]
+        """
+        names = field_names(names)
+        return self._projected("Drop", "drop", names=names, on_error=fail)
+
+    def rename(self, names: Mapping[str, str]) -> DataStream[Any]:
+        """Give fields of the records other names.
+
+        Dicts stay dicts, all other records become NamedTuples. Columns stay columns.
+
+        Args:
+            names: The new names by the old ones.
+
+        Raises:
+            RecordTypeError: If the records are known to have no such field.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> orders = env.from_collection([{"item": "tea", "price": 2.5}])
+            >>> am.run(orders.rename({"price": "euros"}).collect())
+            [{'item': 'tea', 'euros': 2.5}]
+        """
+        renames = check_renames(names)
+        return self._projected("Rename", "rename", names=renames, on_error=fail)
 
     def flat_map(
         self, function: Callable[[T], Items[U]], *, on_error: OnError = fail
@@ -1187,6 +1313,10 @@ class DataStream(Generic[T]):
                 known_fields(self._origins) if kind is StageKind.FILTER else None
             ),
         )
+
+    def _projected(self, kind: str, name: str, **what: Any) -> DataStream[Any]:
+        factory, facts = projected(kind, self._origins, **what)
+        return self._derive(name, factory, **facts)
 
     def _derive(
         self, name: str, factory: OperatorFactory, **facts: Any

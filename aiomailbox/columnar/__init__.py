@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pyarrow.compute import Expression
+
 from aiomailbox.columnar.arrow_form import ArrowForm
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.batch_class import batch_class
@@ -12,6 +14,8 @@ from aiomailbox.columnar.decode import (
     out_of_range,
 )
 from aiomailbox.columnar.encode import BatchMaker, in_micros, record_batches
+from aiomailbox.columnar.evaluator import check_expression, check_reads
+from aiomailbox.columnar.expressions import ExpressionFilter, ProjectionOperator
 from aiomailbox.columnar.forms import (
     ClassForm,
     DictForm,
@@ -21,6 +25,7 @@ from aiomailbox.columnar.forms import (
     check_unique,
     record_form,
 )
+from aiomailbox.columnar.projection import Drop, Rename, Select, WithColumns
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.records.named_tuples import record_class
 
@@ -31,12 +36,21 @@ __all__ = [
     "BatchMaker",
     "ClassForm",
     "DictForm",
+    "Drop",
+    "Expression",
+    "ExpressionFilter",
     "NamedTupleForm",
+    "ProjectionOperator",
     "RecordForm",
+    "Rename",
     "RowMaker",
+    "Select",
     "SpecialColumns",
     "StructBuilder",
+    "WithColumns",
     "batch_class",
+    "check_expression",
+    "check_reads",
     "check_unique",
     "column_decoder",
     "in_micros",

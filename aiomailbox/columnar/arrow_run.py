@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,21 @@ class ArrowRun:
             run._rows = [rows[each] for each in indices]
         return run
 
+    def select(self, mask: pa.BooleanArray) -> Run:
+        """Return the records for which ``mask``, of shape ``(n,)``, is true."""
+        if not self.row_maker.can_take:
+            return self.take(np.flatnonzero(_as_bools(mask)).tolist())
+        chosen = _as_bools(mask).tolist()
+        timestamps, rows = self.timestamps, self._rows
+        run = ArrowRun(
+            self.batch.filter(mask),
+            self.row_maker,
+            None if timestamps is None else list(compress(timestamps, chosen)),
+        )
+        if rows is not None:
+            run._rows = list(compress(rows, chosen))
+        return run
+
     def with_timestamps(self, timestamps: list[int] | None) -> ArrowRun:
         """Return the same records with other event times."""
         run = ArrowRun(self._batch, self.row_maker, timestamps)
@@ -164,3 +180,8 @@ class ArrowRun:
                 "timestamp with a time zone, or int milliseconds since the epoch."
             )
         return times
+
+
+def _as_bools(mask: pa.BooleanArray) -> np.ndarray:
+    bools: np.ndarray = mask.fill_null(False).to_numpy(zero_copy_only=False)
+    return bools

@@ -15,7 +15,13 @@ from aiomailbox.columnar.fields import RecordShape, record_shape
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.records import Run
 
-__all__ = ["BatchMaker", "in_micros", "record_batches"]
+__all__ = [
+    "BatchMaker",
+    "encoded_column",
+    "hinted_type",
+    "in_micros",
+    "record_batches",
+]
 
 _DECIMAL_DIGITS: Final = 38
 
@@ -111,7 +117,7 @@ class BatchMaker:
                 "record", f"fields {extra} are not in the schema", "Give schema=."
             )
         arrays = [
-            _encoded(by_name[field.name], field)
+            encoded_column(by_name[field.name], field)
             if field.name in by_name
             else _no_column(field, list(shape.names))
             for field in schema
@@ -201,7 +207,7 @@ def _inferred(shape: RecordShape, columns: list[list[Any]]) -> pa.Schema:
     for name, values in zip(shape.names, columns, strict=True):
         field = _inferred_field(name, values)
         if pa.types.is_null(field.type):
-            field = field.with_type(_hinted(hints.get(name), field.type))
+            field = field.with_type(hinted_type(hints.get(name), field.type))
         fields.append(field)
     return pa.schema(fields)
 
@@ -217,7 +223,12 @@ def _inferred_field(name: str, values: list[Any]) -> pa.Field:
     return pa.field(name, in_micros(kind))
 
 
-def _encoded(values: list[Any], field: pa.Field) -> pa.Array:
+def encoded_column(values: list[Any], field: pa.Field) -> pa.Array:
+    """Return values as a column of a field's type.
+
+    Raises:
+        RecordTypeError: If one does not fit it; names the field.
+    """
     try:
         array = _converted(values, field.type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
@@ -250,7 +261,8 @@ def _no_column(field: pa.Field, names: list[str]) -> NoReturn:
     raise _misfit(field, f"there is not exactly one such field in {names}")
 
 
-def _hinted(hint: Any, otherwise: pa.DataType) -> pa.DataType:
+def hinted_type(hint: Any, otherwise: pa.DataType) -> pa.DataType:
+    """Return the type of a column that an annotation such as ``float | None`` names."""
     if typing.get_origin(hint) in {typing.Union, UnionType}:
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
         hint = kinds[0] if len(kinds) == 1 else None

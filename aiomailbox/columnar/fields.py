@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from operator import attrgetter, itemgetter
@@ -15,7 +15,7 @@ import msgspec
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.records import map_all
 
-__all__ = ["RecordShape", "record_shape"]
+__all__ = ["RecordShape", "plain_values", "record_shape"]
 
 # What stands alone becomes one column of this name, as in Spark.
 _VALUE: Final = "value"
@@ -55,6 +55,13 @@ class RecordShape(NamedTuple):
         except (NameError, TypeError):
             return {}
 
+    def picked(self, names: Iterable[str], records: list[Any]) -> dict[str, list[Any]]:
+        """Return the columns of these fields, as they are in the records."""
+        reader = itemgetter if issubclass(self.record_type, Mapping) else attrgetter
+        if issubclass(self.record_type, _SCALARS):
+            return dict.fromkeys(names, records)
+        return {name: map_all(reader(name), records) for name in names}
+
 
 def record_shape(record: Any) -> RecordShape:
     """Return the shape of records like this one.
@@ -85,7 +92,7 @@ def _by_field(
     readers = [reader(name) for name in names]
 
     def columns(records: list[Any]) -> list[list[Any]]:
-        return [_plain_column(map_all(read, records)) for read in readers]
+        return [plain_values(map_all(read, records)) for read in readers]
 
     return columns
 
@@ -103,7 +110,8 @@ def _names(record: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _plain_column(values: list[Any]) -> list[Any]:
+def plain_values(values: list[Any]) -> list[Any]:
+    """Return a column with its nested records as dicts, which Arrow takes for structs."""
     sample = next((value for value in values if value is not None), None)
     if isinstance(sample, _NESTED) or dataclasses.is_dataclass(sample):
         return [_plain(value) for value in values]

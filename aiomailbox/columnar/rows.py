@@ -26,7 +26,8 @@ class RowMaker:
         schema: The batches' schema.
         form: What a record is.
         can_take: Whether single values of all columns can be picked.
-        has_special: Whether plain values of a column mean something else.
+        special: What was given for columns whose plain values mean something else.
+        has_special: Whether there are such.
 
     Raises:
         UnsupportedColumnError: If a column does not fit the form; names it.
@@ -39,7 +40,15 @@ class RowMaker:
         [Record(city='Oslo', visits=3), Record(city='Rome', visits=None)]
     """
 
-    __slots__ = ("_build", "_decoders", "can_take", "form", "has_special", "schema")
+    __slots__ = (
+        "_build",
+        "_decoders",
+        "can_take",
+        "form",
+        "has_special",
+        "schema",
+        "special",
+    )
 
     def __init__(
         self,
@@ -49,6 +58,7 @@ class RowMaker:
     ) -> None:
         self.schema = schema
         self.form: RecordForm = form
+        self.special: SpecialColumns = special or {}
         self.has_special: bool = bool(special)
         self.can_take: bool = all(can_travel(field.type) for field in schema)
         self._build = form.builder(tuple(schema.names))
@@ -56,6 +66,10 @@ class RowMaker:
             column_decoder(field.type, form.nested(field.name), (field.name,), special)
             for field in schema
         ]
+
+    def is_special(self, name: str) -> bool:
+        """Say whether plain values in this column mean something else."""
+        return any(path[0] == name for path in self.special)
 
     def rows(self, batch: pa.RecordBatch) -> list[Any]:
         """Return the batch's rows as records, shape ``(n,)``."""

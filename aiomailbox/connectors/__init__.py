@@ -51,6 +51,14 @@ _BEHIND_AN_EXTRA: Final = {
     "SparkStreamSource": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "dataframe_from_records": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "record_batches": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "ExpressionFilter": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "ProjectionOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "Drop": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "Rename": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "Select": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "WithColumns": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "check_expression": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "check_reads": ("aiomailbox.columnar", "spark", "pyarrow"),
 }
 
 

@@ -89,6 +89,7 @@ class Transformation:
         unbounded: What grows without end in it, for `explain`; "" for nothing known.
         limit: The rate limit that it was given, if any.
         has_journal: Whether it keeps finished calls in a journal.
+        takes_columns: Whether columns that come in go out as columns.
         record_fields: The fields of the records that it emits; None if not known.
         source: The source, if this is one.
         sink: The sink, if this is one.
@@ -111,6 +112,7 @@ class Transformation:
     unbounded: str = ""
     limit: RateLimit | None = None
     has_journal: bool = False
+    takes_columns: bool = False
     record_fields: RecordFields | None = None
     source: Source[Any] | None = None
     sink: Sink | None = None

@@ -113,6 +113,10 @@ class FileSource:
         self._reading = _reading(
             self._format, records, names, delimiter, encoding, batch_rows
         )
+        # Whether its runs have columns.
+        self.gives_columns: bool = self._format == "parquet" and not (
+            isinstance(records, str) and records == "batch"
+        )
 
     @property
     def boundedness(self) -> Boundedness:

@@ -144,6 +144,11 @@ class SparkSource:
         return (form.record_type,) if isinstance(form, ClassForm | RowForm) else ()
 
     @property
+    def gives_columns(self) -> bool:
+        """Whether its runs have columns."""
+        return self._plan.form is not None and self.path == "arrow"
+
+    @property
     def path(self) -> ReadPath:
         """The path that is taken."""
         return self._plan.path

@@ -1,0 +1,146 @@
+"""Verbs that are written by field names: what they give to the graph."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from aiomailbox.api.build import check_name, known_fields
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.graph import FunctionInfo, Origin
+from aiomailbox.operators import OnError, RecordFields, check_on_error
+
+__all__ = [
+    "check_renames",
+    "expression_filter",
+    "field_names",
+    "is_expression",
+    "projected",
+]
+
+
+def is_expression(value: object) -> bool:
+    """Say whether a value is an expression of pyarrow, without importing that."""
+    compute = sys.modules.get("pyarrow.compute")
+    return compute is not None and isinstance(value, compute.Expression)
+
+
+def expression_filter(
+    expression: Any, on_error: OnError, origins: list[Origin]
+) -> tuple[Any, dict[str, Any]]:
+    """Return the factory and the facts of a filter by an expression.
+
+    Raises:
+        RecordTypeError: If it is known that the records have no such field.
+    """
+    from aiomailbox.connectors import ExpressionFilter, check_reads
+
+    policy, fields = check_on_error(on_error), known_fields(origins)
+    factory = partial(ExpressionFilter, expression, on_error=policy)
+    factory()
+    if fields is not None:
+        check_reads(expression, fields.names)
+    return factory, {
+        "functions": (_described(expression),),
+        "record_fields": fields,
+        "takes_columns": True,
+    }
+
+
+def projected(
+    kind: str,
+    origins: list[Origin],
+    *,
+    names: Any = (),
+    expressions: Mapping[str, Any] | None = None,
+    on_error: OnError,
+) -> tuple[Any, dict[str, Any]]:
+    """Return the factory and the facts of select, with_columns, drop or rename.
+
+    Args:
+        kind: The class of the projection.
+        origins: Where the records come from.
+        names: Its fields, if it names some.
+        expressions: What it computes, by new names.
+        on_error: What to do with a record for which that fails.
+
+    Raises:
+        RecordTypeError: If it is known that the records have no such field.
+        WrongTypeError: If something to compute is no expression.
+    """
+    from aiomailbox import connectors
+
+    policy, fields = check_on_error(on_error), known_fields(origins)
+    computed = {
+        check_name(name, "name"): connectors.check_expression(value, name)
+        for name, value in (expressions or {}).items()
+    }
+    given = {"names": names} if names else {}
+    projection = getattr(connectors, kind)(expressions=computed, **given)
+    factory = partial(connectors.ProjectionOperator, projection, on_error=policy)
+    factory()
+    result = None
+    if fields is not None:
+        for value in computed.values():
+            connectors.check_reads(value, fields.names)
+        plan = projection.plan(fields.names)
+        # A tuple has names of its own, too.
+        result = RecordFields(
+            tuple(name for name, _ in plan),
+            frozenset(dir(tuple)) | frozenset(dir(dict)),
+        )
+    return factory, {
+        "functions": tuple(map(_described, computed.values())),
+        "record_fields": result,
+        "takes_columns": True,
+    }
+
+
+def field_names(
+    names: tuple[Any, ...], *, may_be_none: bool = False
+) -> tuple[str, ...]:
+    """Return names of fields, if each is one, and none comes twice.
+
+    Raises:
+        InvalidArgumentError: If one comes twice, or there is none and has to be.
+        WrongTypeError: If one is no string.
+    """
+    if not names and not may_be_none:
+        raise InvalidArgumentError(
+            "names", "no field is named", 'Write the fields, for example "price".'
+        )
+    for name in names:
+        if is_expression(name):
+            raise WrongTypeError(
+                "names",
+                f"{name!r} has no name",
+                "Give what is computed a name: total=...",
+            )
+        check_name(name, "names")
+        if names.count(name) > 1:
+            raise InvalidArgumentError(
+                "names", f"field {name!r} is named twice", "Name it once."
+            )
+    return names
+
+
+def check_renames(names: Any) -> dict[str, str]:
+    """Return old and new names, if no two fields would get one name.
+
+    Raises:
+        InvalidArgumentError: If two would, or there are none.
+        WrongTypeError: If it is no mapping of strings.
+    """
+    if not isinstance(names, Mapping):
+        raise WrongTypeError(
+            "names", f"{names!r} is no mapping", 'Write {"old": "new"}.'
+        )
+    field_names(tuple(names))
+    field_names(tuple(names.values()))
+    return dict(names)
+
+
+def _described(expression: Any) -> FunctionInfo:
+    return FunctionInfo(str(expression), is_async=False)

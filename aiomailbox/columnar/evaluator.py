@@ -1,0 +1,328 @@
+"""Evaluates Arrow expressions over runs, whatever their form.
+
+Theory of operation: the columns that an expression reads get the types that Python's
+values have (`plain_type`), whether they come from a batch or are made from rows, and
+then Arrow evaluates it. So there is one meaning, Arrow's, and one result. Which fields
+an expression reads is not told by Arrow: it is tried, once per schema, without which of
+them it cannot be bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice, product
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.acero as ac
+import pyarrow.compute as pc
+
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.encode import encoded_column, hinted_type
+from aiomailbox.columnar.fields import RecordShape, plain_values, record_shape
+from aiomailbox.columnar.plain import plain_type
+from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
+from aiomailbox.records import Run
+
+__all__ = [
+    "EVALUATION_ERRORS",
+    "Evaluator",
+    "check_expression",
+    "check_reads",
+    "record_groups",
+]
+
+# What is wrong with values, not with the expression.
+EVALUATION_ERRORS: Final = (pa.ArrowException, RecordTypeError)
+# Stands for the records where an expression reads no field; no name of a field.
+_NO_FIELD: Final = "\0"
+# What a field may be in which all values are None, and how many ways are tried.
+_GUESSES: Final = (
+    pa.null(),
+    pa.int64(),
+    pa.string(),
+    pa.bool_(),
+    pa.timestamp("us", "UTC"),
+    pa.date32(),
+    pa.binary(),
+)
+_GUESSES_MAX: Final = 500
+
+
+def check_expression(value: Any, parameter: str) -> pc.Expression:
+    """Return ``value`` if it is an expression over named fields.
+
+    Raises:
+        WrongTypeError: If it is no expression.
+        InvalidArgumentError: If it names a field by its place.
+
+    Example:
+        >>> check_expression(pc.field("price") * 2, "total")
+        <pyarrow.compute.Expression multiply_checked(price, 2)>
+    """
+    if not isinstance(value, pc.Expression):
+        raise WrongTypeError(
+            parameter,
+            f"{value!r} is not an expression",
+            'Write pyarrow.compute.field("price") * 2, or pyarrow.compute.scalar(2).',
+        )
+    if "FieldPath(" in str(value):
+        raise InvalidArgumentError(
+            parameter,
+            f"{value} reads a field by its place",
+            'Name it: pyarrow.compute.field("price").',
+        )
+    return value
+
+
+def check_reads(expression: pc.Expression, names: Sequence[str]) -> None:
+    """Refuse an expression that reads a field which is not among ``names``.
+
+    Raises:
+        RecordTypeError: If it does.
+    """
+    schema = pa.schema([(name, pa.null()) for name in names])
+    try:
+        _projected(schema.empty_table(), [expression])
+    except pa.ArrowException as error:
+        # Functions may want to know types, and inner fields a struct.
+        if str(error).startswith("No match for FieldRef.Name("):
+            raise _no_fit(str(expression), error, names) from error
+
+
+class Evaluator:
+    """Evaluates expressions over runs of one stream.
+
+    The first values of a field decide its type where records are rows, as in
+    `BatchMaker`: later ones must fit it.
+
+    Args:
+        expressions: What to evaluate.
+
+    Attributes:
+        expressions: The same.
+
+    Example:
+        >>> from aiomailbox.records import ListRun
+        >>> evaluator = Evaluator([pc.field("price") * pc.field("count")])
+        >>> run = ListRun([{"price": 1.5, "count": 2}, {"price": None, "count": 1}])
+        >>> evaluator.evaluate(run)[0].to_pylist()
+        [3.0, None]
+    """
+
+    def __init__(self, expressions: Sequence[pc.Expression]) -> None:
+        self.expressions: list[pc.Expression] = list(expressions)
+        # All names of fields are in it, and maybe others: a literal says them, too.
+        self._text = "\n".join(map(str, self.expressions))
+        # What messages call it.
+        self.__qualname__ = self._text.replace("\n", ", ")
+        self._schema: pa.Schema | None = None
+        self._reads: dict[str, pa.DataType] = {}
+        self._types: dict[str, pa.DataType] = {}
+
+    def evaluate(self, run: Run) -> list[pa.Array]:
+        """Return a column per expression, each of shape ``(n,)``.
+
+        The rows of the run are of one kind, see `record_groups`.
+
+        Raises:
+            RecordTypeError: If the expression does not fit the fields, or the values of
+                a field do not fit its type.
+            ArrowException: If a value cannot be computed: it overflows, is divided by
+                zero, cannot be cast.
+        """
+        columns = self._of_batch(run) if isinstance(run, ArrowRun) else None
+        if columns is None:
+            columns = self._of_rows(run.values)
+        return self._evaluated(columns, len(run))
+
+    def _of_batch(self, run: ArrowRun) -> dict[str, pa.Array] | None:
+        """Return the columns that are read, None if rows have to be made of some."""
+        schema, maker = run.batch.schema, run.row_maker
+        record_type = getattr(maker.form, "record_type", None)
+        hints = RecordShape(record_type or tuple, (), list).hints()
+        fields, without = [], set()
+        for field in schema:
+            if field.name not in self._text:
+                continue
+            kind = plain_type(field.type)
+            if kind is None or maker.is_special(field.name):
+                without.add(field.name)
+            else:
+                kind = _as_declared(kind, hints.get(field.name))
+                fields.append(pa.field(field.name, kind))
+        if without:
+            return None
+        reads = self._reads_of(pa.schema(fields), schema.names)
+        return {name: _cast(run.column(name), kind) for name, kind in reads.items()}
+
+    def _of_rows(self, values: list[Any]) -> dict[str, pa.Array]:
+        shape = record_shape(values[0])
+        names = [name for name in shape.names if name in self._text]
+        hints = shape.hints()
+        fields: list[pa.Field] = []
+        failed: list[RecordTypeError] = []
+        arrays: dict[str, pa.Array] = {}
+        for name, column in shape.picked(names, values).items():
+            try:
+                plain = plain_values(column)
+                arrays[name] = self._array(name, plain, hints.get(name))
+            except RecordTypeError as error:
+                failed.append(error)
+                continue
+            fields.append(pa.field(name, arrays[name].type))
+        try:
+            reads = self._reads_of(pa.schema(fields), shape.names)
+        except RecordTypeError:
+            if failed:
+                # Maybe it is just that field which has no column.
+                raise failed[0] from None
+            raise
+        for name in reads:
+            if not pa.types.is_null(arrays[name].type):
+                self._types.setdefault(name, arrays[name].type)
+        return {name: _cast(arrays[name], kind) for name, kind in reads.items()}
+
+    def _array(self, name: str, values: list[Any], hint: Any) -> pa.Array:
+        kind = self._types.get(name)
+        if kind is None or pa.types.is_decimal(kind):
+            try:
+                own = pa.infer_type(values)
+            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                raise RecordTypeError(
+                    f"field {name!r}",
+                    f"its values are no column: {error}",
+                    "An expression reads fields whose values are of one type.",
+                ) from error
+            plain = plain_type(own)
+            kind = _as_declared(own if plain is None else plain, hint)
+        return encoded_column(values, pa.field(name, kind))
+
+    def _reads_of(
+        self, schema: pa.Schema, names: Sequence[str]
+    ) -> dict[str, pa.DataType]:
+        """Return the fields that are read, and in which types.
+
+        Raises:
+            RecordTypeError: If the expressions do not fit the schema.
+        """
+        if self._schema is None or not self._schema.equals(schema):
+            bound = self._bound(schema, names)
+            self._reads = {
+                field.name: field.type
+                for field in bound
+                if not self._binds(bound, field.name)
+            }
+            self._schema = schema
+        return self._reads
+
+    def _bound(self, schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+        """Return a schema to which the expressions can be bound.
+
+        Fields in which all values are None have no type yet. They get one that fits.
+
+        Raises:
+            RecordTypeError: If there is none.
+        """
+        try:
+            self._bind(schema)
+        except pa.ArrowException as error:
+            unknown = [field.name for field in schema if pa.types.is_null(field.type)]
+            tried = product(_GUESSES, repeat=len(unknown)) if unknown else ()
+            for kinds in islice(tried, _GUESSES_MAX):
+                guess = schema
+                for name, kind in zip(unknown, kinds, strict=True):
+                    place = schema.get_field_index(name)
+                    guess = guess.set(place, pa.field(name, kind))
+                if self._fits(guess):
+                    return guess
+            raise _no_fit(self.__qualname__, error, names) from error
+        return schema
+
+    def _binds(self, schema: pa.Schema, without: str) -> bool:
+        return self._fits(schema.remove(schema.get_field_index(without)))
+
+    def _fits(self, schema: pa.Schema) -> bool:
+        try:
+            self._bind(schema)
+        except pa.ArrowException:
+            return False
+        return True
+
+    def _bind(self, schema: pa.Schema) -> None:
+        schema = schema.append(pa.field(_NO_FIELD, pa.null()))
+        _projected(schema.empty_table(), self.expressions)
+
+    def _evaluated(self, columns: dict[str, pa.Array], count: int) -> list[pa.Array]:
+        columns = columns or {_NO_FIELD: pa.nulls(count)}
+        result = _projected(pa.table(columns), self.expressions)
+        return [_whole(column) for column in result.columns]
+
+
+def record_groups(values: list[Any]) -> Iterator[tuple[int, int]]:
+    """Return where records of one kind begin and end: of one class, with the same keys.
+
+    Example:
+        >>> list(record_groups([{"a": 1}, {"a": 2}, {"b": 3}]))
+        [(0, 2), (2, 3)]
+    """
+    end = 0
+    for _, group in groupby(values, _kind):
+        start, end = end, end + len(list(group))
+        yield start, end
+
+
+def _kind(value: Any) -> Any:
+    return tuple(value) if isinstance(value, dict) else type(value)
+
+
+def _as_declared(kind: pa.DataType, hint: Any) -> pa.DataType:
+    """Return the type of a field that a class declares."""
+    if pa.types.is_null(kind):
+        return hinted_type(hint, kind)
+    if pa.types.is_integer(kind) and pa.types.is_floating(hinted_type(hint, kind)):
+        # `price: float` may well be given 2.
+        return pa.float64()
+    return kind
+
+
+def _no_fit(expression: str, error: Exception, names: Sequence[str]) -> RecordTypeError:
+    return RecordTypeError(
+        "expression",
+        f"{expression} does not fit the records: {_reason(error)}",
+        f"The fields are: {', '.join(names)}.",
+    )
+
+
+def _reason(error: Exception) -> str:
+    # After it comes the schema.
+    first = str(error).splitlines()[0]
+    return first.partition(" in ")[0] if first.startswith("No match") else first
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type.equals(kind):
+        return column
+    # Of times the digits beyond microseconds are cut, as where rows are made.
+    return column.cast(kind, safe=not pa.types.is_temporal(kind))
+
+
+def _projected(table: pa.Table, expressions: Sequence[pc.Expression]) -> pa.Table:
+    names = [str(index) for index in range(len(expressions))]
+    plan = ac.Declaration.from_sequence(
+        [
+            ac.Declaration("table_source", ac.TableSourceNodeOptions(table)),
+            ac.Declaration("project", ac.ProjectNodeOptions(expressions, names)),
+        ]
+    )
+    return plan.to_table(use_threads=False)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else _empty(column)
+
+
+def _empty(column: pa.ChunkedArray) -> pa.Array:
+    return pa.array([], column.type)

@@ -1,0 +1,213 @@
+"""Operators written as Arrow expressions: columns in, columns out; rows in, rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.decode import column_decoder
+from aiomailbox.columnar.evaluator import (
+    EVALUATION_ERRORS,
+    Evaluator,
+    check_expression,
+    record_groups,
+)
+from aiomailbox.columnar.fields import record_shape
+from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm
+from aiomailbox.columnar.projection import Plan, Projection, form_for
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.errors import RecordTypeError
+from aiomailbox.operators import (
+    OnError,
+    Operator,
+    Pending,
+    RecordFailures,
+    check_on_error,
+    fail,
+    in_turn,
+    then,
+)
+from aiomailbox.records import ListRun, Run
+
+__all__ = ["ExpressionFilter", "ProjectionOperator"]
+
+
+class ExpressionOperator(Operator):
+    """Evaluates expressions over runs, and makes runs from what they give.
+
+    Args:
+        expressions: What to evaluate.
+        on_error: What to do with a record for which that fails.
+    """
+
+    def __init__(
+        self, expressions: Sequence[pc.Expression], on_error: OnError = fail
+    ) -> None:
+        self.evaluator: Evaluator = Evaluator(expressions)
+        self.on_error: OnError = check_on_error(on_error)
+
+    def open(self) -> Pending:
+        """Prepare for failing records."""
+        named: Any = self.evaluator
+        self._failures = RecordFailures(self.on_error, named, self.context, self.output)
+        return None
+
+    def process_run(self, run: Run) -> Pending:
+        """Emit what becomes of the records, as columns if they are columns."""
+        if isinstance(run, ArrowRun):
+            parts: list[Run] = [run]
+        else:
+            values = run.values
+            parts = [run.slice(*bounds) for bounds in record_groups(values)]
+        made = [made for part in parts for made in self._made(part)]
+        pending = in_turn(self.output.emit_run, [(each,) for each in made])
+        if self._failures.waiting:
+            return then(pending, self._failures.report)
+        return pending
+
+    def result(self, run: Run) -> Run:
+        """Return what becomes of the records of a run of one kind.
+
+        Raises:
+            RecordTypeError: If they have no such fields.
+            ArrowException: If an expression cannot be computed for one of them.
+        """
+        raise TypeError(f"{type(self).__name__} defines no result")
+
+    def _made(self, run: Run) -> Iterator[Run]:
+        """Yield the results; a part that fails is halved until the record is found."""
+        if not len(run):
+            return
+        try:
+            made = self.result(run)
+        except EVALUATION_ERRORS as error:
+            if len(run) == 1:
+                stamps = run.timestamps
+                timestamp = None if stamps is None else stamps[0]
+                # Its lines are Arrow's: messages name the expression instead.
+                error = error.with_traceback(None)
+                self._failures.take(run.values[0], timestamp, error)
+                return
+            middle = len(run) // 2
+            yield from self._made(run.slice(0, middle))
+            yield from self._made(run.slice(middle, len(run)))
+            return
+        yield made
+
+
+class ExpressionFilter(ExpressionOperator):
+    """Keeps the records for which an expression is true; null is not.
+
+    Args:
+        expression: Of Boolean values.
+        on_error: What to do with a record for which it cannot be computed.
+
+    Example:
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> operator = ExpressionFilter(pc.field("price") > 3)
+        >>> with OneInputHarness(operator) as harness:
+        ...     harness.process_run([{"price": 2}, {"price": 4.5}, {"price": None}])
+        ...     harness.values
+        [{'price': 4.5}]
+    """
+
+    def __init__(self, expression: pc.Expression, on_error: OnError = fail) -> None:
+        super().__init__([check_expression(expression, "function")], on_error)
+
+    def result(self, run: Run) -> Run:
+        """Return the records for which the expression is true."""
+        (mask,) = self.evaluator.evaluate(run)
+        if not pa.types.is_boolean(mask.type):
+            if not pa.types.is_null(mask.type):
+                raise RecordTypeError(
+                    "function",
+                    f"{self.evaluator.expressions[0]} gives {mask.type}, not true or "
+                    "false",
+                    "Compare it with something.",
+                )
+            mask = mask.cast(pa.bool_())
+        if isinstance(run, ArrowRun):
+            return run.select(mask)
+        chosen, stamps = mask.to_pylist(), run.timestamps
+        return ListRun(
+            list(compress(run.values, chosen)),
+            None if stamps is None else list(compress(stamps, chosen)),
+        )
+
+
+class ProjectionOperator(ExpressionOperator):
+    """Makes records of other fields: select, with_columns, drop, rename.
+
+    Args:
+        projection: Which fields.
+        on_error: What to do with a record for which an expression cannot be computed.
+
+    Example:
+        >>> from aiomailbox.columnar.projection import Select
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> total = pc.field("price") * pc.field("count")
+        >>> operator = ProjectionOperator(Select({"total": total}, ("price",)))
+        >>> with OneInputHarness(operator) as harness:
+        ...     harness.process_run([{"price": 2.5, "count": 2}])
+        ...     harness.values
+        [{'price': 2.5, 'total': 5.0}]
+    """
+
+    def __init__(self, projection: Projection, on_error: OnError = fail) -> None:
+        super().__init__(list(projection.expressions.values()), on_error)
+        self._projection = projection
+        self._from: RowMaker | None = None
+        self._maker: RowMaker | None = None
+
+    def result(self, run: Run) -> Run:
+        """Return the records with the fields that they get."""
+        computed = self.evaluator.evaluate(run) if self.evaluator.expressions else []
+        if isinstance(run, ArrowRun):
+            return self._of_columns(run, computed)
+        return self._of_rows(run, computed)
+
+    def _of_columns(self, run: ArrowRun, computed: list[pa.Array]) -> ArrowRun:
+        plan = self._projection.plan(run.batch.schema.names)
+        batch = pa.RecordBatch.from_arrays(
+            [
+                run.column(origin) if isinstance(origin, str) else computed[origin]
+                for _, origin in plan
+            ],
+            names=[name for name, _ in plan],
+        )
+        return ArrowRun(batch, self._maker_for(run, plan, batch.schema), run.timestamps)
+
+    def _maker_for(self, run: ArrowRun, plan: Plan, schema: pa.Schema) -> RowMaker:
+        maker, source = self._maker, run.row_maker
+        if maker is None or source is not self._from or maker.schema != schema:
+            origins = {origin: name for name, origin in plan if isinstance(origin, str)}
+            special = {
+                (origins[path[0]], *path[1:]): convert
+                for path, convert in source.special.items()
+                if path[0] in origins
+            }
+            maker = RowMaker(schema, form_for(source.form, plan, schema), special)
+            self._maker, self._from = maker, source
+        return maker
+
+    def _of_rows(self, run: Run, computed: list[pa.Array]) -> ListRun:
+        values = run.values
+        is_dict = isinstance(values[0], dict)
+        form: RecordForm = DictForm() if is_dict else NamedTupleForm()
+        shape = record_shape(values[0])
+        plan = self._projection.plan(shape.names)
+        build = form.builder(tuple(name for name, _ in plan))
+        origins = [origin for _, origin in plan if isinstance(origin, str)]
+        kept = shape.picked(origins, values)
+        columns = [
+            kept[origin]
+            if isinstance(origin, str)
+            else column_decoder(computed[origin].type, form, (name,))(computed[origin])
+            for name, origin in plan
+        ]
+        return ListRun(build(columns, len(values)), run.timestamps)

@@ -1,0 +1,65 @@
+"""The types in which expressions see columns: those that Python's values have."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+__all__ = ["plain_type"]
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type that a column's values would have as Python objects.
+
+    Integers have 64 bits, floats too, times are in microseconds: so that an expression
+    over a column gives what it gives over the rows made from it.
+
+    Args:
+        kind: The column's type.
+
+    Returns:
+        The type, or None if the rows of such a column have to be asked.
+
+    Example:
+        >>> plain_type(pa.int8()), plain_type(pa.float32())
+        (DataType(int64), DataType(double))
+        >>> plain_type(pa.dictionary(pa.int8(), pa.large_string()))
+        DataType(string)
+    """
+    types = pa.types
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_struct(kind):
+        return _plain_struct(kind)
+    if types.is_list(kind) or types.is_large_list(kind):
+        inner = plain_type(kind.value_type)
+        return None if inner is None else pa.list_(inner)
+    if types.is_boolean(kind) or types.is_null(kind) or types.is_decimal(kind):
+        return kind
+    for belongs, plain in (
+        (types.is_integer, pa.int64()),
+        (types.is_floating, pa.float64()),
+        (types.is_string, pa.string()),
+        (types.is_large_string, pa.string()),
+        (types.is_binary, pa.binary()),
+        (types.is_large_binary, pa.binary()),
+        (types.is_fixed_size_binary, pa.binary()),
+        (types.is_date, pa.date32()),
+        (types.is_time, pa.time64("us")),
+        (types.is_duration, pa.duration("us")),
+    ):
+        if belongs(kind):
+            return plain
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    return None
+
+
+def _plain_struct(kind: pa.DataType) -> pa.DataType | None:
+    fields = []
+    for index in range(kind.num_fields):
+        field = kind.field(index)
+        inner = plain_type(field.type)
+        if inner is None:
+            return None
+        fields.append(pa.field(field.name, inner))
+    return pa.struct(fields)

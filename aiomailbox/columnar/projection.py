@@ -1,0 +1,141 @@
+"""Which columns come out of select, with_columns, drop and rename."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiomailbox.columnar.forms import (
+    DictForm,
+    NamedTupleForm,
+    RecordForm,
+    StructBuilder,
+)
+from aiomailbox.errors import RecordTypeError
+
+__all__ = ["Drop", "Plan", "Projection", "Rename", "Select", "WithColumns", "form_for"]
+
+# New names in order, each with the field that it is, or the number of an expression.
+Plan = list[tuple[str, str | int]]
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Makes records of other fields from those of a stream.
+
+    Attributes:
+        expressions: What is computed.
+    """
+
+    expressions: dict[str, pc.Expression] = field(default_factory=dict)
+
+    def plan(self, names: Sequence[str]) -> Plan:
+        """Return what records with fields of these names become.
+
+        Raises:
+            RecordTypeError: If there is no field that is named.
+        """
+        raise TypeError(f"{type(self).__name__} defines no plan")
+
+    def computed(self) -> Plan:
+        """Return the fields that are computed."""
+        return [(name, index) for index, name in enumerate(self.expressions)]
+
+
+@dataclass(frozen=True)
+class Select(Projection):
+    """Keeps some fields, and computes others."""
+
+    names: tuple[str, ...] = ()
+
+    def plan(self, names: Sequence[str]) -> Plan:
+        """Return the fields that are named, then those that are computed."""
+        _check_names(self.names, names)
+        kept: Plan = [(name, name) for name in self.names]
+        return kept + self.computed()
+
+
+@dataclass(frozen=True)
+class WithColumns(Projection):
+    """Keeps all fields, and computes some, which stand where they stood before."""
+
+    def plan(self, names: Sequence[str]) -> Plan:
+        """Return all fields, and behind them those that are new."""
+        numbers = dict(self.computed())
+        kept: Plan = [(name, numbers.pop(name, name)) for name in names]
+        return kept + list(numbers.items())
+
+
+@dataclass(frozen=True)
+class Drop(Projection):
+    """Keeps all fields but some."""
+
+    names: tuple[str, ...] = ()
+
+    def plan(self, names: Sequence[str]) -> Plan:
+        """Return the other fields."""
+        _check_names(self.names, names)
+        left: Plan = [(name, name) for name in names if name not in self.names]
+        if not left:
+            raise RecordTypeError("names", "no field is left", "Keep one at least.")
+        return left
+
+
+@dataclass(frozen=True)
+class Rename(Projection):
+    """Gives fields other names."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def plan(self, names: Sequence[str]) -> Plan:
+        """Return all fields, in their order."""
+        _check_names(list(self.names), names)
+        return [(self.names.get(name, name), name) for name in names]
+
+
+def form_for(form: RecordForm, plan: Plan, schema: pa.Schema) -> RecordForm:
+    """Return what records become: dicts stay dicts, all others are NamedTuples.
+
+    Args:
+        form: What they were.
+        plan: The fields that they get.
+        schema: The columns of these fields.
+    """
+    plain = DictForm() if isinstance(form, DictForm) else NamedTupleForm()
+    if type(form) in {DictForm, NamedTupleForm}:
+        return plain
+    if not any(pa.types.is_nested(each.type) for each in schema):
+        return plain
+    return _OtherFields(form, plain, dict(plan))
+
+
+class _OtherFields:
+    """Records with other fields, whose inner structs stay what they were."""
+
+    def __init__(
+        self, form: RecordForm, plain: RecordForm, origins: dict[str, str | int]
+    ) -> None:
+        self._form = form
+        self._plain = plain
+        self._origins = origins
+
+    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        return self._plain.builder(names, where)
+
+    def nested(self, name: str) -> RecordForm:
+        origin: Any = self._origins.get(name)
+        return self._form.nested(origin) if isinstance(origin, str) else self._plain
+
+
+def _check_names(asked: Sequence[str], names: Sequence[str]) -> None:
+    for name in asked:
+        if name not in names:
+            raise RecordTypeError(
+                "names",
+                f"there is no field {name!r}",
+                f"The fields are: {', '.join(names)}.",
+            )
