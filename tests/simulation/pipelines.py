@@ -393,6 +393,56 @@ def watermarks_on_the_way(env: Any, sink: Any) -> None:
     )
 
 
+def sliding_unevenly(env: Any, sink: Any) -> None:
+    """A reduction that cannot share panes."""
+    ones = ordered(env).map(lambda event: (event.key, 1))
+    windows = ones.key_by(lambda one: one[0]).window(
+        am.SlidingEventTimeWindows.of(0.25, 0.1)
+    )
+    counts = windows.reduce(lambda one, two: (one[0], one[1] + two[1]))
+    counts.uid("windows").sink_to(sink)
+
+
+class KeyedRules(am.KeyedBroadcastProcessFunction):
+    """Counts the records of a key; rules are only kept."""
+
+    def open(self, context: Any) -> None:
+        descriptor = am.ValueStateDescriptor("count", int, default=0)
+        self.count = context.keyed_state.get_value(descriptor)
+
+    def process_element(self, value: Event, context: Any, out: Any) -> None:
+        self.count.update(self.count.value() + 1)
+        out.collect((value.key, self.count.value()))
+
+    def process_broadcast_element(self, value: Event, context: Any, out: Any) -> None:
+        context.get_broadcast_state(RULES).put(str(value.number), value.number)
+
+
+def keyed_broadcast(env: Any, sink: Any) -> None:
+    rules = ordered(env, "rules", 10).broadcast(RULES)
+    both = ordered(env).key_by("key").connect(rules)
+    both.process(KeyedRules()).uid("check").sink_to(sink)
+
+
+class Both(am.CoProcessFunction):
+    def process_element1(self, value: Event, context: Any, out: Any) -> None:
+        out.collect(value.number)
+
+    process_element2 = process_element1
+
+
+def connected_without_keys(env: Any, sink: Any) -> None:
+    left, right = ordered(env, "left", 2), ordered(env, "right", 3)
+    left.connect(right).process(Both()).uid("both").sink_to(sink)
+    left.connect(right).flat_map(
+        lambda event: [event.number], lambda event: [-event.number]
+    ).uid("flat").sink_to(sink)
+
+
+def awaited(env: Any, sink: Any) -> None:
+    ordered(env).map(looked_up).uid("awaited").sink_to(sink)
+
+
 PIPELINES: dict[str, Pipeline] = {
     made.__name__: made
     for made in (
@@ -425,5 +475,9 @@ PIPELINES: dict[str, Pipeline] = {
         connected,
         sessionised,
         watermarks_on_the_way,
+        sliding_unevenly,
+        keyed_broadcast,
+        connected_without_keys,
+        awaited,
     )
 }
