@@ -22,7 +22,7 @@ from aiomailbox.task import TaskState
 from aiomailbox.testing.clock import DEFAULT_START
 from aiomailbox.testing.scripted_source import InjectedFailureError
 from aiomailbox.testing.simulation.deployment import SimulatedDeployment
-from aiomailbox.testing.simulation.faults import Blow
+from aiomailbox.testing.simulation.faults import Blow, Faults
 from aiomailbox.testing.simulation.files import mount, unmount
 from aiomailbox.testing.simulation.loop import SimulationLoop
 from aiomailbox.testing.simulation.sink import SimulatedSink
@@ -161,7 +161,11 @@ class _Program:
             retained=draw.choice((1, 2)),
             retention=Retention.ON_CANCELLATION,
         )
-        env.set_restart_strategy(restart.fixed_delay(1_000_000, self._backoff_s))
+        if life.world.faults == Faults.none():
+            # What fails now fails by itself.
+            env.set_restart_strategy(restart.none())
+        else:
+            env.set_restart_strategy(restart.fixed_delay(1_000_000, self._backoff_s))
         self._pipeline(env, SimulatedSink(life))
         async with env.start(_JOB, restore_from=self._restore_from()) as job:
             try:
