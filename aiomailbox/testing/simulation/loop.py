@@ -56,7 +56,8 @@ class SimulationLoop(VirtualTimeLoop):
     ) -> asyncio.Handle:
         """Call a function in the next turn; a blow may come before it."""
         self._steps_left -= 1
-        if self._steps_left <= 0:
+        if self._steps_left == 0:
+            # Once: whoever closes the loop lets what is left come to its end.
             self.is_exhausted = True
             self.stop()
         self._life.step()
