@@ -31,16 +31,18 @@ class SimulationLoop(VirtualTimeLoop):
     Args:
         life: Decides what is slow, and counts callbacks.
         start: Wall-clock time at the start, an aware datetime.
-        steps_max: After how many callbacks the loop stops.
+        steps_max: After how many callbacks `on_exhausted` is called.
 
     Attributes:
-        is_exhausted: Whether it has stopped for that reason.
+        is_exhausted: Whether there were so many.
+        on_exhausted: What is called then; stops the loop if nobody says otherwise.
     """
 
     def __init__(self, life: Life, start: datetime, steps_max: int) -> None:
         self._life = life
         self._steps_left = steps_max
         self.is_exhausted: bool = False
+        self.on_exhausted: Callable[[], object] = self.stop
         super().__init__(start=start, real_wait_limit=0.0)
         self.clock = _UnevenClock(start, life.world.random.getrandbits(64))
 
@@ -57,9 +59,9 @@ class SimulationLoop(VirtualTimeLoop):
         """Call a function in the next turn; a blow may come before it."""
         self._steps_left -= 1
         if self._steps_left == 0:
-            # Once: whoever closes the loop lets what is left come to its end.
+            # Once: what is left comes to its end.
             self.is_exhausted = True
-            self.stop()
+            super().call_soon(self.on_exhausted)
         self._life.step()
         return super().call_soon(callback, *args, context=context)
 

@@ -137,7 +137,7 @@ class _Program:
             life.world.note(life.now(), f"life {life.number}: the job has failed")
         except DeadlockError as error:
             raise RunFailedError("the job waits for what never comes") from error
-        except RuntimeError as error:
+        except asyncio.CancelledError as error:
             if not self._loop.is_exhausted:
                 raise
             message = f"the job has not ended after {self._setting.steps_max} callbacks"
@@ -145,6 +145,9 @@ class _Program:
 
     async def _main(self) -> None:
         life, draw = self._life, self._life.world.random
+        main = asyncio.current_task()
+        assert main is not None, "it runs in a task"
+        self._loop.on_exhausted = main.cancel
         interval_s = self._setting.interval_s * draw.choice((0.3, 1.0, 3.0))
         env = StreamExecutionEnvironment(
             life.parallelism,
