@@ -103,7 +103,9 @@ class WorkerDesk:
         """
         # One that takes the place of another has heard of no attempt yet.
         is_new = worker.peer not in self.addresses
-        if attempt < self._attempt and not is_new:
+        if attempt < self._attempt and not (
+            is_new and isinstance(message, Ready | Failed)
+        ):
             return None
         if attempt > self._attempt:
             raise CorruptStreamError(
