@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from aiomailbox.api.build import check_name, known_fields
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
@@ -13,12 +13,25 @@ from aiomailbox.graph import FunctionInfo, Origin
 from aiomailbox.operators import OnError, RecordFields, check_on_error
 
 __all__ = [
+    "Expression",
     "check_renames",
     "expression_filter",
     "field_names",
     "is_expression",
     "projected",
 ]
+
+
+class Expression(Protocol):
+    """An expression of `pyarrow.compute`, as far as a checker has to know it."""
+
+    def cast(self, *args: Any, **options: Any) -> Any:
+        """Return it with another type."""
+        ...
+
+    def is_null(self, *args: Any, **options: Any) -> Any:
+        """Return whether it has no value."""
+        ...
 
 
 def is_expression(value: object) -> bool:

@@ -19,6 +19,7 @@ from typing import (
     NoReturn,
     Self,
     TypeVar,
+    cast,
     overload,
 )
 
@@ -134,7 +135,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
-    from aiomailbox.columnar import Expression
+    from aiomailbox.api.columns import Expression
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -238,7 +239,8 @@ class DataStream(Generic[T]):
         if is_expression(function):
             factory, facts = expression_filter(function, on_error, self._origins)
             return self._derive("filter", factory, **facts)
-        return self._stateless(StageKind.FILTER, function, on_error)
+        predicate = cast("Callable[[T], Any]", function)
+        return self._stateless(StageKind.FILTER, predicate, on_error)
 
     def select(
         self, *names: str, on_error: OnError = fail, **computed: Expression

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pyarrow.compute import Expression
-
 from aiomailbox.columnar.arrow_form import ArrowForm
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.batch_class import batch_class
@@ -37,7 +35,6 @@ __all__ = [
     "ClassForm",
     "DictForm",
     "Drop",
-    "Expression",
     "ExpressionFilter",
     "NamedTupleForm",
     "ProjectionOperator",

@@ -111,6 +111,7 @@ def test_every_fence_is_of_a_known_kind() -> None:
         SHOWS_OUTPUT,
         ["sh"],
         ["mermaid"],
+        ["ini"],
     ]
     for name, blocks in PAGES.items():
         for block in blocks:

@@ -85,11 +85,11 @@ class SimulationError(AioMailboxError, AssertionError):
         unexpected: Counter[Any] | None = None,
         trace: Sequence[str] = (),
     ) -> None:
-        self.seed = seed
-        self.faults = list(faults)
+        self.seed: int | None = seed
+        self.faults: list[str] = list(faults)
         self.missing: Counter[Any] = missing or Counter()
         self.unexpected: Counter[Any] = unexpected or Counter()
-        self.trace = list(trace)
+        self.trace: list[str] = list(trace)
         lines = [problem if seed is None else f"seed {seed}: {problem}"]
         lines += _shown("missing", self.missing) + _shown("unexpected", self.unexpected)
         if faults:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from aiomailbox.operators import CommitterContext, Guarantee, RuntimeContext
+from aiomailbox.operators import (
+    Committer,
+    CommitterContext,
+    Guarantee,
+    RuntimeContext,
+    SinkWriter,
+)
 from aiomailbox.records import Run
 from aiomailbox.testing.simulation.world import Life
 
@@ -19,17 +25,17 @@ class SimulatedSink:
         guarantee: Exactly once.
     """
 
-    guarantee = Guarantee.EXACTLY_ONCE
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
 
     def __init__(self, life: Life) -> None:
         self._life = life
 
-    def create_writer(self, context: RuntimeContext) -> _Writer:
+    def create_writer(self, context: RuntimeContext) -> SinkWriter:
         """Create the writer of one subtask."""
         del context
         return _Writer(self._life)
 
-    def create_committer(self, context: CommitterContext) -> _Committer:
+    def create_committer(self, context: CommitterContext) -> Committer:
         """Create the committer."""
         del context
         return _Committer(self._life)
