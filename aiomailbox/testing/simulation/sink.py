@@ -28,7 +28,7 @@ class SimulatedSink:
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
 
     def __init__(self, life: Life) -> None:
-        self._life = life
+        self._life: Life = life
 
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         """Create the writer of one subtask."""

@@ -72,9 +72,9 @@ class World:
         self.committed: dict[str, list[Any]] = {}
         self.is_complete: bool = False
         self.steps = 0
-        self.notes = 0
+        self.notes: int = 0
         self.savepoint: Savepoint | None = None
-        self.ended_s = 0.0
+        self.ended_s: float = 0.0
         self._parts = 0
         self._steps_expected = max(1, steps)
         self._notes_expected = max(1, notes)
