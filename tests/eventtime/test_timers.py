@@ -255,8 +255,7 @@ def test_a_snapshot_of_timers_is_a_cut_and_two_are_two() -> None:
         return sorted(row for group in groups.values() for row in group)
 
     def all_of(operator: Operator) -> list[Any]:
-        timers = operator.timers.event_time_timers()
-        return sorted((time, key, space) for time, key, space in timers)
+        return rows(operator.timers.snapshot().event)
 
     operator = Operator()
     operator.timers.restore([])

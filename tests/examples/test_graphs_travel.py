@@ -18,7 +18,13 @@ RunElsewhere = Callable[..., Awaitable[list[str]]]
 
 # Two have no graph: they are about the layers below. The third's functions are turned
 # up and down by the program around the job, so that it is nothing to be run elsewhere.
-WITHOUT_A_GRAPH = {"mailbox_actor", "channel_pair", "backpressure"}
+WITHOUT_A_GRAPH = {
+    "mailbox_actor",
+    "channel_pair",
+    "backpressure",
+    "crash_and_resume",
+    "dataframe_over_http",
+}
 
 
 class Departure(NamedTuple):

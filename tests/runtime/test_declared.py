@@ -146,7 +146,8 @@ async def endless() -> AsyncIterator[int]:
 
 async def test_state_of_a_class_that_is_not_declared_fails_the_checkpoint() -> None:
     env = am.StreamExecutionEnvironment()
-    env.enable_checkpointing(None, tolerable_failures=3)
+    at_least_once = am.CheckpointingMode.AT_LEAST_ONCE
+    env.enable_checkpointing(None, tolerable_failures=3, mode=at_least_once)
     stream = env.from_source(am.AsyncIterableSource(endless)).key_by(str)
     stream.process(Hiding()).sink_to(print)
     async with env.start() as job:

@@ -189,7 +189,11 @@ async def test_a_running_pipeline_is_a_streaming_dataframe_over_its_directory(
             yield {"n": n}
 
     env = am.StreamExecutionEnvironment()
-    env.enable_checkpointing(None, directory=tmp_path / "checkpoints")
+    env.enable_checkpointing(
+        None,
+        directory=tmp_path / "checkpoints",
+        mode=am.CheckpointingMode.AT_LEAST_ONCE,
+    )
     env.from_async_iterable(numbers).map(watch).sink_to(am.ParquetSink(place))
 
     async def take() -> list[int]:

@@ -107,7 +107,7 @@ def test_several_aggregates_are_emitted_as_one_record() -> None:
     )
     with OneInputHarness(operator, keyed=True) as harness:
         harness.process_run([("a", 1), ("b", 5), ("a", 2)])
-        assert harness.values == [(1, 1), (1, 5), (2, 3)]
+        assert harness.values == [("a", 1, 1), ("b", 1, 5), ("a", 2, 3)]
         assert harness.values[-1].total == 3
 
 

@@ -223,7 +223,7 @@ def test_calls_in_flight_go_on_while_spark_is_busy(spark: Any) -> None:
     assert sorted(row.twice for row in found)[200] < 100
 
 
-def test_an_error_names_operator_line_and_record(spark: Any) -> None:
+def test_an_error_names_operator_line_and_record(spark: Any, tmp_path: Path) -> None:
     @am.pipeline
     def failing(rows: Any) -> Any:
         def divide(row: Any) -> Doubled:
@@ -233,7 +233,10 @@ def test_an_error_names_operator_line_and_record(spark: Any) -> None:
 
     df = spark.range(0, 100, numPartitions=2)
     applied = failing.apply_to(df, schema=Doubled)
-    for run in (applied.result.collect, lambda: applied.materialize("/tmp/never")):
+    for run in (
+        applied.result.collect,
+        lambda: applied.materialize(str(tmp_path / "never")),
+    ):
         with pytest.raises(Exception) as failure:
             run()
         text = str(failure.value)
