@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 import aiomailbox as am
@@ -154,6 +155,12 @@ def by_number(record: Any, _: Any) -> Any:
     return number(record)
 
 
+def by_field(record: Any) -> dict[str, Any]:
+    return {"number": record[1]}
+
+
+# Nothing can be divided by zero, which the first record has there.
+SHARE = pc.divide(pc.scalar(6), pc.field("number") - 1)
 BY_NUMBER = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
     by_number
 )
@@ -164,6 +171,14 @@ NO_RULES = am.MapStateDescriptor("rules")
 CASES: dict[str, tuple[Callable[[Stream], Any], int]] = {
     "DataStream.map": (lambda s: s.map(number, on_error=am.skip), 2),
     "DataStream.filter": (lambda s: s.filter(number, on_error=am.skip), 2),
+    "DataStream.select": (
+        lambda s: s.map(by_field).select(share=SHARE, on_error=am.skip),
+        2,
+    ),
+    "DataStream.with_columns": (
+        lambda s: s.map(by_field).with_columns(share=SHARE, on_error=am.skip),
+        2,
+    ),
     "DataStream.flat_map": (
         lambda s: s.flat_map(lambda record: [number(record)], on_error=am.skip),
         2,

@@ -112,6 +112,7 @@ def test_every_fence_is_of_a_known_kind() -> None:
         ["sh"],
         ["mermaid"],
         ["ini"],
+        ["yaml"],
     ]
     for name, blocks in PAGES.items():
         for block in blocks:

@@ -16,7 +16,12 @@ IMPORT_EVERYTHING = """
 import importlib, pkgutil, sys
 import aiomailbox
 
-BEHIND_AN_EXTRA = ("aiomailbox.cli", "aiomailbox.columnar", "aiomailbox.connectors")
+BEHIND_AN_EXTRA = (
+    "aiomailbox.cli",
+    "aiomailbox.columnar",
+    "aiomailbox.connectors",
+    "aiomailbox.testing.simulation.files",
+)
 
 def modules(package):
     yield package.__name__

@@ -203,6 +203,10 @@ class PostgresDatabase:
         except _TRANSIENT as error:
             await self.close()
             raise ConnectionError(f"{self._target.place}: {error}") from error
+        except asyncpg.InternalClientError as error:
+            # A connection that is lost in the middle of something may end like this.
+            await self.close()
+            raise ConnectionError(f"{self._target.place}: {error}") from error
         except asyncpg.InterfaceError as error:
             connection = self._connection
             if connection is not None and not connection.is_closed():

@@ -23,7 +23,6 @@ from aiomailbox.testing.clock import DEFAULT_START
 from aiomailbox.testing.scripted_source import InjectedFailureError
 from aiomailbox.testing.simulation.deployment import SimulatedDeployment
 from aiomailbox.testing.simulation.faults import Blow, Faults
-from aiomailbox.testing.simulation.files import mount, unmount
 from aiomailbox.testing.simulation.loop import SimulationLoop
 from aiomailbox.testing.simulation.sink import SimulatedSink
 from aiomailbox.testing.simulation.world import (
@@ -113,6 +112,9 @@ class _Program:
 
     def run(self) -> None:
         life = self._life
+        # Needs fsspec, which not everybody who tests has.
+        from aiomailbox.testing.simulation.files import mount, unmount
+
         self._place = mount(life)
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

@@ -65,7 +65,7 @@ def test_a_killed_java_process_is_named_with_the_signal() -> None:
     assert len(errors) == 3, ended.stderr
     assert errors[0].startswith(f"SparkJobError|while a DataFrame was read, {how}")
     assert "operator 'rows' (uid 'r-1')" in errors[0]
-    assert errors[1].startswith(f"SparkJobError|while a DataFrame was looked at, {how}")
+    assert errors[1].startswith(f"SparkJobError|while a DataFrame was examined, {how}")
     assert errors[2].startswith(f"SparkJobError|while a DataFrame was made, {how}")
 
 

@@ -49,6 +49,10 @@ BASES = {
     "StatefulOperator",
     "StatelessOperator",
     "TwoInputOperator",
+    # They keep nothing of a record but the types that fields had so far.
+    "ExpressionFilter",
+    "ExpressionOperator",
+    "ProjectionOperator",
 }
 # Nothing else of the package is imported by them, and they do more than be imported.
 NOT_IMPORTED = ("__main__", "worker_main")
