@@ -317,6 +317,8 @@ class JobCheckpoints:
                 failed=state is JobState.FAILED, cancelled=state is JobState.CANCELED
             ):
                 await run_in_thread(store.discard_all)
+            # Only now: who runs a job again that has failed pays for no call twice.
+            if state is JobState.FINISHED:
                 await self._finished_calls.remove()
         finally:
             await run_in_thread(store.close)

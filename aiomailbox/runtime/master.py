@@ -301,7 +301,7 @@ class JobMaster:
         if self.state is JobState.RUNNING and self._committers is not None:
             self._is_committing = True
             what = f"committing the results of job {name!r}"
-            # Whole, and only here: there are no checkpoints that commit parts of it.
+            # With checkpoints only what none of them has: mostly nothing.
             committing = self._committers.commit(
                 self.services.committables.take_all(),
                 checkpoint_id=self._last_checkpoint_id(),

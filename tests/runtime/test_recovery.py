@@ -434,3 +434,32 @@ def test_explain_says_what_a_failure_costs() -> None:
     assert "no checkpoints" in env.explain()
     env.enable_checkpointing(1)
     assert "each record counts exactly once in state" in env.explain()
+
+
+async def test_a_job_that_has_failed_leaves_the_journal_and_one_that_has_not_does_not(
+    tmp_path: Path,
+) -> None:
+    calls: Counter[int] = Counter()
+
+    async def call(value: int) -> int:
+        calls[value] += 1
+        await asyncio.sleep(0.001)
+        return value
+
+    def program(fails: FailsAt) -> Any:
+        env = environment(None, directory=tmp_path, parallelism=1)
+        env.set_restart_strategy(am.restart.none())
+        stream = env.from_collection(list(range(20)))
+        called = stream.map_async(
+            call, concurrency=1, journal=True, id=lambda value: value
+        )
+        called.uid("call").map(fails).sink_to(lambda _: None)
+        return env
+
+    with pytest.raises(JobFailedError):
+        await program(FailsAt(10)).execute("calls")
+    assert calls[5] == 1
+    await program(FailsAt()).execute("calls", restore_from="latest")
+    assert {calls[value] for value in range(10)} == {1}
+    await program(FailsAt()).execute("calls", restore_from="latest")
+    assert {calls[value] for value in range(10)} == {2}, "success ends the journal"
