@@ -92,6 +92,7 @@ class AsyncIterableSource:
     parallelism_max = 1
     # What it awaits belongs to the loop that starts the job.
     stays_in_parent = True
+    replays = "after the offset of the last element that counts"
 
     def __init__(
         self,

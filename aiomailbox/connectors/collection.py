@@ -67,7 +67,8 @@ class CollectionSource:
 
     Attributes:
         parallelism_max: 1 for an iterable that is no sequence, else None.
-        replayable: False for an iterator, which gives each element once.
+        replayable: False for an iterator, which gives each element once, and for a set,
+            whose order is another one in each program.
 
     Concept:
         Flink, ``fromData``.
@@ -186,7 +187,8 @@ class IteratorSource:
 
     Attributes:
         stays_in_parent: True for an iterable: what it gives is made in this process.
-        replayable: False for an iterator, which gives each element once. An iterable or a
+        replayable: False for an iterator, which gives each element once, and for a set,
+            whose order is another one in each program. An iterable or a
             function must give the same elements again.
 
     Raises:
@@ -209,7 +211,10 @@ class IteratorSource:
     ) -> None:
         self._iterable = Reopenable(iterable, "__iter__", "__next__", "an iterable")
         self.stays_in_parent: bool = not self._iterable.is_factory
-        self.replayable: bool = not self._iterable.is_once
+        # The order of a set goes by hashes, which are salted in each program.
+        self.replayable: bool = not self._iterable.is_once and not isinstance(
+            iterable, set | frozenset
+        )
         self.boundedness = Boundedness.BOUNDED if bounded else Boundedness.UNBOUNDED
 
     def create_enumerator(

@@ -13,7 +13,7 @@ from aiomailbox.graph.job_graph import (
 )
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.graph.wiring import consumers_of
-from aiomailbox.operators import guarantee_of, is_replayable
+from aiomailbox.operators import describe_replay, guarantee_of, is_replayable
 
 
 def channel_count(edge: Edge) -> int:
@@ -100,18 +100,16 @@ def _describe_guarantees(graph: JobGraph, counts: str | None) -> list[str]:
     if counts is None:
         return ["Failures: no checkpoints; what the job has not committed is lost."]
     lines = [f"Failures: each record counts {counts} in state."]
-    lines += [
-        f"    source {name!r} cannot replay: what it gave after the last checkpoint is "
-        "lost"
-        for name in unreplayable_sources(graph)
-    ]
-    for vertex in graph.vertices:
-        for node in vertex.nodes:
-            if node.transformation.sink is not None:
-                promised = guarantee_of(node.transformation.sink).value.replace(
-                    "_", " "
-                )
-                lines.append(f"    sink {node.name!r}: {promised}")
+    nodes = [node for vertex in graph.vertices for node in vertex.nodes]
+    for node in nodes:
+        source = node.transformation.source
+        if source is not None:
+            lines.append(f"    source {node.name!r} {describe_replay(source)}")
+    for node in nodes:
+        sink = node.transformation.sink
+        if sink is not None:
+            promised = guarantee_of(sink).value.replace("_", " ")
+            lines.append(f"    sink {node.name!r}: {promised}")
     return lines
 
 

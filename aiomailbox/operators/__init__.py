@@ -191,6 +191,7 @@ from aiomailbox.operators.sources.source import (
     SplitEnumerator,
     SplitOutput,
     StaticEnumerator,
+    describe_replay,
     is_replayable,
 )
 from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
@@ -352,6 +353,7 @@ __all__ = [
     "decode_snapshot",
     "decode_state",
     "describe",
+    "describe_replay",
     "describe_snapshot",
     "encode_snapshot",
     "fail",

@@ -425,6 +425,8 @@ async def test_a_source_that_cannot_replay_is_refused_and_named() -> None:
     with pytest.raises(InvalidArgumentError, match="'collection' cannot replay"):
         await env.execute()
     assert "source 'collection' cannot replay" in env.explain()
+    with pytest.raises(InvalidArgumentError, match="'collection' cannot replay"):
+        await environment().from_collection({"a", "b"}).collect()
     assert "at least once" in env.explain()
 
 
@@ -434,6 +436,8 @@ def test_explain_says_what_a_failure_costs() -> None:
     assert "no checkpoints" in env.explain()
     env.enable_checkpointing(1)
     assert "each record counts exactly once in state" in env.explain()
+    assert "source 'collection' replays\n" in env.explain()
+    assert "sink 'FunctionSink': at least once" in env.explain()
 
 
 async def test_a_job_that_has_failed_leaves_the_journal_and_one_that_has_not_does_not(

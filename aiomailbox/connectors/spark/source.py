@@ -153,6 +153,17 @@ class SparkSource:
         """The path that is taken."""
         return self._plan.path
 
+    @property
+    def replays(self) -> str:
+        """From where, and on which condition."""
+        if self._plan.stage is not None:
+            return "from (file, row) of its stage"
+        position = "a row" if self._plan.by_count else "(partition, row)"
+        return (
+            f"from {position} if the DataFrame gives the same rows again; if not, the "
+            "restart is refused"
+        )
+
     def create_enumerator(
         self, context: EnumeratorContext[SparkSplit], state: list[Any] | None = None
     ) -> StaticEnumerator[SparkSplit]:

@@ -206,7 +206,8 @@ class Source(Protocol[SplitT]):
     then run in that process, wherever the rest of the job runs. If its records are
     objects of a class that no function names, it has an attribute ``record_types``. One
     that cannot give again what was read since a snapshot says so with an attribute
-    ``replayable`` that is False: a job with it counts nothing exactly once.
+    ``replayable`` that is False: a job with it counts nothing exactly once. If that
+    depends on something, an attribute ``replays`` says on what, in a few words.
     """
 
     @property
@@ -233,6 +234,19 @@ def is_replayable(source: Any) -> bool:
         True
     """
     return bool(getattr(source, "replayable", True))
+
+
+def describe_replay(source: Any) -> str:
+    """Say in a few words what comes of a source's records after a failure.
+
+    Example:
+        >>> describe_replay(object())
+        'replays'
+    """
+    if not is_replayable(source):
+        return "cannot replay: what it gave after the last checkpoint is lost"
+    how = getattr(source, "replays", "")
+    return f"replays {how}".rstrip()
 
 
 class StaticEnumerator(Generic[SplitT]):

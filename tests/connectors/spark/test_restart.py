@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import aiomailbox as am
@@ -50,8 +53,6 @@ async def test_each_row_counts_once_after_a_failure(
 
     async def paced(row: Any) -> Any:
         """Give checkpoints time to come between the rows."""
-        import asyncio
-
         if row.id % 250 == 0:
             await asyncio.sleep(0.05)
         return row
@@ -62,5 +63,70 @@ async def test_each_row_counts_once_after_a_failure(
     assert function.failures == 1
     # It went on, and did not begin anew.
     assert function.seen < ROWS + 4500
+    replays = env.explain().partition(" replays ")[2]
+    assert replays.startswith("from (file, row) of its stage") == (way == "staged")
+    assert ("if the DataFrame gives the same rows" in replays) == (way != "staged")
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(row.id for row in rows) == list(range(ROWS))
+
+
+PROGRAM = """
+import os
+import sys
+
+import aiomailbox as am
+from aiomailbox.connectors.spark import SparkSource
+
+place, dies_at = sys.argv[1], int(sys.argv[2])
+
+
+class Dies:
+    def __call__(self, row):
+        if row.id == dies_at:
+            os._exit(9)
+        return {"id": row.id}
+
+
+async def paced(row):
+    import asyncio
+
+    if row.id % 250 == 0:
+        await asyncio.sleep(0.05)
+    return row
+
+
+async def main():
+    source = SparkSource(None, stage=f"{place}/stage", batch_rows=500)
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(0.05, directory=f"{place}/checkpoints")
+    stream = env.from_source(source).map_async(paced, concurrency=1).map(Dies())
+    stream.sink_to(am.ParquetSink(f"{place}/out"))
+    async with env.start("rows", restore_from="latest") as job:
+        await job.result()
+
+
+am.run(main())
+"""
+
+
+async def test_a_program_that_was_killed_goes_on_from_its_stage_without_spark(
+    spark: Any, tmp_path: Path
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    df = spark.range(0, ROWS, 1, 3)
+    staged = SparkSource(df, stage=tmp_path / "stage", order_by="id")
+    assert len(await env.from_source(staged).collect()) == ROWS
+
+    async def run(dies_at: int) -> int:
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(dies_at)]
+        process = await asyncio.create_subprocess_exec(*command)
+        return await process.wait()
+
+    assert await run(4500) == 9
+    parts = list((tmp_path / "out").glob("*.parquet"))
+    before = [row["id"] for part in parts for row in pq.read_table(part).to_pylist()]
+    # It had shown rows, and was killed between two checkpoints.
+    assert 0 < len(before) < 4500
+    assert await run(-1) == 0
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(row.id for row in rows) == list(range(ROWS))
