@@ -19,6 +19,7 @@ from aiomailbox.operators import CommitterContext, RuntimeContext
 from aiomailbox.storage import (
     GrowingDirectory,
     StagedDirectory,
+    make_directories,
     staging_directory,
     sync_directory,
 )
@@ -82,7 +83,7 @@ class DirectoryTarget:
 
 
 class Segments:
-    """The files of one writer, one after the other, where nobody looks yet.
+    """The files of one writer, where nobody looks yet.
 
     Args:
         directory: Where they are prepared; the committer made it.
@@ -91,7 +92,7 @@ class Segments:
 
     Attributes:
         directory: Where they are prepared.
-        count: How many have been finished.
+        count: How many have been begun.
     """
 
     def __init__(self, directory: Path, prefix: str, ending: str) -> None:
@@ -101,17 +102,24 @@ class Segments:
         self._ending = ending
         self._finished: list[str] = []
 
-    @property
-    def path(self) -> Path:
-        """The path of the present file."""
-        return self.directory / self._name
+    def begin(self, folder: str = "") -> Path:
+        """Return the path of a new file.
 
-    def finish(self) -> None:
-        """Let the present file, which is closed, survive a loss of power; blocks."""
-        _sync(self.path)
-        sync_directory(self.directory)
-        self._finished.append(f"{self.directory.name}/{self._name}")
+        Args:
+            folder: The directory below that it belongs into; made if it is not there.
+        """
+        place = self.directory / folder
+        if folder:
+            make_directories(place)
+        name = f"{self._prefix}-{self.count:05d}{self._ending}"
         self.count += 1
+        return place / name
+
+    def finish(self, path: Path) -> None:
+        """Let a file, which is closed, survive a loss of power; blocks."""
+        _sync(path)
+        sync_directory(path.parent)
+        self._finished.append(str(path.relative_to(self.directory.parent)))
 
     def take_finished(self) -> list[str]:
         """Return the names of the files finished since the last call."""
@@ -125,10 +133,6 @@ class Segments:
     def restore(self, elements: list[Any]) -> None:
         """Take over the number of files; of several writers, the largest."""
         self.count = max(elements)
-
-    @property
-    def _name(self) -> str:
-        return f"{self._prefix}-{self.count:05d}{self._ending}"
 
 
 def _token(context: RuntimeContext | CommitterContext) -> str:

@@ -6,6 +6,7 @@ import csv
 import io
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
@@ -155,6 +156,7 @@ class _LineWriter:
         self._lines = lines
         self._buffer = bytearray()
         self._file: BinaryIO | None = None
+        self._path = Path()
         self._turns = ThreadTurns()
 
     def write_run(self, run: Run) -> Pending:
@@ -211,7 +213,8 @@ class _LineWriter:
 
     def _write(self) -> None:
         if self._file is None:
-            self._file = open(self._segments.path, "wb")  # noqa: SIM115 -- closed by others
+            self._path = self._segments.begin()
+            self._file = open(self._path, "wb")  # noqa: SIM115 -- closed by others
             self._file.write(self._lines.header)
         self._file.write(self._buffer)
         self._buffer.clear()
@@ -221,7 +224,7 @@ class _LineWriter:
         file, self._file = self._file, None
         assert file is not None, "something was written"
         file.close()
-        self._segments.finish()
+        self._segments.finish(self._path)
 
     def _abandon(self) -> None:
         file, self._file = self._file, None

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aiomailbox.columnar import BatchMaker
 from aiomailbox.connectors.directory_target import Segments
+from aiomailbox.connectors.parquet_partitions import check_columns, split
 from aiomailbox.errors import RecordsRefusedError, RecordTypeError, SinkError
 from aiomailbox.operators import Pending
 from aiomailbox.records import Run
 from aiomailbox.threads import ThreadTurns
 
 __all__ = ["ParquetWriter"]
+
+# Each open file holds a buffer and a descriptor; a partition whose file was closed for
+# others gets another one.
+_OPEN_FILES_MAX: Final = 64
 
 
 class ParquetWriter:
@@ -27,6 +34,8 @@ class ParquetWriter:
         schema: The files' schema, or None.
         rows_per_file: The most rows of a file, or None.
         row_group_rows: How many rows to collect before they are written.
+        partition_by: The columns whose values name directories, instead of being in
+            files.
     """
 
     def __init__(
@@ -36,16 +45,18 @@ class ParquetWriter:
         schema: pa.Schema | None,
         rows_per_file: int | None,
         row_group_rows: int,
+        partition_by: tuple[str, ...] = (),
     ) -> None:
         self._segments = segments
+        self._partition_by = partition_by
         self._maker = BatchMaker(schema)
         self._given_schema = schema is not None
         self._rows_per_file = rows_per_file
         self._group_rows = min(row_group_rows, rows_per_file or row_group_rows)
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
-        self._file: pq.ParquetWriter | None = None
-        self._file_rows = 0
+        # By directory, the one that was written to last at the end.
+        self._files: dict[str, _OpenFile] = {}
         self._schema: pa.Schema | None = None
         self._turns = ThreadTurns()
         self._has_written = False
@@ -65,14 +76,14 @@ class ParquetWriter:
         return pending
 
     def flush(self, *, end_of_input: bool) -> Pending:
-        """Write what is collected and finish the file."""
-        is_empty = self._file is None and not self._rows
+        """Write what is collected and finish the files."""
+        is_empty = not self._files and not self._rows
         # A schema without records is a result too, of the first subtask that ends.
         if is_empty and not (end_of_input and self._given_schema):
             return None
-        if is_empty and self._segments.count:
+        if is_empty and (self._segments.count or self._partition_by):
             return None
-        return self._in_thread(self._finish_file)
+        return self._in_thread(self._finish_files)
 
     def prepare_commit(self) -> list[Any]:
         """Return the names of the files finished since the last call."""
@@ -87,11 +98,15 @@ class ParquetWriter:
         self._segments.restore(elements)
 
     def close(self) -> Pending:
-        """Close the file; it stays where nobody looks."""
+        """Close the files; they stay where nobody looks."""
         return self._turns.run(self._abandon) if self._has_written else None
 
     def _collect(self, run: Run) -> dict[int, BaseException]:
-        """Make batches of records; return why some do not fit, by their index."""
+        """Make batches of records; return why some do not fit, by their index.
+
+        Raises:
+            RecordTypeError: If there is no column to partition by, or it cannot be.
+        """
         refused: dict[int, BaseException] = {}
         parts = [(0, len(run))]
         while parts:
@@ -109,6 +124,8 @@ class ParquetWriter:
                     middle = (start + stop) // 2
                     parts += [(middle, stop), (start, middle)]
                 continue
+            if batches and self._partition_by:
+                check_columns(batches[0].schema, self._partition_by)
             self._batches += batches
             self._rows += sum(batch.num_rows for batch in batches)
         return refused
@@ -124,29 +141,43 @@ class ParquetWriter:
     def _write_groups(self) -> None:
         """Write whole row groups, and keep the rest."""
         table = self._take_table()
+        if self._partition_by:
+            self._write_partitions(table)
+            return
         start = 0
         while table.num_rows - start >= self._group_rows:
-            start += self._write_group(table, start)
+            start += self._write_group("", table, start)
         if start < table.num_rows:
             self._batches = table.slice(start).to_batches()
             self._rows = table.num_rows - start
 
-    def _finish_file(self) -> None:
-        table = self._take_table()
+    def _write_partitions(self, table: pa.Table) -> None:
+        for folder, part in split(table, self._partition_by):
+            self._write_all(folder, part)
+
+    def _write_all(self, folder: str, table: pa.Table) -> None:
         start = 0
         while start < table.num_rows:
-            start += self._write_group(table, start)
-        if self._file is None and not self._segments.count:
-            self._open_file(table.schema)
-        self._close_file()
+            start += self._write_group(folder, table, start)
+
+    def _finish_files(self) -> None:
+        table = self._take_table()
+        if self._partition_by:
+            self._write_partitions(table)
+        else:
+            self._write_all("", table)
+            if not self._files and not self._segments.count:
+                self._open_file("", table.schema)
+        for folder in list(self._files):
+            self._close_file(folder)
 
     def _abandon(self) -> None:
-        file, self._file = self._file, None
+        files, self._files = self._files, {}
         self._batches.clear()
-        if file is not None:
+        for file in files.values():
             # Nobody wants what a full disk did not take.
             with contextlib.suppress(OSError):
-                file.close()
+                file.writer.close()
 
     def _take_table(self) -> pa.Table:
         collected, self._batches, self._rows = self._batches, [], 0
@@ -154,37 +185,46 @@ class ParquetWriter:
         batches = [self._maker.fit(batch) for batch in collected]
         return pa.Table.from_batches(batches, self._maker.schema)
 
-    def _write_group(self, table: pa.Table, start: int) -> int:
-        """Write one row group into the present file; return its rows."""
+    def _write_group(self, folder: str, table: pa.Table, start: int) -> int:
+        """Write one row group into the present file of a directory; return its rows."""
         if self._schema is not None and not table.schema.equals(self._schema):
             raise RecordTypeError(
                 "record",
                 f"a column got its type after a file was begun: {table.schema}",
                 "It was None in all records until then: give ParquetSink a schema=.",
             )
-        file = self._file or self._open_file(table.schema)
+        file = self._files.pop(folder, None) or self._open_file(folder, table.schema)
+        self._files[folder] = file
         room = self._group_rows
         if self._rows_per_file is not None:
-            room = min(room, self._rows_per_file - self._file_rows)
+            room = min(room, self._rows_per_file - file.rows)
         group = table.slice(start, room)
-        file.write_table(group, row_group_size=self._group_rows)
-        self._file_rows += group.num_rows
-        if self._file_rows == self._rows_per_file:
-            self._close_file()
+        file.writer.write_table(group, row_group_size=self._group_rows)
+        file.rows += group.num_rows
+        if file.rows == self._rows_per_file:
+            self._close_file(folder)
         return int(group.num_rows)
 
-    def _open_file(self, schema: pa.Schema) -> pq.ParquetWriter:
-        self._file = pq.ParquetWriter(self._segments.path, schema)
+    def _open_file(self, folder: str, schema: pa.Schema) -> _OpenFile:
+        if len(self._files) >= _OPEN_FILES_MAX:
+            self._close_file(next(iter(self._files)))
+        path = self._segments.begin(folder)
+        file = _OpenFile(path, pq.ParquetWriter(path, schema))
+        self._files[folder] = file
         self._schema = schema
-        self._file_rows = 0
-        return self._file
+        return file
 
-    def _close_file(self) -> None:
-        if self._file is None:
-            return
-        self._file.close()
-        self._file = None
-        self._segments.finish()
+    def _close_file(self, folder: str) -> None:
+        file = self._files.pop(folder)
+        file.writer.close()
+        self._segments.finish(file.path)
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    path: Path
+    writer: pq.ParquetWriter
+    rows: int = 0
 
 
 def _refuse(refused: dict[int, BaseException], seen: int, pending: Pending) -> Pending:

@@ -10,7 +10,12 @@ from aiomailbox.storage.checked import checked_chunks, checked_frames
 from aiomailbox.storage.contract import Claim, Storage
 from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
 from aiomailbox.storage.growing_directory import GrowingDirectory
-from aiomailbox.storage.local import LocalClaim, LocalStorage, sync_directory
+from aiomailbox.storage.local import (
+    LocalClaim,
+    LocalStorage,
+    make_directories,
+    sync_directory,
+)
 from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
 from aiomailbox.storage.staged_directory import StagedDirectory
 from aiomailbox.storage.workplace import staging_directory
@@ -30,6 +35,7 @@ __all__ = [
     "Storage",
     "checked_chunks",
     "checked_frames",
+    "make_directories",
     "open_storage",
     "staging_directory",
     "sync_directory",

@@ -94,12 +94,17 @@ class StagedDirectory:
             return
         disk, workplace, new = self._disk, self._workplace, self._workplace.new
         disk.make_directory(new)
+        changed = {new}
         for name in names:
             staged, final = workplace.staged(name), new / workplace.final_name(name)
+            if final.parent not in changed:
+                disk.make_directory(final.parent)
+                changed.add(final.parent)
             if staged.exists() or not final.exists():
                 disk.move(staged, final)
         disk.create(new / SUCCESS)
-        disk.sync(new)
+        for directory in sorted(changed):
+            disk.sync(directory)
         workplace.publish(overwrite=self._overwrite, undo=self._undo)
         self._is_visible = True
 

@@ -1,0 +1,145 @@
+"""Columns that name directories: every row is in the directory of its values."""
+
+from __future__ import annotations
+
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+import aiomailbox as am
+from aiomailbox.connectors import parquet_writer
+from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
+from tests.connectors.sinks_by_hand import Program
+
+pytestmark = pytest.mark.real_time
+
+DAYS = [date(2024, 5, 1), date(2024, 5, 2)]
+
+
+def rows(path: Path, **types: pa.DataType) -> list[dict[str, Any]]:
+    """What pyarrow finds, columns of directories included."""
+    parts = ds.partitioning(pa.schema(types.items()), flavor="hive")
+    found = ds.dataset(path, partitioning=parts).to_table().to_pylist()
+    return sorted(found, key=lambda row: row["n"])
+
+
+async def run(records: list[dict[str, Any]], path: Path, **options: Any) -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_collection(records).sink_to(am.ParquetSink(path, **options))
+    await env.execute()
+
+
+async def test_a_row_is_in_the_directory_of_its_values(tmp_path: Path) -> None:
+    records = [
+        {"day": DAYS[n % 2], "ok": n % 3 == 0, "n": n, "city": f"c{n}"}
+        for n in range(100)
+    ]
+    path = tmp_path / "out"
+    await run(records, path, partition_by=["day", "ok"])
+    folders = sorted(
+        str(one.parent.relative_to(path)) for one in path.rglob("*.parquet")
+    )
+    assert folders == [
+        f"day=2024-05-0{day}/ok={ok}" for day in (1, 2) for ok in ("false", "true")
+    ]
+    found = rows(path, day=pa.date32(), ok=pa.bool_())
+    assert found == [
+        {"n": n["n"], "city": n["city"], "day": n["day"], "ok": n["ok"]}
+        for n in records
+    ]
+    (file, *_) = path.rglob("*.parquet")
+    assert pq.read_schema(file).names == ["n", "city"]
+
+
+NAMES = ["a/b", "..", "x=y", "50%", "Zürich", "a b", "a:b", "[*]", "\t", "q\"'", "東京"]
+
+
+async def test_texts_come_back_whatever_signs_they_have(tmp_path: Path) -> None:
+    records = [{"city": city, "n": n} for n, city in enumerate(NAMES)]
+    path = tmp_path / "out"
+    await run([*records, {"city": None, "n": 99}], path, partition_by="city")
+    found = rows(path, city=pa.string())
+    assert [row["city"] for row in found] == [*NAMES, None]
+    # Nothing is written outside.
+    assert {one.parent.parent for one in path.rglob("*.parquet")} == {path}
+
+
+@pytest.mark.spark
+async def test_spark_reads_the_same_and_opens_only_what_it_is_asked_for(
+    spark: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "out"
+    records = [{"city": city, "n": n} for n, city in enumerate(NAMES)]
+    await run(records, path, partition_by="city")
+    df = spark.read.schema("n long, city string").parquet(str(path))
+    assert {row.n: row.city for row in df.collect()} == dict(enumerate(NAMES))
+    one = df.where(df.city == "Zürich")
+    assert [row.n for row in one.collect()] == [4]
+    assert len({row[0] for row in one.select("_metadata.file_path").collect()}) == 1
+
+
+async def test_more_partitions_than_files_may_be_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_writer, "_OPEN_FILES_MAX", 3)
+    records = [{"k": n % 10, "n": n} for n in range(100)]
+    path = tmp_path / "out"
+    await run(records, path, partition_by="k", row_group_rows=20)
+    found = rows(path, k=pa.int64())
+    assert [(row["k"], row["n"]) for row in found] == [(n % 10, n) for n in range(100)]
+
+
+async def test_each_checkpoint_adds_whole_files_to_the_directories(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "out"
+    job = Program(partial(am.ParquetSink, path, partition_by="k"), parallelism=2)
+    await job.start()
+    await job.write({"k": 1, "n": 1}, {"k": 2, "n": 2}, subtask=0)
+    await job.write({"k": 1, "n": 3}, subtask=1)
+    assert not path.exists()
+    await job.checkpoint()
+    assert [row["n"] for row in rows(path, k=pa.int64())] == [1, 2, 3]
+    await job.write({"k": 2, "n": 4})
+    await job.prepare()
+    await job.crash()
+    await job.start()
+    await job.write({"k": 2, "n": 4}, {"k": 3, "n": 5})
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    found = [(row["k"], row["n"]) for row in rows(path, k=pa.int64())]
+    assert found == [(1, 1), (2, 2), (1, 3), (2, 4), (3, 5)]
+    assert [one.name for one in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("records", "partition_by", "message"),
+    [
+        ([{"n": 1}], "day", "no column 'day'"),
+        ([{"n": 1, "x": 0.5}], "x", "cannot name directories"),
+        ([{"n": 1}], "n", "no column is left"),
+    ],
+)
+async def test_columns_that_cannot_be_are_named(
+    tmp_path: Path, records: list[Any], partition_by: str, message: str
+) -> None:
+    with pytest.raises(am.JobFailedError) as failure:
+        await run(records, tmp_path / "out", partition_by=partition_by)
+    assert isinstance(failure.value.__cause__, RecordTypeError)
+    assert message in str(failure.value.__cause__)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_column_is_said_where_it_is_written() -> None:
+    with pytest.raises(InvalidArgumentError, match="twice"):
+        am.ParquetSink("out", partition_by=["a", "a"])
+    with pytest.raises(WrongTypeError, match="no names"):
+        am.ParquetSink("out", partition_by=[1])  # type: ignore[list-item]
+    with pytest.raises(RecordTypeError, match="no column 'b'"):
+        am.ParquetSink("out", schema=pa.schema([("a", pa.int64())]), partition_by="b")
