@@ -12,13 +12,17 @@ from __future__ import annotations
 from aiomailbox.journal.entries import Entry, EntryKind, record_key
 from aiomailbox.journal.job import JobJournal
 from aiomailbox.journal.journals import Journals
+from aiomailbox.journal.place import JournalPlace, LocalPlace, RemotePlace
 from aiomailbox.journal.subtask import SubtaskJournal
 
 __all__ = [
     "Entry",
     "EntryKind",
     "JobJournal",
+    "JournalPlace",
     "Journals",
+    "LocalPlace",
+    "RemotePlace",
     "SubtaskJournal",
     "record_key",
 ]

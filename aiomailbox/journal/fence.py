@@ -13,19 +13,51 @@ import os
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from aiomailbox.errors import FencedError
-from aiomailbox.storage import sync_directory
+from aiomailbox.storage import Storage, sync_directory
 
-__all__ = ["Fence", "fenced_epochs", "raise_fence"]
+__all__ = [
+    "FENCE",
+    "Fence",
+    "MappedFence",
+    "RemoteFence",
+    "fenced_epochs",
+    "raise_fence",
+]
 
+FENCE: Final = "fence"
 _SLOT: Final = struct.Struct("<Q")
-_NAME: Final = "fence"
 
 
-class Fence:
-    """A writer's look at its number.
+class Fence(Protocol):
+    """A writer's view of its number."""
+
+    def check(self) -> None:
+        """Raise if it is known that a later epoch has begun; touches no disk.
+
+        Raises:
+            FencedError: If so.
+        """
+        ...
+
+    def check_anew(self) -> None:
+        """Raise if a later epoch has begun.
+
+        Raises:
+            FencedError: If so.
+            OSError: If that cannot be read.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close what is open. Idempotent."""
+        ...
+
+
+class MappedFence:
+    """A writer's view of its number in a file that is mapped into memory.
 
     Args:
         operator: The operator's directory.
@@ -44,7 +76,7 @@ class Fence:
         self._expected = _SLOT.pack(epoch + 1)
         self._slot = slice(subtask * _SLOT.size, (subtask + 1) * _SLOT.size)
         self._operator = operator
-        file = os.open(operator / _NAME, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(operator / FENCE, os.O_RDONLY | os.O_CLOEXEC)
         try:
             # Looked at for every call: a mapping needs no system call for that.
             self._numbers = mmap.mmap(file, 0, prot=mmap.PROT_READ)
@@ -75,7 +107,7 @@ class Fence:
             OSError: If the file cannot be read.
         """
         self.check()
-        data = (self._operator / _NAME).read_bytes()
+        data = (self._operator / FENCE).read_bytes()
         if data[self._slot] != self._expected:
             raise FencedError(str(self._operator), self._epoch)
 
@@ -84,10 +116,50 @@ class Fence:
         self._numbers.close()
 
 
+class RemoteFence:
+    """A writer's view of its number in a file that only whole reads tell of.
+
+    Args:
+        storage: Where the file is.
+        name: Its name.
+        epoch: The writer's epoch.
+        subtask: The writer's subtask.
+
+    Raises:
+        FencedError: If a later epoch has begun.
+        OSError: If there is no such file.
+    """
+
+    __slots__ = ("_epoch", "_expected", "_is_raised", "_name", "_slot", "_storage")
+
+    def __init__(self, storage: Storage, name: str, epoch: int, subtask: int) -> None:
+        self._storage = storage
+        self._name = name
+        self._epoch = epoch
+        self._expected = _SLOT.pack(epoch + 1)
+        self._slot = slice(subtask * _SLOT.size, (subtask + 1) * _SLOT.size)
+        self._is_raised = False
+        self.check_anew()
+
+    def check(self) -> None:
+        """Raise if a later epoch had begun when that was read last."""
+        if self._is_raised:
+            raise FencedError(f"{self._storage.place}/{self._name}", self._epoch)
+
+    def check_anew(self) -> None:
+        """Raise if a later epoch has begun."""
+        data = bytes(self._storage.view(self._name)[self._slot])
+        self._is_raised = data != self._expected
+        self.check()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def fenced_epochs(operator: Path) -> list[int]:
     """Return the epoch of each subtask that ever was, -1 before its first one."""
     try:
-        data = (operator / _NAME).read_bytes()
+        data = (operator / FENCE).read_bytes()
     except FileNotFoundError:
         return []
     whole = len(data) // _SLOT.size * _SLOT.size
@@ -108,7 +180,7 @@ def raise_fence(operator: Path, epoch: int, subtasks: Iterable[int]) -> None:
     if any(known[index] >= epoch for index in wanted if index < len(known)):
         raise FencedError(str(operator), epoch)
     count = max(wanted, default=-1) + 1
-    file = os.open(operator / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = os.open(operator / FENCE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         for index in range(len(known), count):
             os.pwrite(file, _SLOT.pack(0), index * _SLOT.size)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from aiomailbox.journal.entries import Entry, EntryKind, decode_entry
-from aiomailbox.journal.fence import fenced_epochs, raise_fence
+from aiomailbox.journal.fence import FENCE, fenced_epochs, raise_fence
 from aiomailbox.journal.layout import (
     LogDirectory,
     base_directories,
@@ -26,6 +26,7 @@ from aiomailbox.journal.layout import (
     log_directories,
     operator_directory,
 )
+from aiomailbox.journal.place import JournalPlace, place_of
 from aiomailbox.storage import AppendLog, LocalStorage, LogSegment, sync_directory
 from aiomailbox.storage.local import make_directories
 
@@ -45,16 +46,18 @@ class JobJournal:
     Whoever calls them has claimed the job's directory.
 
     Args:
-        directory: Where it is; on a local file system.
+        place: Where it is; a path is that of a directory of this machine.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._directory = Path(directory)
+    def __init__(self, place: str | os.PathLike[str] | JournalPlace) -> None:
+        self._place = place_of(place)
+        self._directory = self._place.path
         # By operator the keys of its base that somebody may ask for.
         self._base_keys: dict[Path, set[bytes]] = {}
 
     def next_epoch(self, at_least: int = 0) -> int:
         """Return the number for a new attempt: above that of every attempt so far."""
+        self._place.fetch(self._directory)
         epochs = [
             epoch for operator in self._operators() for epoch in fenced_epochs(operator)
         ]
@@ -83,17 +86,24 @@ class JobJournal:
         for operator_id, subtasks in operators.items():
             operator = operator_directory(self._directory, operator_id)
             make_directories(operator)
+            self._place.fetch(operator)
             known = fenced_epochs(operator)
             beginning = set(subtasks)
             if beginning == set(range(len(beginning))):
                 # Those of a time with more subtasks are over.
                 beginning |= set(range(len(known)))
             raise_fence(operator, epoch, beginning)
+            self._place.publish(operator / FENCE)
+            # What comes later does not count.
+            self._place.fetch(operator)
             over = [
                 one for one in log_directories(operator) if one.subtask in beginning
             ]
             self._base_keys.pop(operator, None)
-            _put_together(operator, epoch, over, oldest)
+            needless = _put_together(self._place, operator, epoch, over, oldest)
+            self._place.begin_logs(operator, epoch, beginning)
+            self._place.delete(needless)
+            sync_directory(operator)
 
     def prune(self, oldest: int) -> None:
         """Delete what nobody can ask for any more.
@@ -106,7 +116,9 @@ class JobJournal:
         """
         if oldest > self.pruned_to:
             LocalStorage(self._directory).write(_PRUNED, [b"%d" % oldest])
+            self._place.publish(self._directory / _PRUNED)
         for operator in self._operators():
+            self._place.fetch(operator)
             for log in log_directories(operator):
                 self._prune(operator, log, oldest)
 
@@ -124,7 +136,7 @@ class JobJournal:
 
     def remove(self) -> None:
         """Delete all of it: the job has ended well."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._place.delete([self._directory])
 
     def _operators(self) -> list[Path]:
         return sorted(self._directory.glob("op-*"))
@@ -132,10 +144,11 @@ class JobJournal:
     def _prune(self, operator: Path, log: LogDirectory, oldest: int) -> None:
         segments = log.segments
         needed = first_needed(segments, oldest)
-        for segment in segments[:-1]:
-            if segment.number < needed:
-                self._release(operator, segment)
-                segment.path.unlink()
+        over = [segment for segment in segments[:-1] if segment.number < needed]
+        for segment in over:
+            self._release(operator, segment)
+        if over:
+            self._place.delete([segment.path for segment in over])
 
     def _release(self, operator: Path, segment: LogSegment) -> None:
         """Release what the base has of rows that left before the oldest checkpoint."""
@@ -155,27 +168,36 @@ class JobJournal:
         keys -= released
         if not keys:
             del self._base_keys[operator]
-            _delete([*bases, operator / _RELEASED])
+            self._place.delete([*bases, operator / _RELEASED])
         elif released:
             # The segment that says so is about to go, and the base stays.
             log = AppendLog(operator / _RELEASED)
             log.append(sorted(released))
             log.close()
+            self._place.publish(operator / _RELEASED)
 
 
 def _put_together(
-    operator: Path, epoch: int, logs: list[LogDirectory], oldest: int | None
-) -> None:
-    """Make one base of the bases and the logs of earlier epochs, and delete those."""
+    place: JournalPlace,
+    operator: Path,
+    epoch: int,
+    logs: list[LogDirectory],
+    oldest: int | None,
+) -> list[Path]:
+    """Make one base of the bases and the logs of earlier epochs.
+
+    Returns:
+        What nobody needs any more.
+    """
     bases = base_directories(operator)
     if not logs and len(bases) <= 1:
-        return
+        return []
     before: _Places = {}
     for base in bases:
         for segment in LogSegment.all_in(base):
             check_finished(segment, is_last=False)
-            for place, entry in _entries(segment):
-                before[entry.key] = segment, place
+            for start, entry in _entries(segment):
+                before[entry.key] = segment, start
     for segment in LogSegment.all_in(operator / _RELEASED):
         for _, key in segment.entries():
             before.pop(key, None)
@@ -186,9 +208,9 @@ def _put_together(
     before.update(since)
     if before:
         _write_base(made, before)
-    _delete([operator / _RELEASED, *(one for one in bases if one != made)])
-    _delete([log.path for log in logs])
-    sync_directory(operator)
+        place.publish(made)
+    old_bases = [one for one in bases if one != made]
+    return [operator / _RELEASED, *old_bases, *(log.path for log in logs)]
 
 
 def _add(
@@ -209,7 +231,7 @@ def _add(
 
 def _write_base(path: Path, places: _Places) -> None:
     temporary = path.with_name(f"{path.name}.part")
-    _delete([temporary])
+    shutil.rmtree(temporary, ignore_errors=True)
     log = AppendLog(temporary)
     try:
         chunk: list[bytes] = []
@@ -221,7 +243,7 @@ def _write_base(path: Path, places: _Places) -> None:
         log.append(chunk)
     finally:
         log.close()
-    _delete([path])
+    shutil.rmtree(path, ignore_errors=True)
     os.rename(temporary, path)
     sync_directory(path.parent)
 
@@ -230,8 +252,3 @@ def _entries(segment: LogSegment) -> Iterator[tuple[int, Entry]]:
     name = str(segment.path)
     for place, data in segment.entries():
         yield place, decode_entry(name, data)
-
-
-def _delete(directories: list[Path]) -> None:
-    for directory in directories:
-        shutil.rmtree(directory, ignore_errors=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from aiomailbox.journal.finished import FinishedBefore
 from aiomailbox.journal.layout import operator_directory
+from aiomailbox.journal.place import JournalPlace, place_of
 from aiomailbox.journal.subtask import SubtaskJournal
+from aiomailbox.scratch import ScratchDirectory
 
 __all__ = ["Journals"]
 
@@ -18,7 +20,8 @@ class Journals:
     """Gives the subtasks of operators their journals.
 
     Args:
-        directory: The job's, which `JobJournal` has made ready for this attempt.
+        place: The job's, which `JobJournal` has made ready for this attempt: a path, or
+            what makes a place below a directory of this machine that goes with it.
         epoch: The attempt's number.
         classes: The classes of records that results may have, as the job declares them.
 
@@ -47,21 +50,25 @@ class Journals:
     """
 
     def __init__(
-        self, directory: str | Path, epoch: int, classes: Iterable[Any] = ()
+        self,
+        place: str | Path | Callable[[Path], JournalPlace],
+        epoch: int,
+        classes: Iterable[Any] = (),
     ) -> None:
         self.classes: tuple[Any, ...] = tuple(classes)
-        self._directory = Path(directory)
+        self._make_place = place if callable(place) else None
+        self._place = None if callable(place) else place_of(place)
         self._epoch = epoch
-        self._before: dict[Path, FinishedBefore] = {}
+        self._before: dict[str, FinishedBefore] = {}
+        self._scratch: ScratchDirectory | None = None
         self._lock = threading.Lock()
 
     def journal(self, operator_id: str, subtask: int) -> SubtaskJournal:
         """Return the journal of a subtask, to be opened."""
-        operator = operator_directory(self._directory, operator_id)
-        return SubtaskJournal(operator, self._epoch, subtask, self)
+        return SubtaskJournal(operator_id, self._epoch, subtask, self)
 
-    def acquire(self, operator: Path) -> FinishedBefore:
-        """Return what earlier epochs have left of an operator; in a thread.
+    def acquire(self, operator_id: str) -> tuple[JournalPlace, Path, FinishedBefore]:
+        """Return what earlier epochs have left of an operator, and where; in a thread.
 
         Raises:
             DamagedFileError: If it is not what was written.
@@ -69,17 +76,30 @@ class Journals:
         """
         # The subtasks of an operator open at one time.
         with self._lock:
-            known = self._before.get(operator)
+            place = self._opened_place()
+            operator = operator_directory(place.path, operator_id)
+            known = self._before.get(operator_id)
             if known is None:
-                known = self._before[operator] = FinishedBefore(operator)
+                place.fetch_base(operator)
+                known = self._before[operator_id] = FinishedBefore(operator)
             known.users += 1
-            return known
+            return place, operator, known
 
-    def release(self, operator: Path) -> None:
+    def release(self, operator_id: str) -> None:
         """Be notified that a subtask does not use it any more."""
         with self._lock:
-            known = self._before[operator]
+            known = self._before[operator_id]
             known.users -= 1
             if not known.users:
-                del self._before[operator]
+                del self._before[operator_id]
                 known.close()
+            if not self._before and self._scratch is not None:
+                self._scratch.remove()
+                self._scratch = None
+
+    def _opened_place(self) -> JournalPlace:
+        if self._make_place is not None and self._scratch is None:
+            self._scratch = ScratchDirectory()
+            self._place = self._make_place(self._scratch.path)
+        assert self._place is not None, "it was given, or made"
+        return self._place

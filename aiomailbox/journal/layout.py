@@ -6,6 +6,11 @@
     <operator>/base-<epoch>/             what earlier epochs have left
     <operator>/released/                 what the base has and nobody asks for any more
     <operator>/log-<epoch>-<subtask>/    what a subtask has appended
+
+In a storage that appends to nothing, a segment of a log is in parts, with the place of
+each at the end of its name, and there is one file more::
+
+    <operator>/begun                     by subtask the first epoch not in the base
 """
 
 from __future__ import annotations
@@ -43,6 +48,15 @@ class LogDirectory(NamedTuple):
     subtask: int
     path: Path
 
+    @classmethod
+    def parse(cls, path: Path) -> LogDirectory | None:
+        """Return the log that has its files at a path, None for another path."""
+        kind, _, numbers = path.name.partition("-")
+        epoch, _, subtask = numbers.partition("-")
+        if kind != "log" or not epoch.isdecimal() or not subtask.isdecimal():
+            return None
+        return cls(int(epoch), int(subtask), path)
+
     @property
     def segments(self) -> list[LogSegment]:
         """Its segments, in order."""
@@ -70,11 +84,8 @@ def log_directory(operator: Path, epoch: int, subtask: int) -> Path:
 
 def log_directories(operator: Path) -> list[LogDirectory]:
     """Return all logs of an operator, older epochs first."""
-    found = []
-    for path in operator.glob("log-*-*"):
-        _, epoch, subtask = path.name.split("-")
-        found.append(LogDirectory(int(epoch), int(subtask), path))
-    return sorted(found)
+    found = (LogDirectory.parse(path) for path in operator.glob("log-*-*"))
+    return sorted(log for log in found if log is not None)
 
 
 def base_directory(operator: Path, epoch: int) -> Path:

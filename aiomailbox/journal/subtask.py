@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from aiomailbox.errors import FencedError
 from aiomailbox.journal.entries import (
     NO_FINGERPRINT,
     Entry,
@@ -16,6 +18,7 @@ from aiomailbox.journal.entries import (
 from aiomailbox.journal.fence import Fence
 from aiomailbox.journal.finished import FinishedBefore
 from aiomailbox.journal.layout import encode_mark, log_directory
+from aiomailbox.journal.place import JournalPlace
 from aiomailbox.storage import AppendLog, LogSegment
 from aiomailbox.threads import ThreadTurns
 
@@ -35,11 +38,11 @@ class FinishedSource(Protocol):
 
     classes: tuple[Any, ...]
 
-    def acquire(self, operator: Path) -> FinishedBefore:
-        """Return that of an operator."""
+    def acquire(self, operator_id: str) -> tuple[JournalPlace, Path, FinishedBefore]:
+        """Return where an operator's journal is, its directory there, and what it has."""
         ...
 
-    def release(self, operator: Path) -> None:
+    def release(self, operator_id: str) -> None:
         """Be notified that it is not used any more."""
         ...
 
@@ -51,7 +54,7 @@ class SubtaskJournal:
     the disk; the others do, in threads.
 
     Args:
-        operator: The operator's directory.
+        operator_id: The operator's id.
         epoch: The attempt's number.
         subtask: The subtask's index.
         shared: Has what earlier epochs have left; asked in threads.
@@ -59,6 +62,7 @@ class SubtaskJournal:
     Attributes:
         segment: What is appended now is in this segment.
         size: Entries appended so far.
+        commit_pause_s: The time from one `sync` to the next that suits the place.
 
     Invariants:
         What `append` returned for survives the process; it survives the machine, and no
@@ -67,18 +71,20 @@ class SubtaskJournal:
 
     def __init__(
         self,
-        operator: Path,
+        operator_id: str,
         epoch: int,
         subtask: int,
         shared: FinishedSource,
     ) -> None:
-        self._operator = operator
+        self._operator_id = operator_id
         self._epoch = epoch
         self._subtask = subtask
         self._shared = shared
         self._before: FinishedBefore | None = None
         self._log: AppendLog | None = None
         self._fence: Fence | None = None
+        self._path = Path()
+        self._commit: Callable[[], None] = _not_open
         self._turns = ThreadTurns()
         self._recent: dict[bytes, int] = {}
         self._older: dict[bytes, int] = {}
@@ -88,6 +94,7 @@ class SubtaskJournal:
         self._base = _OWN
         self.segment: int = 0
         self.size: int = 0
+        self.commit_pause_s: float = 0.0
 
     @property
     def classes(self) -> tuple[Any, ...]:
@@ -204,12 +211,14 @@ class SubtaskJournal:
         await self._turns.run(self._close)
 
     def _open(self) -> None:
-        self._fence = Fence(self._operator, self._epoch, self._subtask)
-        path = log_directory(self._operator, self._epoch, self._subtask)
-        self._log = AppendLog(path)
+        place, operator, self._before = self._shared.acquire(self._operator_id)
+        self._fence = place.fence(operator, self._epoch, self._subtask)
+        self._path = log_directory(operator, self._epoch, self._subtask)
+        self._log = AppendLog(self._path)
+        self._commit = place.commits(self._path)
+        self.commit_pause_s = place.commit_pause_s
         self._needed = self.segment = self._log.segment
         self._base = (self.segment + 1) * _OWN
-        self._before = self._shared.acquire(self._operator)
 
     def _read(self, places: Iterable[int]) -> list[Entry | None]:
         return [
@@ -222,8 +231,7 @@ class SubtaskJournal:
 
     def _read_own(self, place: int) -> Entry | None:
         number, start = divmod(place, _OWN)
-        path = log_directory(self._operator, self._epoch, self._subtask)
-        segment = LogSegment(path, number - 1)
+        segment = LogSegment(self._path, number - 1)
         try:
             return decode_entry(str(segment.path), segment.entry_at(start))
         except FileNotFoundError:
@@ -233,6 +241,7 @@ class SubtaskJournal:
         # Both are gone when somebody was late to ask.
         if self._log is not None and self._fence is not None:
             self._log.sync()
+            self._commit()
             self._fence.check_anew()
 
     def _close(self) -> None:
@@ -241,9 +250,18 @@ class SubtaskJournal:
         try:
             if log is not None:
                 log.close()
+            if log is not None and fence is not None:
+                # A writer that was shut out leaves nothing.
+                with contextlib.suppress(FencedError):
+                    fence.check_anew()
+                    self._commit()
         finally:
             if fence is not None:
                 fence.close()
             before, self._before = self._before, None
             if before is not None:
-                self._shared.release(self._operator)
+                self._shared.release(self._operator_id)
+
+
+def _not_open() -> None:
+    pass

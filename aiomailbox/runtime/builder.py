@@ -30,7 +30,7 @@ from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
-from aiomailbox.runtime.job_journal import journal_directory
+from aiomailbox.runtime.job_journal import journal_place
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.responder import CheckpointEvents, TaskResponder
 from aiomailbox.runtime.services import JobServices
@@ -126,7 +126,7 @@ class TaskBuilder:
             None
             if place is None or not has_journal
             else Journals(
-                journal_directory(place, services.job_id),
+                journal_place(place, services.job_id),
                 plan.number,
                 services.state_classes,
             )

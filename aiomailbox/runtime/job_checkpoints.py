@@ -121,7 +121,7 @@ class JobCheckpoints:
         settings = self._config.checkpoints
         if settings is not None:
             await self._open_store(settings)
-        self._finished_calls.open(self._place)
+        await self._finished_calls.open(self._place, self._scratch)
         which = self._config.restore_from
         if which is not None:
             self._restored = await self._load(which)

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from aiomailbox.checkpoint import job_directory
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph import JobGraph
-from aiomailbox.journal import JobJournal
+from aiomailbox.journal import JobJournal, JournalPlace, RemotePlace
 from aiomailbox.runtime.services import JobServices
+from aiomailbox.scratch import ScratchDirectories
 from aiomailbox.storage import LocalStorage, open_storage
 from aiomailbox.threads import ThreadTurns
 
-__all__ = ["FinishedCalls", "journal_directory"]
+__all__ = ["FinishedCalls", "journal_place"]
 
 
-def journal_directory(place: str, job_id: str) -> Path:
-    """Return where the journal of a job is.
+def journal_place(place: str, job_id: str) -> str | Callable[[Path], JournalPlace]:
+    """Return where the journal of a job is, or what makes that.
 
     Args:
         place: Where checkpoints are kept: a path or a URL.
         job_id: The job's identity.
 
-    Raises:
-        InvalidArgumentError: If it is not on a file system of this machine.
+    Returns:
+        On storage that appends to nothing a function of a directory of this machine, to
+        work in, that is for its caller alone.
     """
     storage = open_storage(place)
-    if not isinstance(storage, LocalStorage):
-        raise InvalidArgumentError(
-            "directory",
-            f"journal=True cannot keep finished calls at {place}. A call is finished "
-            "when it has been appended to a file, and an object store appends to none: "
-            "every call would wait for an upload",
-            "Use a directory of this machine, or one that is mounted.",
-        )
-    return Path(storage.place) / job_directory(job_id) / "journal"
+    name = f"{job_directory(job_id)}/journal"
+    if isinstance(storage, LocalStorage):
+        return str(Path(storage.place) / name)
+    return lambda path: RemotePlace(storage, name, path)
 
 
 class FinishedCalls:
@@ -63,8 +60,12 @@ class FinishedCalls:
         self._journal: JobJournal | None = None
         self._turns = ThreadTurns()
 
-    def open(self, place: str | None) -> None:
-        """Say where checkpoints are kept, None for a job without.
+    async def open(self, place: str | None, scratch: ScratchDirectories) -> None:
+        """Hear where checkpoints are kept, None for a job without.
+
+        Args:
+            place: A path or a URL.
+            scratch: Where the job keeps what nobody needs later.
 
         Raises:
             InvalidArgumentError: If an operator keeps finished calls, and there is no
@@ -79,7 +80,12 @@ class FinishedCalls:
                 "them",
                 "Call env.enable_checkpointing(interval, directory=...).",
             )
-        self._journal = JobJournal(journal_directory(place, self._services.job_id))
+        found = journal_place(place, self._services.job_id)
+        if callable(found):
+            below = await self._turns.run(scratch.below, "")
+            self._journal = JobJournal(found(Path(below, "journal")))
+        else:
+            self._journal = JobJournal(found)
 
     async def begin_attempt(
         self, epoch: int, restored_id: int | None, retained: Iterable[int]
@@ -127,6 +133,7 @@ class FinishedCalls:
         restored_id: int | None,
         retained: list[int],
     ) -> int:
+        epoch = journal.next_epoch(epoch)
         if restored_id is not None and restored_id < journal.pruned_to:
             self._services.log.warning(
                 "the journal does not cover the checkpoint that the job goes on from: "
@@ -134,7 +141,6 @@ class FinishedCalls:
                 checkpoint_id=restored_id,
                 covered_from=journal.pruned_to,
             )
-        epoch = journal.next_epoch(epoch)
         oldest = None if restored_id is None else min([restored_id, *retained])
         journal.begin(epoch, self._subtasks, oldest)
         return epoch

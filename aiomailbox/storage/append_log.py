@@ -229,8 +229,11 @@ class LogSegment:
         )
         return [cls(directory, number) for number in sorted(numbers)]
 
-    def entries(self) -> Iterator[tuple[int, bytes]]:
+    def entries(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield each entry with its place, as far as they are whole.
+
+        Args:
+            start: Where to begin: 0, or behind an entry.
 
         Raises:
             DamagedFileError: If it does not begin like a segment.
@@ -240,7 +243,8 @@ class LogSegment:
             magic = file.read(len(_MAGIC))
             if magic != _MAGIC[: len(magic)]:
                 raise DamagedFileError(str(self.path), "it does not begin like a log")
-            start = len(_MAGIC)
+            start = max(start, len(_MAGIC))
+            file.seek(start)
             while len(header := file.read(_ENTRY.size)) == _ENTRY.size:
                 size, checksum = _ENTRY.unpack(header)
                 if size > ENTRY_BYTES_MAX:
@@ -250,6 +254,23 @@ class LogSegment:
                     return
                 yield start, entry
                 start += _ENTRY.size + size
+
+    def whole_entries(self, start: int = 0) -> bytes:
+        """Return the bytes of the segment as far as entries are whole, none without any.
+
+        Args:
+            start: Where to begin: 0, or where the last ones ended.
+
+        Raises:
+            DamagedFileError: If it does not begin like a segment.
+            OSError: If it cannot be read.
+        """
+        end = start
+        for place, entry in self.entries(start):
+            end = place + _ENTRY.size + len(entry)
+        with open(self.path, "rb") as file:
+            file.seek(start)
+            return file.read(end - start)
 
     def check(self, *, is_last: bool) -> int | None:
         """Return where it has to be cut off, None if it is whole.

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,12 +18,43 @@ from aiomailbox.journal import (
     EntryKind,
     JobJournal,
     Journals,
+    RemotePlace,
     SubtaskJournal,
     record_key,
     subtask as subtask_module,
 )
+from aiomailbox.storage import RemoteStorage
 
 PRINT = b"01234567"
+
+
+# Where the journals of tests are on a storage that appends to nothing.
+REMOTE: dict[Path, RemotePlace] = {}
+
+
+@pytest.fixture(params=["a file system", "an object store"])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Run a test both where files are appended to and where they are not."""
+    if request.param == "an object store":
+        remote(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _forget_places() -> Iterator[None]:
+    yield
+    REMOTE.clear()
+
+
+def job(directory: Path) -> JobJournal:
+    return JobJournal(REMOTE.get(directory, directory))
+
+
+def journals_of(directory: Path, epoch: int) -> Journals:
+    place = REMOTE.get(directory)
+    if place is None:
+        return Journals(directory, epoch)
+    storage = place._storage
+    return Journals(lambda path: RemotePlace(storage, "job/journal", path), epoch)
 
 
 async def opened(
@@ -33,8 +65,8 @@ async def opened(
     oldest: int | None = None,
 ) -> list[SubtaskJournal]:
     """Begin an attempt of one operator, and open all its journals."""
-    JobJournal(directory).begin(epoch, {"ask": range(subtasks)}, oldest)
-    journals = Journals(directory, epoch)
+    job(directory).begin(epoch, {"ask": range(subtasks)}, oldest)
+    journals = journals_of(directory, epoch)
     found = [journals.journal("ask", index) for index in range(subtasks)]
     for journal in found:
         await journal.open()
@@ -59,8 +91,8 @@ async def known(journal: SubtaskJournal, *names: str) -> list[str]:
     entries = await journal.read([places[name] for name in found])  # type: ignore[misc]
     for name, entry in zip(found, entries, strict=True):
         assert entry is not None
-        assert entry == (EntryKind.RESULT, name.encode(), PRINT, entry.payload)
-        assert entry.payload == f"result of {name}".encode()
+        payload = f"result of {name}".encode()
+        assert entry == (EntryKind.RESULT, name.encode(), PRINT, payload)
     return found
 
 
@@ -74,6 +106,7 @@ async def left(
     return found
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_any_subtask_of_the_next_attempt_finds_what_any_one_finished(
     tmp_path: Path,
 ) -> None:
@@ -88,6 +121,7 @@ async def test_any_subtask_of_the_next_attempt_finds_what_any_one_finished(
     await close(second)
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_what_was_finished_is_found_in_the_same_attempt(tmp_path: Path) -> None:
     journals = await opened(tmp_path, 0)
     finish(journals[0], "a", "b")
@@ -95,6 +129,7 @@ async def test_what_was_finished_is_found_in_the_same_attempt(tmp_path: Path) ->
     await close(journals)
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_it_is_found_attempt_after_attempt_while_nothing_is_pruned(
     tmp_path: Path,
 ) -> None:
@@ -114,7 +149,7 @@ async def test_entries_before_the_oldest_checkpoint_are_deleted(tmp_path: Path) 
         journal.mark(checkpoint, held=None)
     finish(journal, "after 3")
     await journal.sync()
-    JobJournal(tmp_path).prune(2)
+    job(tmp_path).prune(2)
     # Whoever asks for one that was pruned is told, and does not fail.
     place = journal.find(b"before 1")
     assert place is not None
@@ -122,9 +157,10 @@ async def test_entries_before_the_oldest_checkpoint_are_deleted(tmp_path: Path) 
     await close(journals)
     names = [*(f"before {number}" for number in (1, 2, 3)), "after 3"]
     assert await left(tmp_path, 1, *names, oldest=2) == ["before 3", "after 3"]
-    assert JobJournal(tmp_path).pruned_to == 2
+    assert job(tmp_path).pruned_to == 2
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_an_entry_whose_row_has_not_left_is_kept(tmp_path: Path) -> None:
     journals = await opened(tmp_path, 0)
     (journal,) = journals
@@ -136,7 +172,7 @@ async def test_an_entry_whose_row_has_not_left_is_kept(tmp_path: Path) -> None:
     finish(journal, "also gone")
     journal.mark(3, held=held)
     await close(journals)
-    JobJournal(tmp_path).prune(3)
+    job(tmp_path).prune(3)
     names = ["gone", "held", "also gone"]
     assert await left(tmp_path, 1, *names, oldest=3) == ["held", "also gone"]
 
@@ -154,7 +190,7 @@ async def test_checkpoints_of_an_idle_operator_leave_nothing_to_load(
     await close(journals)
     files = list(tmp_path.rglob("*.log"))
     assert len(files) == 3
-    JobJournal(tmp_path).prune(49)
+    job(tmp_path).prune(49)
     assert await left(tmp_path, 1, "a", oldest=49) == []
 
 
@@ -173,7 +209,7 @@ async def test_a_row_that_came_again_and_left_is_forgotten_at_last(
     # A second record of that id is answered, too.
     assert await known(journal, "a") == ["a"]
     journal.mark(1, held=None)
-    master = JobJournal(tmp_path)
+    master = job(tmp_path)
     master.prune(0)
     assert list(tmp_path.glob("op-ask/base-*"))
     master.prune(1)
@@ -182,6 +218,7 @@ async def test_a_row_that_came_again_and_left_is_forgotten_at_last(
     assert await left(tmp_path, 2, "a", "b", oldest=1) == []
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_a_row_that_has_not_come_again_is_kept_through_checkpoints(
     tmp_path: Path,
 ) -> None:
@@ -193,7 +230,7 @@ async def test_a_row_that_has_not_come_again_is_kept_through_checkpoints(
     assert place is not None
     second[0].note_found(b"a", place)
     second[0].mark(1, held=None)
-    master = JobJournal(tmp_path)
+    master = job(tmp_path)
     master.prune(1)
     await close(second)
     assert await left(tmp_path, 2, "a", "slow", oldest=1) == ["slow"]
@@ -211,7 +248,7 @@ async def test_an_older_attempt_appends_nothing(tmp_path: Path) -> None:
     await close(old)
     await close(new)
     with pytest.raises(FencedError):
-        JobJournal(tmp_path).begin(1, {"ask": [0]})
+        job(tmp_path).begin(1, {"ask": [0]})
 
 
 async def test_an_entry_that_lost_the_race_does_not_count(tmp_path: Path) -> None:
@@ -231,17 +268,21 @@ async def test_an_entry_that_lost_the_race_does_not_count(tmp_path: Path) -> Non
     assert await left(tmp_path, 2, "late", oldest=None) == []
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_subtasks_that_go_on_are_not_shut_out(tmp_path: Path) -> None:
     before = await opened(tmp_path, 0, subtasks=2)
     finish(before[0], "a")
     finish(before[1], "b")
-    JobJournal(tmp_path).begin(1, {"ask": [1]})
-    again = Journals(tmp_path, 1).journal("ask", 1)
+    await before[1].sync()
+    job(tmp_path).begin(1, {"ask": [1]})
+    again = journals_of(tmp_path, 1).journal("ask", 1)
     await again.open()
     finish(before[0], "c")
     await before[0].sync()
     with pytest.raises(FencedError):
         finish(before[1], "d")
+        # On an object store it is known only now.
+        await before[1].sync()
     assert await known(again, "a", "b") == ["b"]
     await close([*before, again])
     third = await opened(tmp_path, 2, subtasks=2)
@@ -265,7 +306,7 @@ async def test_a_crash_while_an_attempt_begins_loses_nothing(tmp_path: Path) -> 
     await close(first)
     operator = next(tmp_path.glob("op-*"))
     kept = {path: path.read_bytes() for path in operator.rglob("*.log")}
-    JobJournal(tmp_path).begin(1, {"ask": [0]})
+    job(tmp_path).begin(1, {"ask": [0]})
     # As if it had crashed before it deleted what it had put together.
     for path, data in kept.items():
         path.parent.mkdir(exist_ok=True)
@@ -286,11 +327,12 @@ async def test_damage_is_not_passed_over(tmp_path: Path) -> None:
     data[25] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamagedFileError, match="Delete it to have those calls made"):
-        JobJournal(tmp_path).begin(1, {"ask": [0]}, oldest=1)
+        job(tmp_path).begin(1, {"ask": [0]}, oldest=1)
     path.unlink()
     assert await left(tmp_path, 2, "a", "b", "c", oldest=1) == ["c"]
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_the_index_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,11 +347,12 @@ async def test_the_index_is_bounded(
     await close(journals)
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_epochs_grow_over_programs(tmp_path: Path) -> None:
-    assert JobJournal(tmp_path).next_epoch() == 0
-    assert JobJournal(tmp_path).next_epoch(7) == 7
+    assert job(tmp_path).next_epoch() == 0
+    assert job(tmp_path).next_epoch(7) == 7
     await close(await opened(tmp_path, 7))
-    assert JobJournal(tmp_path).next_epoch(3) == 8
+    assert job(tmp_path).next_epoch(3) == 8
 
 
 async def test_a_job_that_ended_well_leaves_nothing(tmp_path: Path) -> None:
@@ -371,7 +414,7 @@ WRITER = """
 async def test_a_process_that_was_stopped_and_wakes_up_finishes_nothing(
     tmp_path: Path, round_: int
 ) -> None:
-    JobJournal(tmp_path).begin(0, {"ask": [0]})
+    job(tmp_path).begin(0, {"ask": [0]})
     command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         try:
@@ -399,7 +442,7 @@ async def test_a_process_that_was_stopped_and_wakes_up_finishes_nothing(
 
 @pytest.mark.real_time
 async def test_what_was_appended_survives_a_kill(tmp_path: Path) -> None:
-    JobJournal(tmp_path).begin(0, {"ask": [0]})
+    job(tmp_path).begin(0, {"ask": [0]})
     command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -413,6 +456,7 @@ async def test_what_was_appended_survives_a_kill(tmp_path: Path) -> None:
     await journal.close()
 
 
+@pytest.mark.usefixtures("anywhere")
 async def test_what_left_before_the_oldest_checkpoint_is_not_taken_along(
     tmp_path: Path,
 ) -> None:
@@ -429,3 +473,70 @@ async def test_what_left_before_the_oldest_checkpoint_is_not_taken_along(
     finish(journal, "d")
     await close(second)
     assert await left(tmp_path, 2, "a", "b", "c", "d", oldest=1) == ["b", "d"]
+
+
+def remote(directory: Path) -> RemoteStorage:
+    """Keep the journals of a directory's test where nothing is appended to."""
+    storage = RemoteStorage(f"memory://{directory}")
+    REMOTE[directory] = RemotePlace(storage, "job/journal", directory / "master")
+    return storage
+
+
+async def test_what_comes_late_to_an_object_store_does_not_count(
+    tmp_path: Path,
+) -> None:
+    """A writer was stopped between its last look at the fence and its upload."""
+    storage = remote(tmp_path)
+    old = await opened(tmp_path, 0, subtasks=2)
+    finish(old[0], "a")
+    await old[0].sync()
+    new = await opened(tmp_path, 1, subtasks=2)
+    for journal in old:
+        journal._fence = SimpleNamespace(
+            check=lambda: None, check_anew=lambda: None, close=lambda: None
+        )
+        finish(journal, "late")
+        await journal.sync()
+    assert len([name for name in storage.names() if "/log-000000000-" in name]) == 2
+    assert await known(new[0], "a", "late") == ["a"]
+    await close([*old, *new])
+    assert await left(tmp_path, 2, "a", "late", oldest=None) == ["a"]
+    assert not [name for name in storage.names() if "/log-000000000-" in name]
+
+
+async def test_an_object_that_is_missing_is_not_passed_over(tmp_path: Path) -> None:
+    storage = remote(tmp_path)
+    (journal,) = await opened(tmp_path, 0)
+    for name in ("a", "b", "c"):
+        finish(journal, name)
+        await journal.sync()
+    await journal.close()
+    parts = [name for name in storage.names() if "/log-" in name]
+    # One for each group commit.
+    assert len(parts) == 3
+    storage.delete(parts[1:2])
+    with pytest.raises(DamagedFileError, match="is missing"):
+        job(tmp_path).begin(1, {"ask": [0]})
+
+
+async def test_pruning_and_success_delete_objects(tmp_path: Path) -> None:
+    storage = remote(tmp_path)
+    (journal,) = await opened(tmp_path, 0)
+    for checkpoint in range(1, 20):
+        finish(journal, f"n{checkpoint}")
+        await journal.sync()
+        journal.mark(checkpoint, held=None)
+    await journal.sync()
+    job(tmp_path).prune(18)
+    assert len([name for name in storage.names() if "/log-" in name]) == 2
+    # And with the next upload the copies that the writer had.
+    finish(journal, "n20")
+    journal.mark(20, held=None)
+    await journal.sync()
+    assert len(list(journal._path.iterdir())) == 3
+    assert job(tmp_path).pruned_to == 18
+    assert await known(journal, "n19") == ["n19"]
+    await journal.close()
+    storage.write("job/chk-19/_metadata", [b"kept"])
+    job(tmp_path).remove()
+    assert storage.names() == ["job/chk-19/_metadata"]

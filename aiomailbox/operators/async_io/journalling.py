@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,10 +32,6 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.on_error import DeadLetter
 
 __all__ = ["RowActions", "RowJournal"]
-
-# From one group commit to the next, unless many rows wait: a thread's turn costs as much
-# as ten rows or more.
-_COMMIT_PAUSE_S: Final = 0.01
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
@@ -90,7 +86,7 @@ class RowJournal:
         self._behind: dict[bytes, list[Entry]] = {}
         self._appended: list[Entry] = []
         self._asked: list[tuple[Entry, int]] = []
-        self._commits = Rounds(self._commit, pause_s=_COMMIT_PAUSE_S)
+        self._commits = Rounds(self._commit)
         self._lookups = Rounds(self._look_up)
         self._helpers: list[asyncio.Task[None]] = []
         self._found = context.metrics.counter("calls_found")
@@ -105,6 +101,8 @@ class RowJournal:
             await self._journal.open()
         except Exception as error:
             raise self._error(error) from error
+        # Unless many rows wait.
+        self._commits.pause_s = self._journal.commit_pause_s
         metrics = self._context.metrics
         metrics.gauge("journalled", lambda: self._journal.size)
         metrics.gauge("waiting_for_journal", lambda: len(self._appended))

@@ -13,17 +13,17 @@ class Rounds:
 
     Args:
         work: One round.
+
+    Attributes:
         pause_s: From the beginning of one round to that of the next, unless somebody is
             in a hurry.
     """
 
-    __slots__ = ("_is_urgent", "_is_wanted", "_next_s", "_pause_s", "_waiter", "_work")
+    __slots__ = ("_is_urgent", "_is_wanted", "_next_s", "_waiter", "_work", "pause_s")
 
-    def __init__(
-        self, work: Callable[[], Awaitable[None]], *, pause_s: float = 0.0
-    ) -> None:
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self._work = work
-        self._pause_s = pause_s
+        self.pause_s: float = 0.0
         self._next_s = 0.0
         self._is_wanted = False
         self._is_urgent = False
@@ -44,7 +44,7 @@ class Rounds:
                 await self._waiter
             while not self._is_urgent and loop.time() < self._next_s:
                 await self._sleep_until(self._next_s)
-            self._next_s = loop.time() + self._pause_s
+            self._next_s = loop.time() + self.pause_s
             self._is_wanted = self._is_urgent = False
             await self._work()
 
