@@ -142,8 +142,8 @@ class Experiment:
         operators = metrics.operators
         now = Count(
             time_s,
-            int(operators["produce"]["records_out"] or 0),
-            int(operators["consume"]["records_out"] or 0),
+            int(operators["produce"]["num_records_out"] or 0),
+            int(operators["consume"]["num_records_out"] or 0),
         )
         possible = FULL_RATE * (now.time_s - before.time_s)
         self.samples.append(

@@ -156,7 +156,7 @@ async def main() -> None:
         await asyncio.sleep(0.1)
         print((await client.get("/totals/attic")).json())
         metrics = (await client.get("/metrics")).json()
-        print(metrics["state"], metrics["operators"]["totals"]["records_in"])
+        print(metrics["state"], metrics["operators"]["totals"]["num_records_in"])
 
 
 if __name__ == "__main__":

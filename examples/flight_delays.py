@@ -183,8 +183,8 @@ async def run(flights: DataFrame, target: pathlib.Path, *, quiet: bool) -> int |
             while not job.state.name.startswith(("FINISHED", "FAIL", "CANCEL")):
                 await asyncio.sleep(0.05)
                 operators = job.metrics().operators
-                read = operators.get("flights", {}).get("records_out", 0)
-                days = operators.get("days", {}).get("records_out", 0)
+                read = operators.get("flights", {}).get("num_records_out", 0)
+                days = operators.get("days", {}).get("num_records_out", 0)
                 advance(read, days)
                 if written_at_half is None and 2 * read >= total:
                     written_at_half = days

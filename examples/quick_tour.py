@@ -36,7 +36,7 @@ async def main() -> None:
     stream.sink_to(lambda reading: print("to the sink:", reading))
     async with env.start("rooms") as job:
         await job.result()
-    print("rows written:", job.metrics().operators["FunctionSink"]["records_in"])
+    print("rows written:", job.metrics().operators["FunctionSink"]["num_records_in"])
 
 
 if __name__ == "__main__":

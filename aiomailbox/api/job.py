@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
 from dataclasses import dataclass
 from os import PathLike
 from typing import NamedTuple
@@ -19,12 +18,13 @@ from aiomailbox.runtime import (
     CheckpointView,
     CompletedCheckpoint,
     JobMaster,
+    JobObserver,
     JobResult,
+    JobSnapshot,
     JobState,
     await_tree,
     backpressure_of,
     place_of_savepoint,
-    planned_operators,
 )
 
 
@@ -35,8 +35,8 @@ class JobMetrics:
     Attributes:
         state: Where the job is in its life.
         duration_s: Seconds since it started, or that it took.
-        operators: Per operator its metrics over all subtasks: counts are sums,
-            watermarks the smallest, quantiles and maxima the largest of the subtasks.
+        operators: Per operator its metrics over all subtasks, merged as they are
+            declared: docs/metrics.md.
             A name that occurs again is numbered: ``map``, ``map #2``. All operators are
             there from the first moment, sources first, with counts of 0.
         tasks: Per task its own: milliseconds per second that it was busy, idle and
@@ -85,6 +85,7 @@ class JobClient:
     def __init__(self, job: JobMaster, body: Body) -> None:
         self._job = job
         self._body = body
+        self._observer = JobObserver(job)
 
     @property
     def name(self) -> str:
@@ -96,39 +97,38 @@ class JobClient:
         """Where the job is in its life."""
         return self._job.state
 
+    def snapshot(self) -> JobSnapshot:
+        """Return all that can be seen of the job now, as one value.
+
+        It has graph, states, metrics, rates, watermarks, checkpoints, the calls in flight
+        and the failures. Everything that shows a job reads this.
+
+        Concept:
+            docs/observability.md.
+        """
+        return self._observer.snapshot(with_stacks=True)
+
     def metrics(self) -> JobMetrics:
-        """Return the metrics as they are now: rows, calls, retries, watermarks."""
-        tasks: dict[str, dict[str, MetricValue]] = {}
-        operators: dict[str, dict[str, MetricValue]] = {}
-        # Operators of several tasks may have one name; subtasks of one share it.
-        labels: dict[tuple[int, str], str] = {}
-        # There may be no tasks yet, or none for the moment.
-        found = list(planned_operators(self._job.graph))
-        for task in self._job.views():
-            tasks[task.name] = task.metrics
-            found += [(task.vertex, operator) for operator in task.operators]
-        for vertex, operator in found:
-            label = labels.get((vertex, operator.name))
-            if label is None:
-                label = _free_label(operator.name, operators)
-                labels[vertex, operator.name] = label
-            merged = operators.setdefault(label, {})
-            for name, value in operator.metrics.items():
-                merged[name] = _merge(name, merged.get(name), value)
-        coordinator = self._job.coordinator
-        checkpoints = {} if coordinator is None else coordinator.metrics()
+        """Return the metrics as they are now: records, calls, retries, watermarks."""
+        seen = self._observer.snapshot(with_stacks=False)
         return JobMetrics(
-            self.state, self._job.duration_s, operators, tasks, checkpoints
+            self.state,
+            seen.duration_s,
+            {operator.name: operator.metrics for operator in seen.operators},
+            {task.name: task.metrics for task in seen.tasks},
+            seen.checkpoint_metrics,
         )
 
     def watermarks(self) -> dict[str, OperatorWatermark]:
         """Return per operator how far event time has come."""
-        found: dict[str, OperatorWatermark] = {}
-        for name, metrics in self.metrics().operators.items():
-            watermark = metrics.get("watermark")
-            if isinstance(watermark, int):
-                found[name] = OperatorWatermark(watermark, metrics.get("idle") == 1)
-        return found
+        seen = self._observer.snapshot(with_stacks=False)
+        return {
+            operator.name: OperatorWatermark(
+                operator.watermark_ms, operator.metrics.get("is_idle") == 1
+            )
+            for operator in seen.operators
+            if operator.watermark_ms is not None
+        }
 
     def backpressure(self) -> BackpressureReport:
         """Return where the job has waited lately, and which task holds it up.
@@ -308,27 +308,3 @@ class JobClient:
 
     def __repr__(self) -> str:
         return f"<JobClient {self.name!r} {self.state.value}>"
-
-
-def _free_label(name: str, taken: Container[str]) -> str:
-    """Return the name, numbered if another operator has it."""
-    label, number = name, 2
-    while label in taken:
-        label, number = f"{name} #{number}", number + 1
-    return label
-
-
-_LEVELS = ("watermark", "_p50", "_p99", "_max")
-
-
-def _merge(name: str, old: MetricValue, new: MetricValue) -> MetricValue:
-    """Join the values that two subtasks have for one metric."""
-    if old is None or new is None:
-        return new if old is None else old
-    if isinstance(old, str) or isinstance(new, str):
-        return new
-    if name in {"watermark", "idle"}:
-        return min(old, new)
-    if name.endswith(_LEVELS):
-        return max(old, new)
-    return old + new

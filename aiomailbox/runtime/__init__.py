@@ -23,36 +23,56 @@ from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.deployment import Deployment, Embedded, new_embedded_job
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.host import AttemptEvents, EmbeddedHost
+from aiomailbox.runtime.job_snapshot import (
+    SNAPSHOT_VERSION,
+    CheckpointSummary,
+    EdgeSummary,
+    FailureSummary,
+    JobSnapshot,
+    OperatorSummary,
+    VertexSummary,
+)
 from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
-from aiomailbox.runtime.planned import planned_operators
+from aiomailbox.runtime.observer import JobObserver
 from aiomailbox.runtime.services import JobServices
+from aiomailbox.runtime.views import ChannelView, OperatorView, TaskView
 
 __all__ = [
+    "SNAPSHOT_VERSION",
     "AttemptEvents",
     "AttemptPlan",
     "BackpressureLevel",
     "BackpressureReport",
+    "ChannelView",
     "CheckpointCoordinator",
+    "CheckpointSummary",
     "CheckpointView",
     "CompletedCheckpoint",
     "Deployment",
+    "EdgeSummary",
     "Embedded",
     "EmbeddedHost",
+    "FailureSummary",
     "JobConfig",
     "JobLifecycle",
     "JobMaster",
+    "JobObserver",
     "JobResult",
     "JobServices",
+    "JobSnapshot",
     "JobState",
+    "OperatorSummary",
+    "OperatorView",
     "PullHandover",
     "TaskPressure",
+    "TaskView",
     "VertexPressure",
+    "VertexSummary",
     "await_tree",
     "backpressure_of",
     "find_bottleneck",
     "new_embedded_job",
     "place_of_savepoint",
-    "planned_operators",
     "report_backpressure",
 ]

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from aiomailbox.clock import Clock
 from aiomailbox.errors import safe_str
 from aiomailbox.runtime.failure_place import place_of_error
 from aiomailbox.runtime.first_error import is_echo
+from aiomailbox.runtime.job_snapshot import FailureSummary
 
 __all__ = ["FailureReport"]
 
 _TRACEBACK_MAX: Final = 16 * 1024
+_TEXT_MAX: Final = 1_000
+_FAILURES_MAX: Final = 20
 
 
 class FailureReport:
-    """The one report of a job's failure.
+    """The one report of a job's failure, and what has failed before.
 
     Args:
         log: A structlog logger with the job bound.
+        clock: The job's clock.
+
+    Attributes:
+        failures: The last failures, also those after which the job started again.
     """
 
-    def __init__(self, log: Any) -> None:
+    def __init__(self, log: Any, clock: Clock) -> None:
         self._log = log
+        self._clock = clock
+        self.failures: deque[FailureSummary] = deque(maxlen=_FAILURES_MAX)
         self._has_failed = False
         self._is_logged = False
         self._call: Callable[[], None] | None = None
@@ -41,6 +52,26 @@ class FailureReport:
         """Report an error that the job keeps, unless one has been reported."""
         self._write(error)
         self._notify()
+
+    def keep(self, error: BaseException, restarts: int) -> None:
+        """Keep a failure for people to look at.
+
+        Args:
+            error: What failed.
+            restarts: How often the job had been started again before.
+        """
+        place = place_of_error(error)
+        self.failures.append(
+            FailureSummary(
+                error=f"{type(error).__name__}: {safe_str(error)}"[:_TEXT_MAX],
+                at_ms=self._clock.now_ms(),
+                restarts=restarts,
+                operator=place.operator,
+                uid=place.uid,
+                line=place.location,
+                record=place.record,
+            )
+        )
 
     def call(self, function: Callable[[], None] | None) -> None:
         """Call a function when the job has failed: once, at once if it has already."""

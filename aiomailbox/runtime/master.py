@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ from aiomailbox.runtime.failure_report import FailureReport
 from aiomailbox.runtime.first_error import FirstError
 from aiomailbox.runtime.host import Host
 from aiomailbox.runtime.job_checkpoints import JobCheckpoints
+from aiomailbox.runtime.job_snapshot import FailureSummary
 from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
@@ -105,7 +106,7 @@ class JobMaster:
         self._attempt: Attempt | None = None
         self._failure = FirstError()
         self._engine_traceback: str | None = None
-        self._failure_report = FailureReport(services.log)
+        self._failure_report = FailureReport(services.log, services.clock)
         self._stop: StopMode | None = None
         self._main: asyncio.Task[None] | None = None
         # What may be interrupted now, if anything may.
@@ -135,6 +136,11 @@ class JobMaster:
     def coordinator(self) -> CheckpointCoordinator | None:
         """What takes the checkpoints, once it is there; None for a job without."""
         return self._checkpoints.coordinator
+
+    @property
+    def failures(self) -> Iterable[FailureSummary]:
+        """The last failures, oldest first."""
+        return self._failure_report.failures
 
     @property
     def restarts(self) -> int:
@@ -362,6 +368,7 @@ class JobMaster:
         return self._backoff.can_restart
 
     def _warn_of_restart(self, error: BaseException) -> None:
+        self._failure_report.keep(error, self._restarts)
         self.services.log.warning(
             "the job failed and starts again",
             restarts=self._restarts,
@@ -480,6 +487,8 @@ class JobMaster:
             self.lifecycle.advance(JobState.RESTARTING)
             self._warn_of_restart(error)
         else:
+            if self._failure.error is None:
+                self._failure_report.keep(error, self._restarts)
             self._failure.add(error)
             self.lifecycle.advance(JobState.FAILING)
             self._failure_report.add(error)

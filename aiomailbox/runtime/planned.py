@@ -21,7 +21,7 @@ def planned_operators(graph: JobGraph) -> Iterator[tuple[int, OperatorView]]:
     for vertex in graph.vertices:
         names = unique_names([node.name for node in vertex.nodes])
         for node, name in zip(vertex.nodes, names, strict=True):
-            counts: dict[str, MetricValue] = {"records_out": 0}
+            counts: dict[str, MetricValue] = {"num_records_out": 0}
             if node.in_edges:
-                counts["records_in"] = 0
+                counts["num_records_in"] = 0
             yield vertex.id, OperatorView(name, counts)

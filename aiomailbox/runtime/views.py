@@ -5,15 +5,17 @@ A view is a value: it can be taken in one process and looked at in another one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
-from aiomailbox.metrics import MetricValue
+from aiomailbox.exchange import InputGate
+from aiomailbox.metrics import Metric, MetricValue
 from aiomailbox.operators import OpenCalls
 from aiomailbox.supervision import frames_of
 from aiomailbox.task import StreamTask, waits_of
 
-__all__ = ["OperatorView", "TaskView", "view_of"]
+__all__ = ["ChannelView", "OperatorView", "TaskView", "view_of"]
 
 # Of each operator; a worker sends them four times a second.
 _CALLS_MAX: Final = 5
@@ -28,11 +30,40 @@ class OperatorView:
         metrics: What it measured so far.
         calls: The asynchronous calls that it has begun, the oldest of them; None if it
             makes none, or nobody asked for them.
+        declared: What the metrics are that aiomailbox does not declare itself.
     """
 
     name: str
     metrics: dict[str, MetricValue]
     calls: OpenCalls | None = None
+    declared: list[Metric] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """What waits in a channel that a task reads.
+
+    Attributes:
+        input_index: The input that it belongs to, from 0.
+        queued_buffers: Buffers that have arrived.
+        queued_records: Records in them.
+        queued_bytes: Bytes in them, estimated on one loop.
+        records_total: Records taken from it so far.
+        bytes_total: Bytes taken from it so far.
+        credit: Buffers that it has room for; None on one loop, where none are announced.
+        unannounced_credit: Of those, what the producer has not been told of yet.
+        backlog: Buffers that wait at the producer, as it said last; None on one loop.
+    """
+
+    input_index: int
+    queued_buffers: int
+    queued_records: int
+    queued_bytes: int
+    records_total: int
+    bytes_total: int
+    credit: int | None = None
+    unannounced_credit: int | None = None
+    backlog: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +81,7 @@ class TaskView:
             nobody asked for it.
         waits: What it waits for and for how long, in words; empty as the stack, and while
             it works or waits for an operator.
+        channels: What it reads, those of its first input first.
     """
 
     name: str
@@ -60,6 +92,7 @@ class TaskView:
     operators: list[OperatorView]
     stack: list[str]
     waits: list[str]
+    channels: list[ChannelView] = field(default_factory=list)
 
 
 def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
@@ -83,12 +116,34 @@ def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
         task.lifecycle.state.value,
         task.metrics(),
         [
-            OperatorView(group.name, group.snapshot(), calls.get(id(group)))
+            OperatorView(
+                group.name, group.snapshot(), calls.get(id(group)), group.declared
+            )
             for group in task.environment.metrics.children
         ],
         _stack(task) if with_stack else [],
         waits_of(task.processor.metrics, task.plan) if with_stack else [],
+        [
+            channel
+            for index, gate in enumerate(task.plan.gates)
+            for channel in _channels(index, gate)
+        ],
     )
+
+
+def _channels(input_index: int, gate: InputGate) -> Iterator[ChannelView]:
+    for waiting, credit in zip(gate.statistics(), gate.credits(), strict=True):
+        yield ChannelView(
+            input_index,
+            waiting.queued_buffers,
+            waiting.queued_records,
+            waiting.queued_bytes,
+            waiting.records_total,
+            waiting.bytes_total,
+            None if credit is None else credit.available,
+            None if credit is None else credit.unannounced,
+            None if credit is None else credit.backlog,
+        )
 
 
 def _stack(task: StreamTask) -> list[str]:

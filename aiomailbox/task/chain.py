@@ -232,8 +232,10 @@ class OperatorChain:
                 if edge.target is not None:
                     followers = followers + links[edge.target].members
             for index in followers:
-                self._contexts[index].metrics.gauge("watermark", output.get_watermark)
-                self._contexts[index].metrics.gauge("idle", output.get_idle)
+                self._contexts[index].metrics.gauge(
+                    "current_input_watermark", output.get_watermark
+                )
+                self._contexts[index].metrics.gauge("is_idle", output.get_idle)
 
     def _finish_operator(self, link: Link) -> Pending:
         return self._named(link, "finish", link.operator.finish)
@@ -295,7 +297,7 @@ class OperatorChain:
                 by_tag.setdefault(edge.tag, []).append(_way(edge, links, context))
         sides = {tag: BroadcastingOutput(ways) for tag, ways in by_tag.items()}
         output = OperatorOutput(
-            main_output(main), sides, context.metrics.counter("records_out")
+            main_output(main), sides, context.metrics.counter("num_records_out")
         )
         if not isinstance(output.availability, MeasuredAvailability):
             output.availability = MeasuredAvailability(
@@ -312,7 +314,7 @@ def _way(
     assert edge.target is not None, "an edge leads to an operator or to a writer"
     target = links[edge.target].operator
     entry = watched_input(target, 0)
-    records_in = target.context.metrics.counter("records_in")
+    records_in = target.context.metrics.counter("num_records_in")
     return ChainingOutput(entry, target.output.availability, records_in)
 
 

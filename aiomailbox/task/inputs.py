@@ -171,7 +171,7 @@ class NetworkInput:
         self._target = target
         self._barriers = barriers
         self._size = size
-        self._records_in = metrics.counter("records_in")
+        self._records_in = metrics.counter("num_records_in")
         self._valve = StatusWatermarkValve(gate.channel_count)
         self._buffer: ObjectBuffer | None = None
         self._channel = 0

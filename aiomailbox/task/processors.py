@@ -351,8 +351,10 @@ def create_processor(
         )
         for index, gate in enumerate(gates)
     ]
-    metrics.gauge("watermark", lambda: min(one.watermark_ms for one in network))
-    metrics.gauge("idle", lambda: int(all(one.is_idle for one in network)))
+    metrics.gauge(
+        "current_input_watermark", lambda: min(one.watermark_ms for one in network)
+    )
+    metrics.gauge("is_idle", lambda: int(all(one.is_idle for one in network)))
     inputs: list[TaskInput] = [*network]
     return (
         OneInputProcessor(inputs[0])

@@ -23,10 +23,10 @@ class SourceInput:
         self.pending: Pending = None
         self._operator = operator
         self._size = size
-        self._emitted = operator.context.metrics.counter("records_out")
+        self._emitted = operator.context.metrics.counter("num_records_out")
         metrics = operator.context.metrics
-        metrics.gauge("watermark", lambda: operator.watermark)
-        metrics.gauge("idle", lambda: int(operator.is_idle))
+        metrics.gauge("current_output_watermark", lambda: operator.watermark)
+        metrics.gauge("is_idle", lambda: int(operator.is_idle))
 
     def start(self) -> None:
         """Take the reader's availability, which exists once the operator is open."""

@@ -115,7 +115,7 @@ class StreamTask:
         return {
             "state": self.lifecycle.state.value,
             "mails": self.processor.metrics.mails_processed,
-            "queued_mails": self.processor.mailbox.size(),
+            "mailbox_queue_size": self.processor.mailbox.size(),
             **time_metrics(self.processor.metrics),
             **buffer_metrics(self.plan),
         }

@@ -63,9 +63,13 @@ def buffer_metrics(plan: TaskPlan) -> dict[str, MetricValue]:
         ),
     }
     waiting = [channel for gate in plan.gates for channel in gate.statistics()]
+    values["num_bytes_in"] = sum(each.bytes_total for each in waiting)
     written = [
         channel for writer in plan.writers for channel in writer.partition.statistics()
     ]
+    values["num_bytes_out"] = sum(each.bytes_total for each in written) + sum(
+        each.queued_bytes for each in written
+    )
     for side, channels in (("input", waiting), ("output", written)):
         values[f"{side}_queue_length"] = sum(each.queued_buffers for each in channels)
         values[f"{side}_queue_records"] = _records(channels)
@@ -105,7 +109,7 @@ def _records(channels: Iterable[ChannelStatistics]) -> int:
 def _input_usage(
     credits_by_channel: Sequence[ChannelCredit | None], pools: Sequence[PoolStatistics]
 ) -> dict[str, MetricValue]:
-    """Return the usage of what gates have of their own, and each channel's credit."""
+    """Return the usage of what gates have of their own."""
     known = [credit for credit in credits_by_channel if credit is not None]
     size = sum(credit.exclusive for credit in known)
     exclusive = _Fill(size - sum(credit.exclusive_free for credit in known), size)
@@ -115,9 +119,4 @@ def _input_usage(
     if known:
         values["exclusive_buffers_usage"] = exclusive.usage
         values["floating_buffers_usage"] = floating.usage
-    for index, credit in enumerate(credits_by_channel):
-        if credit is not None:
-            values[f"channel_{index}_credit"] = credit.available
-            values[f"channel_{index}_unannounced_credit"] = credit.unannounced
-            values[f"channel_{index}_backlog"] = credit.backlog
     return values

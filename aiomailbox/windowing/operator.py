@@ -117,7 +117,7 @@ class WindowOperator(StatefulOperator):
         watch_reduce(self._emitter.aggregate, context.mutations)
         if isinstance(self._function, JoinFunction):
             self._function.failures = self._failures
-        self._dropped = context.metrics.counter("late_records_dropped")
+        self._dropped = context.metrics.counter("num_late_records_dropped")
         self._is_open = True
         if self._function is None:
             return None

@@ -91,7 +91,7 @@ class AggregateWindowsOperator(StatefulOperator):
         self._log: UndoLog | None = None
         if self._failures.may_fail:
             self._aggregate, self._log = undoable(self._given), UndoLog()
-        self._dropped = context.metrics.counter("late_records_dropped")
+        self._dropped = context.metrics.counter("num_late_records_dropped")
         self._pieces = Pieces(context, self.output, self.emit_collected)
         self._results_taken: list[Any] = []
         self._stamps_taken: list[int] = []

@@ -282,7 +282,7 @@ async def test_metrics_tell_rows_calls_retries_and_dead_letters(env: Env) -> Non
     calls = metrics.operators["calls"]
     assert metrics.state is am.JobState.FINISHED
     assert metrics.duration_s > 0
-    assert (calls["records_in"], calls["records_out"]) == (4, 3)
+    assert (calls["num_records_in"], calls["num_records_out"]) == (4, 3)
     assert calls["calls"] == 3 + 3 + 1 + 1
     assert calls["retries"] == 4
     assert calls["dead_letters"] == 1
@@ -299,8 +299,8 @@ async def test_operators_of_one_name_have_metrics_of_their_own(env: Env) -> None
     async with env.start() as job:
         await job.result()
     operators = job.metrics().operators
-    assert operators["map"]["records_in"] == 2
-    assert operators["map #2"]["records_in"] == 1
+    assert operators["map"]["num_records_in"] == 2
+    assert operators["map #2"]["num_records_in"] == 1
 
 
 async def test_metrics_and_await_tree_can_be_looked_at_while_a_job_runs(
@@ -317,7 +317,7 @@ async def test_metrics_and_await_tree_can_be_looked_at_while_a_job_runs(
     ).sink_to(lambda n: None)
     async with env.start("slow") as job:
         await asyncio.sleep(4.5)
-        assert job.metrics().operators["double"]["records_in"] == 5
+        assert job.metrics().operators["double"]["num_records_in"] == 5
         tree = job.await_tree()
         assert "job 'slow': running" in tree
         assert "numbers" in tree
@@ -333,10 +333,10 @@ async def test_metrics_have_every_operator_from_the_first_moment(env: Env) -> No
     last = job.metrics().operators
     assert list(first) == ["collection", "map", "map #2", "map #3", "FunctionSink"]
     assert list(first) == list(last)
-    assert first["collection"] == {"records_out": 0}
+    assert first["collection"] == {"num_records_out": 0}
     for name in list(first)[1:]:
-        assert first[name] == {"records_in": 0, "records_out": 0}
-    assert last["map #3"]["records_in"] == last["map #3"]["records_out"] == 5
+        assert first[name] == {"num_records_in": 0, "num_records_out": 0}
+    assert last["map #3"]["num_records_in"] == last["map #3"]["num_records_out"] == 5
 
 
 async def test_metrics_have_every_operator_while_a_job_waits_for_its_restart(
@@ -347,4 +347,4 @@ async def test_metrics_have_every_operator_while_a_job_waits_for_its_restart(
     async with env.start() as job:
         await asyncio.sleep(30)
         assert job.state is am.JobState.RESTARTING
-        assert job.metrics().operators["divide"]["records_out"] == 0
+        assert job.metrics().operators["divide"]["num_records_out"] == 0

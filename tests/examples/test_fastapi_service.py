@@ -53,7 +53,7 @@ async def test_what_was_posted_can_be_asked_for_by_key(load_example: Load) -> No
         assert (await client.get("/totals/c")).status_code == 404
         metrics = (await client.get("/metrics")).json()
         assert metrics["state"] == "running"
-        assert metrics["operators"]["totals"]["records_in"] == 3
+        assert metrics["operators"]["totals"]["num_records_in"] == 3
 
 
 async def test_the_application_ends_after_what_it_had_accepted(

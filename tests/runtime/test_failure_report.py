@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aiomailbox.clock import SystemClock
 from aiomailbox.errors import RemoteFailureError
 from aiomailbox.logs import library_log
 from aiomailbox.runtime.failure_report import FailureReport
@@ -19,7 +20,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[Any]:
 def test_an_echo_calls_at_once_and_leaves_the_line_to_the_error_itself(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    report = FailureReport(library_log(job="j"))
+    report = FailureReport(library_log(job="j"), SystemClock())
     calls: list[int] = []
     report.call(lambda: calls.append(1))
     report.announce(RemoteFailureError("worker 1", "E", "x"))
@@ -32,7 +33,7 @@ def test_an_echo_calls_at_once_and_leaves_the_line_to_the_error_itself(
 
 
 def test_who_asks_after_the_failure_is_called_at_once() -> None:
-    report = FailureReport(library_log(job="j"))
+    report = FailureReport(library_log(job="j"), SystemClock())
     report.add(ValueError())
     calls: list[int] = []
     report.call(lambda: calls.append(1))
@@ -42,6 +43,6 @@ def test_who_asks_after_the_failure_is_called_at_once() -> None:
 def test_what_ends_the_program_is_no_failure_of_the_job(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    report = FailureReport(library_log(job="j"))
+    report = FailureReport(library_log(job="j"), SystemClock())
     report.announce(KeyboardInterrupt())
     assert logged(caplog) == []

@@ -386,7 +386,7 @@ async def test_results_that_are_pulled_pace_the_job(bench: Any) -> None:
     assert run is not None
     await bench.settle(1000)
     emitted = job.services.metrics.child(job.tasks[0].name).child("source")
-    assert emitted.counter("records_out").value <= 10
+    assert emitted.counter("num_records_out").value <= 10
     values = list(run.values)
     while (run := await bench.handover.take()) is not None:
         values += run.values
@@ -435,7 +435,7 @@ async def test_metrics_of_equal_names_are_kept_apart(bench: Any) -> None:
     ]
     group = job.services.metrics.child(job.tasks[0].name)
     assert [
-        group.child(name).counter("records_out").value
+        group.child(name).counter("num_records_out").value
         for name in ("source", "map", "map #2")
     ] == [10, 5, 5]
 

@@ -22,12 +22,14 @@ async def test_a_task_stops_reading_when_nobody_reads_its_output(bench: Any) -> 
         producer.send(*run)
     await bench.settle(500)
     assert not task.processor.is_default_action_available
-    passed = bench.metrics.child("a").counter("records_in").value
+    passed = bench.metrics.child("a").counter("num_records_in").value
     # Four permits, of which one may hold a record only, and the slice in hand.
     assert passed <= 5 * RUN_LENGTH_MAX
     assert len(consumer.read(1)) <= RUN_LENGTH_MAX
     await bench.settle(100)
-    assert bench.metrics.child("a").counter("records_in").value <= 6 * RUN_LENGTH_MAX
+    assert (
+        bench.metrics.child("a").counter("num_records_in").value <= 6 * RUN_LENGTH_MAX
+    )
     for _ in range(60):
         consumer.read()
         await bench.settle(100)
@@ -79,7 +81,7 @@ async def test_time_in_mail_is_no_waiting(bench: Any, waits_for: str) -> None:
         await asyncio.sleep(0)
         await bench.settle(20)
     records = 5 * RUN_LENGTH_MAX if waits_for == "output" else 0
-    assert bench.metrics.child("a").counter("records_in").value == records
+    assert bench.metrics.child("a").counter("num_records_in").value == records
 
 
 async def test_mail_runs_while_a_task_is_backpressured(bench: Any) -> None:

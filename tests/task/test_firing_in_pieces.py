@@ -64,7 +64,7 @@ async def test_firing_stops_where_the_output_has_no_room(bench: Any) -> None:
     bench.start()
     producer.watermark(_WATERMARK)
     await bench.settle(500)
-    fired = bench.metrics.child("operator").counter("records_out").value
+    fired = bench.metrics.child("operator").counter("num_records_out").value
     # Four permits and the piece in hand.
     assert fired <= 6 * 1024
     while not consumer.read() or consumer.elements[-1] != Watermark(_WATERMARK):
@@ -118,7 +118,7 @@ async def test_a_snapshot_between_two_pieces_resumes_the_rest(bench: Any) -> Non
     task = bench.start()
     producer.watermark(_WATERMARK)
     taken: list[tuple[Any, int]] = []
-    emitted = bench.metrics.child("operator").counter("records_out")
+    emitted = bench.metrics.child("operator").counter("num_records_out")
 
     def take() -> None:
         taken.append((task.snapshot(), emitted.value))
@@ -150,7 +150,7 @@ async def test_a_task_that_fires_is_cancelled_at_once(
     task = bench.start()
     producer.watermark(_WATERMARK)
     await bench.settle(20)
-    emitted = bench.metrics.child("operator").counter("records_out")
+    emitted = bench.metrics.child("operator").counter("num_records_out")
     before = emitted.value
     assert 0 < before < _COUNT
     task.cancel()

@@ -86,7 +86,7 @@ async def test_records_arrive_in_order_whatever_the_slices(bench: Any) -> None:
     producer.end()
     assert await bench.end() is None
     assert consumer.read()[:-2] == expected
-    assert bench.metrics.child("a").counter("records_in").value == len(expected)
+    assert bench.metrics.child("a").counter("num_records_in").value == len(expected)
 
 
 async def test_event_time_is_the_minimum_of_the_channels(bench: Any) -> None:

@@ -104,7 +104,7 @@ class Scenario:
 
     def _collect_side_effects(self) -> None:
         self._late += self.harness.recorded.sides.pop(LATE, [])
-        counter = self.harness.context.metrics.counter("late_records_dropped")
+        counter = self.harness.context.metrics.counter("num_late_records_dropped")
         self.dropped += counter.value
         counter.value = 0
 

@@ -138,7 +138,7 @@ def outcome(
         found.append(drive.step(number, step))
         if number == cut:
             drive.restart(with_watermark=with_watermark)
-    dropped = drive.harness.context.metrics.counter("late_records_dropped").value
+    dropped = drive.harness.context.metrics.counter("num_late_records_dropped").value
     return [*found, drive.late + drive.harness.side_output(LATE), dropped]
 
 

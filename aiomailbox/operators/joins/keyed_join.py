@@ -72,7 +72,7 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
         self._right = JoinSide(
             "right", right_keys, store.get_map(MapStateDescriptor("right-buffer"))
         )
-        self._dropped = self.context.metrics.counter("late_records_dropped")
+        self._dropped = self.context.metrics.counter("num_late_records_dropped")
         return super().open()
 
     def make_contexts(self) -> Sequence[ProcessContext]:

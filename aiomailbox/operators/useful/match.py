@@ -107,7 +107,7 @@ class MatchOperator(StatefulOperator):
         self._failures = RecordFailures(
             self.on_error, next(wheres, advance), self.context, self.output
         )
-        self._late = metrics.counter("late_records_dropped")
+        self._late = metrics.counter("num_late_records_dropped")
         self._forgotten = metrics.counter("partial_matches_dropped")
         return None
 

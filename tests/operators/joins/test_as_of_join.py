@@ -148,7 +148,9 @@ def test_a_late_record_goes_to_the_side_output_or_is_counted() -> None:
     dropping = Joined()
     dropping.watermark(5)
     dropping.left("late", 5)
-    assert dropping.harness.context.metrics.counter("late_records_dropped").value == 1
+    assert (
+        dropping.harness.context.metrics.counter("num_late_records_dropped").value == 1
+    )
 
 
 def test_a_late_version_counts_for_records_still_to_come() -> None:

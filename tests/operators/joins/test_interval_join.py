@@ -257,7 +257,7 @@ def test_late_records_without_a_side_output_are_counted() -> None:
     joined.watermark(3)
     joined.left(1)
     joined.right(2)
-    dropped = joined.harness.context.metrics.counter("late_records_dropped")
+    dropped = joined.harness.context.metrics.counter("num_late_records_dropped")
     assert dropped.value == 2
 
 

@@ -186,7 +186,7 @@ def test_late_records_are_dropped_and_counted() -> None:
     fed.step([(1, "a")], 5)
     fed.step([(5, "b")], 9)
     assert fed.matches == []
-    assert fed.harness.context.metrics.snapshot()["late_records_dropped"] == 1
+    assert fed.harness.context.metrics.snapshot()["num_late_records_dropped"] == 1
 
 
 def test_keys_do_not_see_each_other() -> None:

@@ -258,10 +258,10 @@ async def test_metrics_and_the_await_tree_tell_of_tasks_elsewhere(
     ).name("look-up").sink_to(lambda n: None)
     async with env.start() as job:
         async with asyncio.timeout(50):
-            while job.metrics().operators.get("map", {}).get("records_out") != 100:
+            while job.metrics().operators.get("map", {}).get("num_records_out") != 100:
                 await asyncio.sleep(0.05)
         metrics = job.metrics()
-        assert metrics.operators["collection"]["records_out"] == 100
+        assert metrics.operators["collection"]["num_records_out"] == 100
         assert {name for name in metrics.tasks if "look-up (1/2)" in name}
         assert [name.rpartition(" ")[2] for name in metrics.tasks] == [
             "(1/2)", "(2/2)", "(1/2)", "(2/2)",

@@ -1,0 +1,28 @@
+"""Metrics: what they are called, how they are merged, and the objects that count."""
+
+from aiomailbox.metrics.catalogue import DECLARED, METRICS
+from aiomailbox.metrics.declared import (
+    Merge,
+    Metric,
+    MetricKind,
+    MetricScope,
+    MetricValue,
+    merged,
+)
+from aiomailbox.metrics.histogram import Histogram, HistogramValue
+from aiomailbox.metrics.instruments import Counter, MetricGroup
+
+__all__ = [
+    "DECLARED",
+    "METRICS",
+    "Counter",
+    "Histogram",
+    "HistogramValue",
+    "Merge",
+    "Metric",
+    "MetricGroup",
+    "MetricKind",
+    "MetricScope",
+    "MetricValue",
+    "merged",
+]

@@ -1,0 +1,255 @@
+"""What can be seen of a job at one moment, as one value that has a version.
+
+Everything that shows a job reads this and nothing else, so that a job shows the same
+wherever its tasks run. It can be written as JSON or MessagePack, and read by a program
+that knows its version.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from aiomailbox.errors import CorruptStreamError
+from aiomailbox.metrics import DECLARED, Metric, MetricValue
+from aiomailbox.operators import OpenCalls
+from aiomailbox.runtime.views import TaskView
+
+__all__ = [
+    "SNAPSHOT_VERSION",
+    "CheckpointSummary",
+    "EdgeSummary",
+    "FailureSummary",
+    "JobSnapshot",
+    "OperatorSummary",
+    "VertexSummary",
+]
+
+# Grows with each change that a reader of the one before would misunderstand.
+SNAPSHOT_VERSION: Final = 1
+
+
+class VertexSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A chain of operators that live in one task per subtask.
+
+    Attributes:
+        vertex: Its number.
+        name: Its name, unique in the job.
+        parallelism: Its subtasks.
+        operators: The labels of its operators, head first.
+        metrics: Those of its tasks, merged.
+    """
+
+    vertex: int
+    name: str
+    parallelism: int
+    operators: list[str]
+    metrics: dict[str, MetricValue]
+
+
+class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One operator of a job, over all of its subtasks.
+
+    Attributes:
+        name: Its label: its name, numbered if another operator has it.
+        operator_id: By what its state is found.
+        uid: The user's stable name for it, or None.
+        vertex: The vertex that it was chained into.
+        parallelism: Its subtasks.
+        is_source: Whether records begin here.
+        is_sink: Whether they end here.
+        metrics: Its metrics, merged as they are declared.
+        num_records_in_per_second: Records that it was given, over the last seconds.
+        num_records_out_per_second: Records that it emitted, likewise.
+        calls: The asynchronous calls that it has begun, None if it makes none.
+    """
+
+    name: str
+    operator_id: str
+    uid: str | None
+    vertex: int
+    parallelism: int
+    is_source: bool
+    is_sink: bool
+    metrics: dict[str, MetricValue]
+    num_records_in_per_second: float = 0.0
+    num_records_out_per_second: float = 0.0
+    calls: OpenCalls | None = None
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """How far event time is here: milliseconds, None where there is none."""
+        for name in ("current_input_watermark", "current_output_watermark"):
+            value = self.metrics.get(name)
+            if isinstance(value, int):
+                return value
+        return None
+
+
+class EdgeSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Records flow from one operator to another one.
+
+    Attributes:
+        source: The label of the operator that emits.
+        target: The label of the operator that reads.
+        input_index: The input of the target, from 0.
+        partitioner: How records find their subtask; ``"chained"`` inside of a task.
+        side_output: The id of the side output that flows here, None for the main one.
+        is_chained: Whether they are called directly; then nothing waits between them.
+        queued_buffers: Buffers that wait before the target.
+        queued_records: Records in them.
+        queued_bytes: Bytes in them, estimated where objects are handed over.
+        num_records_per_second: Records that the target took, over the last seconds.
+        credits: Buffers that the target has room for, over all channels; None on one
+            loop, where none are announced.
+        backlog: Buffers that wait at the source, as it said last; None on one loop.
+    """
+
+    source: str
+    target: str
+    input_index: int
+    partitioner: str
+    side_output: str | None = None
+    is_chained: bool = False
+    queued_buffers: int = 0
+    queued_records: int = 0
+    queued_bytes: int = 0
+    num_records_per_second: float = 0.0
+    credits: int | None = None
+    backlog: int | None = None
+
+
+class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A completed checkpoint.
+
+    Attributes:
+        checkpoint_id: Its number.
+        kind: ``"checkpoint"``, or which savepoint.
+        place: Where it is.
+        size_bytes: What was written for it.
+        duration_ms: From its trigger until it was complete and committed.
+        statistics: Milliseconds and bytes of its parts; see `CheckpointView`.
+    """
+
+    checkpoint_id: int
+    kind: str
+    place: str
+    size_bytes: int
+    duration_ms: float
+    statistics: dict[str, float]
+
+
+class FailureSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure of the job: of an attempt, or for good.
+
+    Attributes:
+        error: Type and text of the error.
+        at_ms: When it happened, milliseconds since the epoch.
+        restarts: How often the job had been started again before.
+        operator: The operator whose function raised, None if it was none.
+        uid: Its uid.
+        line: ``file:line`` of the innermost line of the user's.
+        record: The record, as text.
+    """
+
+    error: str
+    at_ms: int
+    restarts: int
+    operator: str | None = None
+    uid: str | None = None
+    line: str | None = None
+    record: str | None = None
+
+
+class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A job at one moment: complete from its start on, and after its end.
+
+    Attributes:
+        version: Of this schema.
+        job: The job's name.
+        job_id: Its identity.
+        state: Where it is in its life.
+        taken_at_ms: When this was, milliseconds since the epoch.
+        duration_s: Seconds since it started, or that it took.
+        restarts: How often it was started again.
+        vertices: Sources first.
+        operators: Sources first.
+        edges: Those within tasks, too.
+        tasks: What each task says of itself; empty while there are none.
+        checkpoint_metrics: How many checkpoints there were, and the last one; empty for a
+            job without.
+        checkpoints: The last completed ones, oldest first.
+        failures: The last ones, oldest first.
+        declared: What those metrics are that aiomailbox does not declare itself.
+
+    Example:
+        >>> import aiomailbox as am
+        >>> async def main() -> None:
+        ...     env = am.StreamExecutionEnvironment()
+        ...     env.from_collection([1, 2]).map(abs).sink_to(print)
+        ...     async with env.start() as job:
+        ...         print([operator.name for operator in job.snapshot().operators])
+        >>> am.run(main())
+        ['collection', 'map', 'FunctionSink']
+    """
+
+    version: int = SNAPSHOT_VERSION
+    job: str
+    job_id: str
+    state: str
+    taken_at_ms: int
+    duration_s: float
+    restarts: int
+    vertices: list[VertexSummary]
+    operators: list[OperatorSummary]
+    edges: list[EdgeSummary]
+    tasks: list[TaskView] = []
+    checkpoint_metrics: dict[str, MetricValue] = {}
+    checkpoints: list[CheckpointSummary] = []
+    failures: list[FailureSummary] = []
+    declared: list[Metric] = []
+
+    def operator(self, name: str) -> OperatorSummary:
+        """Return the operator of a label.
+
+        Raises:
+            KeyError: If there is none.
+        """
+        for operator in self.operators:
+            if operator.name == name:
+                return operator
+        raise KeyError(name)
+
+    def metric(self, name: str) -> Metric | None:
+        """Return what a metric is, None if nobody has declared it."""
+        own = next((metric for metric in self.declared if metric.name == name), None)
+        return DECLARED.get(name, own)
+
+    def to_json(self) -> bytes:
+        """Return this as JSON, to be read by `from_json`."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def from_json(data: bytes | str) -> JobSnapshot:
+        """Return what `to_json` wrote.
+
+        Raises:
+            CorruptStreamError: If it is none, or of another version.
+        """
+        try:
+            head = msgspec.json.decode(data, type=_Head)
+            if head.version != SNAPSHOT_VERSION:
+                raise CorruptStreamError(
+                    f"a snapshot of version {head.version} cannot be read: "
+                    f"this is version {SNAPSHOT_VERSION}"
+                )
+            return msgspec.json.decode(data, type=JobSnapshot)
+        except msgspec.MsgspecError as error:
+            raise CorruptStreamError(
+                f"this is no snapshot of a job: {error}"
+            ) from error
+
+
+class _Head(msgspec.Struct):
+    version: int

@@ -1,0 +1,373 @@
+"""Takes the snapshots of a job: joins its graph with what its tasks say.
+
+Theory of operation: the graph says which operators and edges there are, whether or not a
+task runs; the views of tasks say what they measure. Rates are differences between two
+looks: the snapshot before, or an older one of the last seconds. So nothing is counted for
+them while nobody looks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterable, Iterator
+from typing import Any, Final
+
+from aiomailbox.graph import Edge, JobGraph
+from aiomailbox.metrics import DECLARED, Merge, Metric, MetricKind, MetricValue, merged
+from aiomailbox.operators import OpenCalls
+from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.runtime.builder import unique_names
+from aiomailbox.runtime.exchange_plan import producer_targets
+from aiomailbox.runtime.job_snapshot import (
+    CheckpointSummary,
+    EdgeSummary,
+    JobSnapshot,
+    OperatorSummary,
+    VertexSummary,
+)
+from aiomailbox.runtime.master import JobMaster
+from aiomailbox.runtime.planned import planned_operators
+from aiomailbox.runtime.views import ChannelView, OperatorView, TaskView
+
+__all__ = ["JobObserver", "Rates"]
+
+_WINDOW_S: Final = 5.0
+_SAMPLE_S: Final = 0.5
+_CALLS_MAX: Final = 20
+_UNKNOWN: Final = Metric("", MetricKind.GAUGE, "1", Merge.SUM, "")
+
+
+class Rates:
+    """How fast counts grow, from what they were when somebody looked.
+
+    Example:
+        >>> rates = Rates()
+        >>> rates.add(0.0, {"rows": 0})
+        >>> rates.add(2.0, {"rows": 50})
+        >>> rates.per_second("rows", 50, 2.0)
+        25.0
+    """
+
+    def __init__(self) -> None:
+        # At most one in half a second, and one that is older than the window.
+        self._looks: deque[tuple[float, dict[Any, int]]] = deque()
+
+    def add(self, now_s: float, counts: dict[Any, int]) -> None:
+        """Keep what the counts are now."""
+        looks = self._looks
+        while len(looks) > 1 and looks[1][0] <= now_s - _WINDOW_S:
+            looks.popleft()
+        if not looks or now_s - looks[-1][0] >= _SAMPLE_S:
+            looks.append((now_s, counts))
+
+    def per_second(self, name: Any, count: int, now_s: float) -> float:
+        """Return how fast a count has grown lately; 0.0 before the second look."""
+        for then_s, counts in self._looks:
+            elapsed_s = now_s - then_s
+            before = counts.get(name, 0)
+            # Less than before: its task began again, from 0.
+            if elapsed_s > 0:
+                return (count - before if count >= before else count) / elapsed_s
+        return 0.0
+
+
+class JobObserver:
+    """Takes snapshots of one job.
+
+    Args:
+        job: The job, at any time of its life.
+    """
+
+    def __init__(self, job: JobMaster) -> None:
+        self._job = job
+        self._rates = Rates()
+        # At the start everything is 0.
+        self._rates.add(job.services.clock.monotonic(), {})
+
+    def snapshot(self, *, with_stacks: bool) -> JobSnapshot:
+        """Return what can be seen of the job now.
+
+        Args:
+            with_stacks: Whether to look where the code of tasks stands, and at the calls
+                of their operators.
+        """
+        job = self._job
+        clock = job.services.clock
+        now_s, now_ms = clock.monotonic(), clock.now_ms()
+        tasks = job.views(with_stacks=with_stacks)
+        labels = _labels(job.graph)
+        look = _Look(job.graph, labels, tasks)
+        operators = [
+            self._operator(one, look, now_s, now_ms) for one in look.operators()
+        ]
+        edges = [self._edge(edge, look, now_s) for edge in _edges(job.graph)]
+        self._rates.add(now_s, look.counts)
+        coordinator = job.coordinator
+        return JobSnapshot(
+            job=job.graph.name,
+            job_id=job.services.job_id,
+            state=job.state.value,
+            taken_at_ms=now_ms,
+            duration_s=job.duration_s,
+            restarts=job.restarts,
+            vertices=_vertices(job.graph, labels, tasks),
+            operators=operators,
+            edges=edges,
+            tasks=tasks,
+            checkpoint_metrics={} if coordinator is None else coordinator.metrics(),
+            checkpoints=_checkpoints(job),
+            failures=list(job.failures),
+            declared=look.declared(),
+        )
+
+    def _operator(
+        self, one: _Operator, look: _Look, now_s: float, now_ms: int
+    ) -> OperatorSummary:
+        metrics = {
+            name: merged(look.metric(name), values)
+            for name, values in one.values.items()
+        }
+        node = one.node
+        summary = OperatorSummary(
+            name=one.label,
+            operator_id=str(node.operator_id),
+            uid=node.transformation.uid,
+            vertex=one.vertex,
+            parallelism=node.parallelism,
+            is_source=not node.in_edges,
+            is_sink=node.transformation.sink is not None,
+            metrics=metrics,
+            num_records_in_per_second=self._rate(
+                look, (one.label, "num_records_in"), metrics, now_s
+            ),
+            num_records_out_per_second=self._rate(
+                look, (one.label, "num_records_out"), metrics, now_s
+            ),
+            calls=_joined(one.calls),
+        )
+        watermark = summary.watermark_ms
+        if watermark is not None:
+            is_known = MIN_TIMESTAMP < watermark < MAX_TIMESTAMP
+            metrics["watermark_lag"] = now_ms - watermark if is_known else None
+        return summary
+
+    def _rate(
+        self,
+        look: _Look,
+        key: tuple[str, str],
+        metrics: dict[str, MetricValue],
+        now_s: float,
+    ) -> float:
+        count = metrics.get(key[1])
+        if not isinstance(count, int):
+            return 0.0
+        look.counts[key] = count
+        return self._rates.per_second(key, count, now_s)
+
+    def _edge(self, edge: Edge, look: _Look, now_s: float) -> EdgeSummary:
+        source, target = look.label_of(edge.source), look.label_of(edge.target)
+        tag = None if edge.tag is None else edge.tag.id
+        if edge.chained:
+            return EdgeSummary(
+                source=source,
+                target=target,
+                input_index=edge.input_index,
+                partitioner="chained",
+                side_output=tag,
+                is_chained=True,
+            )
+        channels = look.channels_of(edge)
+        taken = sum(channel.records_total for channel in channels)
+        key = (source, target, edge.input_index, tag)
+        look.counts[key] = taken
+        return EdgeSummary(
+            source=source,
+            target=target,
+            input_index=edge.input_index,
+            partitioner=edge.partitioner.name,
+            side_output=tag,
+            queued_buffers=sum(channel.queued_buffers for channel in channels),
+            queued_records=sum(channel.queued_records for channel in channels),
+            queued_bytes=sum(channel.queued_bytes for channel in channels),
+            num_records_per_second=self._rates.per_second(key, taken, now_s),
+            credits=_sum(channel.credit for channel in channels),
+            backlog=_sum(channel.backlog for channel in channels),
+        )
+
+
+class _Operator:
+    """What all subtasks say of one operator."""
+
+    def __init__(self, label: str, vertex: int, node: Any) -> None:
+        self.label = label
+        self.vertex = vertex
+        self.node = node
+        self.values: dict[str, list[MetricValue]] = {}
+        self.calls: list[OpenCalls] = []
+
+    def add(self, view: OperatorView) -> None:
+        for name, value in view.metrics.items():
+            self.values.setdefault(name, []).append(value)
+        if view.calls is not None:
+            self.calls.append(view.calls)
+
+
+class _Look:
+    """The graph of a job beside one look at its tasks."""
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        labels: dict[tuple[int, str], str],
+        tasks: list[TaskView],
+    ) -> None:
+        self._graph = graph
+        self._own: dict[str, Metric] = {}
+        self.counts: dict[Any, int] = {}
+        self._operators: dict[tuple[int, str], _Operator] = {}
+        self._label_of: dict[int, str] = {}
+        for vertex in graph.vertices:
+            names = unique_names([node.name for node in vertex.nodes])
+            for node, name in zip(vertex.nodes, names, strict=True):
+                label = labels[vertex.id, name]
+                self._operators[vertex.id, name] = _Operator(label, vertex.id, node)
+                self._label_of[node.index] = label
+        self._tasks: dict[tuple[int, int], TaskView] = {}
+        for vertex_id, view in planned_operators(graph):
+            self._operators[vertex_id, view.name].add(view)
+        for task in tasks:
+            self._tasks[task.vertex, task.subtask_index] = task
+            for view in task.operators:
+                operator = self._operators.get((task.vertex, view.name))
+                if operator is not None:
+                    operator.add(view)
+                self._own.update((metric.name, metric) for metric in view.declared)
+
+    def operators(self) -> Iterable[_Operator]:
+        return self._operators.values()
+
+    def label_of(self, node: Any) -> str:
+        return self._label_of[node.index]
+
+    def metric(self, name: str) -> Metric:
+        return DECLARED.get(name) or self._own.get(name) or _UNKNOWN
+
+    def declared(self) -> list[Metric]:
+        return list(self._own.values())
+
+    def channels_of(self, edge: Edge) -> list[ChannelView]:
+        """Return what waits on an edge, at all subtasks of its target."""
+        vertex = self._graph.vertex_of(edge.target)
+        used = [index for index, united in enumerate(vertex.in_edges) if united]
+        found = []
+        for subtask_index in range(vertex.parallelism):
+            task = self._tasks.get((vertex.id, subtask_index))
+            if task is None:
+                continue
+            gate = used.index(edge.input_index)
+            channels = [one for one in task.channels if one.input_index == gate]
+            edges = [
+                each
+                for each in vertex.in_edges[edge.input_index]
+                for targets in producer_targets(each)
+                if subtask_index in targets
+            ]
+            found += [
+                channel
+                for channel, each in zip(channels, edges, strict=False)
+                if each is edge
+            ]
+        return found
+
+
+def _labels(graph: JobGraph) -> dict[tuple[int, str], str]:
+    """Return the label of every operator, by its vertex and its name in there."""
+    labels: dict[tuple[int, str], str] = {}
+    taken: set[str] = set()
+    for vertex in graph.vertices:
+        for name in unique_names([node.name for node in vertex.nodes]):
+            label = _free_label(name, taken)
+            taken.add(label)
+            labels[vertex.id, name] = label
+    return labels
+
+
+def _free_label(name: str, taken: Container[str]) -> str:
+    """Return the name, numbered if another operator has it."""
+    label, number = name, 2
+    while label in taken:
+        label, number = f"{name} #{number}", number + 1
+    return label
+
+
+def _edges(graph: JobGraph) -> Iterator[Edge]:
+    for vertex in graph.vertices:
+        for node in vertex.nodes:
+            yield from node.out_edges
+
+
+def _vertices(
+    graph: JobGraph, labels: dict[tuple[int, str], str], tasks: list[TaskView]
+) -> list[VertexSummary]:
+    names = unique_names([vertex.name for vertex in graph.vertices])
+    found = []
+    for vertex, name in zip(graph.vertices, names, strict=True):
+        values: dict[str, list[MetricValue]] = {}
+        for task in tasks:
+            if task.vertex == vertex.id:
+                for metric, value in task.metrics.items():
+                    values.setdefault(metric, []).append(value)
+        operators = unique_names([node.name for node in vertex.nodes])
+        found.append(
+            VertexSummary(
+                vertex=vertex.id,
+                name=name,
+                parallelism=vertex.parallelism,
+                operators=[labels[vertex.id, operator] for operator in operators],
+                metrics={
+                    metric: merged(DECLARED.get(metric, _UNKNOWN), known)
+                    for metric, known in values.items()
+                },
+            )
+        )
+    return found
+
+
+def _checkpoints(job: JobMaster) -> list[CheckpointSummary]:
+    coordinator = job.coordinator
+    views = [] if coordinator is None else coordinator.views
+    return [
+        CheckpointSummary(
+            checkpoint_id=view.completed.checkpoint_id,
+            kind=view.completed.kind.name.lower(),
+            place=view.completed.place,
+            size_bytes=view.completed.size_bytes,
+            duration_ms=view.duration_ms,
+            statistics={
+                name: float(value)
+                for name, value in view.statistics.items()
+                if isinstance(value, int | float)
+            },
+        )
+        for view in views
+    ]
+
+
+def _joined(calls: list[OpenCalls]) -> OpenCalls | None:
+    """Return the calls of all subtasks, the oldest of them first."""
+    if not calls:
+        return None
+    oldest = sorted(
+        (call for one in calls for call in one.oldest), key=lambda call: -call.age_s
+    )
+    return OpenCalls(
+        sum(one.count for one in calls),
+        oldest[:_CALLS_MAX],
+        sum(one.waiting_for_slot for one in calls),
+        next((one.limit for one in calls if one.limit), ""),
+    )
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None

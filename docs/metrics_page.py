@@ -1,0 +1,65 @@
+"""Writes metrics.md: the table of all metrics, from their declarations.
+
+Run it from the project's directory: ``python docs/metrics_page.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aiomailbox.metrics import METRICS, Metric, MetricScope
+
+HEAD = """# All metrics
+
+`job.metrics()` and `job.snapshot()` show these; the names are Flink's, in snake_case, where
+Flink has such a metric. *Merge* says how the values of several subtasks become one: of an
+operator in `job.snapshot().operators`, of a chain of operators in `vertices`.
+
+This page is written from the declarations in `aiomailbox.metrics`. A function declares its
+own by using them: `context.metrics.counter("orders", unit="orders", text="Orders seen.")`,
+`context.metrics.histogram(...)` or `context.metrics.gauge(..., merge=am.Merge.MAX)`; what
+`job.snapshot().metric("orders")` says of it travels with the job, also from a worker.
+"""
+
+TITLES = {
+    MetricScope.OPERATOR: (
+        "Of an operator",
+        "Each has those that fit what it does.",
+    ),
+    MetricScope.TASK: (
+        "Of a task",
+        (
+            "What [backpressure](concepts/backpressure.md) means is told there. "
+            '"Per second" looks back five seconds.'
+        ),
+    ),
+    MetricScope.JOB: ("Of a job", "In `job.snapshot().checkpoint_metrics`."),
+}
+
+
+def row(metric: Metric) -> str:
+    """Return the line of the table for a metric."""
+    flink = f"`{metric.flink}`" if metric.flink else ""
+    return (
+        f"| `{metric.name}` | {metric.kind.value} | {metric.unit} | "
+        f"{metric.merge.value} | {flink} | {metric.text} |"
+    )
+
+
+def page() -> str:
+    """Return the whole page."""
+    lines = [HEAD]
+    for scope, (title, text) in TITLES.items():
+        lines += [
+            f"## {title}\n",
+            f"{text}\n",
+            "| name | kind | unit | merge | Flink | what it says |",
+            "|---|---|---|---|---|---|",
+            *(row(metric) for metric in METRICS if metric.scope is scope),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("metrics.md").write_text(page(), encoding="utf-8")

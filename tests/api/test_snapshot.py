@@ -1,0 +1,169 @@
+"""A job's snapshot: complete from the start on, declared, one schema wherever it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.metrics import DECLARED
+from aiomailbox.runtime import JobSnapshot
+
+
+def pipeline(env: am.StreamExecutionEnvironment, rows: int = 2_000) -> None:
+    stream = env.from_collection(range(rows), name="rows").rebalance()
+    keyed = stream.map(lambda row: row + 1).name("add").key_by(lambda row: row % 7)
+    keyed.reduce(max).name("largest").set_parallelism(2).sink_to(lambda row: None)
+
+
+async def test_it_is_complete_from_the_first_moment() -> None:
+    env = am.StreamExecutionEnvironment()
+    pipeline(env)
+    async with env.start("all") as job:
+        first = job.snapshot()
+        await job.result()
+        last = job.snapshot()
+    assert [one.name for one in first.operators] == [one.name for one in last.operators]
+    assert (first.state, first.tasks) == ("created", [])
+    assert first.operator("largest").metrics["num_records_in"] == 0
+    assert last.state == "finished"
+    assert last.operator("rows").is_source
+    assert last.operator("FunctionSink").is_sink
+    assert last.operator("largest").metrics["num_records_in"] == 2_000
+    assert last.operator("largest").parallelism == 2
+    with pytest.raises(KeyError):
+        last.operator("nothing")
+
+
+async def test_each_edge_is_there_and_says_what_waits() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection(range(5_000), name="rows").rebalance()
+
+    async def slow(row: int) -> int:
+        await asyncio.sleep(1)
+        return row
+
+    stream.map(slow).name("slow").sink_to(lambda row: None)
+    async with env.start() as job:
+        await asyncio.sleep(10)
+        edges = {(one.source, one.target): one for one in job.snapshot().edges}
+    waiting = edges["rows", "slow"]
+    assert waiting.partitioner == "REBALANCE"
+    assert waiting.queued_records > 0
+    assert waiting.queued_bytes > 0
+    assert not waiting.is_chained
+    # Tasks of one loop announce no credit.
+    assert (waiting.credits, waiting.backlog) == (None, None)
+    assert edges["slow", "FunctionSink"].is_chained
+
+
+async def test_rates_are_those_of_the_last_seconds() -> None:
+    env = am.StreamExecutionEnvironment()
+
+    async def ticks() -> Any:
+        for number in range(1_000):
+            yield number
+            await asyncio.sleep(0.1 if number < 100 else 0.01)
+
+    env.from_async_iterable(ticks, name="ticks").sink_to(lambda number: None)
+    async with env.start() as job:
+        assert job.snapshot().operator("ticks").num_records_out_per_second == 0
+        await asyncio.sleep(5)
+        slow = job.snapshot().operator("ticks").num_records_out_per_second
+        await asyncio.sleep(6)
+        job.snapshot()
+        await asyncio.sleep(2)
+        fast = job.snapshot().operator("ticks").num_records_out_per_second
+    assert slow == pytest.approx(10, rel=0.1)
+    assert fast > 30
+
+
+async def test_failures_are_kept_with_operator_line_and_record() -> None:
+    restart = am.restart.fixed_delay(2, 1.0)
+    env = am.StreamExecutionEnvironment(config=am.JobConfig(restart=restart))
+
+    def divide(number: int) -> float:
+        return 1 / number
+
+    env.from_collection([2, 1, 0]).map(divide).name("divide").sink_to(print)
+    with pytest.raises(am.JobFailedError):
+        async with env.start(on_failure="log") as job:
+            await asyncio.sleep(60)
+            seen = job.snapshot()
+    assert [one.restarts for one in seen.failures] == [0, 1, 2]
+    last = seen.failures[-1]
+    assert (last.operator, last.record) == ("divide", "0")
+    assert "ZeroDivisionError" in last.error
+    line = divide.__code__.co_firstlineno + 1
+    assert last.line == f"{__file__}:{line}"
+    assert seen.state == "failed"
+
+
+async def test_a_snapshot_is_written_and_read_again() -> None:
+    env = am.StreamExecutionEnvironment().enable_checkpointing(None)
+    pipeline(env)
+    async with env.start() as job:
+        await job.result()
+        seen = job.snapshot()
+    assert seen.checkpoints[-1].checkpoint_id == 1
+    assert seen.checkpoint_metrics["number_of_completed_checkpoints"] == 1
+    assert JobSnapshot.from_json(seen.to_json()) == seen
+    later = seen.to_json().replace(b'"version":1', b'"version":99')
+    with pytest.raises(am.CorruptStreamError, match="version 99"):
+        JobSnapshot.from_json(later)
+    with pytest.raises(am.CorruptStreamError, match="no snapshot"):
+        JobSnapshot.from_json(b"[]")
+
+
+async def count(row: int) -> int:
+    return row
+
+
+class Counting(am.ProcessFunction[int, int]):
+    """Has metrics of its own."""
+
+    def open(self, context: Any) -> None:
+        self.seen = context.metrics.counter("seen", unit="rows", text="Rows seen.")
+        self.sizes = context.metrics.histogram("sizes", unit="bytes")
+        context.metrics.gauge("latest", lambda: self.seen.value, merge=am.Merge.MAX)
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        self.seen.add()
+        self.sizes.observe(value)
+        out.collect(value)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("workers", [0, 2])
+async def test_it_is_the_same_embedded_and_in_processes(workers: int) -> None:
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    stream = env.from_collection(range(1, 101), name="rows").rebalance()
+    counted = stream.process(Counting()).name("count").map_async(count, concurrency=4)
+    counted.sink_to(lambda row: None)
+    deployment = am.Processes(workers) if workers else None
+    async with env.start(deployment=deployment) as job:
+        await job.result()
+        seen = job.snapshot()
+    operator = seen.operator("count")
+    assert operator.metrics["num_records_in"] == 100
+    # Merged as the function declares it, also where a worker said so.
+    assert operator.metrics["seen"] == 100
+    assert 40 <= operator.metrics["latest"] <= 60  # type: ignore[operator]
+    declared = seen.metric("seen")
+    assert declared is not None
+    assert (declared.unit, declared.text) == ("rows", "Rows seen.")
+    sizes = operator.metrics["sizes"]
+    assert isinstance(sizes, am.HistogramValue)
+    assert (sizes.count, sizes.maximum) == (100, 100)
+    assert sizes.p50 == pytest.approx(50, rel=0.05)
+    names = [
+        *(name for one in seen.operators for name in one.metrics),
+        *(name for one in seen.tasks for name in one.metrics),
+        *seen.checkpoint_metrics,
+    ]
+    own = {metric.name for metric in seen.declared}
+    assert [name for name in names if name not in DECLARED and name not in own] == []
+    edge = next(one for one in seen.edges if one.source == "rows")
+    assert edge.num_records_per_second >= 0
