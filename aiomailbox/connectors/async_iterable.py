@@ -35,16 +35,15 @@ _INTERRUPT_EVERY_S: Final = 5.0
 @kept_in_state
 @dataclass(frozen=True, slots=True)
 class AsyncSplit:
-    """All elements of an asynchronous iterable, from a position on.
+    """What is still to come of an asynchronous iterable.
 
     Attributes:
         split_id: The split's name.
-        position: How many elements were emitted.
-        offset: What the user calls the position of the last one; None if there is none.
+        offset: What the user calls the position of the last element that was emitted;
+            None if there is none.
     """
 
     split_id: str
-    position: int = 0
     offset: Any = None
 
 
@@ -55,10 +54,9 @@ class AsyncIterableSource:
     come when the pipeline asks is one run. An early end closes the generator.
 
     With ``offset=`` it can be replayed: a snapshot has the offset of the last element that
-    was emitted, and the function is called with it to go on. Without, a snapshot says how
-    many elements were emitted, and the iterator of a function that is called again is
-    advanced by as many: that is right if it gives the same elements again, which nobody
-    can know of a queue or a web socket.
+    was emitted, and the function is called with it to go on. Without, whoever goes on
+    takes all that the function's new iterable gives: of a queue or a web socket what
+    comes from then on, of anything that begins anew everything once more.
 
     Args:
         iterable: An asynchronous iterable, or a function without arguments that
@@ -136,7 +134,7 @@ class AsyncIterableSource:
 
     def _open(self, split: AsyncSplit) -> AsyncIterator[Any]:
         if self._offset is None:
-            made = self._iterable.open(split.position)
+            made = self._iterable.open(0)
         else:
             made = self._iterable.open_after(split.offset)
         if not hasattr(made, "__aiter__"):
@@ -174,7 +172,6 @@ class _AsyncReader:
         self._last: list[Any] = []
         self._no_more_splits = False
         self._is_started = False
-        self._position = 0
         self._task: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._ended = False
@@ -187,10 +184,9 @@ class _AsyncReader:
         self._start_task()
 
     def add_splits(self, splits: list[AsyncSplit]) -> None:
-        """Take the split over, at its position."""
+        """Take the split over, at its offset."""
         for split in splits:
             self._split = split
-            self._position = split.position
         self._start_task()
 
     def notify_no_more_splits(self) -> None:
@@ -207,7 +203,6 @@ class _AsyncReader:
         elif values:
             count = min(len(values), output.records_max)
             run = [values.popleft() for _ in range(count)]
-            self._position += count
             if self._offset is not None:
                 self._last = run[-1:]
             self._room.set_available()
@@ -229,14 +224,14 @@ class _AsyncReader:
         return InputStatus.NOTHING_AVAILABLE
 
     def snapshot(self) -> list[AsyncSplit]:
-        """Return the split at the element after the last emitted one."""
+        """Return the split, after the last element that was emitted."""
         split = self._split
         if split is None:
             return []
         offset = split.offset
         if self._offset is not None and self._last:
             offset = self._offset(self._last[0])
-        return [AsyncSplit(split.split_id, self._position, offset)]
+        return [AsyncSplit(split.split_id, offset)]
 
     def stop(self) -> None:
         """Await no more elements; those that have come are still emitted, then it ends."""
@@ -275,9 +270,8 @@ class _AsyncReader:
             split = self._split
             assert split is not None, "there is a split to be read"
             iterator = self._open_at(split)
-            skipped = split.position if self._offset is None else 0
             try:
-                await self._collect_from(iterator, skipped)
+                await self._collect_from(iterator)
             finally:
                 close = getattr(iterator, "aclose", None)
                 if close is not None:
@@ -289,11 +283,8 @@ class _AsyncReader:
         self._ended = True
         self.availability.set_available()
 
-    async def _collect_from(self, iterator: AsyncIterator[Any], skip: int) -> None:
+    async def _collect_from(self, iterator: AsyncIterator[Any]) -> None:
         async for value in iterator:
-            if skip:
-                skip -= 1
-                continue
             self._values.append(value)
             if not self.availability.available:
                 self.availability.set_available()

@@ -15,7 +15,7 @@ from aiomailbox.records import MIN_TIMESTAMP, Run, map_all
 __all__ = ["AssignerSpec", "TimestampAssigner"]
 
 # A field's name, ``fn(value)`` or ``fn(value, previous)``.
-AssignerSpec = str | Callable[..., Any]
+AssignerSpec = str | Callable[[Any], Any] | Callable[[Any, Any], Any]
 
 _INT = {int}
 

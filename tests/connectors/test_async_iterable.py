@@ -82,13 +82,27 @@ async def test_a_failure_comes_after_what_was_given_before(drive: Any) -> None:
     await driven.close()
 
 
-async def test_a_factory_can_be_started_from_the_middle(drive: Any) -> None:
-    source = AsyncIterableSource(numbers)
-    first = drive(source, records_max=3)
-    head = await first.read(runs_max=2)
-    second = drive(source, splits=first.reader.snapshot(), records_max=3)
-    assert head + await second.read() == list(range(10))
+async def test_a_function_without_offsets_gives_what_it_gives_to_who_goes_on(
+    drive: Any,
+) -> None:
+    """Nobody knows whether it begins anew: what a queue gives then is not there twice."""
+    queue = iter(range(10))
+
+    async def received() -> AsyncIterator[int]:
+        for number in queue:
+            yield number
+            await asyncio.sleep(0)
+
+    source = AsyncIterableSource(received, buffered_max=1)
+    first = drive(source, records_max=1)
+    head = await first.read(runs_max=4)
     await first.close()
+    second = drive(source, splits=first.reader.snapshot(), records_max=3)
+    tail = await second.read()
+    assert head == [0, 1, 2, 3]
+    # What had been taken off the queue, and was not emitted, is lost to any source.
+    assert tail[-1] == 9
+    assert len(tail) >= 5
     await second.close()
 
 

@@ -1,0 +1,1 @@
+"""Short programs, each an answer to one question; see ``docs/cookbook.md``."""

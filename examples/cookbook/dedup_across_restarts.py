@@ -1,0 +1,55 @@
+"""Each event once, also across restarts of the program.
+
+`deduplicate` remembers keys in state, for a day here. Checkpoints keep the state, and
+`restore_from="latest"` goes on with it. A receiver cannot be read again, so events come at
+least once: after a restart they are sent again by somebody who does not know that they had
+arrived. They are still dropped.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+
+import aiomailbox as am
+
+
+async def run(directory: str, events: list[int]) -> list[int]:
+    """Run the job as a program would that is started every day."""
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(
+        60,
+        directory=directory,
+        mode=am.CheckpointingMode.AT_LEAST_ONCE,
+        retention=am.Retention.ON_CANCELLATION,
+    )
+    new: list[int] = []
+    all_came = asyncio.Event()
+
+    async def received() -> AsyncIterator[int]:
+        for event in events:
+            yield event
+        all_came.set()
+        await asyncio.Event().wait()  # for events of tomorrow
+
+    (
+        env.from_async_iterable(received, name="events")
+        .key_by(lambda event: event)
+        .deduplicate(ttl=am.days(1))
+        .uid("new events")
+        .sink_to(new.append)
+    )
+    async with env.start("events", restore_from="latest") as job:
+        await all_came.wait()
+        await job.trigger_checkpoint()
+        await job.cancel()
+    return new
+
+
+async def main() -> None:
+    directory = tempfile.mkdtemp()
+    print("monday ", await run(directory, [1, 2, 2, 1]))
+    print("tuesday", await run(directory, [2, 1, 3, 3, 4]))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,26 @@
+"""Look around, as one does in a notebook.
+
+In a notebook leave `main` away: each line is a cell, and `await` works there. Nothing
+runs before something is asked for; `show` and `take` run only as much as they need.
+"""
+
+import asyncio
+
+import aiomailbox as am
+
+
+async def main() -> None:
+    env = am.StreamExecutionEnvironment()
+    words = env.from_collection(["to", "be", "or", "not", "to", "be"]).name("words")
+    await words.show(2)
+    print(await words.map(len).take(3))
+    lengths = words.key_by(len).aggregate(am.count(), include_key=True)
+    print(await lengths.collect())
+
+    # What would run, without running it.
+    lengths.sink_to(print).name("printed")
+    print("words" in env.explain("words"), "printed" in env.explain("words"))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,43 @@
+"""Results into a database, each key one row.
+
+With checkpoints rows move into the table in one transaction per checkpoint, exactly
+once, whatever crashes. `upsert_by=` replaces the row of a key. PostgreSQL is written the
+same way: `am.SqlSink("postgresql://user@host/shop", "spent", upsert_by=["user"])`.
+"""
+
+import asyncio
+import sqlite3
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import aiomailbox as am
+
+
+class Spent(NamedTuple):
+    user: str
+    total: float
+
+
+async def main() -> None:
+    database = Path(tempfile.mkdtemp(), "shop.db")
+    with sqlite3.connect(database) as connection:
+        connection.execute("create table spent (user text primary key, total real)")
+
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(10)
+    orders = env.from_collection([("ann", 3.0), ("bob", 1.5), ("ann", 2.0)])
+    (
+        orders.map(lambda order: Spent(*order))
+        .key_by("user")
+        .reduce(lambda one, other: Spent(one.user, one.total + other.total))
+        .sink_to(am.SqlSink(database, "spent", upsert_by=["user"]))
+    )
+    await env.execute("spent")
+
+    with sqlite3.connect(database) as connection:
+        print(connection.execute("select * from spent order by user").fetchall())
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
