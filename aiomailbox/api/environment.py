@@ -335,6 +335,7 @@ class StreamExecutionEnvironment:
         retained: int = 1,
         retention: Retention = Retention.NEVER,
         after_tasks_finish: bool = True,
+        journal_directory: str | PathLike[str] | None = None,
     ) -> StreamExecutionEnvironment:
         """Take checkpoints, so that jobs go on from the last one when they fail.
 
@@ -355,6 +356,8 @@ class StreamExecutionEnvironment:
             retained: How many are kept.
             retention: Which of them stay when the job has ended.
             after_tasks_finish: Whether they go on once some tasks have finished.
+            journal_directory: Where operators with a journal keep finished calls: a
+                path or a URL; None for beside the checkpoints.
 
         Raises:
             InvalidArgumentError: If a number is out of its range, or settings exclude
@@ -382,6 +385,7 @@ class StreamExecutionEnvironment:
             retained=retained,
             retention=retention,
             after_tasks_finish=after_tasks_finish,
+            journal_directory=journal_directory,
         )
         self._definition.config = replace(self._definition.config, checkpoints=settings)
         return self

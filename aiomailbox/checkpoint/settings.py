@@ -59,6 +59,9 @@ class CheckpointSettings:
             failed, or also those of one that was cancelled.
         after_tasks_finish: Whether checkpoints go on once some tasks have finished; if
             so, tasks that have finished wait for the one that commits their results.
+        journal_directory: Where operators with a journal keep finished calls: a path or
+            a URL; None for beside the checkpoints. With these in an object store, a file
+            system that appends is faster.
 
     Raises:
         InvalidArgumentError: If a number is out of its range, or settings exclude each
@@ -87,6 +90,7 @@ class CheckpointSettings:
     directory: str | PathLike[str] | None = None
     retention: Retention = Retention.NEVER
     after_tasks_finish: bool = True
+    journal_directory: str | PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.interval is not None and self.interval_ms < 10:
@@ -111,10 +115,10 @@ class CheckpointSettings:
             raise WrongTypeError(
                 "retention", f"{self.retention!r} is none", "Use a Retention."
             )
-        if not isinstance(self.directory, str | PathLike | None):
-            raise WrongTypeError(
-                "directory", f"{self.directory!r} is no path", "Give a path or a URL."
-            )
+        for name in ("directory", "journal_directory"):
+            place: object = getattr(self, name)
+            if not isinstance(place, str | PathLike | None):
+                raise WrongTypeError(name, f"{place!r} is no path", "Give a path.")
         self._check_unaligned()
 
     @property

@@ -126,7 +126,7 @@ class TaskBuilder:
             None
             if place is None or not has_journal
             else Journals(
-                journal_place(place, services.job_id),
+                journal_place(config.checkpoints, place, services.job_id),
                 plan.number,
                 services.state_classes,
             )

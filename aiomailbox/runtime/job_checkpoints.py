@@ -87,7 +87,7 @@ class JobCheckpoints:
         self._config = config
         self._services = services
         self._job = job
-        self._finished_calls = FinishedCalls(graph, services)
+        self._finished_calls = FinishedCalls(graph, config.checkpoints, services)
         self._scratch = ScratchDirectories()
         self._place: str | None = None
         self._store: CheckpointStore | None = None

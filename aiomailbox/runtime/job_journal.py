@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from aiomailbox.checkpoint import job_directory
+from aiomailbox.checkpoint import CheckpointSettings, job_directory
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph import JobGraph
 from aiomailbox.journal import JobJournal, JournalPlace, RemotePlace
@@ -17,17 +18,22 @@ from aiomailbox.threads import ThreadTurns
 __all__ = ["FinishedCalls", "journal_place"]
 
 
-def journal_place(place: str, job_id: str) -> str | Callable[[Path], JournalPlace]:
+def journal_place(
+    settings: CheckpointSettings | None, place: str, job_id: str
+) -> str | Callable[[Path], JournalPlace]:
     """Return where the journal of a job is, or what makes that.
 
     Args:
-        place: Where checkpoints are kept: a path or a URL.
+        settings: Say if it is apart from checkpoints.
+        place: Where these are kept: a path or a URL.
         job_id: The job's identity.
 
     Returns:
         On storage that appends to nothing a function of a directory of this machine, to
         work in, that is for its caller alone.
     """
+    if settings is not None and settings.journal_directory is not None:
+        place = os.fspath(settings.journal_directory)
     storage = open_storage(place)
     name = f"{job_directory(job_id)}/journal"
     if isinstance(storage, LocalStorage):
@@ -40,10 +46,17 @@ class FinishedCalls:
 
     Args:
         graph: The job.
+        settings: Of its checkpoints.
         services: What its tasks share.
     """
 
-    def __init__(self, graph: JobGraph, services: JobServices) -> None:
+    def __init__(
+        self,
+        graph: JobGraph,
+        settings: CheckpointSettings | None,
+        services: JobServices,
+    ) -> None:
+        self._settings = settings
         self._services = services
         self._subtasks = {
             str(node.operator_id): range(vertex.parallelism)
@@ -80,7 +93,7 @@ class FinishedCalls:
                 "them",
                 "Call env.enable_checkpointing(interval, directory=...).",
             )
-        found = journal_place(place, self._services.job_id)
+        found = journal_place(self._settings, place, self._services.job_id)
         if callable(found):
             below = await self._turns.run(scratch.below, "")
             self._journal = JobJournal(found(Path(below, "journal")))

@@ -159,6 +159,43 @@ async def test_without_a_place_for_it_a_journal_is_refused() -> None:
     )
 
 
+async def test_a_journal_may_be_apart_from_checkpoints_in_an_object_store(
+    tmp_path: Path,
+) -> None:
+    service = Service()
+    failures = [60]
+
+    async def ask(number: int) -> int:
+        return await service(number)
+
+    def fail_once(square: int) -> int:
+        if square == 3600 and failures:
+            failures.clear()
+            message = "stumbled"
+            raise RuntimeError(message)
+        return square
+
+    env = environment(None, parallelism=1).enable_checkpointing(
+        0.05, directory="memory://apart", journal_directory=tmp_path
+    )
+    stream = env.from_collection(list(range(100))).map_async(
+        ask, concurrency=CONCURRENCY, journal=True, id=lambda number: number
+    )
+    results: list[int] = []
+    stream.uid("ask").map(fail_once).sink_to(results.append)
+    kept: list[Path] = []
+
+    async with env.start() as job:
+        while not kept:
+            await asyncio.sleep(0.01)
+            kept = list(tmp_path.rglob("log-*"))
+        await job.result()
+        assert job.restarts >= 1
+    assert set(results) == {number * number for number in range(100)}
+    assert service.keys.total() - 100 <= job.restarts * CONCURRENCY
+    assert not list(tmp_path.rglob("log-*"))
+
+
 class Server:
     """An HTTP server that counts requests by their idempotency key."""
 

@@ -269,6 +269,67 @@ def map_async_batched(env: Any, sink: Any) -> None:
     calls.uid("calls").sink_to(sink)
 
 
+CONCURRENCY, BUFFER = 4, 16
+
+
+def asking(sink: Any) -> Callable[[Event], Any]:
+    async def ask(event: Event) -> int:
+        key = am.current_call().idempotency_key
+        await sink.call(key, event.number % 7 / 100)
+        return event.number
+
+    return ask
+
+
+def journalled(env: Any, sink: Any) -> None:
+    calls = ordered(env).map_async(
+        asking(sink), concurrency=CONCURRENCY, buffer=BUFFER, journal=True, id="number"
+    )
+    calls.uid("calls").sink_to(sink)
+
+
+def journalled_unordered(env: Any, sink: Any) -> None:
+    spread = ordered(env).rebalance().map(lambda event: event)
+    calls = spread.map_async(
+        asking(sink),
+        concurrency=CONCURRENCY,
+        buffer=BUFFER,
+        ordered=False,
+        journal=True,
+        id="number",
+    )
+    calls.uid("calls").rebalance().map(lambda number: number).sink_to(sink)
+
+
+def journalled_failures(env: Any, sink: Any) -> None:
+    """Calls that fail for good are finished as well: their rows go to dead letters."""
+    ask = asking(sink)
+    dead = am.OutputTag("dead")
+
+    async def ask_or_fail(event: Event) -> int:
+        number: int = await ask(event)
+        if number % 5 == 0:
+            message = "no answer for this one"
+            raise ValueError(message)
+        return number
+
+    calls = (
+        ordered(env)
+        .map_async(
+            ask_or_fail,
+            concurrency=CONCURRENCY,
+            buffer=BUFFER,
+            journal=True,
+            id="number",
+            on_error=am.dead_letter(dead),
+        )
+        .uid("calls")
+    )
+    calls.sink_to(sink)
+    letters = calls.get_side_output(dead)
+    letters.map(lambda letter: -letter.record.number).sink_to(sink)
+
+
 def lookup_join(env: Any, sink: Any) -> None:
     async def find(key: int) -> str | None:
         await asyncio.sleep(0.01)
@@ -479,5 +540,8 @@ PIPELINES: dict[str, Pipeline] = {
         keyed_broadcast,
         connected_without_keys,
         awaited,
+        journalled,
+        journalled_unordered,
+        journalled_failures,
     )
 }

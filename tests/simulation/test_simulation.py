@@ -13,9 +13,20 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import InvalidArgumentError, UsageError
-from aiomailbox.testing import Faults, SimulationError, simulate
-from tests.simulation.pipelines import PIPELINES, keyed_reduce, ordered, stateless
+from aiomailbox.testing import Faults, SimulatedRun, SimulationError, simulate
+from tests.simulation.pipelines import (
+    BUFFER,
+    CONCURRENCY,
+    COUNT,
+    PIPELINES,
+    keyed_reduce,
+    ordered,
+    stateless,
+)
 
+SUBTASKS_MAX = 3
+# State moves from the one to the other when a program is started again.
+BACKENDS = [am.HeapStateBackend(), am.RocksDBStateBackend(memory_bytes=1 << 20)]
 SEEDS = int(os.environ.get("AIOMAILBOX_SEEDS", "100"))
 
 
@@ -27,9 +38,38 @@ def seeds_of(name: str) -> list[int]:
 @pytest.mark.timeout(0 if SEEDS > 1_000 else 120)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_what_is_committed_under_faults_is_what_is_without(name: str) -> None:
-    report = simulate(PIPELINES[name], seeds=seeds_of(name))
+    report = simulate(PIPELINES[name], seeds=seeds_of(name), backends=BACKENDS)
     assert len(report.outputs) > 10
     assert len(report.runs) == len(seeds_of(name))
+    for run in report.runs:
+        check_calls(run)
+
+
+def check_calls(run: SimulatedRun) -> None:
+    """Check that no finished call was paid twice, and few that were in flight."""
+    if run.journal_appends:
+        assert run.calls.repeated == [], f"seed {run.seed}"
+    crashes = (run.attempts - 1) * SUBTASKS_MAX
+    assert run.calls.in_flight_again <= crashes * CONCURRENCY, f"seed {run.seed}"
+    assert len(run.calls.repeated) <= crashes * BUFFER, f"seed {run.seed}"
+
+
+@pytest.mark.parametrize(
+    "name", ["journalled", "journalled_unordered", "journalled_failures"]
+)
+def test_no_finished_call_is_made_again_whatever_crashes(name: str) -> None:
+    report = simulate(PIPELINES[name], seeds=range(10))
+    for run in report.runs:
+        check_calls(run)
+        assert len(run.calls.begun) == COUNT
+    assert sum(run.calls.in_flight_again for run in report.runs) > 10
+
+
+@pytest.mark.parametrize("name", ["unchained", "stateless", "late_data", "awaited"])
+def test_at_least_once_loses_nothing(name: str) -> None:
+    mode = am.CheckpointingMode.AT_LEAST_ONCE
+    report = simulate(PIPELINES[name], seeds=range(10), mode=mode)
+    assert report.faults > 10
 
 
 @pytest.mark.parametrize(
@@ -50,8 +90,9 @@ def test_seeds_that_have_found_something(name: str, seed: int) -> None:
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    one = simulate(PIPELINES["late_data"], seeds=range(3)).runs
-    other = simulate(PIPELINES["late_data"], seeds=[2, 1, 0]).runs
+    late_data = PIPELINES["late_data"]
+    one = simulate(late_data, seeds=range(3), backends=BACKENDS).runs
+    other = simulate(late_data, seeds=[2, 1, 0], backends=BACKENDS).runs
     assert one == other[::-1]
     assert any(run.faults for run in one)
     assert len({run.trace for run in one}) == 3
@@ -60,7 +101,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 PROGRAM = """
     from aiomailbox.testing import simulate
     from tests.simulation.pipelines import PIPELINES
-    for name in ("unchained", "map_async_unordered", "window_join"):
+    for name in ("unchained", "map_async_unordered", "window_join", "journalled"):
         for run in simulate(PIPELINES[name], seeds=range(2)).runs:
             print(run.seed, run.faults, *run.trace, sep="\\n")
 """
@@ -123,11 +164,15 @@ def test_every_kind_of_fault_comes_up() -> None:
         "_metadata failed",
         "lost acknowledgement",
         "late acknowledgement",
+        "late notification",
+        "while created",
+        "while running",
+        "while finishing",
         "found nobody",
         "not confirmed",
         "the sink failed",
     }
-    report = simulate(keyed_reduce, seeds=range(40))
+    report = simulate(keyed_reduce, seeds=range(50))
     faults = "\n".join(fault for run in report.runs for fault in run.faults)
     assert {kind for kind in kinds if kind not in faults} == set()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiomailbox.checkpoint import TaskHandle
@@ -79,8 +79,33 @@ class _SimulatedHost(EmbeddedHost):
         life.note(f"attempt {plan.number} from checkpoint {plan.restored_id}")
         # The job goes on, whatever became of the savepoint that was to end it.
         life.savepoint = None
+        life.world.attempts += 1
         super().deploy(plan, _SimulatedEvents(events, life))
         life.world.light()
+
+    def notify_checkpoint_complete(
+        self, tasks: Sequence[SubtaskId], checkpoint_id: int
+    ) -> None:
+        """Tell tasks that a checkpoint is complete, now or later."""
+        life, world = self._life, self._life.world
+        if not life.is_alive or not world.chance(world.faults.late_notification):
+            super().notify_checkpoint_complete(tasks, checkpoint_id)
+            return
+        world.take(life.now(), f"late notification of checkpoint {checkpoint_id}")
+        asyncio.get_running_loop().call_later(
+            world.random.uniform(0, 5),
+            self._notify_late,
+            world.attempts,
+            tasks,
+            checkpoint_id,
+        )
+
+    def _notify_late(
+        self, attempt: int, tasks: Sequence[SubtaskId], checkpoint_id: int
+    ) -> None:
+        # What was said to an attempt that is over is not said to the next one.
+        if self._life.world.attempts == attempt:
+            super().notify_checkpoint_complete(tasks, checkpoint_id)
 
 
 class _SimulatedEvents:

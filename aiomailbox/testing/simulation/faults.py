@@ -28,16 +28,18 @@ _WEIGHTS: Final = {blow.value for blow in Blow}
 class Faults:
     """What may go wrong in a simulated run, and how often.
 
-    A run gets up to ``blows_max`` blows, each of a kind that is drawn by these weights;
-    0 for a kind that is not wanted. Smaller faults, up to ``small_max``, come with a
+    A run gets from 1 to ``blows_max`` blows, each of a kind that is drawn by these
+    weights; 0 for a kind that is not wanted. Smaller faults, up to ``small_max``, come with a
     probability at each occasion.
 
     Attributes:
         blows_max: How many blows a run gets at most; then it may come to its end.
-        task_crashes: A task fails between two callbacks of the loop.
+        task_crashes: A task fails between two callbacks of the loop: while it is
+            restored or opened, while it runs, or while it ends.
         program_crashes: From one moment to the next nothing that the program does
             counts any more; after a while it is started again and goes on from its
-            latest checkpoint. The moment may be within a file operation.
+            latest checkpoint. The moment may be within a file operation or a commit,
+            also of those with which a program or an attempt begins.
         cancellations: The job is cancelled, and started again from its latest
             checkpoint.
         rescales: Likewise, with another parallelism.
@@ -50,6 +52,7 @@ class Faults:
             written and an error is told nevertheless.
         lost_acknowledgement: A task's acknowledgement never arrives.
         late_acknowledgement: It arrives up to seconds later.
+        late_notification: Tasks hear seconds later that a checkpoint is complete.
         failing_commit: A commit finds nobody, before or after it has been done, or
             fails the job.
         failing_sink: A writer of the sink fails while it takes records.
@@ -74,6 +77,7 @@ class Faults:
     failing_metadata: float = 0.05
     lost_acknowledgement: float = 0.02
     late_acknowledgement: float = 0.05
+    late_notification: float = 0.05
     failing_commit: float = 0.05
     failing_sink: float = 0.005
 

@@ -51,6 +51,7 @@ class SimulatedFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
     def cat_file(self, path: str, **_: Any) -> bytes:
         """Return what a file holds."""
         world, name = self._look(path)
+        self._life(path).note(f"read {name}")
         try:
             return world.files[name]
         except KeyError:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from aiomailbox.api import StreamExecutionEnvironment
-from aiomailbox.checkpoint import Retention, find_checkpoints
+from aiomailbox.checkpoint import CheckpointingMode, Retention, find_checkpoints
 from aiomailbox.errors import (
     CheckpointFailedError,
     JobCancelledError,
     JobFailedError,
 )
+from aiomailbox.exchange import BUFFER_SIZE_BYTES
 from aiomailbox.policies import restart
 from aiomailbox.records import StopMode
 from aiomailbox.runtime import JobConfig, JobMaster
+from aiomailbox.state import StateBackend
 from aiomailbox.task import TaskState
 from aiomailbox.testing.clock import DEFAULT_START
 from aiomailbox.testing.scripted_source import InjectedFailureError
@@ -42,6 +47,9 @@ _MAX_PARALLELISM: Final = 128
 # A program that died is not there to renew its lease: it runs out meanwhile.
 _DOWNTIME_S: Final = (61.0, 120.0)
 _LIVES_MAX: Final = 100
+_ALIVE: Final = frozenset(
+    {TaskState.CREATED, TaskState.RESTORING, TaskState.RUNNING, TaskState.FINISHING}
+)
 
 
 class RunFailedError(Exception):
@@ -56,11 +64,15 @@ class Setting:
         interval_s: From one checkpoint to the next.
         parallelisms: What the environment may have.
         steps_max: After how many callbacks a life has not come to its end.
+        mode: What a recovery does to records after the checkpoint.
+        backends: Where keyed state may be kept; nothing for what the pipeline says.
     """
 
     interval_s: float
     parallelisms: Sequence[int]
     steps_max: int
+    mode: CheckpointingMode
+    backends: Sequence[StateBackend]
 
 
 def run_world(
@@ -74,6 +86,14 @@ def run_world(
     Raises:
         RunFailedError: If the job failed by itself, hangs or never ends.
     """
+    with tempfile.TemporaryDirectory(prefix="aiomailbox-simulation-") as directory:
+        world.journals = Path(directory)
+        return _run_lives(pipeline, world, setting, backoff_s)
+
+
+def _run_lives(
+    pipeline: Pipeline, world: World, setting: Setting, backoff_s: float
+) -> list[Any]:
     start = DEFAULT_START
     parallelism = setting.parallelisms[0]
     for number in range(_LIVES_MAX):
@@ -84,7 +104,8 @@ def run_world(
             return [row for rows in world.committed.values() for row in rows]
         downtime = timedelta(seconds=world.random.uniform(*_DOWNTIME_S))
         start += timedelta(seconds=life.now()) + downtime
-        if life.wish in {Blow.RESCALE, Blow.SAVEPOINT}:
+        may_rescale = life.wish is Blow.SAVEPOINT or not world.may_hold_data
+        if may_rescale and life.wish in {Blow.RESCALE, Blow.SAVEPOINT}:
             parallelism = world.random.choice(setting.parallelisms)
     raise RunFailedError(f"the job has not come to its end in {_LIVES_MAX} lives")
 
@@ -119,6 +140,8 @@ class _Program:
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 self._run(runner)
+            if life.is_alive:
+                self._leave_journals()
         finally:
             life.is_alive = False
             life.world.ended_s = life.now()
@@ -147,6 +170,7 @@ class _Program:
 
     async def _main(self) -> None:
         life, draw = self._life, self._life.world.random
+        life.world.light()
         main = asyncio.current_task()
         assert main is not None, "it runs in a task"
         self._loop.on_exhausted = main.cancel
@@ -154,23 +178,37 @@ class _Program:
         env = StreamExecutionEnvironment(
             life.parallelism,
             _MAX_PARALLELISM,
-            config=JobConfig(seed=draw.getrandbits(32)),
+            config=JobConfig(
+                flush_interval_ms=draw.choice((100, 100, 0)),
+                buffers_per_channel=draw.choice((2, 2, 1)),
+                floating_buffers=draw.choice((8, 8, 0)),
+                buffer_size_bytes=draw.choice((BUFFER_SIZE_BYTES, 256)),
+                seed=draw.getrandbits(32),
+            ),
         )
         env.deployment = self._deployment
+        if self._setting.backends:
+            env.state_backend = draw.choice(self._setting.backends)
+        is_still = life.world.faults == Faults.none()
+        how = self._barriers(interval_s)
+        life.world.may_hold_data |= "unaligned" in how
         env.enable_checkpointing(
             interval_s,
             directory=f"{self._place}/checkpoints",
+            mode=self._setting.mode,
             timeout=interval_s * 10 + 10,
-            tolerable_failures=draw.choice((0, 2, 1_000)),
-            max_concurrent=draw.choice((1, 1, 2)),
+            tolerable_failures=1_000 if is_still else draw.choice((0, 2, 1_000)),
             retained=draw.choice((1, 2)),
             retention=Retention.ON_CANCELLATION,
+            journal_directory=self._journals if life.world.journal_appends else None,
+            **how,
         )
-        if life.world.faults == Faults.none():
-            # What fails now fails by itself.
-            env.set_restart_strategy(restart.none())
-        else:
-            env.set_restart_strategy(restart.fixed_delay(1_000_000, self._backoff_s))
+        # Without faults, what fails fails by itself.
+        env.set_restart_strategy(
+            restart.none()
+            if is_still
+            else restart.fixed_delay(1_000_000, self._backoff_s)
+        )
         self._pipeline(env, SimulatedSink(life))
         async with env.start(_JOB, restore_from=self._restore_from()) as job:
             try:
@@ -178,6 +216,20 @@ class _Program:
             finally:
                 if self._stopping is not None:
                     await asyncio.wait((self._stopping,))
+
+    def _barriers(self, interval_s: float) -> dict[str, Any]:
+        """Return how barriers meet in this life."""
+        draw = self._life.world.random
+        concurrent = {"max_concurrent": draw.choice((1, 1, 2))}
+        if self._setting.mode is CheckpointingMode.AT_LEAST_ONCE:
+            return concurrent
+        timeout_s = draw.uniform(0, interval_s)
+        ways: list[dict[str, Any]] = [
+            concurrent,
+            {"unaligned": True},
+            {"unaligned": True, "aligned_timeout": timeout_s},
+        ]
+        return draw.choice(ways)
 
     def _restore_from(self) -> str:
         """Return what a careful operator would: the newest that has completed."""
@@ -197,10 +249,12 @@ class _Program:
         life = self._life
         job = self._deployment.job
         if job is None:
+            life.world.light()
             return
         if blow is Blow.PROGRAM_CRASH:
             life.world.take(life.now(), "the program crashed")
             life.is_alive = False
+            self._leave_journals()
             self._loop.call_soon(job.cancel)
             return
         if blow is Blow.TASK_CRASH:
@@ -214,15 +268,25 @@ class _Program:
         life = self._life
         if not life.is_alive:
             return
-        running = [
-            task for task in job.tasks if task.lifecycle.state is TaskState.RUNNING
-        ]
-        if not running:
-            life.world.light()
-            return
-        task = life.world.random.choice(running)
-        life.world.take(life.now(), f"task {task.name} crashed")
-        task.fail(InjectedFailureError("simulated: the task has crashed"))
+        alive = [task for task in job.tasks if task.lifecycle.state in _ALIVE]
+        if alive:
+            task = life.world.random.choice(alive)
+            what = f"task {task.name} crashed while {task.lifecycle.state.value}"
+            life.world.take(life.now(), what)
+            task.fail(InjectedFailureError("simulated: the task has crashed"))
+        life.world.light()
+
+    def _leave_journals(self) -> None:
+        """Let the next life find what finished calls are on the disk at this moment."""
+        here = self._journals
+        if here.exists():
+            shutil.copytree(here, here.with_name(f"life-{self._life.number + 1}"))
+
+    @property
+    def _journals(self) -> Path:
+        world = self._life.world
+        assert world.journals is not None, "a run has a directory"
+        return world.journals / f"life-{self._life.number}"
 
     def _cancel(self, blow: Blow, job: JobMaster) -> None:
         life = self._life

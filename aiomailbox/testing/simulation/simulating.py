@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from aiomailbox.checkpoint import CheckpointingMode
 from aiomailbox.errors import (
     AioMailboxError,
     InvalidArgumentError,
     MissingExtraError,
     UsageError,
 )
+from aiomailbox.state import StateBackend
+from aiomailbox.testing.simulation.calls import Calls
 from aiomailbox.testing.simulation.faults import Faults
 from aiomailbox.testing.simulation.world import World
 
@@ -39,11 +42,18 @@ class SimulatedRun:
         seed: Its seed.
         faults: The faults that it survived, in order.
         trace: What happened, line by line: the same whenever the seed is the same.
+        calls: What `SimulatedSink.call` was asked for.
+        attempts: How often the tasks were started, the first time included.
+        journal_appends: Whether finished calls were kept in files: none of those is made
+            again. Else an object store had them: what had not been uploaded is.
     """
 
     seed: int
     faults: tuple[str, ...]
     trace: tuple[str, ...] = field(repr=False)
+    calls: Calls = field(repr=False)
+    attempts: int
+    journal_appends: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +117,16 @@ def simulate(
     parallelisms: Sequence[int] = (2, 1, 3),
     check: Check | None = None,
     steps_max: int = 1_000_000,
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE,
+    backends: Sequence[StateBackend] = (),
 ) -> SimulationReport:
     """Run a pipeline under faults, and compare what it committed with a run without.
 
     Each run is on virtual time, in this thread, and its seed decides everything: when
     tasks and the program crash, which writes fail, when the job is rescaled, how long
-    everything takes. All state is in memory, and nothing is left behind.
+    everything takes, how large buffers are, and whether barriers are aligned, overtake
+    data, or do so after a while. Checkpoints are in memory, journals of finished calls
+    in a temporary directory, and nothing is left behind.
 
     The program is a deterministic one: its committed rows are the same in any order of
     arrival at operators with several inputs or subtasks. Where they are not, give a
@@ -132,6 +146,10 @@ def simulate(
             multisets.
         steps_max: How many callbacks of the loop the run without faults may take: a
             longer one counts as one that never ends.
+        mode: Exactly once; or at least once, where nothing may be missing, and rows may
+            be committed more often than without faults.
+        backends: Where keyed state is kept, another one perhaps after each crash of the
+            program; nothing for what the pipeline says.
 
     Raises:
         SimulationError: If a run did not commit what it should, failed or hung.
@@ -175,20 +193,33 @@ def simulate(
 
     still = World("without faults", Faults.none())
     # Long enough for any job: it is measured, then divided.
-    outputs = run(still, Setting(10.0, list(parallelisms), steps_max), None)
-    interval_s = max(0.001, still.ended_s / _CHECKPOINTS)
-    steps_max = _STEPS_LEAST + _STEPS_PER_STEP * still.steps
-    setting = Setting(interval_s, list(parallelisms), steps_max)
+    setting = Setting(10.0, list(parallelisms), steps_max, mode, list(backends))
+    outputs = run(still, setting, None)
+    setting = replace(
+        setting,
+        interval_s=max(0.001, still.ended_s / _CHECKPOINTS),
+        steps_max=_STEPS_LEAST + _STEPS_PER_STEP * still.steps,
+    )
     # Once more, with other timing: it tells what is usual, and a pipeline that is not
     # deterministic.
     usual = World("without faults, with checkpoints", Faults.none())
+    check = check or (_all_there if mode is CheckpointingMode.AT_LEAST_ONCE else None)
     _compare(run(usual, setting, None), outputs, check, None, usual)
     runs = []
     for seed in seeds:
         world = World(seed, faults or Faults(), steps=usual.steps, notes=usual.notes)
         found = run(world, setting, seed)
         _compare(found, outputs, check, seed, world)
-        runs.append(SimulatedRun(seed, tuple(world.taken), tuple(world.trace)))
+        runs.append(
+            SimulatedRun(
+                seed,
+                tuple(world.taken),
+                tuple(world.trace),
+                world.calls,
+                world.attempts,
+                world.journal_appends,
+            )
+        )
     return SimulationReport(outputs, runs)
 
 
@@ -241,6 +272,11 @@ def _compare(
             unexpected=counted - expected,
             trace=world.trace,
         )
+
+
+def _all_there(found: list[Any], expected: list[Any]) -> None:
+    missing = _counted(expected) - _counted(found)
+    assert not missing, "; ".join(_shown("missing", missing))
 
 
 def _counted(rows: list[Any]) -> Counter[Any]:

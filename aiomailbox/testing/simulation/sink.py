@@ -21,6 +21,8 @@ __all__ = ["SimulatedSink"]
 class SimulatedSink:
     """Where a simulated pipeline ends: what is committed here is compared.
 
+    A pipeline may end several streams in it: each is a sink of its own.
+
     Attributes:
         guarantee: Exactly once.
     """
@@ -30,22 +32,38 @@ class SimulatedSink:
     def __init__(self, life: Life) -> None:
         self._life: Life = life
 
+    async def call(self, key: str, seconds: float = 0.01) -> None:
+        """Call a server outside, which counts calls by key and takes a while.
+
+        What it counted is in `SimulatedRun.calls`: whether a call that was answered was
+        made again.
+
+        Args:
+            key: Of the call, such as its idempotency key.
+            seconds: How long the answer takes.
+        """
+        life = self._life
+        life.note(f"call {key}")
+        life.world.calls.begin(key)
+        await asyncio.sleep(seconds)
+        life.check()
+        life.world.calls.answer(key)
+
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         """Create the writer of one subtask."""
-        del context
-        return _Writer(self._life)
+        return _Writer(self._life, str(context.operator_id))
 
     def create_committer(self, context: CommitterContext) -> Committer:
         """Create the committer."""
-        del context
-        return _Committer(self._life)
+        return _Committer(self._life, context.operator_id)
 
 
 class _Writer:
     """Buffers rows until a barrier, then stages them."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, sink: str) -> None:
         self._life = life
+        self._sink = sink
         self._rows: list[Any] = []
 
     def write_run(self, run: Run) -> None:
@@ -63,7 +81,7 @@ class _Writer:
             return []
         rows, self._rows = self._rows, []
         self._life.note(f"stage {len(rows)} rows")
-        return [self._life.world.stage(rows)]
+        return [self._life.world.stage(self._sink, rows)]
 
     def snapshot(self) -> list[Any]:
         return []
@@ -78,8 +96,9 @@ class _Writer:
 class _Committer:
     """Moves what was staged to what is committed, once."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, sink: str) -> None:
         self._life = life
+        self._sink = sink
 
     def begin(self, *, restored: bool) -> None:
         self._life.note(f"begin to commit, restored {restored}")
@@ -90,6 +109,8 @@ class _Committer:
         life, world = self._life, self._life.world
         await asyncio.sleep(world.random.choice((0.0, 0.001, 0.1)))
         what = f"commit of checkpoint {checkpoint_id}"
+        if wrong := [one for one in committables if not self._owns(one)]:
+            raise LookupError(f"{wrong} were prepared for another sink")
         life.note(f"{what}: {' '.join(committables)}, final {is_final}")
         if world.chance(world.faults.failing_commit):
             life.fault(f"the {what} found nobody")
@@ -113,7 +134,12 @@ class _Committer:
 
     def recover(self) -> None:
         self._life.note("remove what nothing refers to")
-        self._life.world.staged.clear()
+        staged = self._life.world.staged
+        for name in [one for one in staged if self._owns(one)]:
+            del staged[name]
+
+    def _owns(self, name: str) -> bool:
+        return name.rpartition("/")[0] == self._sink
 
     def end(self, *, succeeded: bool) -> None:
         # After a savepoint the job goes on in another life.

@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from aiomailbox.testing.simulation.calls import Calls
 from aiomailbox.testing.simulation.faults import Blow, Faults
 
 __all__ = ["Life", "ProgramDiedError", "Savepoint", "SimulatedFaultError", "World"]
 
 _TRACE_MAX: Final = 20_000
+# So many callbacks or notes, about, are the beginning of an attempt.
+_BEGINNING: Final = 40
 
 
 class SimulatedFaultError(OSError):
@@ -58,6 +62,12 @@ class World:
         notes: How much was noted.
         ended_s: When the last life ended, seconds since it began.
         savepoint: What the last life has ended with, if it was that.
+        calls: What a server outside was asked for.
+        attempts: How often tasks were started.
+        journal_appends: Whether finished calls are kept in files, not as objects of the
+            store that has the checkpoints.
+        journals: Where these files are: a directory for each life.
+        may_hold_data: Whether a checkpoint may hold data in flight.
     """
 
     def __init__(
@@ -75,11 +85,16 @@ class World:
         self.notes: int = 0
         self.savepoint: Savepoint | None = None
         self.ended_s: float = 0.0
+        self.calls: Calls = Calls()
+        self.attempts: int = 0
+        self.journal_appends: bool = self.random.random() < 0.5
+        self.journals: Path | None = None
+        self.may_hold_data: bool = False
         self._parts = 0
         self._steps_expected = max(1, steps)
         self._notes_expected = max(1, notes)
         self._blows_left = (
-            self.random.randint(0, faults.blows_max) if faults.blows_max else 0
+            self.random.randint(1, faults.blows_max) if faults.blows_max else 0
         )
         self._small_left = faults.small_max
         self._fuse: _Fuse | None = None
@@ -116,7 +131,10 @@ class World:
         return fuse.blow
 
     def light(self) -> None:
-        """Decide when the next blow comes, and which; called when a job has begun."""
+        """Decide when the next blow comes, and which, unless that is decided.
+
+        Called when a life begins, when tasks are started, and when a blow has fallen.
+        """
         if self._fuse is not None or not self._blows_left:
             return
         weights = [getattr(self.faults, blow.value) for blow in Blow]
@@ -126,16 +144,19 @@ class World:
         blow = self.random.choices(list(Blow), weights)[0]
         counts_notes = self.random.random() < 0.5
         expected = self._notes_expected if counts_notes else self._steps_expected
-        if self.random.random() < 0.3:
-            # Soon: while tasks are restored, or commits are made again.
+        soon = self.random.random()
+        if soon < 0.2:
+            # While checkpoints are read, commits made again, or tasks restored.
+            expected = min(expected, _BEGINNING)
+        elif soon < 0.4:
             expected = max(1, expected // 10)
         self._fuse = _Fuse(blow, counts_notes, self.random.randint(1, expected))
 
-    def stage(self, rows: list[Any]) -> str:
-        """Keep what a writer prepared, and return its identity."""
+    def stage(self, sink: str, rows: list[Any]) -> str:
+        """Keep what a writer of a sink prepared, and return its identity."""
         # Never one that was there before: an old checkpoint may still name it.
         self._parts += 1
-        name = f"part-{self._parts}"
+        name = f"{sink}/part-{self._parts}"
         self.staged[name] = rows
         return name
 
