@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Generic, NoReturn, overload
+from typing import Any, Final, Generic, NoReturn, overload
 
 from aiomailbox.errors import StateError
 from aiomailbox.state.descriptors import (
@@ -13,19 +13,29 @@ from aiomailbox.state.descriptors import (
     MapStateDescriptor,
     StateDescriptor,
 )
-from aiomailbox.state.heap_state import Cell, CurrentKey, HeapListState, HeapMapState
+from aiomailbox.state.heap_state import (
+    Cell,
+    ContentCell,
+    CurrentKey,
+    HeapListState,
+    HeapMapState,
+)
 from aiomailbox.state.heap_table import HeapStateTable
+from aiomailbox.state.layers import LayeredDict
 from aiomailbox.state.registry import check_same_contents
 from aiomailbox.state.rescale import (
     OperatorStateEntry,
     OperatorStateSnapshot,
     RedistributionMode,
 )
-from aiomailbox.state.snapshot import copy_contents
+from aiomailbox.state.snapshot import copy_content, copy_contents
 from aiomailbox.state.store import ListState, MapState
 from aiomailbox.typevars import DefaultT, MapKeyT, ValueT
 
 __all__ = ["OperatorStateStore", "ReadOnlyBroadcastState"]
+
+# Each takes about a microsecond.
+_SETTLE_STEPS: Final = 64
 
 
 class ReadOnlyBroadcastState(Generic[MapKeyT, ValueT]):
@@ -71,6 +81,67 @@ class ReadOnlyBroadcastState(Generic[MapKeyT, ValueT]):
         raise _read_only()
 
 
+class CutPairs(Sequence[tuple[Any, Any]]):
+    """The entries of a map at one moment; readable in any thread.
+
+    Args:
+        layers: The map.
+    """
+
+    __slots__ = ("_count", "_cut")
+
+    def __init__(self, layers: LayeredDict[Any, Any]) -> None:
+        self._count = len(layers.live)
+        self._cut = layers.cut()
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self._cut.items()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Any, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[Any, Any]]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    # As of lists.
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _LayeredCell:
+    """The place of one map that may be large: cuts take no time, however large."""
+
+    __slots__ = ("_layers",)
+
+    def __init__(self, layers: LayeredDict[Any, Any]) -> None:
+        self._layers = layers
+
+    def read(self) -> Any:
+        """Return the map as it is to be used now."""
+        layers = self._layers
+        if layers.is_cut:
+            # Whoever comes pays for what cuts cost that are gone.
+            layers.settle(_SETTLE_STEPS)
+        return layers.live
+
+    def write(self, content: Any) -> None:
+        """Set all entries."""
+        self._layers.clear()
+        self._layers.live.update(content)
+
+    def forget(self) -> None:
+        """Remove all entries."""
+        self._layers.clear()
+
+
 class OperatorStateStore:
     """The state without keys of one operator in one subtask.
 
@@ -95,8 +166,9 @@ class OperatorStateStore:
     def __init__(self) -> None:
         self._entries: dict[str, OperatorStateEntry] = {}
         self._known: dict[str, StateDescriptor] = {}
-        # One table for all states: the state's name plays the part of the key.
+        # One table for all lists: the state's name plays the part of the key.
         self._table = HeapStateTable()
+        self._maps: dict[str, LayeredDict[Any, Any]] = {}
         self.is_restored: bool = False
 
     def get_list_state(
@@ -128,17 +200,21 @@ class OperatorStateStore:
         return ReadOnlyBroadcastState(self.get_broadcast_state(descriptor))
 
     def snapshot(self) -> OperatorStateSnapshot:
-        """Return a cut of all state that later changes do not touch."""
-        entries = {}
-        for name, entry in self._entries.items():
-            content = self._table.get(name, ())
-            if isinstance(content, dict):
-                values = copy_contents(content.values())
-                elements = list(zip(content, values, strict=True))
-            else:
-                elements = copy_contents(content)
-            entries[name] = replace(entry, elements=elements)
-        return OperatorStateSnapshot(entries)
+        """Return a cut of all state that later changes do not touch.
+
+        Maps are read later, in any thread; lists are copied now.
+        """
+        return OperatorStateSnapshot(
+            {
+                name: replace(
+                    entry,
+                    elements=CutPairs(layers)
+                    if (layers := self._maps.get(name)) is not None
+                    else copy_contents(self._table.get(name, ())),
+                )
+                for name, entry in self._entries.items()
+            }
+        )
 
     def restore(self, snapshots: Sequence[OperatorStateSnapshot]) -> None:
         """Replace all state by what the snapshots hold together.
@@ -150,6 +226,7 @@ class OperatorStateStore:
         """
         self.is_restored = True
         self._table.clear()
+        self._maps.clear()
         for snapshot in snapshots:
             for name, entry in snapshot.states.items():
                 self._register(name, replace(entry, elements=[]))
@@ -161,7 +238,9 @@ class OperatorStateStore:
                 else:
                     HeapListState(cell).add_all(elements)
 
-    def _cell(self, descriptor: StateDescriptor, mode: RedistributionMode) -> Cell:
+    def _cell(
+        self, descriptor: StateDescriptor, mode: RedistributionMode
+    ) -> ContentCell:
         name = descriptor.name
         # Functions ask for state per record: a descriptor is looked at once.
         if (
@@ -193,7 +272,12 @@ class OperatorStateStore:
             )
         return known
 
-    def _named(self, name: str) -> Cell:
+    def _named(self, name: str) -> ContentCell:
+        if self._entries[name].mode is RedistributionMode.BROADCAST:
+            layers = self._maps.get(name)
+            if layers is None:
+                layers = self._maps[name] = LayeredDict(copy_content)
+            return _LayeredCell(layers)
         key = CurrentKey()
         key.key = name
         return Cell(key, self._table, VOID)

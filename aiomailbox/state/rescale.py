@@ -50,13 +50,14 @@ class OperatorStateEntry:
 
     Attributes:
         mode: How it is spread over other subtasks.
-        elements: Its elements; of broadcast state its ``(key, value)`` pairs.
+        elements: Its elements; of broadcast state its ``(key, value)`` pairs, which may
+            be read from a cut each time that they are asked for.
         serializer: The id of the serializer that makes them bytes.
         schema: Their types, as far as they are known.
     """
 
     mode: RedistributionMode
-    elements: list[Any]
+    elements: Sequence[Any]
     serializer: str = field(default=ObjectSerializer.id, compare=False)
     schema: StateSchema = field(default_factory=StateSchema, compare=False)
 
@@ -76,7 +77,7 @@ class OperatorStateSnapshot:
     def elements(self, name: str) -> list[Any]:
         """Return the elements of a state, none if there is no such state."""
         entry = self.states.get(name)
-        return [] if entry is None else entry.elements
+        return [] if entry is None else list(entry.elements)
 
     def with_list(
         self,
@@ -193,7 +194,7 @@ def _split(
 
 def _take(
     rest: list[tuple[int, OperatorStateEntry]], share: int
-) -> Iterator[tuple[int, list[Any]]]:
+) -> Iterator[tuple[int, Sequence[Any]]]:
     """Take ``share`` elements from the end of ``rest``, where the first ones are.
 
     Empty lists met on the way are handed out too: they say that there is such a state.

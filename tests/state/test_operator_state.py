@@ -18,8 +18,11 @@ from aiomailbox.state import (
     RedistributionMode,
     redistribute_operator_state,
 )
+from aiomailbox.state.layers import Layer
 
 SPLIT, UNION, BROADCAST, MERGE = RedistributionMode
+
+RULES = MapStateDescriptor("rules", str)
 
 
 def snapshot(**states: list[Any]) -> OperatorStateSnapshot:
@@ -131,3 +134,55 @@ def test_a_name_belongs_to_one_mode() -> None:
     store.get_list_state(ListStateDescriptor("l"))
     with pytest.raises(StateError, match="'l' is split state"):
         store.get_union_list_state(ListStateDescriptor("l"))
+
+
+def test_a_broadcast_map_is_cut_at_once_and_settles_when_the_cut_is_gone() -> None:
+    store = OperatorStateStore()
+    rules = store.get_broadcast_state(RULES)
+    for number in range(5000):
+        rules.put(str(number), [number])
+    layers = store._maps["rules"]
+    below = layers.live
+    cut: Any = store.snapshot().states["rules"].elements
+    # Not copied: what was there is what is read.
+    assert isinstance(layers.live, Layer)
+    assert layers.live.base is below
+    found: Any = rules.get("1")
+    found.append("changed")
+    rules.put("2", ["set"])
+    rules.remove("3")
+    rules.put("new", [])
+    assert rules.get("1") == [1, "changed"]
+    assert not rules.contains("3")
+    assert len(cut) == 5000
+    assert list(cut) == [(str(number), [number]) for number in range(5000)]
+    del cut
+    for _ in range(200):
+        rules.contains("1")
+    assert not layers.is_cut
+    assert layers.live is below
+    assert rules.get("1") == [1, "changed"]
+    assert rules.get("2") == ["set"]
+    assert not rules.contains("3")
+    assert rules.get("new") == []
+
+
+def test_cuts_of_a_broadcast_map_outlive_clearing_and_each_other() -> None:
+    store = OperatorStateStore()
+    rules = store.get_broadcast_state(RULES)
+    cuts = []
+    for number in range(20):
+        rules.put(str(number), number)
+        cuts.append(store.snapshot())
+    rules.clear()
+    assert rules.is_empty()
+    assert rules.items() == []
+    rules.put("after", 1)
+    for number, cut in enumerate(cuts):
+        expected = [(str(each), each) for each in range(number + 1)]
+        assert sorted(cut.elements("rules")) == sorted(expected)
+    restored = OperatorStateStore()
+    restored.restore(cuts[:3])
+    found = restored.get_broadcast_state(RULES)
+    assert sorted(found.items()) == [("0", 0), ("1", 1), ("2", 2)]
+    assert rules.items() == [("after", 1)]

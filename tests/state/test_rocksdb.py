@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.state import (
@@ -140,6 +140,7 @@ class Driven:
     max_examples=60,
 )
 @given(steps=st.lists(STEPS, max_size=60))
+@example(steps=[("in place", 0, 0), ("cut",), ("cut",), ("back",)])
 def test_it_does_what_the_heap_does(
     tiny: None, tmp_path: Path, steps: list[tuple[Any, ...]]
 ) -> None:

@@ -148,6 +148,8 @@ class RocksDBStateStore(TableStateStore[_Table]):
     def restoring(self, snapshots: Sequence[KeyedStateSnapshot]) -> Iterator[None]:
         """Do as `restore`, in pieces; raises as that does."""
         if self._database is not None:
+            # It may be this very cut that is restored.
+            self._database.end_cut()
             self._database.clear()
         for entry in self._registry.entries.values():
             entry.table.forget_all()
