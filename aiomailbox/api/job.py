@@ -155,7 +155,7 @@ class JobClient:
 
     @property
     def restarts(self) -> int:
-        """How often the job has failed and was started again."""
+        """How often the job, or a part of it, has failed and was started again."""
         return self._job.restarts
 
     def checkpoints(self) -> list[CheckpointView]:

@@ -360,6 +360,17 @@ class CheckpointPlanner:
                 actions += self._abort(pending, FailureReason.TASK_FAILED, error)
         return actions + self._next(now_ms)
 
+    def on_failover(self) -> list[CheckpointAction]:
+        """Hear that tasks begin again: what is not being written will not be complete.
+
+        Those that have acknowledged it go back to before it, and do so once more.
+        """
+        actions: list[CheckpointAction] = []
+        for pending in list(self._pending.values()):
+            if not pending.is_finalizing:
+                actions += self._abort(pending, FailureReason.TASK_FAILED)
+        return actions
+
     def on_cleaning(self, change: int, now_ms: int) -> list[CheckpointAction]:
         """Hear that files of ``change`` more checkpoints, or fewer, are being deleted."""
         self._cleaning += change

@@ -55,6 +55,16 @@ class FailoverRegions:
             subtask: region for region in self.regions for subtask in region
         }
 
+    @property
+    def tasks(self) -> list[SubtaskId]:
+        """Every task, in the order of the graph."""
+        return list(self._parents)
+
+    @property
+    def task_count(self) -> int:
+        """How many tasks there are."""
+        return len(self._parents)
+
     def region_of(self, subtask: SubtaskId) -> frozenset[SubtaskId]:
         """Return the region of a task."""
         return self._region_of[subtask]

@@ -167,6 +167,14 @@ _OPERATOR_METRICS: Final = (
 
 _TASK_METRICS: Final = (
     Metric("state", _GAUGE, "", Merge.LAST, "Where it is in its life.", _TASK),
+    Metric(
+        "num_task_restarts",
+        _COUNTER,
+        "restarts",
+        _SUM,
+        "How often it was started again, alone or with others.",
+        _TASK,
+    ),
     Metric("mails", _COUNTER, "mails", _SUM, "Mails that were run.", _TASK),
     Metric(
         "mailbox_queue_size",

@@ -1,11 +1,12 @@
-"""What one attempt of a job runs, and what it goes on from."""
+"""What an attempt of a job, or of some of its tasks, goes on from."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from aiomailbox.checkpoint import RestoredTasks
-from aiomailbox.ids import TaskId, VertexId
+from aiomailbox.ids import SubtaskId, TaskId, VertexId
 
 __all__ = ["AttemptPlan"]
 
@@ -15,12 +16,14 @@ class AttemptPlan:
     """The facts about one attempt.
 
     Attributes:
-        number: The epoch: it only grows, so that what an older attempt still says can
-            be told from what this one says.
+        number: The epoch of its tasks: it only grows, so that what an older attempt
+            still says can be told from what this one says.
         restored: What subtasks go on from; the others begin anew.
         restored_id: The checkpoint that they go on from, -1 for none.
         checkpoint_place: Where checkpoints are kept, a path or a URL; None for a job
             that takes none.
+        tasks: The tasks that begin; None for all of the job.
+        epochs: Those of the other tasks, which go on.
 
     Example:
         >>> AttemptPlan(2).task_id(VertexId(1), 0)
@@ -31,7 +34,16 @@ class AttemptPlan:
     restored: RestoredTasks = field(default_factory=dict)
     restored_id: int = -1
     checkpoint_place: str | None = None
+    tasks: Collection[SubtaskId] | None = None
+    epochs: Mapping[SubtaskId, int] = field(default_factory=dict)
+
+    def has(self, vertex: VertexId, subtask_index: int) -> bool:
+        """Say whether a task begins."""
+        return self.tasks is None or SubtaskId(vertex, subtask_index) in self.tasks
 
     def task_id(self, vertex: VertexId, subtask_index: int) -> TaskId:
         """Return the name of a subtask's attempt, also of a remote one."""
-        return TaskId(vertex, subtask_index, self.number)
+        epoch = self.number
+        if self.tasks is not None and not self.has(vertex, subtask_index):
+            epoch = self.epochs.get(SubtaskId(vertex, subtask_index), epoch)
+        return TaskId(vertex, subtask_index, epoch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from aiomailbox.checkpoint import CheckpointingMode, CheckpointWriter, received, sent
@@ -150,7 +151,8 @@ class TaskBuilder:
             self._task(vertex, subtask_index)
             for vertex in self._graph.vertices
             for subtask_index in range(vertex.parallelism)
-            if self._is_here(vertex, subtask_index)
+            if self._of_attempt.has(vertex.id, subtask_index)
+            and self._is_here(vertex, subtask_index)
         ]
 
     def _is_here(self, vertex: JobVertex, subtask_index: int) -> bool:
@@ -178,7 +180,7 @@ class TaskBuilder:
             seed=services.seed,
             log=services.log.bind(task=name),
             metrics=services.metrics.child(name),
-            prepared=services.committables.add,
+            prepared=partial(services.committables.add, subtask),
             limiter=_limiters_of_task(services),
             handover=services.handover,
             alignment=services.alignments.get,

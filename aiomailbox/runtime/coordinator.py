@@ -95,8 +95,12 @@ class CheckpointTasks(Protocol):
 class CheckpointOwner(Protocol):
     """The job, as its coordinator sees it."""
 
-    def capture_sources(self) -> dict[OperatorId, OperatorSnapshot]:
+    def capture_sources(self, checkpoint_id: int) -> dict[OperatorId, OperatorSnapshot]:
         """Return what the enumerators go on from."""
+        ...
+
+    def on_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Hear that tasks go on from a checkpoint, or a later one, from now on."""
         ...
 
     def capture_services(self) -> dict[str, bytes]:
@@ -276,6 +280,21 @@ class CheckpointCoordinator:
             for vertex in self._graph.vertices
             for index in range(vertex.parallelism)
         }
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the savepoint that ends the job was asked for."""
+        return self._stopping is not None
+
+    def on_failover(self, tasks: Iterable[SubtaskId]) -> None:
+        """Hear that tasks are being ended, to begin again; others go on.
+
+        There is no checkpoint until all of them run again.
+        """
+        for task in tasks:
+            self._states[task] = SubtaskState.STARTING
+            self._data_ended.discard(task)
+        self._do(self._planner.on_failover())
 
     async def end_attempt(self) -> None:
         """Take no more checkpoints, and wait for what is being written or committed."""
@@ -541,7 +560,7 @@ class CheckpointCoordinator:
             progress.services = self._owner.capture_services()
             progress.enumerators = {
                 name: encode_snapshot(snapshot)
-                for name, snapshot in self._owner.capture_sources().items()
+                for name, snapshot in self._owner.capture_sources(checkpoint_id).items()
             }
         except Exception as error:  # noqa: BLE001 -- the planner decides
             return self._planner.on_storage_error(checkpoint_id, self._now_ms(), error)
@@ -592,6 +611,7 @@ class CheckpointCoordinator:
         await self._owner.commit_prepared(progress.prepared, checkpoint_id)
         self._committed_id = max(self._committed_id, checkpoint_id)
         if not progress.request.kind.is_savepoint:
+            self._owner.on_checkpoint_complete(checkpoint_id)
             kept = _Kept(checkpoint_id, progress.request.kind)
             for subsumed in self._retained.add(kept):
                 await self._discard(subsumed.checkpoint_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -34,12 +34,14 @@ class AttemptEvents(CheckpointEvents, Protocol):
         """Hear that a task ended: well, or with an error."""
         ...
 
-    def on_cancelled(self) -> None:
+    def on_cancelled(self, subtask: SubtaskId) -> None:
         """Hear that a task ended itself, or was interrupted: so will the job."""
         ...
 
-    def on_failed(self, error: BaseException) -> None:
-        """Hear of a failure that is of no task."""
+    def on_failed(
+        self, error: BaseException, tasks: Collection[SubtaskId] | None = None
+    ) -> None:
+        """Hear of a failure of a whole place: of tasks there, or of none."""
         ...
 
     def on_changed(self) -> None:
@@ -68,23 +70,30 @@ class Host(CheckpointTasks, Protocol):
         """Whether no task runs any more."""
         ...
 
+    def has_ended(self, tasks: Collection[SubtaskId]) -> bool:
+        """Say whether none of some tasks runs any more."""
+        ...
+
     async def prepare(self) -> None:
-        """Get ready what the tasks of an attempt need, before each one.
+        """Get ready what tasks need, before they are made; others may run.
 
         What it raises fails the job before the first one runs.
         """
         ...
 
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
-        """Make the tasks of an attempt; from now on they take splits."""
+        """Make the tasks of a plan; from now on they take splits.
+
+        Those that it does not name go on, if there are any.
+        """
         ...
 
     def start(self, group: anyio.abc.TaskGroup) -> None:
-        """Start the tasks; those of this loop in the group."""
+        """Start the tasks that were made; those of this loop in the group."""
         ...
 
-    def cancel(self) -> None:
-        """Ask all tasks to end; any number of times, at any time."""
+    def cancel(self, tasks: Collection[SubtaskId] | None = None) -> None:
+        """Ask tasks to end, None for all; any number of times, at any time."""
         ...
 
     def stop(self, mode: StopMode) -> None:
@@ -139,6 +148,10 @@ class EmbeddedHost:
         """Whether no task runs any more."""
         return self._local.is_over
 
+    def has_ended(self, tasks: Collection[SubtaskId]) -> bool:
+        """Say whether none of some tasks runs any more."""
+        return self._local.has_ended(tasks)
+
     async def prepare(self) -> None:
         """Make a directory for state that is kept in files, once.
 
@@ -152,8 +165,8 @@ class EmbeddedHost:
         self._config = replace(self._config, state_backend=backend)
 
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
-        """Make the tasks of an attempt."""
-        self._services.begin_attempt()
+        """Make the tasks of a plan."""
+        self._services.begin_attempt(plan.tasks)
         builder = TaskBuilder(
             self._graph,
             self._config,
@@ -161,15 +174,19 @@ class EmbeddedHost:
             plan,
             events,
         )
-        self._local = LocalTasks(builder.build(), events)
+        tasks = builder.build()
+        if plan.tasks is None:
+            self._local = LocalTasks(tasks, events)
+        else:
+            self._local.add(tasks)
 
     def start(self, group: anyio.abc.TaskGroup) -> None:
-        """Start all tasks in the group."""
+        """Start the tasks that were made, in the group."""
         self._local.start(group)
 
-    def cancel(self) -> None:
-        """Ask all tasks to end."""
-        self._local.cancel()
+    def cancel(self, tasks: Collection[SubtaskId] | None = None) -> None:
+        """Ask tasks to end."""
+        self._local.cancel(tasks)
 
     def stop(self, mode: StopMode) -> None:
         """Let all sources read no more."""

@@ -23,13 +23,18 @@ from aiomailbox.checkpoint import (
     CheckpointStore,
     PreparedData,
     RestoredJob,
+    RestoredTasks,
     decode_prepared,
     finished_tasks,
     restored_tasks,
 )
-from aiomailbox.errors import InvalidArgumentError, NoCheckpointError
+from aiomailbox.errors import (
+    CheckpointFailedError,
+    InvalidArgumentError,
+    NoCheckpointError,
+)
 from aiomailbox.graph import JobGraph
-from aiomailbox.ids import OperatorId
+from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.operators import OperatorSnapshot
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.committing import JobCommitters
@@ -94,6 +99,8 @@ class JobCheckpoints:
         self._restored: RestoredJob | None = None
         self._committers: JobCommitters | None = None
         self._committed_id = 0
+        # The newest complete checkpoint of the present attempt, or what it began with.
+        self._completed_id = -1
         self._epoch = -1
         self._renewing: asyncio.Task[None] | None = None
         settings = config.checkpoints
@@ -144,15 +151,7 @@ class JobCheckpoints:
         """
         self._committers = committers
         restored = self._restored
-        store = self._store
-        self._epoch += 1
-        if store is not None:
-            self._epoch = await run_in_thread(store.new_epoch)
-            self._epoch = await self._finished_calls.begin_attempt(
-                self._epoch,
-                None if restored is None else restored.metadata.checkpoint_id,
-                store.newest_first(),
-            )
+        await self._begin_epoch()
         if restored is None:
             self._job.sources.prepare(self._graph)
             await committers.recover()
@@ -164,7 +163,56 @@ class JobCheckpoints:
         )
         self._committed_id = max(self._committed_id, checkpoint_id)
         await committers.recover()
-        tasks = {
+        tasks = self._tasks_of(restored)
+        self._job.sources.prepare(
+            self._graph, restored.snapshot.enumerators, checkpoint_id
+        )
+        return AttemptPlan(self._epoch, tasks, checkpoint_id, self._place)
+
+    async def begin_again(self, tasks: frozenset[SubtaskId]) -> AttemptPlan:
+        """Return what some tasks of the present attempt begin again with.
+
+        What sinks have prepared for the checkpoint was committed when it was complete,
+        for those that go on have heard so.
+
+        Raises:
+            CheckpointFailedError: If the checkpoint that the other tasks have behind
+                them cannot be read any more.
+        """
+        if self.coordinator is not None:
+            await self.coordinator.settle()
+        await self.reload()
+        restored = self._restored
+        restored_id = -1 if restored is None else restored.metadata.checkpoint_id
+        if restored_id < self._completed_id:
+            raise CheckpointFailedError(
+                f"checkpoint {self._completed_id} cannot be read any more, and the tasks "
+                f"that go on have it behind them: all begin again, from {restored_id}"
+            )
+        await self._begin_epoch(tasks)
+        kept = {} if restored is None else self._tasks_of(restored)
+        return AttemptPlan(
+            self._epoch,
+            {place: one for place, one in kept.items() if SubtaskId(*place) in tasks},
+            restored_id,
+            self._place,
+            tasks,
+        )
+
+    async def _begin_epoch(self, tasks: frozenset[SubtaskId] | None = None) -> None:
+        self._epoch += 1
+        store, restored = self._store, self._restored
+        if store is not None:
+            self._epoch = await run_in_thread(store.new_epoch)
+            self._epoch = await self._finished_calls.begin_attempt(
+                self._epoch,
+                None if restored is None else restored.metadata.checkpoint_id,
+                store.newest_first(),
+                tasks,
+            )
+
+    def _tasks_of(self, restored: RestoredJob) -> RestoredTasks:
+        return {
             **restored_tasks(
                 restored.snapshot,
                 self._graph,
@@ -172,11 +220,10 @@ class JobCheckpoints:
             ),
             **finished_tasks(restored.metadata.finished_operators, self._graph),
         }
-        self._job.sources.prepare(self._graph, restored.snapshot.enumerators)
-        return AttemptPlan(self._epoch, tasks, checkpoint_id, self._place)
 
     def on_attempt(self, plan: AttemptPlan) -> None:
         """Expect the tasks of an attempt to start."""
+        self._completed_id = plan.restored_id
         if self.coordinator is not None:
             self.coordinator.begin_attempt(plan.number, plan.restored_id)
 
@@ -213,9 +260,14 @@ class JobCheckpoints:
             await self._close_store(store, state)
         await run_in_thread(self._scratch.remove)
 
-    def capture_sources(self) -> dict[OperatorId, OperatorSnapshot]:
+    def capture_sources(self, checkpoint_id: int) -> dict[OperatorId, OperatorSnapshot]:
         """Return what the enumerators go on from."""
-        return self._job.sources.snapshot()
+        return self._job.sources.snapshot(checkpoint_id)
+
+    def on_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Hear that tasks go on from a checkpoint, or a later one, from now on."""
+        self._completed_id = max(self._completed_id, checkpoint_id)
+        self._job.sources.on_checkpoint_complete(checkpoint_id)
 
     def capture_services(self) -> dict[str, bytes]:
         """Return the totals of limiters and budgets."""

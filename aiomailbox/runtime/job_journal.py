@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from aiomailbox.checkpoint import CheckpointSettings, job_directory
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph import JobGraph
+from aiomailbox.ids import SubtaskId
 from aiomailbox.journal import JobJournal, JournalPlace, RemotePlace
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.scratch import ScratchDirectories
@@ -59,7 +60,9 @@ class FinishedCalls:
         self._settings = settings
         self._services = services
         self._subtasks = {
-            str(node.operator_id): range(vertex.parallelism)
+            str(node.operator_id): [
+                SubtaskId(vertex.id, index) for index in range(vertex.parallelism)
+            ]
             for vertex in graph.vertices
             for node in vertex.nodes
             if node.transformation.has_journal
@@ -101,7 +104,11 @@ class FinishedCalls:
             self._journal = JobJournal(found)
 
     async def begin_attempt(
-        self, epoch: int, restored_id: int | None, retained: Iterable[int]
+        self,
+        epoch: int,
+        restored_id: int | None,
+        retained: Iterable[int],
+        tasks: Collection[SubtaskId] | None = None,
     ) -> int:
         """Shut out the attempt before, and make ready what it has left.
 
@@ -109,6 +116,7 @@ class FinishedCalls:
             epoch: The number of the new attempt, at least.
             restored_id: The checkpoint that it goes on from, None for none.
             retained: The checkpoints that others may go on from later.
+            tasks: Those that begin; None for all.
 
         Returns:
             The number of the new attempt.
@@ -120,7 +128,7 @@ class FinishedCalls:
         if self._journal is None:
             return epoch
         return await self._turns.run(
-            self._begin, self._journal, epoch, restored_id, list(retained)
+            self._begin, self._journal, epoch, restored_id, list(retained), tasks
         )
 
     async def prune(self, oldest: int) -> None:
@@ -145,6 +153,7 @@ class FinishedCalls:
         epoch: int,
         restored_id: int | None,
         retained: list[int],
+        tasks: Collection[SubtaskId] | None,
     ) -> int:
         epoch = journal.next_epoch(epoch)
         if restored_id is not None and restored_id < journal.pruned_to:
@@ -155,5 +164,13 @@ class FinishedCalls:
                 covered_from=journal.pruned_to,
             )
         oldest = None if restored_id is None else min([restored_id, *retained])
-        journal.begin(epoch, self._subtasks, oldest)
+        beginning = {
+            operator_id: [
+                task.subtask_index for task in found if tasks is None or task in tasks
+            ]
+            for operator_id, found in self._subtasks.items()
+        }
+        journal.begin(
+            epoch, {name: found for name, found in beginning.items() if found}, oldest
+        )
         return epoch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ class TaskEvents(Protocol):
         """Hear that a task ended: well, or with an error."""
         ...
 
-    def on_cancelled(self) -> None:
+    def on_cancelled(self, subtask: SubtaskId) -> None:
         """Hear that a task ended itself, or was interrupted."""
         ...
 
@@ -44,37 +44,56 @@ class LocalTasks:
     def __init__(
         self, tasks: Sequence[StreamTask], events: TaskEvents | None = None
     ) -> None:
-        self.tasks: list[StreamTask] = list(tasks)
         self._events = events
-        self._places: dict[tuple[int, int], StreamTask] = {
-            (task.environment.task_id.vertex, task.environment.subtask_index): task
-            for task in self.tasks
-        }
+        self._places: dict[tuple[int, int], StreamTask] = {}
+        self._unstarted: list[StreamTask] = []
+        self.add(tasks)
+
+    @property
+    def tasks(self) -> list[StreamTask]:
+        """The last attempt of each task."""
+        return list(self._places.values())
+
+    @property
+    def subtasks(self) -> list[SubtaskId]:
+        """Which tasks are here."""
+        return [_subtask_of(task) for task in self._places.values()]
 
     @property
     def is_over(self) -> bool:
         """Whether none runs any more."""
-        return all(task.lifecycle.is_terminal for task in self.tasks)
+        return all(task.lifecycle.is_terminal for task in self._places.values())
+
+    def has_ended(self, tasks: Collection[SubtaskId]) -> bool:
+        """Say whether none of those of the tasks runs that are here."""
+        return all(task.lifecycle.is_terminal for task in self._here(tasks))
+
+    def add(self, tasks: Sequence[StreamTask]) -> None:
+        """Take tasks that have not started, in the place of attempts that have ended."""
+        for task in tasks:
+            self._places[_subtask_of(task)] = task
+        self._unstarted += tasks
 
     def start(self, group: anyio.abc.TaskGroup) -> None:
-        """Start all of them in the group; whoever owns it must outlast interrupts."""
-        for task in self.tasks:
+        """Start what has not started; whoever owns the group must outlast interrupts."""
+        unstarted, self._unstarted = self._unstarted, []
+        for task in unstarted:
             group.start_soon(self._supervise, task, name=task.name)
 
-    def cancel(self) -> None:
-        """Ask all of them to end."""
-        for task in self.tasks:
+    def cancel(self, tasks: Collection[SubtaskId] | None = None) -> None:
+        """Ask tasks to end; None for all of them."""
+        for task in self.tasks if tasks is None else self._here(tasks):
             task.cancel()
 
     def on_interrupt(self) -> None:
         """End the tasks that were interrupted before their first step."""
-        for task in self.tasks:
+        for task in self._places.values():
             if task.runner is None and not task.lifecycle.is_terminal:
                 task.release()
 
     def stop(self, mode: StopMode) -> None:
         """Let all sources read no more; those that have ended need not be told."""
-        for task in self.tasks:
+        for task in self._places.values():
             with suppress(RejectedMailError):
                 task.processor.main_executor.execute(
                     task.stop_source, mode, description="stop the source"
@@ -84,7 +103,9 @@ class LocalTasks:
         self, vertex: int, subtask_index: int, splits: list[Any], *, no_more: bool
     ) -> None:
         """Send splits to a reader as mail; one that has ended takes none."""
-        task = self._places[vertex, subtask_index]
+        task = self._places.get((vertex, subtask_index))
+        if task is None:
+            return
         with suppress(RejectedMailError):
             task.processor.main_executor.execute(
                 task.add_splits, splits, no_more, description="add splits"
@@ -128,28 +149,32 @@ class LocalTasks:
                     description="a checkpoint was aborted",
                 )
 
-    def _here(self, tasks: Sequence[SubtaskId]) -> list[StreamTask]:
-        found = (self._places.get((task.vertex, task.subtask_index)) for task in tasks)
+    def _here(self, tasks: Collection[SubtaskId]) -> list[StreamTask]:
+        found = (self._places.get(task) for task in tasks)
         return [task for task in found if task is not None]
 
     def views(self, *, with_stacks: bool) -> list[TaskView]:
         """Return the statistics of every task."""
-        return [view_of(task, with_stack=with_stacks) for task in self.tasks]
+        return [view_of(task, with_stack=with_stacks) for task in self._places.values()]
 
     async def _supervise(self, task: StreamTask) -> None:
         events = self._events
         assert events is not None, "tasks are started with somebody to tell"
         failure: BaseException | None = None
+        subtask = _subtask_of(task)
         try:
             await task.run()
         except asyncio.CancelledError:
             # Not by `cancel`: the loop itself is going down. It has cleaned up.
-            events.on_cancelled()
+            events.on_cancelled(subtask)
         except BaseException as error:  # noqa: BLE001 -- whoever is told keeps it
             failure = error
         else:
             if task.lifecycle.state is TaskState.CANCELED:
-                events.on_cancelled()
-        task_id = task.environment.task_id
-        subtask = SubtaskId(task_id.vertex, task_id.subtask_index)
+                events.on_cancelled(subtask)
         events.on_task_ended(failure, task.name, subtask)
+
+
+def _subtask_of(task: StreamTask) -> SubtaskId:
+    task_id = task.environment.task_id
+    return SubtaskId(task_id.vertex, task_id.subtask_index)

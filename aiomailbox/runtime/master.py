@@ -1,9 +1,10 @@
 """A running job: what outlives the attempts to run its tasks, and its end.
 
 Theory of operation: the master makes ready what tasks need, runs an attempt, and when all
-of its tasks have finished commits what the sinks prepared. An attempt that fails is
-followed by another one as often as the restart strategy says, which goes on from the last
-complete checkpoint. Each part of its life runs in an asyncio task that is supervised:
+of its tasks have finished commits what the sinks prepared. Where a part of its tasks fails
+that shares no data with the others, that part begins again and the attempt goes on; one
+that fails is followed by another one. Both go on from the last complete checkpoint, as
+often as the restart strategy says. Each part of its life runs in an asyncio task that is supervised:
 whatever the user's code does, and however often somebody interrupts, the next part
 follows, and everything that was opened is closed.
 
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,7 +31,8 @@ from aiomailbox.errors import (
     WorkerDiedError,
     safe_repr,
 )
-from aiomailbox.graph import JobGraph
+from aiomailbox.graph import FailoverRegions, JobGraph
+from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.records import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.attempt_plan import AttemptPlan
@@ -58,6 +61,7 @@ from aiomailbox.task import StreamTask, failure_of, place_of
 
 # The host has deadlines of its own, which end processes.
 _RELEASE_S: Final = 60.0
+_ACTIVE: Final = (JobState.RUNNING, JobState.RESTARTING)
 _END_OF: Final = {
     JobState.RUNNING: JobState.FINISHED,
     JobState.CANCELLING: JobState.CANCELED,
@@ -109,6 +113,8 @@ class JobMaster:
         self._failure_report = FailureReport(services.log, services.clock)
         self._stop: StopMode | None = None
         self._main: asyncio.Task[None] | None = None
+        self._regions = FailoverRegions(graph)
+        self._task_restarts: Counter[SubtaskId] = Counter()
         # What may be interrupted now, if anything may.
         self._beginning: SupervisedTask | None = None
         self._step: SupervisedTask | None = None
@@ -124,7 +130,11 @@ class JobMaster:
 
     def views(self, *, with_stacks: bool = False) -> list[TaskView]:
         """Return the statistics of every task of the job, wherever it runs."""
-        return self._host.views(with_stacks=with_stacks)
+        views = self._host.views(with_stacks=with_stacks)
+        for view in views:
+            task = SubtaskId(VertexId(view.vertex), view.subtask_index)
+            view.metrics["num_task_restarts"] = self._task_restarts[task]
+        return views
 
     def start(self) -> None:
         """Start the job in the background; call it once, with a running loop."""
@@ -144,7 +154,7 @@ class JobMaster:
 
     @property
     def restarts(self) -> int:
-        """How often the tasks were started again."""
+        """How often tasks were started again, all of them or those of a region."""
         return self._restarts
 
     @property
@@ -260,12 +270,57 @@ class JobMaster:
         if self._stop is not None and self._attempt is not None:
             self._attempt.stop(self._stop)
 
-    def on_failing(self, error: BaseException) -> None:
-        """Hear that the attempt has failed, and decide whether another one follows."""
-        may_restart = self.state is JobState.RUNNING and self._may_restart(error)
+    def on_failing(
+        self, error: BaseException, tasks: Collection[SubtaskId] | None = None
+    ) -> bool:
+        """Hear that the attempt or a part of it has failed; say whether it runs again.
+
+        What fails while a part waits to begin again is counted as one failure with it,
+        as Flink's exponential delay does: one worker has tasks of several regions.
+        """
+        state = self.state
+        is_merged = state is JobState.RESTARTING and tasks is not None
+        may_restart = state in _ACTIVE and (
+            _can_be_tried_again(error) if is_merged else self._may_restart(error)
+        )
         self.lifecycle.advance(JobState.RESTARTING if may_restart else JobState.FAILING)
         if not may_restart:
             self._failure_report.announce(error)
+        elif tasks:
+            self._warn_of_restart(error, tasks)
+        return may_restart
+
+    async def prepare_tasks(self, tasks: frozenset[SubtaskId]) -> AttemptPlan | None:
+        """Wait as long as the strategy says, then find what tasks begin again with."""
+        plans: list[AttemptPlan] = []
+
+        async def prepare() -> None:
+            await asyncio.sleep(self._backoff.delay_ms / 1000)
+            await self._host.prepare()
+            plans.append(await self._checkpoints.begin_again(tasks))
+
+        what = f"starting tasks of job {self.graph.name!r} again"
+        beginning = self._part(prepare(), what)
+        self._beginning = beginning
+        await self._supervise(beginning, self.cancel)
+        self._beginning = None
+        if not plans or self.state is not JobState.RESTARTING:
+            return None
+        return plans[0]
+
+    def on_tasks_deployed(self, plan: AttemptPlan, *, are_last: bool) -> None:
+        """Give splits to tasks that begin again."""
+        assert plan.tasks is not None, "those of a part are named"
+        self._restarts += 1
+        self._task_restarts.update(plan.tasks)
+        if are_last:
+            self.lifecycle.advance(JobState.RUNNING)
+        try:
+            self.sources.reset_readers(plan.tasks, plan.restored_id)
+        except BaseException as error:  # noqa: BLE001 -- kept for `wait`
+            self._fail(error)
+        if self._stop is not None and self._attempt is not None:
+            self._attempt.stop(self._stop)
 
     def call_when_failed(self, function: Callable[[], None] | None) -> None:
         """Say what is called once the job has failed for good, before it has ended.
@@ -340,7 +395,9 @@ class JobMaster:
         await asyncio.sleep(0)
 
     async def _run_attempt(self, plan: AttemptPlan) -> None:
-        attempt = Attempt(self.graph.name, plan, self._host, self, self.coordinator)
+        attempt = Attempt(
+            self.graph.name, plan, self._host, self, self.coordinator, self._regions
+        )
         self._attempt = attempt
         self._checkpoints.on_attempt(plan)
         await attempt.run()
@@ -367,10 +424,15 @@ class JobMaster:
         self._backoff.on_failure(int(self.services.clock.monotonic() * 1000))
         return self._backoff.can_restart
 
-    def _warn_of_restart(self, error: BaseException) -> None:
+    def _warn_of_restart(
+        self, error: BaseException, tasks: Collection[SubtaskId] | None = None
+    ) -> None:
         self._failure_report.keep(error, self._restarts)
+        what = "the job" if tasks is None else f"{len(tasks)} tasks of the job"
         self.services.log.warning(
-            "the job failed and starts again",
+            f"{what} failed and starts again"
+            if tasks is None
+            else f"{what} failed and start again",
             restarts=self._restarts,
             delay_s=self._backoff.delay_ms / 1000,
             error=safe_repr(error),
@@ -379,6 +441,7 @@ class JobMaster:
     async def _prepare_restart(self) -> None:
         """Wait as long as the strategy says, then find what the next attempt is."""
         self._restarts += 1
+        self._task_restarts.update(self._regions.tasks)
         what = f"starting job {self.graph.name!r} again"
         beginning = self._part(self._wait_and_reload(), what)
         self._beginning = beginning

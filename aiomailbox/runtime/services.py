@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ from aiomailbox.clock import Clock
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.eventtime import AlignmentGroups
 from aiomailbox.exchange import PartitionRegistry
-from aiomailbox.ids import OperatorId
+from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Handover, Limiter
@@ -35,16 +35,28 @@ class CommittableCollector:
     """Keeps what sink writers prepared until the job commits it."""
 
     def __init__(self) -> None:
-        self._by_operator: dict[OperatorId, list[Any]] = {}
+        self._by_task: dict[SubtaskId, dict[OperatorId, list[Any]]] = {}
 
-    def add(self, operator_id: OperatorId, committables: list[Any]) -> None:
-        """Take what ``prepare_commit`` of a writer returned."""
-        self._by_operator.setdefault(operator_id, []).extend(committables)
+    def add(
+        self, task: SubtaskId, operator_id: OperatorId, committables: list[Any]
+    ) -> None:
+        """Take what ``prepare_commit`` of a task's writer returned."""
+        by_operator = self._by_task.setdefault(task, {})
+        by_operator.setdefault(operator_id, []).extend(committables)
 
     def take_all(self) -> dict[OperatorId, list[Any]]:
         """Return and forget what was collected, by sink."""
-        taken, self._by_operator = self._by_operator, {}
-        return taken
+        taken, self._by_task = self._by_task, {}
+        found: dict[OperatorId, list[Any]] = {}
+        for task in sorted(taken):
+            for operator_id, committables in taken[task].items():
+                found.setdefault(operator_id, []).extend(committables)
+        return found
+
+    def drop(self, tasks: Collection[SubtaskId]) -> None:
+        """Forget what tasks have prepared that begin again."""
+        for task in tasks:
+            self._by_task.pop(task, None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,11 +105,16 @@ class JobServices:
     state_classes: Sequence[Any] = ()
     codec: ElementCodec | None = None
 
-    def begin_attempt(self) -> None:
-        """Release what the tasks of an attempt have left, for those of the next one."""
-        self.registry.release_all()
-        self.pool.destroy_all_local_pools()
-        self.committables.take_all()
+    def begin_attempt(self, tasks: Collection[SubtaskId] | None = None) -> None:
+        """Release what an attempt of tasks has left, for the next one; None for all."""
+        if tasks is None:
+            self.registry.release_all()
+            self.pool.destroy_all_local_pools()
+            self.committables.take_all()
+        else:
+            # Other tasks use the pool: each attempt has given back its share at its end.
+            self.registry.release_outputs(tasks)
+            self.committables.drop(tasks)
 
     def release(self) -> None:
         """Release what tasks may have left, once none of them runs any more."""

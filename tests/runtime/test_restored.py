@@ -137,7 +137,7 @@ class Life(NoCheckpointEvents):
         await asyncio.gather(*self.running)
         heads = {one.id: one.head.operator_id for one in self.graph.vertices}
         vertices = {heads[vertex]: tasks for vertex, tasks in found.items()}
-        kept = job_snapshot(vertices, self.sources.snapshot())
+        kept = job_snapshot(vertices, self.sources.snapshot(1))
         return JobSnapshot(
             {
                 name: [*map(through_bytes, each)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
@@ -10,7 +12,7 @@ from aiomailbox.errors import (
 from aiomailbox.exchange.core.contract import DataListener
 from aiomailbox.exchange.core.output import OutputPartition
 from aiomailbox.exchange.core.views import BytesView, ObjectView, ServesBytes
-from aiomailbox.ids import PartitionId
+from aiomailbox.ids import PartitionId, SubtaskId
 
 __all__ = ["PartitionRegistry"]
 
@@ -119,6 +121,13 @@ class PartitionRegistry:
         partition = self._partitions.pop(partition_id, None)
         if partition is not None:
             partition.release(failure)
+
+    def release_outputs(self, tasks: Collection[SubtaskId]) -> None:
+        """Release the partitions that any attempt of some tasks has made."""
+        for partition_id in list(self._partitions):
+            producer = partition_id.producer
+            if SubtaskId(producer.vertex, producer.subtask_index) in tasks:
+                self.release(partition_id)
 
     def release_all(self, failure: BaseException | None = None) -> None:
         """Release every partition."""

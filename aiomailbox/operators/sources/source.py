@@ -135,7 +135,11 @@ class SplitEnumerator(Protocol[SplitT]):
         ...
 
     def add_reader(self, subtask_index: int) -> None:
-        """Be notified that a reader is there."""
+        """Be notified that a reader is there: also one that has failed and begins again.
+
+        It is told again that there are no more splits when this, or its next request,
+        says so.
+        """
         ...
 
     def handle_split_request(self, subtask_index: int) -> None:
@@ -143,7 +147,10 @@ class SplitEnumerator(Protocol[SplitT]):
         ...
 
     def add_splits_back(self, splits: list[SplitT], subtask_index: int) -> None:
-        """Take back splits that a failed reader had."""
+        """Take back splits that a failed reader had got since its checkpoint.
+
+        `add_reader` follows for the reader that takes its place.
+        """
         ...
 
     def snapshot(self) -> list[Any]:

@@ -37,7 +37,7 @@ class FrameBuffer:
         >>> from aiomailbox.runtime.peers.messages import Cancel
         >>> frames, sent = FrameBuffer(100), encode(Cancel())
         >>> [*frames.feed(sent[:5])], [*frames.feed(sent[5:] + sent[:1])]
-        ([], [b'\x92\x00\x91\xa6Cancel'])
+        ([], [b'\x92\x00\x92\xa6Cancel\xc0'])
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -105,12 +105,17 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
         transport = self._transport
         return 0 if transport is None else transport.get_write_buffer_size()
 
-    def send(self, message: msgspec.Struct) -> None:
-        """Send a message; a no-op once the other end is gone."""
+    def send(self, message: msgspec.Struct, attempt: int | None = None) -> None:
+        """Send a message; a no-op once the other end is gone.
+
+        Args:
+            message: What is said.
+            attempt: Which attempt it is about; None for the last one.
+        """
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        encoded = encode(message, self.attempt)
+        encoded = encode(message, self.attempt if attempt is None else attempt)
         if transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
             self._break(CorruptStreamError("the other end does not read any more"))
             return

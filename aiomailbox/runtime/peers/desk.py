@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from aiomailbox.errors import CorruptStreamError, HandshakeError
 from aiomailbox.graph import JobGraph
-from aiomailbox.ids import OperatorId
+from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.policies import RateLimit
 from aiomailbox.records import ByteReader
 from aiomailbox.records.values import PythonSerializer
@@ -51,7 +53,7 @@ class WorkerDesk:
     Attributes:
         codec_digest: How records are written; compared with what workers say.
         addresses: Where peers listen, as far as they have said so.
-        ended: The workers whose tasks of the present attempt have all ended.
+        running: The tasks at workers that have not ended.
         views: The last look at the tasks of each worker.
     """
 
@@ -60,9 +62,12 @@ class WorkerDesk:
     ) -> None:
         self.codec_digest = b""
         self.addresses: dict[int, tuple[str, int | None]] = {}
-        self.ended: set[int] = set()
+        self.running: set[SubtaskId] = set()
         self.views: dict[int, list[TaskView]] = {}
         self._attempt = 0
+        # The attempt in which all tasks began; of some, a later one has begun.
+        self._whole = 0
+        self._epochs: dict[SubtaskId, int] = {}
         self._placement = shipment.placement
         self._services = services
         self._limits = LimitDesk(services.limiters, limits)
@@ -79,12 +84,43 @@ class WorkerDesk:
         """Return where the peers listen, in the order of their numbers."""
         return [self.addresses[peer] for peer in sorted(self.addresses)]
 
-    def begin_attempt(self, number: int) -> None:
-        """Take from now on only what is about this attempt; an older one is over."""
+    def begin_attempt(
+        self, number: int, tasks: Collection[SubtaskId] | None = None
+    ) -> None:
+        """Take of tasks from now on only what is about this attempt; older are over.
+
+        Args:
+            number: The attempt.
+            tasks: Which tasks it is of; None for all.
+        """
         self._attempt = number
-        self._limits.begin_attempt()
-        self.ended.clear()
-        self.views.clear()
+        everything = [
+            SubtaskId(VertexId(vertex), index)
+            for vertex, peers in self._placement.peers.items()
+            for index, peer in enumerate(peers)
+            if peer != PARENT
+        ]
+        beginning = [one for one in everything if tasks is None or one in tasks]
+        self._epochs.update(dict.fromkeys(beginning, number))
+        self.running.update(beginning)
+        if tasks is None:
+            self._whole = number
+            self._limits.begin_attempt()
+            self.views.clear()
+
+    def running_at(self, peer: int) -> list[SubtaskId]:
+        """Return the tasks of a worker that have not ended."""
+        return [one for one in self.running if self._placement.is_at(peer, *one)]
+
+    def epochs_of(self, tasks: Collection[SubtaskId]) -> dict[SubtaskId, int]:
+        """Return the attempts of tasks at workers."""
+        return {one: self._epochs[one] for one in tasks if one in self._epochs}
+
+    def forget(self, worker: Worker) -> None:
+        """Hear that a worker is gone, and its tasks with it."""
+        self.running.difference_update(self.running_at(worker.peer))
+        self._limits.forget(worker)
+        self.views.pop(worker.peer, None)
 
     def take(
         self,
@@ -93,9 +129,9 @@ class WorkerDesk:
         message: FromWorker,
         events: AttemptEvents | None,
     ) -> BaseException | None:
-        """Take a message, and return what it fails the attempt with, if it does.
+        """Take a message, and return what it fails the worker's tasks with, if it does.
 
-        What is about an older attempt is dropped: whoever says it was declared over.
+        What is about an older attempt of a task is dropped: it was declared over.
 
         Raises:
             CorruptStreamError: If the worker cannot have meant it.
@@ -103,7 +139,7 @@ class WorkerDesk:
         """
         # One that takes the place of another has heard of no attempt yet.
         is_new = worker.peer not in self.addresses
-        if attempt < self._attempt and not (
+        if self._is_over(worker, attempt, message) and not (
             is_new and isinstance(message, Ready | Failed)
         ):
             return None
@@ -122,7 +158,11 @@ class WorkerDesk:
             case Snapshot(tasks=tasks):
                 self.views[worker.peer] = tasks
             case Ended():
-                self.ended.add(worker.peer)
+                self.running -= {
+                    one
+                    for one in self.running_at(worker.peer)
+                    if self._epochs[one] == attempt
+                }
             case Lease():
                 self._limits.on_lease(message, worker, _of_running(events).on_failed)
             case Pause():
@@ -131,7 +171,8 @@ class WorkerDesk:
                 groups = self._services.alignments
                 assert isinstance(groups, ParentAlignmentGroups)
                 groups.on_report(message)
-            case Prepared():
+            case Prepared(task=subtask):
+                self._check_has(worker, *subtask)
                 self._keep(message)
             case TaskEnded(task=task, subtask=subtask, error=text):
                 self._check_has(worker, *subtask)
@@ -152,8 +193,9 @@ class WorkerDesk:
                 self._check_has(worker, *subtask)
                 failure = error_from_text(worker.name, message.error)
                 _of_running(events).on_declined(subtask, message.checkpoint_id, failure)
-            case Stopped():
-                _of_running(events).on_cancelled()
+            case Stopped(task=subtask):
+                self._check_has(worker, *subtask)
+                _of_running(events).on_cancelled(subtask)
             case SplitRequest(vertex=vertex, subtask_index=subtask_index):
                 self._check_has(worker, vertex, subtask_index)
                 _of_running(events).on_split_request(vertex, subtask_index)
@@ -163,13 +205,33 @@ class WorkerDesk:
         """Grant nothing any more."""
         await self._limits.close()
 
+    def _is_over(self, worker: Worker, attempt: int, message: FromWorker) -> bool:
+        """Say whether a message is about an attempt that was followed by another one."""
+        match message:
+            case SplitRequest(vertex=vertex, subtask_index=subtask_index):
+                task = SubtaskId(VertexId(vertex), subtask_index)
+            case TaskEnded(subtask=task):
+                pass
+            case (
+                TaskRunning(task=task)
+                | DataEnded(task=task)
+                | Acknowledged(task=task)
+                | Declined(task=task)
+                | Prepared(task=task)
+                | Stopped(task=task)
+            ):
+                pass
+            case _:
+                return attempt < self._whole
+        return attempt < self._epochs.get(task, 0)
+
     def _keep(self, message: Prepared) -> None:
         if message.sink not in self._sinks:
             raise CorruptStreamError(f"there is no sink {message.sink!r} to commit to")
         source = ByteReader(message.values)
         values = self._serializer.read_many(source, message.count)
         source.expect_end("what a sink prepared")
-        self._services.committables.add(OperatorId(message.sink), values)
+        self._services.committables.add(message.task, OperatorId(message.sink), values)
 
     def _check_has(self, worker: Worker, vertex: int, subtask_index: int) -> None:
         if worker.peer == PARENT or not self._placement.is_at(

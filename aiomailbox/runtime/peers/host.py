@@ -8,7 +8,7 @@ deadline runs from the first cancel; who has not ended by then is killed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -96,8 +96,10 @@ class PeersHost:
         self._config = shipment.config
         self._starter = starter
         self._network: PeerNetwork | None = None
-        self._deadline: asyncio.TimerHandle | None = None
+        self._deadlines: list[asyncio.TimerHandle] = []
         self._is_cancelled = False
+        # How workers ended that have no follower yet, by their numbers.
+        self._deaths: dict[int, WorkerDiedError] = {}
 
     @property
     def tasks(self) -> list[StreamTask]:
@@ -107,10 +109,11 @@ class PeersHost:
     @property
     def is_over(self) -> bool:
         """Whether no task runs any more, here or in a worker."""
-        return self._local.is_over and all(
-            worker.has_exited or worker.peer in self._desk.ended
-            for worker in self._workers
-        )
+        return self._local.is_over and not self._desk.running
+
+    def has_ended(self, tasks: Collection[SubtaskId]) -> bool:
+        """Say whether none of some tasks runs any more."""
+        return self._local.has_ended(tasks) and self._desk.running.isdisjoint(tasks)
 
     async def prepare(self) -> None:
         """Start the workers, and wait until all know the job and listen.
@@ -142,14 +145,16 @@ class PeersHost:
         await self._connect(network)
 
     async def _replace_workers(self, network: PeerNetwork) -> None:
-        """Start new workers for those that are gone, for another attempt."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._events = self._early = None
-        self._is_cancelled = False
+        """Start new workers for those that are gone; tasks may run at the others."""
+        self._early = None
+        if self.is_over:
+            self._end_deadlines()
+            self._events = None
+            self._is_cancelled = False
         for index, worker in enumerate(self._workers):
             if worker.has_exited:
                 worker.release()
+                self._deaths.pop(worker.peer, None)
                 self._desk.addresses.pop(worker.peer, None)
                 follower = self._starter.new_worker(worker.peer, self)
                 self._workers[index] = follower
@@ -184,8 +189,8 @@ class PeersHost:
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
         """Make the tasks of this process, and let the workers make theirs."""
         self._events = events
-        self._services.begin_attempt()
-        self._desk.begin_attempt(plan.number)
+        self._services.begin_attempt(plan.tasks)
+        self._desk.begin_attempt(plan.number, plan.tasks)
         builder = TaskBuilder(
             self._shipment.graph,
             self._config,
@@ -194,37 +199,63 @@ class PeersHost:
             events,
             wiring=self._network,
         )
-        self._local = LocalTasks(builder.build(), events)
+        if plan.tasks is None:
+            self._local = LocalTasks(builder.build(), events)
+        else:
+            self._local.add(builder.build())
         for worker in self._workers:
-            worker.attempt = plan.number
-            restored = pickled(self._restored_at(worker.peer, plan))
-            worker.send(
-                Deploy(
-                    self._desk.addresses_in_order(),
-                    restored,
-                    plan.restored_id,
-                    plan.checkpoint_place,
-                )
-            )
+            if plan.tasks is None or self._desk.running_at(worker.peer):
+                self._deploy_at(worker, plan)
         if self._early is not None:
             events.on_failed(self._early)
+        for worker in self._workers:
+            # It was there when everything was prepared, and is not any more.
+            error = self._deaths.get(worker.peer)
+            if error is not None and worker.has_exited:
+                self._on_gone(worker, error)
+
+    def _deploy_at(self, worker: Worker, plan: AttemptPlan) -> None:
+        worker.attempt = plan.number
+        worker.send(
+            Deploy(
+                self._desk.addresses_in_order(),
+                pickled(self._restored_at(worker.peer, plan)),
+                plan.restored_id,
+                plan.checkpoint_place,
+                None if plan.tasks is None else sorted(plan.tasks),
+                sorted(plan.epochs.items()),
+            )
+        )
 
     def start(self, group: anyio.abc.TaskGroup) -> None:
         """Start the tasks of this process in the group; workers do as they are told."""
         self._local.start(group)
 
-    def cancel(self) -> None:
-        """Ask all tasks to end; workers that take too long are killed."""
-        self._local.cancel()
+    def cancel(self, tasks: Collection[SubtaskId] | None = None) -> None:
+        """Ask tasks to end; workers that take too long are killed."""
+        self._local.cancel(tasks)
         if self._is_cancelled:
             return
-        self._is_cancelled = True
-        for worker in self._workers:
-            worker.send(Cancel())
+        if tasks is None:
+            self._is_cancelled = True
+            for worker in self._workers:
+                worker.send(Cancel())
+            tasks = frozenset(self._desk.running)
+        else:
+            for worker, mine in self._by_worker(sorted(tasks)):
+                worker.send(Cancel(mine))
         if self._workers:
             timeout_s = self._shipment.config.cancel_timeout_s
-            self._deadline = asyncio.get_running_loop().call_later(
-                timeout_s + _GRACE_S, self._on_deadline, timeout_s
+            loop = asyncio.get_running_loop()
+            now_s = loop.time()
+            self._deadlines = [one for one in self._deadlines if one.when() > now_s]
+            self._deadlines.append(
+                loop.call_later(
+                    timeout_s + _GRACE_S,
+                    self._on_deadline,
+                    timeout_s,
+                    self._desk.epochs_of(tasks),
+                )
             )
 
     def stop(self, mode: StopMode) -> None:
@@ -297,8 +328,7 @@ class PeersHost:
 
     async def release(self) -> None:
         """End all processes and remove what they used; interrupts only hurry it."""
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._end_deadlines()
         for worker in self._workers:
             worker.may_exit = True
             # Those that were not told to run anything are not worth waiting for.
@@ -326,7 +356,7 @@ class PeersHost:
         except InvalidArgumentError as refused:
             error = refused
         if error is not None:
-            self._fail(error)
+            self._fail(error, worker)
         self._tell()
 
     def on_held(self, worker: Worker, beat: Beat) -> None:
@@ -348,8 +378,16 @@ class PeersHost:
     def on_exit(self, worker: Worker, error: WorkerDiedError | None) -> None:
         """Be notified that a worker's process is gone."""
         if error is not None:
-            self._fail(error)
+            self._deaths[worker.peer] = error
+            self._on_gone(worker, error)
+        else:
+            self._desk.forget(worker)
         self._tell()
+
+    def _on_gone(self, worker: Worker, error: WorkerDiedError) -> None:
+        """Let its tasks begin again: another one will take its place."""
+        self._fail(error, worker)
+        self._desk.forget(worker)
 
     def broadcast(self, message: AlignmentLimit) -> None:
         """Send a message to all workers."""
@@ -370,10 +408,13 @@ class PeersHost:
             if self._shipment.placement.is_at(peer, *subtask)
         }
 
-    def _fail(self, error: BaseException) -> None:
-        if self._events is None:
+    def _fail(self, error: BaseException, worker: Worker) -> None:
+        tasks = self._desk.running_at(worker.peer)
+        if self._events is None or worker.peer not in self._desk.addresses:
             self._early = self._early or error
-        else:
+        elif tasks:
+            self._events.on_failed(error, tasks)
+        elif not worker.has_exited:
             self._events.on_failed(error)
 
     def _tell(self) -> None:
@@ -381,13 +422,22 @@ class PeersHost:
         if self._events is not None:
             self._events.on_changed()
 
-    def _on_deadline(self, timeout_s: float) -> None:
-        for worker in self._workers:
-            if worker.peer not in self._desk.ended:
-                worker.kill(
-                    f"did not end within {timeout_s} s after it was cancelled, and was "
-                    "killed"
-                )
+    def _on_deadline(self, timeout_s: float, epochs: dict[SubtaskId, int]) -> None:
+        late = [
+            one
+            for one, epoch in self._desk.epochs_of(self._desk.running).items()
+            if epochs.get(one) == epoch
+        ]
+        for worker, _ in self._by_worker(late):
+            worker.kill(
+                f"did not end within {timeout_s} s after it was cancelled, and was "
+                "killed"
+            )
+
+    def _end_deadlines(self) -> None:
+        for deadline in self._deadlines:
+            deadline.cancel()
+        self._deadlines.clear()
 
     async def _outlast_workers(self) -> None:
         loop = asyncio.get_running_loop()

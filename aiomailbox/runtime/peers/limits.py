@@ -205,7 +205,7 @@ class LimitDesk:
     def __init__(self, limiters: Limiters, shipped: list[RateLimit]) -> None:
         self._limiters = limiters
         self._shipped = shipped
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], GrantTaker] = {}
 
     def on_lease(
         self,
@@ -223,13 +223,19 @@ class LimitDesk:
         task = asyncio.get_running_loop().create_task(
             self._grant_all(message, worker, on_failed), name="rate limit of workers"
         )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = worker
+        task.add_done_callback(self._tasks.pop)
 
     def begin_attempt(self) -> None:
         """Grant nothing of what an older attempt has asked for."""
         for task in self._tasks:
             task.cancel()
+
+    def forget(self, worker: GrantTaker) -> None:
+        """Grant nothing of what a worker has asked for that is gone."""
+        for task, asker in self._tasks.items():
+            if asker is worker:
+                task.cancel()
 
     def on_pause(self, message: Pause) -> None:
         """Pause a limit.

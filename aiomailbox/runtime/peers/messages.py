@@ -110,16 +110,20 @@ class Begin(_Message):
 
 
 class Deploy(_Message):
-    """Parent: all are ready, and listen here; run your tasks of this attempt.
+    """Parent: all are ready, and listen here; run tasks of yours of this attempt.
 
-    ``restored`` is what they go on from, by subtask, pickled: the state of checkpoint
-    ``restored_id``, -1 for none. Checkpoints are kept at ``checkpoint_place``, if any are.
+    ``tasks`` are those of the job that begin, None for all; ``epochs`` has the attempts of
+    the others, which go on. ``restored`` is what they go on from, by subtask, pickled: the
+    state of checkpoint ``restored_id``, -1 for none. Checkpoints are kept at
+    ``checkpoint_place``, if any are.
     """
 
     addresses: list[tuple[str, int | None]]
     restored: bytes
     restored_id: int
     checkpoint_place: str | None
+    tasks: list[SubtaskId] | None = None
+    epochs: list[tuple[SubtaskId, int]] = []
 
 
 class Splits(_Message):
@@ -203,7 +207,9 @@ class StopSources(_Message):
 
 
 class Cancel(_Message):
-    """Parent: end all tasks."""
+    """Parent: end these tasks of yours; None for all."""
+
+    tasks: list[SubtaskId] | None = None
 
 
 class Shutdown(_Message):
@@ -226,8 +232,9 @@ class SplitRequest(_Message):
 
 
 class Prepared(_Message):
-    """Worker: this is to be committed; values as `PythonSerializer` writes them."""
+    """Worker: a task's sink prepared this; values as `PythonSerializer` writes them."""
 
+    task: SubtaskId
     sink: str
     count: int
     values: bytes
@@ -267,6 +274,8 @@ class TaskEnded(_Message):
 class Stopped(_Message):
     """Worker: a task ended itself as cancelled."""
 
+    task: SubtaskId
+
 
 class Failed(_Message):
     """Worker: I failed, outside of any task."""
@@ -281,7 +290,7 @@ class Snapshot(_Message):
 
 
 class Ended(_Message):
-    """Worker: all my tasks have ended, and all that was to say is said."""
+    """Worker: all my tasks of this attempt have ended, and have said all they had to."""
 
 
 class Beat(_Message):
@@ -337,7 +346,7 @@ def encode(message: msgspec.Struct, attempt: int = 0) -> bytes:
 
     Example:
         >>> encode(Cancel(), 3).hex()
-        '00000013badc0ffe48920391a643616e63656c'
+        '00000014badc0ffe48920392a643616e63656cc0'
     """
     try:
         body = _ENCODER.encode((attempt, message))

@@ -6,14 +6,13 @@ import asyncio
 import os
 import pickle  # noqa: TID251 -- the parent has sent the whole job, and made this process
 import socket
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
-import anyio
-
 from aiomailbox.availability import Availability
-from aiomailbox.checkpoint import TaskHandle
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import InvalidArgumentError, WorkerDiedError, WrongTypeError
 from aiomailbox.exchange import PartitionRegistry
@@ -24,7 +23,6 @@ from aiomailbox.records import StopMode
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
-from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.peers.alignment import RemoteAlignmentGroups
 from aiomailbox.runtime.peers.codecs import element_codec
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, ControlChannel
@@ -33,16 +31,12 @@ from aiomailbox.runtime.peers.limits import RemoteLimits
 from aiomailbox.runtime.peers.liveness import Heart
 from aiomailbox.runtime.peers.messages import (
     COMMITTABLES_BYTES_MAX,
-    Acknowledged,
     AlignmentLimit,
     Begin,
     Cancel,
     CheckpointAborted,
     CheckpointComplete,
-    DataEnded,
-    Declined,
     Deploy,
-    Ended,
     Failed,
     FromParent,
     Granted,
@@ -50,12 +44,8 @@ from aiomailbox.runtime.peers.messages import (
     Ready,
     Shutdown,
     Snapshot,
-    SplitRequest,
     Splits,
-    Stopped,
     StopSources,
-    TaskEnded,
-    TaskRunning,
     TriggerCheckpoint,
     decode_from_parent,
 )
@@ -64,8 +54,9 @@ from aiomailbox.runtime.peers.place import PeerPlace
 from aiomailbox.runtime.peers.placement import peer_name
 from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS, record_classes
 from aiomailbox.runtime.peers.shipping import Shipment
+from aiomailbox.runtime.peers.worker_attempt import WorkerAttempt
 from aiomailbox.runtime.services import CommittableCollector, JobServices
-from aiomailbox.task import TaskStatistics
+from aiomailbox.runtime.views import TaskView
 
 __all__ = ["WorkerJob"]
 
@@ -107,20 +98,20 @@ class WorkerJob:
         )
         self._limits = RemoteLimits(limits, self._channel.send)
         self._alignments = RemoteAlignmentGroups(self._channel.send)
+        self._committables = _SentCommittables(self._channel, shipment.record_types)
         self._services = self._new_services(log)
         self._network = PeerNetwork(shipment, begin.peer, self._services, place)
         # The parent has made them, and removes them.
         backend = shipment.config.state_backend.placed(place.directory)
         self._config = replace(shipment.config, state_backend=backend)
-        self._tasks: LocalTasks | None = None
-        # Those that are to be run next.
-        self._deployed_tasks: LocalTasks | None = None
+        # Those that run, and the last ones that have; and those to be run next.
+        self._attempts: list[WorkerAttempt] = []
+        self._waiting: deque[WorkerAttempt] = deque()
+        self._running: set[asyncio.Task[None]] = set()
         self._reporting: asyncio.TimerHandle | None = None
         self._deployed = Availability()
-        self._ended = Availability()
         self._dismissed = Availability()
-        self._is_cancelled = False
-        self._connecting: asyncio.Task[None] | None = None
+        self._connecting: dict[WorkerAttempt, asyncio.Task[None]] = {}
 
     async def run(self, end: socket.socket) -> None:
         """Do what the parent says until it says that everything is over."""
@@ -135,46 +126,50 @@ class WorkerJob:
         while not self._dismissed.available:
             await self._deployed.wait()
             self._deployed.reset()
-            await self._run_attempt()
+            self._run_deployed()
+        if self._running:
+            await asyncio.wait(self._running)
+        if self._reporting is not None:
+            self._reporting.cancel()
         self._limits.close()
         await self._network.close()
         self._services.release()
         self._channel.close()
 
-    async def _run_attempt(self) -> None:
-        """Run the tasks that were deployed, if any were, and say when all have ended."""
-        tasks, self._deployed_tasks = self._deployed_tasks, None
-        if tasks is None:
-            return
-        try:
-            await self._connect()
-            await self._run_tasks(tasks)
-        except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
-            self._channel.send(Failed(text_of_error(error)))
-            # They have not started.
-            tasks.cancel()
-            tasks.on_interrupt()
-        self._channel.send(self._snapshot())
-        self._channel.send(Ended())
+    def _run_deployed(self) -> None:
+        """Run the attempts that were deployed, each beside the others."""
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            attempt = self._waiting.popleft()
+            running = loop.create_task(
+                self._run_attempt(attempt), name=f"attempt {attempt.number}"
+            )
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
 
-    async def _connect(self) -> None:
+    async def _run_attempt(self, attempt: WorkerAttempt) -> None:
+        """Run an attempt to its end, and say that it has come."""
+        await attempt.run(partial(self._connect, attempt))
+        self._channel.send(self._snapshot())
+        attempt.end()
+
+    async def _connect(self, attempt: WorkerAttempt) -> None:
         """Let peers know who this is while no function of the user holds the loop."""
         loop = asyncio.get_running_loop()
-        self._connecting = loop.create_task(self._network.connect())
-        await asyncio.wait([self._connecting])
-        if not self._connecting.cancelled():
-            self._connecting.result()
-
-    async def _run_tasks(self, tasks: LocalTasks) -> None:
-        if self._reporting is not None:
-            self._reporting.cancel()
-        self._report_later()
+        connecting = loop.create_task(self._network.connect())
+        self._connecting[attempt] = connecting
+        try:
+            # One that is not wanted any more has tasks that end at once.
+            if not attempt.is_cancelled:
+                await asyncio.wait([connecting])
+        finally:
+            del self._connecting[attempt]
+            connecting.cancel()
+        if connecting.done() and not connecting.cancelled():
+            connecting.result()
+        if self._reporting is None:
+            self._report_later()
         self._on_running()
-        async with anyio.create_task_group() as group:
-            tasks.start(group)
-            while not tasks.is_over:
-                await self._ended.wait()
-                self._ended.reset()
 
     def on_told_to_end(self) -> None:
         """Tell the parent that somebody else wants this process to end."""
@@ -182,51 +177,7 @@ class WorkerJob:
         error = WorkerDiedError(self._name, os.getpid(), None, how)
         self._channel.send(Failed(text_of_error(error)))
 
-    def on_task_ended(
-        self, error: BaseException | None, task: str, subtask: SubtaskId
-    ) -> None:
-        """Tell the parent that a task ended."""
-        text = None if error is None else text_of_error(error)
-        self._channel.send(TaskEnded(task, subtask, text))
-        self._ended.set_available()
-
-    def on_task_running(self, task: SubtaskId) -> None:
-        """Tell the parent that a task has been restored and runs."""
-        self._channel.send(TaskRunning(task))
-
-    def on_end_of_data(self, task: SubtaskId) -> None:
-        """Tell the parent that no more records will come out of a task."""
-        self._channel.send(DataEnded(task))
-
-    def on_acknowledged(
-        self,
-        task: SubtaskId,
-        checkpoint_id: int,
-        handle: TaskHandle,
-        statistics: TaskStatistics,
-    ) -> None:
-        """Give the parent a task's part of a checkpoint."""
-        self._channel.send(Acknowledged(task, checkpoint_id, handle, statistics))
-
-    def on_declined(
-        self, task: SubtaskId, checkpoint_id: int, error: BaseException
-    ) -> None:
-        """Tell the parent that a task takes no part in a checkpoint."""
-        self._channel.send(Declined(task, checkpoint_id, text_of_error(error)))
-
-    def on_split_request(self, vertex: int, subtask_index: int) -> None:
-        """Ask the parent for another split."""
-        self._channel.send(SplitRequest(vertex, subtask_index))
-
-    def on_cancelled(self) -> None:
-        """Tell the parent that a task ended itself; it has said so if it cancelled."""
-        if not self._is_cancelled:
-            self._channel.send(Stopped())
-
     def _on_message(self, attempt: int, message: FromParent) -> None:
-        if attempt < self._channel.attempt:
-            # It was on its way when the parent began another one.
-            return
         try:
             self._handle(attempt, message)
         except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
@@ -241,26 +192,28 @@ class WorkerJob:
                     pickle.loads(message.restored),
                     message.restored_id,
                     message.checkpoint_place,
+                    None if message.tasks is None else frozenset(message.tasks),
+                    dict(message.epochs),
                 )
                 self._deploy(message.addresses, plan)
             case Splits():
-                tasks = self._tasks
-                if tasks is not None:
-                    tasks.deliver_splits(
+                splits = pickle.loads(message.splits)
+                for each in self._attempts:
+                    each.tasks.deliver_splits(
                         message.vertex,
                         message.subtask_index,
-                        pickle.loads(message.splits),
+                        splits,
                         no_more=message.no_more,
                     )
             case TriggerCheckpoint(tasks=subtasks, barrier=barrier):
-                if self._tasks is not None:
-                    self._tasks.trigger_checkpoint(subtasks, barrier)
+                for each in self._attempts:
+                    each.tasks.trigger_checkpoint(subtasks, barrier)
             case CheckpointComplete(tasks=subtasks, checkpoint_id=checkpoint_id):
-                if self._tasks is not None:
-                    self._tasks.notify_checkpoint_complete(subtasks, checkpoint_id)
+                for each in self._attempts:
+                    each.tasks.notify_checkpoint_complete(subtasks, checkpoint_id)
             case CheckpointAborted(tasks=subtasks, checkpoint_id=checkpoint_id):
-                if self._tasks is not None:
-                    self._tasks.notify_checkpoint_aborted(
+                for each in self._attempts:
+                    each.tasks.notify_checkpoint_aborted(
                         subtasks, checkpoint_id, message.latest_completed_id
                     )
             case Granted():
@@ -268,45 +221,62 @@ class WorkerJob:
             case AlignmentLimit():
                 self._alignments.on_limit(message)
             case StopSources(drain=drain):
-                if self._tasks is not None:
-                    self._tasks.stop(StopMode.DRAIN if drain else StopMode.NO_DRAIN)
-            case Cancel():
-                self._is_cancelled = True
-                if self._connecting is not None:
-                    self._connecting.cancel()
-                if self._tasks is not None:
-                    self._tasks.cancel()
+                for each in self._attempts:
+                    each.tasks.stop(StopMode.DRAIN if drain else StopMode.NO_DRAIN)
+            case Cancel(tasks=subtasks):
+                self._cancel(subtasks)
             case Shutdown():
                 self._dismissed.set_available()
                 self._deployed.set_available()
             case Begin():
                 raise AssertionError("a worker begins once")
 
+    def _cancel(self, subtasks: list[SubtaskId] | None = None) -> None:
+        for each in self._attempts:
+            each.cancel(subtasks)
+            if each in self._connecting and each.is_cancelled:
+                self._connecting[each].cancel()
+
     def _deploy(
         self, addresses: list[tuple[str, int | None]], plan: AttemptPlan
     ) -> None:
         """Make the tasks now: what comes next may be for them."""
         self._network.know(addresses)
-        self._services.begin_attempt()
-        self._limits.begin_attempt()
-        self._is_cancelled = False
+        self._services.begin_attempt(plan.tasks)
+        if plan.tasks is None:
+            self._limits.begin_attempt()
+        # Of one whose tasks have begun again there is nothing to tell any more.
+        self._attempts = [each for each in self._attempts if not each.tasks.is_over]
         try:
             if not self._dismissed.available:
-                builder = TaskBuilder(
-                    self._shipment.graph,
-                    self._config,
-                    self._services,
-                    plan,
-                    self,
-                    wiring=self._network,
-                )
-                self._tasks = LocalTasks(builder.build(), self)
-                self._deployed_tasks = self._tasks
+                self._begin(WorkerAttempt(plan, self._channel.send), plan)
         finally:
             self._deployed.set_available()
 
+    def _begin(self, attempt: WorkerAttempt, plan: AttemptPlan) -> None:
+        self._attempts.append(attempt)
+        try:
+            builder = TaskBuilder(
+                self._shipment.graph,
+                self._config,
+                self._services,
+                plan,
+                attempt,
+                wiring=self._network,
+            )
+            attempt.add(builder.build())
+        except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
+            self._channel.send(Failed(text_of_error(error)))
+            attempt.end()
+            return
+        self._committables.attempts.update(
+            dict.fromkeys(attempt.tasks.subtasks, plan.number)
+        )
+        self._waiting.append(attempt)
+
     def _report(self) -> None:
-        if self._tasks is None or self._tasks.is_over:
+        self._reporting = None
+        if not self._running:
             return
         if self._channel.unsent_bytes < _UNSENT_BYTES_MAX:
             self._channel.send(self._snapshot())
@@ -317,14 +287,17 @@ class WorkerJob:
         self._reporting = loop.call_later(_SNAPSHOT_S, self._report)
 
     def _snapshot(self) -> Snapshot:
-        tasks = self._tasks
-        return Snapshot([] if tasks is None else tasks.views(with_stacks=True))
+        last: dict[tuple[int, int], TaskView] = {
+            (view.vertex, view.subtask_index): view
+            for attempt in self._attempts
+            for view in attempt.tasks.views(with_stacks=True)
+        }
+        return Snapshot(list(last.values()))
 
     def _on_lost(self, reason: BaseException | None) -> None:
         # The lifeline ends with the parent, and this with it; a parent that lives and has
         # closed the channel ends it too. Nothing more is to be said.
-        if self._tasks is not None:
-            self._tasks.cancel()
+        self._cancel()
 
     def _new_services(self, log: Any) -> JobServices:
         shipment = self._shipment
@@ -337,7 +310,7 @@ class WorkerJob:
             pool=new_pool(shipment, self._peer),
             registry=PartitionRegistry(),
             limiters=self._limits,
-            committables=_SentCommittables(self._channel, shipment.record_types),
+            committables=self._committables,
             alignments=self._alignments,
             job_id=shipment.config.job_id or shipment.graph.name,
             commits_at_checkpoints=shipment.config.checkpoints is not None,
@@ -352,16 +325,23 @@ class WorkerJob:
 
 
 class _SentCommittables(CommittableCollector):
-    """Sends what sinks prepared to the parent, which commits it."""
+    """Sends what sinks prepared to the parent, which commits it.
+
+    Attributes:
+        attempts: The present attempt of each task here.
+    """
 
     def __init__(
         self, channel: ControlChannel[FromParent], types: tuple[type, ...]
     ) -> None:
         super().__init__()
+        self.attempts: dict[SubtaskId, int] = {}
         self._channel = channel
         self._serializer = PythonSerializer(record_classes(types, has_arrow=False))
 
-    def add(self, operator_id: OperatorId, committables: list[Any]) -> None:
+    def add(
+        self, task: SubtaskId, operator_id: OperatorId, committables: list[Any]
+    ) -> None:
         output = bytearray()
         try:
             self._serializer.write_many(committables, output)
@@ -380,7 +360,8 @@ class _SentCommittables(CommittableCollector):
                 f"{COMMITTABLES_BYTES_MAX:,} can be sent to the committer",
                 "Write what is large where it is to be, and let committables name it.",
             )
-        self._channel.send(Prepared(operator_id, len(committables), bytes(output)))
+        prepared = Prepared(task, operator_id, len(committables), bytes(output))
+        self._channel.send(prepared, self.attempts[task])
 
 
 def _types_in(committables: list[Any]) -> str:

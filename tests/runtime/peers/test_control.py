@@ -59,12 +59,13 @@ def channel(got: list[Any], bytes_max: int = 1000) -> tuple[Any, list[Any]]:
     return made, lost
 
 
+FIRST, SECOND = (SubtaskId(VertexId(0), index) for index in range(2))
 MESSAGES = [
     Ready("host", None, bytes(16)),
     SplitRequest(1, 2),
-    TaskEnded("map", SubtaskId(VertexId(0), 0), None),
+    TaskEnded("map", FIRST, None),
     Failed(text_of_error(ValueError("ä"))),
-    Stopped(),
+    Stopped(SubtaskId(VertexId(0), 0)),
     Ended(),
 ]
 
@@ -151,8 +152,10 @@ def desk() -> tuple[WorkerDesk, Any]:
         SplitRequest(0, 5),
         SplitRequest(0, -1),
         SplitRequest(7, 0),
-        Prepared("0/0", 0, b"\x00\x01\x90"),
-        Prepared("no such sink", 0, b"\x00\x01\x90"),
+        Prepared(SubtaskId(VertexId(0), 1), "0/0", 0, b"\x00\x01\x90"),
+        Prepared(SubtaskId(VertexId(0), 1), "no such sink", 0, b"\x00\x01\x90"),
+        Prepared(SubtaskId(VertexId(0), 0), "0/0", 0, b"\x00\x01\x90"),
+        Stopped(SubtaskId(VertexId(0), 0)),
     ],
 )
 def test_a_worker_is_believed_only_about_itself(message: Any) -> None:
@@ -169,30 +172,49 @@ def test_what_is_about_an_older_attempt_is_dropped() -> None:
     """Fencing: whoever was declared over asks for nothing and commits nothing."""
     made, (events, asked) = desk()
     worker: Any = SimpleNamespace(peer=2, name="worker 2")
+    made.begin_attempt(0)
+    assert made.running == {FIRST, SECOND}
     made.take(worker, 0, Ended(), events)
-    assert made.ended == {2}
+    assert made.running == {FIRST}
     made.begin_attempt(2)
-    assert made.ended == set()
     for message in (
         SplitRequest(0, 1),
         Ended(),
-        Prepared("no such sink", 1, b""),
-        TaskEnded("map", SubtaskId(VertexId(0), 0), text_of_error(ValueError())),
+        Prepared(SECOND, "no such sink", 1, b""),
+        TaskEnded("map", SECOND, text_of_error(ValueError())),
     ):
         assert made.take(worker, 1, message, events) is None
     assert asked == []
-    assert made.ended == set()
+    assert made.running == {FIRST, SECOND}
     assert made.take(worker, 2, SplitRequest(0, 1), events) is None
     assert asked == [(0, 1)]
     with pytest.raises(CorruptStreamError, match="worker 2 speaks of attempt 3"):
         made.take(worker, 3, SplitRequest(0, 1), events)
 
 
+def test_a_new_attempt_of_some_tasks_ends_nothing_that_others_say() -> None:
+    made, (events, asked) = desk()
+    first: Any = SimpleNamespace(peer=1, name="worker 1")
+    second: Any = SimpleNamespace(peer=2, name="worker 2")
+    made.begin_attempt(0)
+    made.begin_attempt(1, {SECOND})
+    assert made.take(second, 0, SplitRequest(0, 1), events) is None
+    assert made.take(second, 0, Ended(), events) is None
+    assert asked == []
+    assert made.take(first, 0, SplitRequest(0, 0), events) is None
+    assert made.take(second, 1, SplitRequest(0, 1), events) is None
+    assert asked == [(0, 0), (0, 1)]
+    made.take(first, 0, Ended(), events)
+    assert made.running == {SECOND}
+    made.take(second, 1, Ended(), events)
+    assert made.running == set()
+
+
 def test_a_worker_without_tasks_has_nothing_to_say_about_them() -> None:
     made, _ = desk()
     worker: Any = SimpleNamespace(peer=1, name="worker 1")
     with pytest.raises(CorruptStreamError, match="before it has any"):
-        made.take(worker, 0, TaskEnded("map", SubtaskId(VertexId(0), 0), None), None)
+        made.take(worker, 0, TaskEnded("map", FIRST, None), None)
 
 
 def test_a_worker_that_writes_records_otherwise_fails_the_job() -> None:
@@ -229,6 +251,8 @@ def test_readers_of_all_processes_keep_to_the_slowest() -> None:
 def test_serialized_committables_are_read_back() -> None:
     output = bytearray()
     PythonSerializer().write_many([("part-0", 3)], output)
-    _, message = decode_from_worker(encode(Prepared("0/0", 1, bytes(output)))[9:])
+    _, message = decode_from_worker(
+        encode(Prepared(FIRST, "0/0", 1, bytes(output)))[9:]
+    )
     assert isinstance(message, Prepared)
     assert bytes(output) == message.values

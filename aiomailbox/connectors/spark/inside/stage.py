@@ -283,7 +283,7 @@ class _StageTask(NoCheckpointEvents):
             self._errors.append(error)
         self._changed.set_available()
 
-    def on_cancelled(self) -> None:
+    def on_cancelled(self, subtask: SubtaskId) -> None:
         """Hear that the task ended itself."""
         self._is_cancelled = True
 

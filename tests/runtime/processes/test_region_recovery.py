@@ -1,0 +1,89 @@
+"""A worker is killed: what shares no data with its tasks goes on, in its processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
+
+COUNT = 4_000
+
+
+class Slowly(am.ProcessFunction[int, tuple[int, int]]):
+    """Writes down where and in which process it is opened."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def open(self, context: am.RuntimeContext) -> None:
+        self.subtask = context.subtask_index
+        name = f"opened-{self.subtask}-{context.attempt}-{os.getpid()}"
+        Path(self.directory, name).touch()
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        if value % 20 == 0:
+            time.sleep(0.01)
+        out.collect((self.subtask, value))
+
+
+def opened(directory: Path) -> dict[int, list[tuple[int, int]]]:
+    """By subtask its attempts and their processes."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for path in sorted(directory.glob("opened-*")):
+        subtask, attempt, pid = map(int, path.name.split("-")[1:])
+        found.setdefault(subtask, []).append((attempt, pid))
+    return found
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+async def test_the_region_of_a_killed_worker_begins_again_and_the_other_goes_on(
+    tmp_path: Path, checkpoints: bool
+) -> None:
+    where = tmp_path / "opened"
+    where.mkdir()
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    if checkpoints:
+        env.enable_checkpointing(0.05, directory=tmp_path / "checkpoints")
+    # One failure: what ends because of it is not another one.
+    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
+    env.deployment = am.Processes(2)
+    target = tmp_path / "out"
+    sink = am.FileSink(target, format="jsonl")
+    values = env.from_collection(list(range(COUNT)))
+    values.process(Slowly(str(where))).map(as_row).sink_to(sink)
+    async with env.start() as job:
+        while len(opened(where)) < 2 or (checkpoints and not job.checkpoints()):
+            await asyncio.sleep(0.01)
+        before = opened(where)
+        victim = before[1][0][1]
+        os.kill(victim, signal.SIGKILL)
+        while job.restarts == 0:
+            await asyncio.sleep(0.01)
+        assert job.state is am.JobState.RUNNING
+        await job.result()
+    after = opened(where)
+    assert after[0] == before[0]
+    assert len(after[1]) == 2
+    assert after[1][1][0] > after[1][0][0]
+    assert job.restarts == 1
+    rows = Counter(
+        line
+        for path in target.rglob("*.jsonl")
+        for line in path.read_text().splitlines()
+    )
+    assert len(rows) == COUNT
+    assert set(rows.values()) == {1}
+
+
+def as_row(pair: tuple[int, int]) -> dict[str, int]:
+    return {"subtask": pair[0], "value": pair[1]}
