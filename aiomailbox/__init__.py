@@ -184,6 +184,7 @@ from aiomailbox.runtime import (
     JobSnapshot,
     JobState,
     OperatorSummary,
+    Stall,
     TaskPressure,
     VertexPressure,
 )
@@ -424,6 +425,7 @@ __all__ = [
     "Split",
     "SplitEnumerator",
     "SqlSink",
+    "Stall",
     "StateDescriptor",
     "StateError",
     "StateTtlConfig",

@@ -145,6 +145,8 @@ WindowT = TypeVar("WindowT")
 
 # Replaced by the job's own number when the job graph is built.
 _ANY_MAX_PARALLELISM = 128
+# Where a synchronous function runs.
+RunIn = Literal["loop", "thread"]
 
 
 class DataStream(Generic[T]):
@@ -178,6 +180,7 @@ class DataStream(Generic[T]):
         *,
         output_type: type[U] | None = None,
         on_error: OnError = fail,
+        run_in: RunIn = "loop",
     ) -> DataStream[U]: ...
 
     def map(
@@ -186,6 +189,7 @@ class DataStream(Generic[T]):
         *,
         output_type: type[Any] | None = None,
         on_error: OnError = fail,
+        run_in: RunIn = "loop",
     ) -> DataStream[Any]:
         """Replace each record by what ``function`` returns for it.
 
@@ -196,6 +200,8 @@ class DataStream(Generic[T]):
                 the same one. `JobConfig` ``check_mutations`` finds those that do.
             output_type: Its results are checked to be of this type, if given.
             on_error: What to do with a record for which it raises.
+            run_in: ``"thread"`` for a function that blocks, such as a client that is not
+                asynchronous: the event loop goes on meanwhile. One record at a time.
 
         Example:
             >>> import aiomailbox as am
@@ -203,21 +209,34 @@ class DataStream(Generic[T]):
             >>> am.run(env.from_collection([1, 2]).map(lambda n: n * 10).collect())
             [10, 20]
         """
-        return self._stateless(StageKind.MAP, function, on_error).checked(output_type)
+        stream = self._stateless(StageKind.MAP, function, on_error, run_in)
+        return stream.checked(output_type)
 
     @overload
     def filter(
-        self, function: Callable[[T], TypeIs[U]], *, on_error: OnError = fail
+        self,
+        function: Callable[[T], TypeIs[U]],
+        *,
+        on_error: OnError = fail,
+        run_in: RunIn = "loop",
     ) -> DataStream[U]: ...
 
     @overload
     def filter(
-        self, function: Callable[[T], TypeGuard[U]], *, on_error: OnError = fail
+        self,
+        function: Callable[[T], TypeGuard[U]],
+        *,
+        on_error: OnError = fail,
+        run_in: RunIn = "loop",
     ) -> DataStream[U]: ...
 
     @overload
     def filter(
-        self, function: Callable[[T], Any], *, on_error: OnError = fail
+        self,
+        function: Callable[[T], Any],
+        *,
+        on_error: OnError = fail,
+        run_in: RunIn = "loop",
     ) -> DataStream[T]: ...
 
     @overload
@@ -226,21 +245,32 @@ class DataStream(Generic[T]):
     ) -> DataStream[T]: ...
 
     def filter(
-        self, function: Callable[[T], Any] | Expression, *, on_error: OnError = fail
+        self,
+        function: Callable[[T], Any] | Expression,
+        *,
+        on_error: OnError = fail,
+        run_in: RunIn = "loop",
     ) -> DataStream[Any]:
         """Keep the records for which ``function`` returns something true.
 
         Instead of a function it can be an expression of `pyarrow.compute` over the
         records' fields, such as ``pc.field("price") > 3``: then columns stay columns.
 
+        ``run_in="thread"`` is for a function that blocks; see `map`.
+
         Raises:
+            InvalidArgumentError: If an expression is to run in a thread.
             RecordTypeError: If the records are known to have no such field.
         """
         if is_expression(function):
+            if run_in != "loop":
+                raise InvalidArgumentError(
+                    "run_in", "an expression does not block", "Leave it out."
+                )
             factory, facts = expression_filter(function, on_error, self._origins)
             return self._derive("filter", factory, **facts)
         predicate = cast("Callable[[T], Any]", function)
-        return self._stateless(StageKind.FILTER, predicate, on_error)
+        return self._stateless(StageKind.FILTER, predicate, on_error, run_in)
 
     def select(
         self, *names: str, on_error: OnError = fail, **computed: Expression
@@ -345,13 +375,19 @@ class DataStream(Generic[T]):
         return self._projected("Rename", "rename", names=renames, on_error=fail)
 
     def flat_map(
-        self, function: Callable[[T], Items[U]], *, on_error: OnError = fail
+        self,
+        function: Callable[[T], Items[U]],
+        *,
+        on_error: OnError = fail,
+        run_in: RunIn = "loop",
     ) -> DataStream[U]:
         """Replace each record by the items of the iterable that is returned for it.
 
         A generator function is paused between its items while the output is full.
+        ``run_in="thread"`` is for a function that blocks, see `map`; its items are
+        collected there, all of one record.
         """
-        return self._stateless(StageKind.FLAT_MAP, function, on_error)
+        return self._stateless(StageKind.FLAT_MAP, function, on_error, run_in)
 
     @overload
     def map_async(
@@ -1304,12 +1340,16 @@ class DataStream(Generic[T]):
             )
 
     def _stateless(
-        self, kind: StageKind, function: Callable[[T], Any], on_error: OnError
+        self,
+        kind: StageKind,
+        function: Callable[[T], Any],
+        on_error: OnError,
+        run_in: RunIn = "loop",
     ) -> DataStream[Any]:
-        stateless(kind, function, on_error=on_error)
+        stateless(kind, function, on_error=on_error, run_in=run_in)
         return self._derive(
             kind.value,
-            partial(stateless, kind, function, on_error=on_error),
+            partial(stateless, kind, function, on_error=on_error, run_in=run_in),
             functions=(function_info(function),),
             record_fields=(
                 known_fields(self._origins) if kind is StageKind.FILTER else None

@@ -36,6 +36,7 @@ from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
 from aiomailbox.runtime.observer import JobObserver
 from aiomailbox.runtime.services import JobServices
+from aiomailbox.runtime.stalls import Stall
 from aiomailbox.runtime.views import ChannelView, OperatorView, TaskView
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "OperatorSummary",
     "OperatorView",
     "PullHandover",
+    "Stall",
     "TaskPressure",
     "TaskView",
     "VertexPressure",

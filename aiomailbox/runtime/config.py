@@ -18,6 +18,7 @@ from aiomailbox.policies import (
 from aiomailbox.state import HeapStateBackend, StateBackend
 
 _HEARTBEAT_TIMEOUT_S_MIN: Final = 3.0
+_STALL_THRESHOLD_MS_MIN: Final = 50.0
 _LEAST: Final = {
     "buffers_per_channel": 1,
     "floating_buffers": 0,
@@ -46,6 +47,8 @@ class JobConfig:
             it is killed and the job fails; at least 3, infinite for as long as it
             likes. A function that keeps the process busy is no silence; one call of C
             code that keeps Python's global lock all that time is.
+        stall_threshold_ms: From how many milliseconds on a function that holds the event
+            loop is named in a warning; at least 50, None to watch no loop.
         check_mutations: Whether to look for operators that change records after they
             were emitted, which raises `RecordMutatedError`. For tests: each operator
             walks through each record twice, and functions are not fused.
@@ -80,6 +83,7 @@ class JobConfig:
     buffer_debloat_target_ms: int = 1_000
     cancel_timeout_s: float = 30.0
     heartbeat_timeout_s: float = 50.0
+    stall_threshold_ms: float | None = 100.0
     check_mutations: bool = False
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
     seed: int | None = None
@@ -117,6 +121,21 @@ class JobConfig:
                 f"{self.heartbeat_timeout_s} is less than {_HEARTBEAT_TIMEOUT_S_MIN:g}",
                 "Workers give a sign of life once a second; 50 is usual.",
             )
+
+        if self.stall_threshold_ms is not None and not (
+            _STALL_THRESHOLD_MS_MIN <= self.stall_threshold_ms < math.inf
+        ):
+            raise InvalidArgumentError(
+                "stall_threshold_ms",
+                f"{self.stall_threshold_ms} is less than {_STALL_THRESHOLD_MS_MIN:g}",
+                "The loop is looked at forty times a second; 100 is usual, None is off.",
+            )
+
+    @property
+    def stall_threshold_s(self) -> float | None:
+        """From when on a loop counts as held, seconds; None for never."""
+        threshold_ms = self.stall_threshold_ms
+        return None if threshold_ms is None else threshold_ms / 1000
 
     @property
     def is_resumable(self) -> bool:

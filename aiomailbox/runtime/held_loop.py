@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import pathlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -12,12 +13,19 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from aiomailbox.operators import Operator
+from aiomailbox.mailbox import Mail
 from aiomailbox.operators.core.locate import users_line
 from aiomailbox.operators.stateless.fused_loop import FusedLoop
 
-__all__ = ["HeldLoop", "look_at_loop"]
+__all__ = [
+    "HeldLoop",
+    "contexts_of",
+    "describe_frames",
+    "frames_outwards",
+    "look_at_loop",
+]
 
+_PACKAGE: Final = str(pathlib.Path(__file__).resolve().parents[1])
 _STACK_MAX: Final = 30
 # The whole has to fit into a sign of life, and names are as long as users like.
 _TEXT_MAX: Final = 400
@@ -33,6 +41,8 @@ class HeldLoop:
         uid: The operator's uid, None if it has none.
         line: ``file:line`` of the innermost line of the user's own.
         stack: Where the thread's code stood, outermost call first.
+        function: The name of the function that this line is in.
+        mail: The mail that was run, "" for none: then it was input, or no task of ours.
     """
 
     task: str
@@ -40,6 +50,8 @@ class HeldLoop:
     uid: str | None
     line: str
     stack: list[str]
+    function: str = ""
+    mail: str = ""
 
 
 def look_at_loop(loop: asyncio.AbstractEventLoop, thread: int) -> HeldLoop | None:
@@ -53,21 +65,54 @@ def look_at_loop(loop: asyncio.AbstractEventLoop, thread: int) -> HeldLoop | Non
     if frame is None:
         return None
     task = asyncio.current_task(loop)
-    frames = list(_outwards(frame))
-    operator, uid = _operator(frames)
+    return describe_frames(
+        list(frames_outwards(frame)), "" if task is None else task.get_name()
+    )
+
+
+def describe_frames(frames: list[FrameType], task: str) -> HeldLoop:
+    """Return what a thread is doing.
+
+    Args:
+        frames: Where its code stands, innermost first.
+        task: What is called the task that it runs.
+    """
+    contexts = contexts_of(frames)
+    operator = " -> ".join(context.operator_name for context in contexts)
+    uid = contexts[0].uid if len(contexts) == 1 else None
     summaries = traceback.StackSummary.extract(
         ((each, each.f_lineno) for each in reversed(frames)), lookup_lines=False
     )
+    line = users_line(summaries)
     return HeldLoop(
-        "" if task is None else _short(task.get_name()),
+        _short(task),
         _short(operator),
         None if uid is None else _short(uid),
-        _short(users_line(summaries)),
+        _short(line),
         [
             _short(f"in {each.name} ({each.filename}:{each.lineno})")
             for each in summaries[-_STACK_MAX:]
         ],
+        _short(_function_at(frames, line)),
+        _short(_mail(frames)),
     )
+
+
+def _function_at(frames: list[FrameType], line: str) -> str:
+    for frame in frames:
+        if f"{frame.f_code.co_filename}:{frame.f_lineno}" == line:
+            return frame.f_code.co_qualname
+    return ""
+
+
+def _mail(frames: list[FrameType]) -> str:
+    """Return what the innermost mail that is being run is for."""
+    for frame in frames:
+        if "mail" in frame.f_code.co_varnames[:2]:
+            mail = frame.f_locals.get("mail")
+            if type(mail) is Mail:
+                return str(mail.description)
+    return ""
 
 
 def _short(text: str) -> str:
@@ -78,14 +123,23 @@ def _short(text: str) -> str:
     return f"{text[: half - 2]} … {text[1 - half :]}"
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that have called it, innermost first."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def _operator(frames: list[FrameType]) -> tuple[str, str | None]:
-    """Return name and uid of the innermost operator; frames are innermost first."""
+def contexts_of(frames: list[FrameType]) -> list[Any]:
+    """Return the context of the innermost operator whose code runs.
+
+    Args:
+        frames: Where the code stands, innermost first.
+
+    Returns:
+        Several where functions run as one and it cannot be told which; none outside of
+        operators.
+    """
     inner: set[CodeType] = set()
     for frame in frames:
         code = frame.f_code
@@ -94,20 +148,24 @@ def _operator(frames: list[FrameType]) -> tuple[str, str | None]:
         # Not isinstance(): it asks the object, which is the user's and may fail.
         kind = type(owner)
         if issubclass(kind, FusedLoop):
-            return _stage(owner, inner)
-        if issubclass(kind, Operator) and hasattr(owner, "context"):
-            return owner.context.operator_name, owner.context.uid
+            return _stages(owner, inner)
+        # So does an attribute, unless the class is ours.
+        if code.co_filename.startswith(_PACKAGE):
+            for name in ("context", "_context"):
+                context = getattr(owner, name, None)
+                if hasattr(context, "operator_name") and hasattr(context, "metrics"):
+                    return [context]
         inner.add(code)
-    return "", None
+    return []
 
 
-def _stage(loop: FusedLoop, inner: set[CodeType]) -> tuple[str, str | None]:
-    """Return the stage of a loop whose function is running; all, if none can be told."""
+def _stages(loop: FusedLoop, inner: set[CodeType]) -> list[Any]:
+    """Return the context of the function that is running; all, if none can be told."""
     stages = loop.stages
     for stage in stages:
         if len(stages) == 1 or _code(stage.function) in inner:
-            return stage.context.operator_name, stage.context.uid
-    return " -> ".join(stage.context.operator_name for stage in stages), None
+            return [stage.context]
+    return [stage.context for stage in stages]
 
 
 def _code(function: Callable[..., Any]) -> CodeType | None:

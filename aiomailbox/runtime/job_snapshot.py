@@ -14,6 +14,7 @@ import msgspec
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.metrics import DECLARED, Metric, MetricValue
 from aiomailbox.operators import OpenCalls
+from aiomailbox.runtime.stalls import Stall
 from aiomailbox.runtime.views import TaskView
 
 __all__ = [
@@ -181,6 +182,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
             job without.
         checkpoints: The last completed ones, oldest first.
         failures: The last ones, oldest first.
+        stalls: What has held the event loops of its tasks lately, oldest first.
         declared: What those metrics are that aiomailbox does not declare itself.
 
     Example:
@@ -208,6 +210,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_metrics: dict[str, MetricValue] = {}
     checkpoints: list[CheckpointSummary] = []
     failures: list[FailureSummary] = []
+    stalls: list[Stall] = []
     declared: list[Metric] = []
 
     def operator(self, name: str) -> OperatorSummary:

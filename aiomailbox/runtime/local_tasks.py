@@ -13,6 +13,7 @@ from aiomailbox.errors import RejectedMailError
 from aiomailbox.ids import SubtaskId
 from aiomailbox.mailbox import MAX_PRIORITY
 from aiomailbox.records import CheckpointBarrier, StopMode
+from aiomailbox.runtime.loop_watch import watching
 from aiomailbox.runtime.views import TaskView, view_of
 from aiomailbox.task import StreamTask, TaskState
 
@@ -163,7 +164,8 @@ class LocalTasks:
         failure: BaseException | None = None
         subtask = _subtask_of(task)
         try:
-            await task.run()
+            with watching(task.environment.stall_threshold_s):
+                await task.run()
         except asyncio.CancelledError:
             # Not by `cancel`: the loop itself is going down. It has cleaned up.
             events.on_cancelled(subtask)

@@ -27,6 +27,7 @@ from aiomailbox.runtime.job_snapshot import (
 )
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.planned import planned_operators
+from aiomailbox.runtime.stalls import Stall
 from aiomailbox.runtime.views import ChannelView, OperatorView, TaskView
 
 __all__ = ["JobObserver", "Rates"]
@@ -117,6 +118,7 @@ class JobObserver:
             checkpoint_metrics={} if coordinator is None else coordinator.metrics(),
             checkpoints=_checkpoints(job),
             failures=list(job.failures),
+            stalls=_stalls(tasks),
             declared=look.declared(),
         )
 
@@ -351,6 +353,14 @@ def _checkpoints(job: JobMaster) -> list[CheckpointSummary]:
         )
         for view in views
     ]
+
+
+def _stalls(tasks: list[TaskView]) -> list[Stall]:
+    """Return the stalls of all tasks, each once: those of no operator are told by all."""
+    found: dict[tuple[int, str], Stall] = {
+        (stall.at_ms, stall.line): stall for task in tasks for stall in task.stalls
+    }
+    return sorted(found.values(), key=lambda stall: stall.at_ms)
 
 
 def _joined(calls: list[OpenCalls]) -> OpenCalls | None:

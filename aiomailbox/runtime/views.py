@@ -12,6 +12,8 @@ from typing import Final
 from aiomailbox.exchange import InputGate
 from aiomailbox.metrics import Metric, MetricValue
 from aiomailbox.operators import OpenCalls
+from aiomailbox.runtime.loop_watch import stalls_of
+from aiomailbox.runtime.stalls import Stall
 from aiomailbox.supervision import frames_of
 from aiomailbox.task import StreamTask, waits_of
 
@@ -82,6 +84,8 @@ class TaskView:
         waits: What it waits for and for how long, in words; empty as the stack, and while
             it works or waits for an operator.
         channels: What it reads, those of its first input first.
+        stalls: What has held its event loop lately, in this task or in no operator;
+            empty as the stack.
     """
 
     name: str
@@ -93,6 +97,7 @@ class TaskView:
     stack: list[str]
     waits: list[str]
     channels: list[ChannelView] = field(default_factory=list)
+    stalls: list[Stall] = field(default_factory=list)
 
 
 def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
@@ -128,6 +133,7 @@ def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
             for index, gate in enumerate(task.plan.gates)
             for channel in _channels(index, gate)
         ],
+        stalls_of(task.name) if with_stack else [],
     )
 
 

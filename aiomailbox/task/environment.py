@@ -69,6 +69,8 @@ class TaskEnvironment:
         alignment: Finds the job-wide group of sources that wait for each other.
         state_backend: Makes the stores of operators with keys.
         cancel_timeout_s: How long the task may take to end once it is told to.
+        stall_threshold_s: From when on its event loop counts as held; None for not to be
+            watched for this.
         check_mutations: Whether records are watched that were emitted.
         checkpointing: How it takes checkpoints; None for a job without.
         on_running: Told once, when the task has been restored.
@@ -96,6 +98,7 @@ class TaskEnvironment:
     )
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
     cancel_timeout_s: float = 30.0
+    stall_threshold_s: float | None = None
     check_mutations: bool = False
     job_id: str = ""
     commits_at_checkpoints: bool = False

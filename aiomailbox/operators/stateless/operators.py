@@ -18,6 +18,7 @@ from aiomailbox.operators.core.watched import watched_function
 from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
 from aiomailbox.operators.stateless.fused_loop import FusedLoop
 from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.in_thread import placed
 from aiomailbox.records import ListRun, Run
 
 
@@ -132,7 +133,11 @@ _OPERATORS: dict[StageKind, type[StatelessOperator]] = {
 
 
 def stateless(
-    kind: StageKind, function: Callable[[Any], Any], *, on_error: OnError = fail
+    kind: StageKind,
+    function: Callable[[Any], Any],
+    *,
+    on_error: OnError = fail,
+    run_in: str = "loop",
 ) -> StatelessOperator | AsyncStatelessOperator:
     """Return the operator for a function, whether it is sync or ``async def``.
 
@@ -140,15 +145,17 @@ def stateless(
         kind: What is done with the function's result.
         function: Called with each value.
         on_error: What to do with a record for which it raises.
+        run_in: ``"thread"`` for a synchronous function that blocks.
 
     Raises:
+        InvalidArgumentError: If ``run_in`` is not known, or does not fit the function.
         WrongTypeError: If ``function`` cannot be called with one argument.
 
     Example:
         >>> stateless(StageKind.MAP, str.upper).kind.value
         'map'
     """
-    checked = check_function(function, "function", arity=1)
+    checked = check_function(placed(function, kind, run_in), "function", arity=1)
     if is_async_callable(checked):
         return AsyncStatelessOperator(kind, checked, on_error=on_error)
     return _OPERATORS[kind](checked, on_error=on_error)

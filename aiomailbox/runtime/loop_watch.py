@@ -1,0 +1,263 @@
+"""A thread that watches an event loop: what holds it, and for how long.
+
+Theory of operation: forty times a second the thread looks at the frames of the loop's
+thread. The loop calls each of its handles through one Python frame; the same frame object
+in two looks is the same call, and one that stays longer than the threshold has held the
+loop. So nothing is added to what the loop does, and a loop that sleeps is not woken. While
+the frame object is kept it cannot be another call's. A loop of other code (uvloop) has no
+such frame: there the thread asks it to answer.
+
+A loop in virtual time is not watched: its time is not that of threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sys
+import threading
+import time
+from asyncio import events
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from aiomailbox.clock import Clock, SystemClock
+from aiomailbox.runtime.held_loop import (
+    HeldLoop,
+    contexts_of,
+    describe_frames,
+    frames_outwards,
+)
+from aiomailbox.runtime.stalls import Stall, StallLog
+
+__all__ = ["LoopWatch", "stalls_of", "watching"]
+
+_LOOK_S: Final = 0.025
+# Of each task; a worker sends them four times a second.
+_SHOWN_MAX: Final = 3
+_HANDLE: Final[CodeType] = events.Handle._run.__code__
+
+
+class GarbageTime:
+    """How long the garbage collector has held one thread, seconds."""
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+        self._since: float | None = None
+        self.total_s = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        """Be called by the collector before and after its work."""
+        if threading.get_ident() != self._thread:
+            return
+        now_s = time.perf_counter()
+        if phase == "start":
+            self._since = now_s
+        elif self._since is not None:
+            self.total_s += now_s - self._since
+            self._since = None
+
+
+class LoopWatch:
+    """Watches one event loop from a thread, from `start` to `stop`.
+
+    Args:
+        loop: The loop; it runs in the thread that makes this.
+        threshold_s: From here on it counts as held.
+        log: Gets what has held it.
+        clock: The machine's.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        threshold_s: float,
+        log: StallLog,
+        clock: Clock | None = None,
+    ) -> None:
+        self._loop = loop
+        self._thread_id = threading.get_ident()
+        self._threshold_s = threshold_s
+        self._clock = clock or SystemClock()
+        self._garbage = GarbageTime(self._thread_id)
+        self._cpu_clock = _cpu_clock(self._thread_id)
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._log = log
+        # What is being called: its frame, since when, and what was found out of it.
+        self._call: Any = None
+        self._since_s = 0.0
+        self._garbage_s = 0.0
+        self._cpu_s: float | None = None
+        self._held: HeldLoop | None = None
+        self._contexts: list[Any] = []
+        self._has_turned = True
+        self._asks = not isinstance(loop, asyncio.BaseEventLoop)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        gc.callbacks.append(self._garbage)
+        self._thread = threading.Thread(
+            target=self._run, name="watch of an event loop", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no more, and wait for the thread; it holds nothing up."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._garbage)
+        self._finish(self._clock.monotonic())
+        self._call = None
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_LOOK_S):
+            # What stands there is the user's; whoever cannot be described works on.
+            with contextlib.suppress(Exception):
+                self.look(self._clock.monotonic())
+
+    def look(self, now_s: float) -> None:
+        """Look once at what the loop does.
+
+        Args:
+            now_s: The time, seconds.
+        """
+        frame = sys._current_frames().get(self._thread_id)
+        call = self._answer() if self._asks else _call_of(frame)
+        if call is None or call is not self._call:
+            self._finish(now_s)
+            self._call = call
+            if call is not None:
+                self._since_s = now_s
+                self._garbage_s = self._garbage.total_s
+                self._cpu_s = self._cpu()
+        elif self._held is None and now_s - self._since_s >= self._threshold_s:
+            frames = list(frames_outwards(frame))
+            self._contexts = contexts_of(frames)
+            self._held = describe_frames(frames, self._task())
+
+    def _finish(self, now_s: float) -> None:
+        """Report the call that has ended, if it held the loop."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        contexts, self._contexts = self._contexts, []
+        cpu_s, before_s = self._cpu(), self._cpu_s
+        stall = Stall(
+            at_ms=self._clock.now_ms(),
+            duration_ms=(now_s - self._since_s) * 1000,
+            gc_ms=(self._garbage.total_s - self._garbage_s) * 1000,
+            cpu_ms=(
+                None if cpu_s is None or before_s is None else (cpu_s - before_s) * 1000
+            ),
+            task=held.task,
+            operator=held.operator,
+            uid=held.uid,
+            mail=held.mail,
+            function=held.function,
+            line=held.line,
+            stack=held.stack,
+        )
+        self._log.add(stall, contexts)
+
+    def _task(self) -> str:
+        """Return the name of the task of ours that runs, or of the asyncio task."""
+        for context in self._contexts:
+            if isinstance(name := getattr(context, "task_name", None), str):
+                return name
+        task = asyncio.current_task(self._loop)
+        return "" if task is None else task.get_name()
+
+    def _cpu(self) -> float | None:
+        if self._cpu_clock is None:
+            return None
+        try:
+            return time.clock_gettime(self._cpu_clock)
+        except OSError:
+            # The thread has ended.
+            return None
+
+    def _answer(self) -> Any:
+        """Return what stands for a call, None if the loop has answered since."""
+        if not self._has_turned:
+            return self._call or object()
+        self._has_turned = False
+        with contextlib.suppress(RuntimeError):  # It is closed: the end is near.
+            self._loop.call_soon_threadsafe(self._on_turn)
+        return None
+
+    def _on_turn(self) -> None:
+        self._has_turned = True
+
+
+def _call_of(frame: FrameType | None) -> FrameType | None:
+    """Return the frame in which the loop calls what runs now; None if it sleeps."""
+    while frame is not None:
+        if frame.f_code is _HANDLE:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _cpu_clock(thread: int) -> int | None:
+    find: Callable[[int], int] | None = getattr(time, "pthread_getcpuclockid", None)
+    return None if find is None else find(thread)
+
+
+class _Watched:
+    """A loop, how many want it to be watched, and what has held it so far."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.watch: LoopWatch | None = None
+        self.log = StallLog()
+
+
+_watched: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watched] = WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def watching(threshold_s: float | None) -> Iterator[None]:
+    """Let the running loop be watched for as long as the block is; all share one watch.
+
+    Args:
+        threshold_s: From here on it counts as held, if this is the first block of the
+            loop; None for not to be watched for this.
+    """
+    loop = asyncio.get_running_loop()
+    # Virtual time is not the time of threads.
+    if threshold_s is None or getattr(loop, "clock", None) is not None:
+        yield
+        return
+    watched = _watched.setdefault(loop, _Watched())
+    if watched.watch is None:
+        watched.watch = LoopWatch(loop, threshold_s, watched.log)
+        watched.watch.start()
+    watched.users += 1
+    try:
+        yield
+    finally:
+        watched.users -= 1
+        if not watched.users:
+            watched.watch.stop()
+            watched.watch = None
+
+
+def stalls_of(task: str) -> list[Stall]:
+    """Return what has held the running loop lately: in a task, or in no operator."""
+    try:
+        watched = _watched.get(asyncio.get_running_loop())
+    except RuntimeError:
+        return []
+    last = [] if watched is None else list(watched.log.last)
+    found = [
+        one
+        for one in last
+        if not one.operator or one.task == task or one.task.startswith(f"{task}/")
+    ]
+    return found[-_SHOWN_MAX:]

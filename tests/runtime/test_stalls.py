@@ -1,0 +1,284 @@
+"""What holds an event loop is named: operator, function, line, mail; garbage apart."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.runtime.loop_watch import LoopWatch
+from aiomailbox.runtime.stalls import Stall, StallLog
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+
+
+def block(number: int) -> int:
+    if number == 3:
+        time.sleep(0.3)
+    return number
+
+
+BLOCKS_AT = f"{__file__}:{block.__code__.co_firstlineno + 2}"
+
+
+async def block_async(number: int) -> int:
+    await asyncio.sleep(0)
+    return block(number)
+
+
+def snapshots(pipeline: Any, **config: Any) -> Any:
+    """Run a pipeline of five numbers; return the job's snapshot at its end."""
+
+    async def run() -> am.JobSnapshot:
+        env = am.StreamExecutionEnvironment(config=am.JobConfig(**config))
+        pipeline(env.from_collection(range(5), name="numbers"))
+        async with env.start("blocking") as job:
+            await job.result()
+            return job.snapshot()
+
+    return run()
+
+
+def stall_of(snapshot: am.JobSnapshot, line: str = BLOCKS_AT) -> Stall:
+    """Return the stall of a line; a busy machine may have others."""
+    return next(stall for stall in snapshot.stalls if stall.line == line)
+
+
+async def test_a_function_that_blocks_is_named_with_its_line_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    snapshot = await snapshots(
+        lambda stream: (
+            stream.map(block).name("blocked").uid("b").sink_to(lambda number: None)
+        )
+    )
+    stall = stall_of(snapshot)
+    assert (stall.operator, stall.uid, stall.function) == ("blocked", "b", "block")
+    assert 200 < stall.duration_ms < 5_000
+    assert not stall.is_garbage_collection
+    # It slept: the processor had nothing to do.
+    assert stall.cpu_ms is None or stall.cpu_ms < stall.duration_ms / 2
+    assert any("in block (" in line for line in stall.stack)
+    metrics = snapshot.operator("blocked").metrics
+    assert metrics["stalls"] == 1
+    assert metrics["stalled_ms"] == int(stall.duration_ms)
+    assert "stalls" not in snapshot.operator("numbers").metrics
+    record = next(one for one in caplog.records if getattr(one, "line", 0) == BLOCKS_AT)
+    assert record.levelno == logging.WARNING
+    assert record.operator == "blocked"  # type: ignore[attr-defined]
+    assert 'run_in="thread"' in record.getMessage()
+
+
+async def test_the_function_of_an_asynchronous_call_is_named_too() -> None:
+    snapshot = await snapshots(
+        lambda stream: (
+            stream.map_async(block_async, concurrency=2)
+            .name("calls")
+            .sink_to(lambda number: None)
+        )
+    )
+    stall = stall_of(snapshot)
+    assert (stall.operator, stall.function) == ("calls", "block")
+
+
+async def test_of_functions_that_run_as_one_the_right_one_is_named() -> None:
+    snapshot = await snapshots(
+        lambda stream: (
+            stream.map(lambda number: number)
+            .name("first")
+            .filter(lambda number: True)
+            .name("second")
+            .map(block)
+            .name("third")
+            .sink_to(lambda number: None)
+        )
+    )
+    assert stall_of(snapshot).operator == "third"
+
+
+async def test_run_in_a_thread_nothing_is_held() -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.01)
+            turns += 1
+
+    turning = asyncio.get_running_loop().create_task(turn())
+    seen: list[int] = []
+    snapshot = await snapshots(
+        lambda stream: stream.map(block, run_in="thread").sink_to(seen.append)
+    )
+    turning.cancel()
+    assert seen == [0, 1, 2, 3, 4]
+    assert turns > 5
+    assert all(stall.line != BLOCKS_AT for stall in snapshot.stalls)
+
+
+async def test_threads_of_one_operator_never_run_at_once() -> None:
+    running, most = 0, 0
+    threads = set()
+    lock = threading.Lock()
+
+    def enter(number: int) -> list[int]:
+        nonlocal running, most
+        threads.add(threading.current_thread())
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.005)
+        with lock:
+            running -= 1
+        return [number, -number]
+
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection(range(1, 9))
+    seen = await stream.flat_map(enter, run_in="thread").collect()
+    assert seen == [number for one in range(1, 9) for number in (one, -one)]
+    assert most == 1
+    assert threading.main_thread() not in threads
+    kept = await env.from_collection(range(5)).filter(bool, run_in="thread").collect()
+    assert kept == [1, 2, 3, 4]
+
+
+async def test_an_error_in_a_thread_is_the_records() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([1, 0]).map(lambda n: 1 / n, run_in="thread")
+    with pytest.raises(am.JobFailedError, match="division by zero") as failed:
+        await stream.collect()
+    assert f"{__file__}:" in str(failed.value)
+    skipping = env.from_collection([1, 0]).map(
+        lambda n: 1 / n, run_in="thread", on_error=am.skip
+    )
+    assert await skipping.collect() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "run_in", "text"),
+    [(block, "process", "is not known"), (block_async, "thread", "is asynchronous")],
+)
+async def test_where_a_function_cannot_run_is_refused(
+    function: Any, run_in: Any, text: str
+) -> None:
+    stream = am.StreamExecutionEnvironment().from_collection([1])
+    with pytest.raises(am.InvalidArgumentError, match=f"run_in.*{text}"):
+        stream.map(function, run_in=run_in)
+
+
+async def test_code_of_no_operator_is_told_apart() -> None:
+    env = am.StreamExecutionEnvironment()
+
+    async def ticks() -> Any:
+        while True:
+            yield 1
+            await asyncio.sleep(0.01)
+
+    env.from_async_iterable(ticks).sink_to(lambda number: None)
+    async with env.start() as job:
+        await asyncio.sleep(0.1)
+        block(3)
+        await asyncio.sleep(0.1)
+        stall = stall_of(job.snapshot())
+        await job.stop()
+    assert (stall.operator, stall.function) == ("", "block")
+
+
+async def test_a_worker_tells_what_held_its_loop() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection(range(5)).rebalance().map(block).name("far")
+    stream.sink_to(print_nothing)
+    async with env.start(deployment=am.Processes(1)) as job:
+        await job.result()
+        snapshot = job.snapshot()
+    assert stall_of(snapshot).operator == "far"
+    assert snapshot.operator("far").metrics["stalls"] == 1
+
+
+def print_nothing(number: int) -> None:
+    """Take it."""
+
+
+async def test_garbage_collection_is_told_apart(monkeypatch: Any) -> None:
+    def collect(number: int) -> int:
+        for callback in gc.callbacks:
+            callback("start", {"generation": 2})
+        time.sleep(0.25)
+        for callback in gc.callbacks:
+            callback("stop", {"generation": 2})
+        return number
+
+    snapshot = await snapshots(
+        lambda stream: stream.map(collect).name("collects").sink_to(lambda one: None)
+    )
+    stall = snapshot.stalls[0]
+    assert stall.is_garbage_collection
+    assert "collected garbage" in str(stall)
+    metrics = snapshot.operator("collects").metrics
+    assert metrics["gc_stalls"] >= 1
+    assert "stalls" not in metrics
+
+
+async def test_without_a_threshold_nothing_is_watched() -> None:
+    names: list[str] = []
+    snapshot = await snapshots(
+        lambda stream: stream.map(block).sink_to(
+            lambda number: names.extend(one.name for one in threading.enumerate())
+        ),
+        stall_threshold_ms=None,
+    )
+    assert snapshot.stalls == []
+    assert "watch of an event loop" not in names
+    for wrong in (10, float("nan")):
+        with pytest.raises(am.InvalidArgumentError, match="stall_threshold_ms"):
+            am.JobConfig(stall_threshold_ms=wrong)
+
+
+async def test_jobs_of_one_loop_share_a_watch_that_ends_with_the_last() -> None:
+    def watches() -> int:
+        names = [one.name for one in threading.enumerate()]
+        return names.count("watch of an event loop")
+
+    counts: list[int] = []
+    env = am.StreamExecutionEnvironment()
+    for _ in range(3):
+        env.from_collection([1]).sink_to(lambda one: counts.append(watches()))
+        async with env.start() as job:
+            await job.result()
+    assert counts == [1, 1, 1]
+    assert watches() == 0
+
+
+async def test_a_loop_without_frames_of_its_own_is_asked() -> None:
+    log = StallLog()
+    watch = LoopWatch(asyncio.get_running_loop(), 0.1, log)
+    watch._asks = True
+    watch.start()
+    for _ in range(10):
+        await asyncio.sleep(0.02)
+    block(3)
+    await asyncio.sleep(0.1)
+    watch.stop()
+    assert [stall.line for stall in log.last if stall.function == "block"] == [
+        BLOCKS_AT
+    ]
+
+
+async def test_a_place_that_blocks_again_and_again_costs_few_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = StallLog()
+    stall = Stall(
+        at_ms=0, duration_ms=200, gc_ms=0, cpu_ms=None, task="", operator="",
+        uid=None, mail="", function="f", line="a.py:1", stack=[],
+    )  # fmt: skip
+    for _ in range(1000):
+        log.add(stall, [])
+    assert len(caplog.records) == 10
+    assert len(log.last) == 20
