@@ -47,6 +47,7 @@ class TimestampAssigner:
 
     Attributes:
         field: The field's name, or None for a function; for columns.
+        is_new: Whether nobody has looked yet at what it finds.
 
     Example:
         >>> from aiomailbox.records import ListRun
@@ -54,10 +55,11 @@ class TimestampAssigner:
         [1, 5]
     """
 
-    __slots__ = ("_function", "_takes_previous", "field")
+    __slots__ = ("_function", "_takes_previous", "field", "is_new")
 
     def __init__(self, spec: AssignerSpec) -> None:
         self.field: str | None = spec if isinstance(spec, str) else None
+        self.is_new = True
         self._function: Callable[..., Any] | None = None
         self._takes_previous = False
         if not isinstance(spec, str):

@@ -162,3 +162,30 @@ def test_every_error_is_where_the_other_names_are() -> None:
     }
     assert found <= {*errors.__all__}
     assert found <= {*am.__all__}
+
+
+@pytest.mark.parametrize("on_error", [am.fail, am.skip])
+@pytest.mark.parametrize("is_source", [True, False])
+@pytest.mark.parametrize(
+    ("first", "warnings"), [(1_790_000_000, 1), (1_790_000_000_000, 0), (1000, 0)]
+)
+async def test_event_times_in_seconds_give_one_warning(
+    env: am.StreamExecutionEnvironment,
+    caplog: pytest.LogCaptureFixture,
+    first: int,
+    warnings: int,
+    is_source: bool,
+    on_error: am.OnError,
+) -> None:
+    time = am.WatermarkStrategy.for_monotonous_timestamps()
+    time = time.with_timestamp_assigner(lambda value: value)
+    values = list(range(first, first + 5000))
+    if is_source:
+        stream = env.from_collection(values, time)
+    else:
+        stream = env.from_collection(values).assign_timestamps_and_watermarks(
+            time, on_error=on_error
+        )
+    assert await stream.collect() == values
+    said = [r for r in caplog.records if "look like seconds" in r.message]
+    assert len(said) == warnings

@@ -20,6 +20,8 @@ from aiomailbox.records import Run, Watermark, WatermarkStatus
 # Flink's default of pipeline.auto-watermark-interval.
 WATERMARK_INTERVAL_MS: Final = 200
 _LOOKS_PER_TIMEOUT: Final = 20
+# From September 2001 to May 2033: as milliseconds, two weeks of January 1970.
+_EPOCH_SECONDS: Final = range(1_000_000_000, 2_000_000_000)
 
 
 def emit_progress(
@@ -47,13 +49,28 @@ def assign_timestamps(
     if assigner is None:
         return run
     try:
-        return run.with_timestamps(assigner.assign(run))
+        timed = run.with_timestamps(assigner.assign(run))
     except TimestampError as error:
         context = operator.context
         add_note(error, f"in operator {context.operator_name!r} (uid {context.uid!r})")
         raise
     except USER_ERRORS as error:
         raise_as(operator.user_error(error), error)
+    if assigner.is_new:
+        assigner.is_new = False
+        warn_of_seconds(operator.context, timed)
+    return timed
+
+
+def warn_of_seconds(context: RuntimeContext, run: Run) -> None:
+    """Warn if all event times of a run look like seconds since the epoch."""
+    times = run.timestamps
+    if times and min(times) in _EPOCH_SECONDS and max(times) in _EPOCH_SECONDS:
+        context.log.warning(
+            "event times look like seconds since the epoch; milliseconds are expected",
+            event_time_ms=times[0],
+            remedy="multiply them by 1000, or return an aware datetime",
+        )
 
 
 class IdleTicks:

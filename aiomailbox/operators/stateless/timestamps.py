@@ -17,6 +17,7 @@ from aiomailbox.operators.core.event_progress import (
     IdleTicks,
     assign_timestamps,
     emit_progress,
+    warn_of_seconds,
 )
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import (
@@ -109,6 +110,9 @@ class TimestampsAndWatermarksOperator(Operator):
             run = assign_timestamps(self, self._assigner, run)
         else:
             run = self._assign_or_take(run)
+            if self._assigner is not None and self._assigner.is_new:
+                self._assigner.is_new = False
+                warn_of_seconds(self.context, run)
             reported = self._failures.report() if self._failures.waiting else None
         pending = then(reported, self.output.emit_run, run)
         if run.timestamps is not None:
