@@ -464,7 +464,7 @@ class WorkerDiedError(WorldError):
 
     Attributes:
         worker: The process, as people know it.
-        pid: What its process id was.
+        pid: What its process id was; 0 if it is not known here.
         exit_code: What it exited with; minus the signal's number if one ended it.
     """
 
@@ -472,7 +472,8 @@ class WorkerDiedError(WorldError):
         self.worker = worker
         self.pid = pid
         self.exit_code = exit_code
-        super().__init__(f"{worker} (process {pid}) {how}")
+        which = f"{worker} (process {pid})" if pid else worker
+        super().__init__(f"{which} {how}")
 
 
 class NotShippableError(UsageError, TypeError):

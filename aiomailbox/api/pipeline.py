@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
+from os import PathLike
 from typing import Any, Generic, TypeVar
 
 from aiomailbox.api.build import check_count
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.stream import DataStream
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.graph import Origin
+from aiomailbox.graph import JobGraph, Origin, Transformation
 from aiomailbox.runtime import JobConfig
 
 InT = TypeVar("InT")
@@ -100,14 +102,8 @@ class Pipeline(Generic[InT, OutT]):
             new_input,
         )
 
-        frames = named if df is None else {"df": df, **named}
-        if not frames:
-            raise InvalidArgumentError(
-                "df", "there is no DataFrame", "Write pipeline.apply_to(df)."
-            )
-        orders = (
-            order_by if isinstance(order_by, dict) else dict.fromkeys(frames, order_by)
-        )
+        frames = _frames(df, named)
+        orders = _orders(order_by, frames)
         inputs = {
             name: new_input(frame, name, records=records, order_by=orders.get(name))
             for name, frame in frames.items()
@@ -119,12 +115,8 @@ class Pipeline(Generic[InT, OutT]):
             max_parallelism,
             config=config or JobConfig(),
         )
-        streams: dict[str, DataStream[Any]] = {
-            name: DataStream(definition, [Origin(frame.transformation)])
-            for name, frame in inputs.items()
-        }
-        first = [] if df is None else [streams.pop("df")]
-        result = self(*first, **streams)
+        items = {name: each.transformation for name, each in inputs.items()}
+        result = self._built(definition, items)
         application = Application(
             self.name,
             partial(definition.job_graph, self.name),
@@ -134,6 +126,125 @@ class Pipeline(Generic[InT, OutT]):
             definition.config,
         )
         return Applied(application, schema)
+
+    async def run_on(
+        self,
+        df: Any = None,
+        path: str | PathLike[str] | None = None,
+        *,
+        schema: Any = None,
+        records: Any = "namedtuple",
+        order_by: Any = None,
+        parallelism: int | None = None,
+        max_parallelism: int | None = None,
+        checkpoint_interval: timedelta | float = 10.0,
+        config: JobConfig | None = None,
+        encrypt: bool | None = None,
+        **named: Any,
+    ) -> Any:
+        """Run the steps inside Spark, in workers that run side by side, to their end.
+
+        One barrier stage runs all subtasks at a time: records flow between workers
+        over connections of their own, as they do between `Processes`, and results are
+        committed to ``path`` with each checkpoint. A worker that dies ends the stage:
+        it is started again, as ``config.restart`` says (three times if it says
+        nothing), and goes on from the last checkpoint.
+
+        Which rows a worker reads follows from the rows alone: ``repartition`` by a hash
+        of their values, sorted by ``order_by`` and that hash. A DataFrame that gives
+        other rows when it is computed again is refused then.
+
+        Args:
+            df: The DataFrame, if the pipeline has one input.
+            path: A directory that does not exist yet, in storage that the driver and
+                all executors see. Until the end checkpoints are in a hidden one beside
+                it.
+            schema: The result's; see `apply_to`.
+            records: What a record is; see `SparkSource`.
+            order_by: By which columns each worker's rows are sorted; of several
+                DataFrames a dict by name, of columns with equal types: their rows are
+                sorted together.
+            parallelism: Subtasks of all operators that do not say how many, and so how
+                many workers there are at least; None for the slots that Spark has.
+            max_parallelism: Key groups; None for Flink's default.
+            checkpoint_interval: From one checkpoint to the next: a timedelta or seconds.
+            config: Settings of the runtime; ``config.checkpoints`` wins over the
+                interval, and ``restore_from="latest"`` goes on with what a driver that
+                died has begun.
+            encrypt: Whether workers encrypt what they say to each other; None does so
+                unless all of them are on one machine. That they know each other they
+                prove always.
+            **named: The DataFrames of several inputs, by the function's parameters.
+
+        Returns:
+            The results, a DataFrame over the files in ``path``.
+
+        Raises:
+            InvalidArgumentError: If there is no DataFrame, one that cannot be read, or
+                no path.
+            TargetExistsError: If there is something at the path.
+            UsageError: If the pipeline cannot run there, or needs more slots than Spark
+                has; names the operator.
+            NotShippableError: If a function cannot be sent to Spark's workers.
+            JobFailedError: If the job failed for good; names operator, line and record.
+            SparkJobError: If Spark could not run the stage.
+            MissingExtraError: If pyspark is not installed.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> @am.pipeline
+            ... def doubled(rows):
+            ...     return rows.map(lambda row: {"n": 2 * row.n})
+            >>> results = await doubled.run_on(df, "out", schema="n long")
+            ... # doctest: +SKIP
+        """
+        from aiomailbox.connectors import (
+            BarrierRun,
+            new_exchange_input,
+            run_in_barrier,
+        )
+
+        frames = _frames(df, named)
+        orders = _orders(order_by, frames)
+        inputs = {
+            name: new_exchange_input(
+                frame, number, name, records=records, order_by=orders.get(name)
+            )
+            for number, (name, frame) in enumerate(frames.items())
+        }
+        if parallelism is not None:
+            check_count(parallelism, "parallelism")
+        used = config or JobConfig()
+        definition = JobDefinition(1, max_parallelism, config=used)
+        items = {name: each.transformation for name, each in inputs.items()}
+        result = self._built(definition, items)
+
+        def build_graph(sinks: list[Transformation], parallelism: int) -> JobGraph:
+            definition.parallelism = parallelism
+            return definition.job_graph(self.name, sinks)
+
+        run = BarrierRun(
+            self.name,
+            build_graph,
+            result._origins,
+            list(inputs.values()),
+            definition.sinks,
+            parallelism,
+            used,
+            checkpoint_interval,
+            encrypt,
+        )
+        return await run_in_barrier(run, path, schema)
+
+    def _built(
+        self, definition: JobDefinition, items: dict[str, Transformation]
+    ) -> DataStream[OutT]:
+        """Return what comes out of inputs, of which ``df`` is the one without a name."""
+        streams: dict[str, DataStream[Any]] = {
+            name: DataStream(definition, [Origin(item)]) for name, item in items.items()
+        }
+        first = [streams.pop("df")] if "df" in streams else []
+        return self(*first, **streams)
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}>"
@@ -161,3 +272,20 @@ def pipeline(
             "build", f"{build!r} is not callable", "Pass a function of a stream."
         )
     return Pipeline(build, getattr(build, "__qualname__", repr(build)))
+
+
+def _frames(df: Any, named: dict[str, Any]) -> dict[str, Any]:
+    frames = named if df is None else {"df": df, **named}
+    if not frames:
+        raise InvalidArgumentError(
+            "df",
+            "there is no DataFrame",
+            "Pass one, or several by the names of the function's parameters.",
+        )
+    return frames
+
+
+def _orders(order_by: Any, frames: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(order_by, dict):
+        return order_by
+    return dict.fromkeys(frames, order_by)

@@ -12,6 +12,11 @@ from aiomailbox.connectors.spark.java import JavaHome, ensure_java, find_java
 from aiomailbox.connectors.spark.session import local_session
 
 if TYPE_CHECKING:
+    from aiomailbox.connectors.spark.barrier.run import (
+        BarrierRun,
+        new_exchange_input,
+        run_in_barrier,
+    )
     from aiomailbox.connectors.spark.inside.applied import Application, Applied
     from aiomailbox.connectors.spark.inside.frames import default_parallelism, new_input
     from aiomailbox.connectors.spark.library import ship_library
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Application",
     "Applied",
+    "BarrierRun",
     "JavaHome",
     "SparkSource",
     "SparkSplit",
@@ -34,13 +40,18 @@ __all__ = [
     "ensure_java",
     "find_java",
     "local_session",
+    "new_exchange_input",
     "new_input",
+    "run_in_barrier",
     "ship_library",
 ]
 
 _LAZY = {
     "Application": "aiomailbox.connectors.spark.inside.applied",
     "Applied": "aiomailbox.connectors.spark.inside.applied",
+    "BarrierRun": "aiomailbox.connectors.spark.barrier.run",
+    "new_exchange_input": "aiomailbox.connectors.spark.barrier.run",
+    "run_in_barrier": "aiomailbox.connectors.spark.barrier.run",
     "dataframe_from_runs": "aiomailbox.connectors.spark.segments",
     "default_parallelism": "aiomailbox.connectors.spark.inside.frames",
     "new_input": "aiomailbox.connectors.spark.inside.frames",

@@ -58,6 +58,8 @@ def local_session(
 _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    # A barrier stage that does not fit is refused now, not after ten minutes.
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "1",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",

@@ -1,4 +1,4 @@
-"""The control channel: an inherited pair of sockets that nobody else can reach."""
+"""The control channel between a parent and a worker: frames, and who takes them."""
 
 from __future__ import annotations
 
@@ -98,6 +98,11 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
         """Take over an end of the pair; it is closed with the channel."""
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: self, sock=end)
+
+    async def adopt(self, transport: Any) -> None:
+        """Take over a connection whose ends have proved who they are."""
+        transport.set_protocol(self)
+        self.connection_made(transport)
 
     @property
     def unsent_bytes(self) -> int:

@@ -79,14 +79,21 @@ class _FlatGraph:
     vertices: list[tuple[Any, list[int]]]
 
 
-def pack(shipment: Shipment) -> tuple[Shipment, bytes, list[RateLimit]]:
+def pack(
+    shipment: Shipment, *, for_parent: bool = False
+) -> tuple[Shipment, bytes, list[RateLimit]]:
     """Return a shipment, complete now, as bytes too, and the limits that those name.
+
+    Args:
+        shipment: The job.
+        for_parent: Whether a process gets it that is to be the job's parent, and needs
+            sources and sinks.
 
     Raises:
         NotShippableError: If an operator cannot be pickled; names it and what of it.
         MissingExtraError: If cloudpickle is not installed.
     """
-    flat = _flattened(shipment.graph, shipment.placement)
+    flat = _flattened(shipment.graph, shipment.placement, for_parent=for_parent)
     limits: list[RateLimit] = []
     types = RecordTypes()
     # Sources of the parent are not sent, and their records are.
@@ -169,7 +176,9 @@ class _Unpickler(pickle.Unpickler):
         return limit
 
 
-def _flattened(graph: JobGraph, placement: Placement) -> _FlatGraph:
+def _flattened(
+    graph: JobGraph, placement: Placement, *, for_parent: bool
+) -> _FlatGraph:
     nodes = [node for vertex in graph.vertices for node in vertex.nodes]
     edges = [edge for node in nodes for edge in node.out_edges]
     numbers = {id(edge): number for number, edge in enumerate(edges)}
@@ -184,7 +193,11 @@ def _flattened(graph: JobGraph, placement: Placement) -> _FlatGraph:
         {
             node.index: _FlatNode(
                 node.operator_id,
-                _bare(node.transformation, keep_factory=homes[node.index][0] != PARENT),
+                replace(node.transformation, inputs=[])
+                if for_parent
+                else _bare(
+                    node.transformation, keep_factory=homes[node.index][0] != PARENT
+                ),
                 node.parallelism,
                 node.max_parallelism,
                 node.slot_sharing_group,

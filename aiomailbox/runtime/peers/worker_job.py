@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle  # noqa: TID251 -- the parent has sent the whole job, and made this process
-import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -28,7 +27,6 @@ from aiomailbox.runtime.peers.codecs import element_codec
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, ControlChannel
 from aiomailbox.runtime.peers.errors_as_text import text_of_error
 from aiomailbox.runtime.peers.limits import RemoteLimits
-from aiomailbox.runtime.peers.liveness import Heart
 from aiomailbox.runtime.peers.messages import (
     COMMITTABLES_BYTES_MAX,
     AlignmentLimit,
@@ -73,9 +71,11 @@ class WorkerJob:
         limits: Its rate limits, in the parent's order.
         begin: What else the parent has said.
         place: Where this is.
-        heart: Is told which loop to watch.
         on_running: Called once, when all that the tasks need is there.
         log: A structlog logger.
+
+    Attributes:
+        is_orphaned: Whether the parent was gone before it had said that all is over.
     """
 
     def __init__(
@@ -84,11 +84,10 @@ class WorkerJob:
         limits: list[RateLimit],
         begin: Begin,
         place: PeerPlace,
-        heart: Heart,
         on_running: Callable[[], None],
         log: Any,
     ) -> None:
-        self._heart = heart
+        self.is_orphaned: bool = False
         self._on_running = on_running
         self._shipment = shipment
         self._peer = begin.peer
@@ -113,10 +112,15 @@ class WorkerJob:
         self._dismissed = Availability()
         self._connecting: dict[WorkerAttempt, asyncio.Task[None]] = {}
 
-    async def run(self, end: socket.socket) -> None:
-        """Do what the parent says until it says that everything is over."""
-        self._heart.watch(asyncio.get_running_loop())
-        await self._channel.connect(end)
+    async def run(
+        self, connect: Callable[[ControlChannel[FromParent]], Awaitable[None]]
+    ) -> None:
+        """Do what the parent says until it says that everything is over, or is gone.
+
+        Args:
+            connect: Connects this end of the control channel.
+        """
+        await connect(self._channel)
         try:
             address = await self._network.listen()
             digest = self._network.codec_digest
@@ -295,9 +299,13 @@ class WorkerJob:
         return Snapshot(list(last.values()))
 
     def _on_lost(self, reason: BaseException | None) -> None:
-        # The lifeline ends with the parent, and this with it; a parent that lives and has
-        # closed the channel ends it too. Nothing more is to be said.
+        if self._dismissed.available:
+            return
+        # Nothing more is to be said, and nobody listens.
+        self.is_orphaned = True
         self._cancel()
+        self._dismissed.set_available()
+        self._deployed.set_available()
 
     def _new_services(self, log: Any) -> JobServices:
         shipment = self._shipment

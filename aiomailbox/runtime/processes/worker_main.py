@@ -65,7 +65,6 @@ def main(control: int, lifeline: int, parent: int) -> None:
             limits,
             begin,
             setup.place,
-            heart,
             _spare_the_collector,
             plain_log(),
         )
@@ -74,14 +73,15 @@ def main(control: int, lifeline: int, parent: int) -> None:
         end.close()
         sys.exit(1)
     end.setblocking(False)
-    asyncio.run(_run(job, end))
+    asyncio.run(_run(job, end, heart))
 
 
-async def _run(job: WorkerJob, end: socket.socket) -> None:
+async def _run(job: WorkerJob, end: socket.socket, heart: Heart) -> None:
     loop = asyncio.get_running_loop()
+    heart.watch(loop)
     # Whoever ends a service may tell all of its processes: clean-up is as of a failure.
     _handle_sigterm(lambda: loop.call_soon_threadsafe(job.on_told_to_end))
-    await job.run(end)
+    await job.run(lambda channel: channel.connect(end))
 
 
 def _handle_sigterm(on_sigterm: Callable[[], object]) -> None:

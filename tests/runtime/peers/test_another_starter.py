@@ -19,7 +19,6 @@ from aiomailbox.exchange.remote.security import Security
 from aiomailbox.runtime.peers.assembly import assemble
 from aiomailbox.runtime.peers.control import ControlChannel
 from aiomailbox.runtime.peers.limits import limit_from_text
-from aiomailbox.runtime.peers.liveness import Heart, LivenessWatch
 from aiomailbox.runtime.peers.messages import (
     FRAME_BYTES_MAX,
     Begin,
@@ -54,9 +53,6 @@ class LoopWorker:
         mine, self._theirs = socket.socketpair()
         mine.setblocking(False)
         self._theirs.setblocking(False)
-        here, there = socket.socketpair()
-        self._heart = Heart(there, lambda: None)
-        self._watch = LivenessWatch(here, 50.0, self.kill, lambda beat: None)
         await self._channel.connect(mine)
 
     def send(self, message: FromParent) -> None:
@@ -69,12 +65,13 @@ class LoopWorker:
             limits,
             message,
             self._place,
-            self._heart,
             lambda: None,
             structlog.get_logger(),
         )
         self.has_exited = False
-        self._task = asyncio.get_running_loop().create_task(job.run(self._theirs))
+        self._task = asyncio.get_running_loop().create_task(
+            job.run(lambda channel: channel.connect(self._theirs))
+        )
         self._task.add_done_callback(self._on_done)
 
     def kill(self, reason: str | None) -> None:
@@ -82,7 +79,6 @@ class LoopWorker:
 
     def release(self) -> None:
         self._channel.abort()
-        self._watch.close()
 
     @property
     def attempt(self) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle  # noqa: TID251 -- from the driver to its workers
 import secrets
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Final
@@ -25,6 +23,7 @@ from aiomailbox.connectors.spark.inside.stage import StagePart
 from aiomailbox.connectors.spark.inside.wire import WIRE_SCHEMA
 from aiomailbox.connectors.spark.jobs import is_connect
 from aiomailbox.connectors.spark.row_form import RowForm
+from aiomailbox.connectors.spark.shipped import shipped
 from aiomailbox.connectors.spark.types import check_path, special_columns
 from aiomailbox.graph import JobGraph, Transformation
 from aiomailbox.policies import RateLimit
@@ -44,6 +43,7 @@ __all__ = [
 # Some peer that is not the parent: nothing of the job stays there.
 _WORKER: Final = 1
 _CONNECT_PARALLELISM_MAX: Final = 8
+_STAGE: Final = "aiomailbox.connectors.spark.inside.stage"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +160,8 @@ def chained_frames(
         is_last = level == last
         part = StagePart(job.payload, job.limits, level, vertex, want, job.door)
         final = WIRE_SCHEMA if schema is None else schema
-        return _stage_function(part), final if is_last else WIRE_SCHEMA
+        function = shipped(_STAGE, "run_stage", part)
+        return function, final if is_last else WIRE_SCHEMA
 
     frames = []
     for number, vertex in enumerate(levels.vertices[0]):
@@ -185,26 +186,3 @@ def _exchanged(df: Any, width: int) -> Any:
     # Not repartition(): it would hash the number again.
     moved = df.repartitionById(width, sf.col("part"))
     return moved.sortWithinPartitions("wm", "producer", "seq")
-
-
-def _stage_function(part: StagePart) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    packed = pickle.dumps(part)
-
-    # Nested, and with nothing of ours in it, so that a worker without us can say so.
-    def run(batches: Iterator[Any]) -> Iterator[Any]:
-        import pickle  # noqa: TID251 -- not the module's: nothing of it is sent
-
-        try:
-            from aiomailbox.connectors.spark.inside.stage import run_stage
-
-            part = pickle.loads(packed)
-        except ImportError as error:
-            message = (
-                "this Spark worker cannot import what the pipeline needs: install "
-                "aiomailbox[spark] on the executors, or send it there first with "
-                f"aiomailbox.connectors.spark.ship_library(spark). ({error})"
-            )
-            raise RuntimeError(message) from error
-        yield from run_stage(part, batches)
-
-    return run

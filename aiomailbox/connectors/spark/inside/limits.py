@@ -8,8 +8,6 @@ its own, proves that it knows the secret that came with the pipeline, and asks f
 from __future__ import annotations
 
 import asyncio
-import hmac
-import os
 import secrets
 import threading
 from collections import OrderedDict
@@ -18,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from aiomailbox.clock import SystemClock
+from aiomailbox.connectors.spark.handshake import HANDSHAKE_S, admit, connect_as
 from aiomailbox.errors import HandshakeError, UsageError, WorldError
 from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.limiter import LimiterService
@@ -26,11 +25,7 @@ from aiomailbox.runtime.peers.messages import Granted, Lease, Pause
 
 __all__ = ["LimitDoor", "RemoteDoor", "check_limits", "open_door"]
 
-_NONCE_BYTES: Final = 16
-_PROOF_BYTES: Final = 32
-_JOB_BYTES: Final = 16
 _FRAME_BYTES_MAX: Final = 1 << 20
-_HANDSHAKE_S: Final = 10.0
 _JOBS_MAX: Final = 1024
 _CONNECT_S: Final = 30.0
 
@@ -109,21 +104,14 @@ class RemoteDoor:
         door = self._door
         try:
             async with asyncio.timeout(_CONNECT_S):
-                reader, writer = await asyncio.open_connection(door.host, door.port)
-                theirs = await reader.readexactly(_NONCE_BYTES)
-                ours = os.urandom(_NONCE_BYTES)
-                proof = _proof(door.secret, b"worker", theirs, ours)
-                writer.write(door.job_id + ours + proof)
-                answer = await reader.readexactly(_PROOF_BYTES)
+                reader, writer = await connect_as(
+                    door.job_id, door.secret, door.host, door.port
+                )
         except (OSError, EOFError, TimeoutError) as error:
             raise WorldError(
                 f"the driver's rate limits at {door.host}:{door.port} cannot be reached "
                 f"from this worker: {error!r}. The address is spark.driver.host."
             ) from error
-        if not hmac.compare_digest(
-            answer, _proof(door.secret, b"driver", ours, theirs)
-        ):
-            raise HandshakeError("whoever answers for the driver is not the driver")
         self._reader, self._writer = reader, writer
 
     async def run(self) -> None:
@@ -205,8 +193,9 @@ class _Desks:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
-            async with asyncio.timeout(_HANDSHAKE_S):
-                desk = await self._greet(reader, writer)
+            async with asyncio.timeout(HANDSHAKE_S):
+                job_id = await admit(reader, writer, self._secret)
+            desk = None if job_id is None else self._jobs.get(job_id)
             if desk is None:
                 return
             worker = _Worker(writer)
@@ -221,20 +210,6 @@ class _Desks:
             return
         finally:
             writer.close()
-
-    async def _greet(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> LimitDesk | None:
-        """Return what a worker may ask; whoever connects proves first."""
-        ours = os.urandom(_NONCE_BYTES)
-        writer.write(ours)
-        content = await reader.readexactly(_JOB_BYTES + _NONCE_BYTES + _PROOF_BYTES)
-        job_id, theirs = content[:_JOB_BYTES], content[_JOB_BYTES:-_PROOF_BYTES]
-        expected = _proof(self._secret, b"worker", ours, theirs)
-        if not hmac.compare_digest(content[-_PROOF_BYTES:], expected):
-            return None
-        writer.write(_proof(self._secret, b"driver", theirs, ours))
-        return self._jobs.get(job_id)
 
 
 class _Worker:
@@ -256,10 +231,6 @@ _DESKS: Final[dict[str, _Desks]] = {}
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _GRANTED: Final = msgspec.msgpack.Decoder(Granted)
 _ASKED: Final[Any] = msgspec.msgpack.Decoder(Lease | Pause)
-
-
-def _proof(secret: bytes, role: bytes, first: bytes, second: bytes) -> bytes:
-    return hmac.digest(secret, role + first + second, "sha256")
 
 
 def _frame(message: Any) -> bytes:

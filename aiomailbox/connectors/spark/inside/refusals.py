@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from aiomailbox.connectors.spark.inside.source import StageInput
 from aiomailbox.errors import UsageError
-from aiomailbox.graph import Transformation, reachable
+from aiomailbox.graph import Origin, Transformation, reachable
 from aiomailbox.operators import Operator
 
-__all__ = ["check_applicable", "check_no_sinks"]
+__all__ = ["check_applicable", "check_no_sinks", "check_runnable"]
+
+_SOURCE: Final = (
+    "is a source inside the pipeline: its records would come once in each Spark task. "
+    "Pass its data as a DataFrame, by the name of a parameter: left=df, right=other"
+)
 
 
 def check_applicable(outputs: list[Transformation]) -> None:
@@ -20,12 +27,34 @@ def check_applicable(outputs: list[Transformation]) -> None:
         if isinstance(item.factory, StageInput):
             continue
         if item.source is not None:
+            _refuse(item, _SOURCE)
+        _check_operator(item, item.factory())
+
+
+def check_runnable(origins: list[Origin], kind: type, inputs: int) -> None:
+    """Check that a pipeline can run in a barrier stage.
+
+    Args:
+        origins: Where its result comes from.
+        kind: The class of the sources that DataFrames are.
+        inputs: How many DataFrames there are.
+
+    Raises:
+        UsageError: If an operator cannot; names it, and says why.
+    """
+    for item in reachable([origin.transformation for origin in origins]):
+        if isinstance(item.factory, kind):
+            continue
+        if item.source is not None:
+            _refuse(item, _SOURCE)
+        chooses = getattr(item.factory(), "next_selection", None) is not None
+        if chooses and inputs > 1:
             _refuse(
                 item,
-                "is a source inside the pipeline: its records would come once in each "
-                "Spark task. Pass its data as a DataFrame: apply_to(left=df, right=other)",
+                "chooses the input that it reads next: the rows of several DataFrames "
+                "come one behind the other, and the one that it waits for may be behind "
+                "those that it does not read. Leave next_selection() out",
             )
-        _check_operator(item, item.factory())
 
 
 def check_no_sinks(sinks: list[Transformation]) -> None:

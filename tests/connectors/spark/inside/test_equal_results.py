@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -39,13 +40,25 @@ def in_spark(spark: Any, pipeline: Any, count: int, partitions: int) -> Counter[
     return Counter(tuple(row) for row in applied.result.collect())
 
 
+def in_barrier(
+    spark: Any, pipeline: Any, count: int, partitions: int, path: Path
+) -> Counter[Any]:
+    df = spark.range(0, ROWS, 1, partitions)
+    frames = {"df": df} if count == 1 else {"left": df, "right": df}
+    run = pipeline.run_on(path=path, **frames, schema=Pair, order_by="id")
+    return Counter(tuple(row) for row in am.run(run).collect())
+
+
 @pytest.mark.parametrize("name", pipelines.FIVE)
-def test_a_pipeline_gives_the_same_wherever_it_runs(spark: Any, name: str) -> None:
+def test_a_pipeline_gives_the_same_wherever_it_runs(
+    spark: Any, name: str, tmp_path: Path
+) -> None:
     pipeline, count = pipelines.FIVE[name]
     embedded = on_loops(pipeline, count, None)
     assert embedded
     assert on_loops(pipeline, count, am.Processes(2)) == embedded
     assert in_spark(spark, pipeline, count, 3) == embedded
+    assert in_barrier(spark, pipeline, count, 3, tmp_path / "out") == embedded
 
 
 def test_late_records_are_late_inside_spark_too(spark: Any) -> None:
@@ -68,7 +81,9 @@ STEPS: dict[str, Callable[[Any], Any]] = pipelines.STEPS
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5))
-def test_random_pipelines_give_the_same_inside_spark(spark: Any, steps: Any) -> None:
+def test_random_pipelines_give_the_same_inside_spark(
+    spark: Any, tmp_path_factory: Any, steps: Any
+) -> None:
     @am.pipeline
     def pipeline(rows: Any) -> Any:
         stream = rows.map(pipelines.as_pair)
@@ -76,4 +91,7 @@ def test_random_pipelines_give_the_same_inside_spark(spark: Any, steps: Any) -> 
             stream = pipelines.STEPS[step](stream)
         return stream
 
-    assert in_spark(spark, pipeline, 1, 2) == on_loops(pipeline, 1, None)
+    embedded = on_loops(pipeline, 1, None)
+    assert in_spark(spark, pipeline, 1, 2) == embedded
+    path = tmp_path_factory.mktemp("random") / "out"
+    assert in_barrier(spark, pipeline, 1, 2, path) == embedded

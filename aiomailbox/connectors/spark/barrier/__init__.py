@@ -1,0 +1,1 @@
+"""Pipelines inside Spark whose workers run side by side: a barrier stage."""

@@ -1,0 +1,389 @@
+"""One task of a barrier stage: a worker of the job, and in the first one its director.
+
+Theory of operation: Spark calls `run_member` in the worker's main thread. The tasks tell
+each other by Spark's ``allGather`` where the director listens. Worker and director have
+threads and event loops of their own, and a third thread reads what Spark gives; the main
+thread waits for their end. What became of the job is the one row that the first task
+gives; the others give none. A worker that dies takes the stage with it, by Spark's rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from aiomailbox.connectors.spark.barrier.credentials import Credentials, security_of
+from aiomailbox.connectors.spark.barrier.director import (
+    Arrivals,
+    BarrierStarter,
+    identity_of,
+)
+from aiomailbox.connectors.spark.barrier.source import (
+    BarrierInput,
+    PartitionFeeds,
+    Wrapping,
+)
+from aiomailbox.connectors.spark.handshake import connect_as
+from aiomailbox.errors import (
+    AioMailboxError,
+    CorruptStreamError,
+    RemoteTaskError,
+    WorldError,
+)
+from aiomailbox.exchange.remote.endpoints import PeerAddress
+from aiomailbox.exchange.remote.options import ConnectionOptions
+from aiomailbox.exchange.remote.wire import FRAME_HEADER
+from aiomailbox.logs import library_log
+from aiomailbox.policies import RateLimit
+from aiomailbox.runtime.declared import state_classes
+from aiomailbox.runtime.peers.assembly import assemble
+from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX
+from aiomailbox.runtime.peers.errors_as_text import text_of_error
+from aiomailbox.runtime.peers.limits import limit_from_text
+from aiomailbox.runtime.peers.messages import (
+    Begin,
+    ErrorText,
+    Failed,
+    body_bytes,
+    decode_from_parent,
+    encode,
+)
+from aiomailbox.runtime.peers.place import PeerPlace
+from aiomailbox.runtime.peers.shipping import Shipment, unpack
+from aiomailbox.runtime.peers.worker_job import WorkerJob
+from aiomailbox.scratch import ScratchDirectories
+
+__all__ = ["MARKER", "BarrierPart", "Outcome", "run_member"]
+
+# Who has died, Spark notices; a function may hold a loop for as long as it likes.
+_DAY_S: Final = 86_400.0
+_OPTIONS: Final = ConnectionOptions(stall_timeout=_DAY_S, connect_timeout=60.0)
+_CONNECT_S: Final = 60.0
+# How long the threads may take to end.
+_END_S: Final = 60.0
+# How long those that were told that all is over.
+_SELF_END_S: Final = 5.0
+# The file beside the results that says which attempt of the driver is the present one.
+MARKER: Final = "epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierPart:
+    """What all tasks of one attempt are told.
+
+    Attributes:
+        payload: The job, as `pack` made it for a parent.
+        limits: Its rate limits.
+        workers: How many tasks there are.
+        inputs: How many DataFrames there are.
+        wrapping: How their rows come.
+        secret: What they prove themselves with.
+        credentials: What they encrypt with; None for no encryption.
+        place: A directory that all of them see.
+        epoch: The number of the attempt.
+    """
+
+    payload: bytes
+    limits: list[RateLimit]
+    workers: int
+    inputs: int
+    wrapping: Wrapping
+    secret: bytes
+    credentials: Credentials | None
+    place: str
+    epoch: int
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a job.
+
+    Attributes:
+        error: Why it failed; None if it did not.
+        worker: Where it failed.
+        engine_traceback: Where it failed with all frames of the engine.
+        checkpoints: How many checkpoints were completed.
+        is_final: Whether another attempt would fail in the same way.
+    """
+
+    error: ErrorText | None = None
+    worker: str = ""
+    engine_traceback: str = ""
+    checkpoints: int = 0
+    is_final: bool = False
+
+
+class _Hello(msgspec.Struct, frozen=True):
+    """What the tasks tell each other."""
+
+    host: str
+    port: int
+    nonce: str
+
+
+def run_member(
+    part: BarrierPart, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Run one task; blocks. Called by Spark, once for each partition.
+
+    Args:
+        part: The job.
+        batches: What Spark gives.
+
+    Yields:
+        The outcome, in the first task.
+
+    Raises:
+        WorldError: If the attempt is not the present one, or the job cannot begin.
+    """
+    from pyspark import BarrierTaskContext
+
+    context = BarrierTaskContext.get()
+    index = context.partitionId()
+    infos = context.getTaskInfos()
+    _check_place(part)
+    host = infos[index].address.rpartition(":")[0].strip("[]") or "127.0.0.1"
+    bound = socket.create_server((host, 0)) if index == 0 else None
+    hello = _Hello(
+        host, 0 if bound is None else bound.getsockname()[1], secrets.token_hex(16)
+    )
+    said = context.allGather(msgspec.json.encode(hello).decode())
+    first = msgspec.json.decode(said[0], type=_Hello)
+    # Spark may start the tasks of one attempt twice: those are strangers to each other.
+    secret = hmac.digest(part.secret, first.nonce.encode(), hashlib.sha256)
+    security = security_of(secret, part.credentials)
+    scratch = ScratchDirectories()
+    place = PeerPlace(PeerAddress(host, 0), security, _OPTIONS, scratch.below)
+    directing: _Thread | None = None
+    if bound is not None:
+        directing = _Thread("aiomailbox-director", lambda: _direct(part, place, bound))
+    worker = _Thread(
+        "aiomailbox-worker",
+        lambda: _work(part, place, PeerAddress(first.host, first.port), index, batches),
+    )
+    try:
+        if directing is None:
+            # If the director is gone, Spark knows, or the director says why.
+            with contextlib.suppress(WorldError):
+                worker.join()
+            return
+        outcome: Outcome = directing.join()
+        row = pa.array([msgspec.json.encode(outcome)], pa.binary())
+        yield pa.RecordBatch.from_arrays([row], names=["outcome"])
+    finally:
+        worker.cancel()
+        if directing is not None:
+            directing.cancel()
+        scratch.remove()
+
+
+class _Thread:
+    """A thread with an event loop that runs one coroutine."""
+
+    def __init__(self, name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._work = work
+        self._main: asyncio.Task[Any] | None = None
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def join(self) -> Any:
+        """Wait for the end and return the result.
+
+        Raises:
+            BaseException: What the coroutine raised.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def cancel(self) -> None:
+        """End it, if it does not end by itself."""
+        self._thread.join(_SELF_END_S)
+        if not self._thread.is_alive():
+            return
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._cancel)
+        self._thread.join(_END_S)
+
+    def _cancel(self) -> None:
+        if self._main is not None:
+            self._main.cancel()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                self._result = runner.run(self._supervise())
+        except BaseException as error:  # noqa: BLE001 -- raised in Spark's thread
+            self._error = error
+
+    async def _supervise(self) -> Any:
+        self._main = asyncio.current_task()
+        return await self._work()
+
+
+async def _direct(part: BarrierPart, place: PeerPlace, bound: socket.socket) -> Outcome:
+    """Direct the job, and say what became of it."""
+    arrivals = Arrivals(place, part.workers)
+    await arrivals.listen(bound)
+    job = None
+    try:
+        shipment = unpack(part.payload, part.limits)
+        graph, config = shipment.graph, shipment.config
+        classes = state_classes(graph) if config.needs_state_classes else ()
+        # What the place has made goes with the task.
+        starter = BarrierStarter(place, arrivals, lambda: None)
+        job = assemble(graph, config, part.workers, starter, {}, classes)
+        job.start()
+        await job.wait()
+    except asyncio.CancelledError:
+        if job is not None:
+            job.cancel()
+            await job.outlast()
+        raise
+    except Exception as error:  # noqa: BLE001 -- the driver is told, whatever it is
+        cause = error.__cause__ or error
+        text, worker = _text_of(cause)
+        traceback = getattr(error, "engine_traceback", "")
+        return Outcome(text, worker, traceback, is_final=_is_final(cause))
+    finally:
+        arrivals.close()
+    coordinator = job.coordinator
+    return Outcome(checkpoints=0 if coordinator is None else coordinator.next_id - 1)
+
+
+async def _work(
+    part: BarrierPart,
+    place: PeerPlace,
+    director: PeerAddress,
+    index: int,
+    batches: Iterator[pa.RecordBatch],
+) -> None:
+    """Be a worker until the director says that all is over.
+
+    Raises:
+        WorldError: If the director cannot be reached, or is gone.
+    """
+    peer = index + 1
+    reader, writer = await _connect(place, director, peer)
+    feeds = PartitionFeeds(batches, index, part.inputs, part.wrapping)
+    feeds.start()
+    try:
+        begin = await _begin(reader)
+        limits = [limit_from_text(text) for text in begin.limits]
+        try:
+            shipment = unpack(begin.payload, limits)
+            _attach(shipment, feeds)
+            job = WorkerJob(shipment, limits, begin, place, lambda: None, library_log())
+        except Exception as error:  # noqa: BLE001 -- the director is told, whatever it is
+            writer.write(encode(Failed(text_of_error(error))))
+            await writer.drain()
+            return
+        await job.run(lambda channel: channel.adopt(writer.transport))
+        if job.is_orphaned:
+            raise WorldError("the first worker, which directs the job, is gone")
+    finally:
+        feeds.abandon()
+        writer.close()
+
+
+async def _connect(
+    place: PeerPlace, director: PeerAddress, peer: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect with the director, and prove who this is.
+
+    Raises:
+        WorldError: If it cannot be reached.
+    """
+    secret = place.security.secret
+    assert secret is not None, "a job has a secret"
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            assert director.port is not None, "the director listens at a port"
+            return await connect_as(
+                identity_of(peer),
+                secret,
+                director.host,
+                director.port,
+                place.security.client_context,
+            )
+    except (OSError, EOFError, TimeoutError) as error:
+        raise WorldError(
+            f"the first worker, at {director}, cannot be reached from another: {error!r}"
+        ) from error
+
+
+async def _begin(reader: asyncio.StreamReader) -> Begin:
+    """Return the first message of the director.
+
+    Raises:
+        WorldError: If it ended before.
+        CorruptStreamError: If it is another one.
+    """
+    try:
+        header = await reader.readexactly(FRAME_HEADER.size)
+        body = await reader.readexactly(body_bytes(header, PARENT_BYTES_MAX))
+    except (OSError, EOFError) as error:
+        raise WorldError("the first worker ended before the job began") from error
+    _, message = decode_from_parent(body)
+    if not isinstance(message, Begin):
+        raise CorruptStreamError(f"a worker cannot begin with {message!r}")
+    return message
+
+
+def _attach(shipment: Shipment, feeds: PartitionFeeds) -> None:
+    for vertex in shipment.graph.vertices:
+        source = vertex.head.transformation.factory
+        if isinstance(source, BarrierInput):
+            source.attach(feeds[source.number])
+
+
+def _check_place(part: BarrierPart) -> None:
+    """Check that the workers see what the driver sees, and are of its last attempt.
+
+    Raises:
+        WorldError: If not.
+    """
+    marker = Path(part.place) / MARKER
+    try:
+        epoch = int(marker.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise WorldError(
+            f"this executor does not see {part.place!r}, which the driver has made: "
+            "results and checkpoints have to be in storage that all of them see"
+        ) from error
+    if epoch != part.epoch:
+        raise WorldError(
+            f"attempt {part.epoch} is over: the driver has begun attempt {epoch}"
+        )
+
+
+def _text_of(error: BaseException) -> tuple[ErrorText, str]:
+    """Return an error as text, and where it happened."""
+    text = text_of_error(error)
+    if not isinstance(error, RemoteTaskError):
+        return text, "the director"
+    # It has come as text before.
+    told = msgspec.structs.replace(
+        text, kind=error.kind, text=error.text, traceback="", is_echo=error.is_echo
+    )
+    return told, error.worker
+
+
+def _is_final(error: BaseException) -> bool:
+    """Say whether it is what the user has to change."""
+    return isinstance(error, AioMailboxError) and not isinstance(error, WorldError)

@@ -1,0 +1,448 @@
+"""Runs a pipeline in a barrier stage, again and again until it has succeeded.
+
+Theory of operation: Spark neither repeats a barrier stage whose rows go to the driver,
+nor keeps the rows of one that failed. So the driver starts it again, as the restart
+strategy says, and the job goes on from its last checkpoint. A file beside the results has
+the number of the attempt: what is left of an older one ends when it reads it, knows
+another secret, and has lost its claim to the checkpoints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from aiomailbox.checkpoint import LATEST, CheckpointSettings, Retention
+from aiomailbox.clock import SystemClock
+from aiomailbox.connectors.parquet import ParquetSink
+from aiomailbox.connectors.spark.barrier.credentials import new_credentials
+from aiomailbox.connectors.spark.barrier.frame import exchange_frame
+from aiomailbox.connectors.spark.barrier.member import MARKER, BarrierPart, Outcome
+from aiomailbox.connectors.spark.barrier.source import BarrierInput
+from aiomailbox.connectors.spark.frame_checks import (
+    check_names,
+    checked_schema,
+    form_of,
+)
+from aiomailbox.connectors.spark.inside.refusals import check_no_sinks, check_runnable
+from aiomailbox.connectors.spark.inside.schemas import arrow_columns, output_schema
+from aiomailbox.connectors.spark.jobs import JobTag, is_connect
+from aiomailbox.connectors.spark.lost import lost_session_error
+from aiomailbox.connectors.spark.row_form import RowForm
+from aiomailbox.connectors.spark.shipped import shipped
+from aiomailbox.connectors.spark.types import check_path, special_columns
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    JobFailedError,
+    SparkJobError,
+    TargetExistsError,
+    UsageError,
+)
+from aiomailbox.graph import JobGraph, Origin, Transformation, reachable
+from aiomailbox.logs import library_log
+from aiomailbox.operators import SinkOperator
+from aiomailbox.policies import (
+    FixedDelayRestart,
+    NoRestart,
+    RateLimit,
+    RestartStrategy,
+)
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.peers.errors_as_text import error_from_text
+from aiomailbox.runtime.peers.placement import Placement
+from aiomailbox.runtime.peers.shipping import Shipment, pack
+from aiomailbox.supervision import outlast
+from aiomailbox.threads import run_in_thread
+
+__all__ = ["BarrierRun", "ExchangeInput", "new_exchange_input", "run_in_barrier"]
+
+# As often as Spark repeats a task.
+_RESTART: Final = FixedDelayRestart(3, 1.0)
+_MEMBER: Final = "aiomailbox.connectors.spark.barrier.member"
+_OUTCOME: Final = "outcome binary"
+_CANCEL_EVERY_S: Final = 0.5
+# Nothing of the job stays in the program of the user.
+_SOME_WORKER: Final = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExchangeInput:
+    """A DataFrame that a pipeline is run on, and its place in the graph."""
+
+    df: Any
+    transformation: Transformation
+    order: list[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BarrierRun:
+    """What is run on what.
+
+    Attributes:
+        name: The pipeline's name.
+        build_graph: Makes the job graph of outputs.
+        origins: Where the result comes from.
+        inputs: The DataFrames.
+        sinks: What ends inside the pipeline, which nothing may.
+        parallelism: Subtasks of operators that do not say how many; None for as many
+            as Spark has slots.
+        config: Settings.
+        interval: From one checkpoint to the next, unless the settings say it.
+        encrypt: Whether workers encrypt what they say; None if they may be on several
+            machines.
+    """
+
+    name: str
+    build_graph: Callable[[list[Transformation], int], JobGraph]
+    origins: list[Origin]
+    inputs: list[ExchangeInput]
+    sinks: list[Transformation]
+    parallelism: int | None
+    config: JobConfig
+    interval: timedelta | float
+    encrypt: bool | None
+
+
+def new_exchange_input(
+    df: Any, number: int, name: str, *, records: Any, order_by: Any
+) -> ExchangeInput:
+    """Return a DataFrame as the beginning of a pipeline; see `new_input`.
+
+    Args:
+        df: The DataFrame.
+        number: Which input it is.
+        name: The parameter that it was given as.
+        records: What a record is.
+        order_by: By what each partition is sorted, or None.
+
+    Raises:
+        InvalidArgumentError: If the DataFrame cannot be read.
+        UnsupportedColumnError: If a column cannot be carried; names it.
+    """
+    schema = checked_schema(df, name)
+    form = form_of(records)
+    check_path(schema, "arrow")
+    check_names(schema, form or RowForm())
+    source = BarrierInput(number, form, _Special(schema))
+    order = [] if order_by is None else order_by
+    columns = [*order] if isinstance(order, list | tuple) else [order]
+    return ExchangeInput(df, Transformation(name, source, source=source), columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Special:
+    schema: Any
+
+    def __call__(self) -> Any:
+        return special_columns(self.schema)
+
+
+async def run_in_barrier(run: BarrierRun, path: Any, schema: Any) -> Any:
+    """Run a pipeline to its end, and return its results as a DataFrame.
+
+    Args:
+        run: What is run on what.
+        path: The directory of the results.
+        schema: Their schema.
+
+    Raises:
+        TargetExistsError: If there is something at the path.
+        UsageError: If the pipeline cannot run there; says why.
+        JobFailedError: If it failed more often than the restart strategy allows.
+        SparkJobError: If Spark failed.
+    """
+    target = _target(path)
+    session = run.inputs[0].df.sparkSession
+    place = target.with_name(f".{target.name}.aiomailbox")
+    job = await run_in_thread(_Job, run, target, place, schema)
+    try:
+        await job.run()
+    finally:
+        await run_in_thread(job.clean)
+    reader = session.read.schema(job.schema)
+    return await run_in_thread(reader.parquet, target.as_uri())
+
+
+class _Job:
+    """One call of ``run_on``: what is the same in all attempts.
+
+    Attributes:
+        schema: The results'.
+    """
+
+    def __init__(self, run: BarrierRun, target: Path, place: Path, schema: Any) -> None:
+        self._run = run
+        df = run.inputs[0].df
+        check_no_sinks(run.sinks)
+        check_runnable(run.origins, BarrierInput, len(run.inputs))
+        self.schema: Any = output_schema(schema, run.origins, df.sparkSession)
+        sink = ParquetSink(target, schema=arrow_columns(self.schema))
+        results = Transformation(
+            "results", _SinkFactory(sink), [run.origins], follows_input=True, sink=sink
+        )
+        slots = _slots(df)
+        parallelism = run.parallelism or slots or 1
+        self._workers = _widest(results, parallelism)
+        _check_slots(results, self._workers, slots)
+        for each in run.inputs:
+            each.transformation.parallelism = self._workers
+        self._restart: RestartStrategy = (
+            _RESTART if run.config.restart is None else run.config.restart
+        )
+        self._first = run.config.restore_from
+        self._config = _config(run, place)
+        self._graph = run.build_graph([results], parallelism)
+        _check_groups(self._graph)
+        self._place = place
+        self._credentials = (
+            new_credentials() if _must_encrypt(df, run.encrypt) else None
+        )
+        self._secret = secrets.token_bytes(32)
+        self._seed = run.config.seed
+        if self._seed is None:
+            self._seed = random.SystemRandom().getrandbits(32)
+        # What cannot be sent is said now.
+        self._packed(0)
+        if self._first is None:
+            if target.exists():
+                raise TargetExistsError(f"{str(target)!r} exists already")
+            # What another program has left there, and nobody goes on from.
+            shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True, exist_ok=True)
+        self._frame, self._wrapping = exchange_frame(
+            [each.df for each in run.inputs],
+            [each.order for each in run.inputs],
+            self._workers,
+        )
+        self._is_over = False
+
+    async def run(self) -> None:
+        """Run attempts until one succeeds, or no other one follows.
+
+        Raises:
+            JobFailedError: If the job failed.
+            SparkJobError: If Spark failed.
+        """
+        clock = SystemClock()
+        log = library_log(job=self._run.name)
+        backoff = self._restart.begin(random.Random(self._seed))
+        epoch = 0
+        while True:
+            error, may_repeat = await self._attempt(epoch)
+            if error is None:
+                self._is_over = True
+                return
+            backoff.on_failure(int(clock.monotonic() * 1000))
+            if not may_repeat or not backoff.can_restart:
+                raise error
+            log.warning(
+                "the barrier stage failed and starts again",
+                attempt=epoch + 1,
+                delay_s=backoff.delay_ms / 1000,
+                error=str(error)[:2_000],
+            )
+            await asyncio.sleep(backoff.delay_ms / 1000)
+            epoch += 1
+
+    def clean(self) -> None:
+        """Remove what was kept for another attempt, if there will be none."""
+        if self._is_over:
+            shutil.rmtree(self._place, ignore_errors=True)
+
+    async def _attempt(self, epoch: int) -> tuple[Exception | None, bool]:
+        """Run the stage once; say why it failed, and whether it may be repeated."""
+        part = self._part(epoch)
+        await run_in_thread((self._place / MARKER).write_text, str(epoch), "utf-8")
+        frame = self._frame.mapInArrow(
+            shipped(_MEMBER, "run_member", part), _OUTCOME, barrier=True
+        )
+        try:
+            rows = await _collected(frame)
+        except SparkJobError as error:
+            lost = await run_in_thread(_is_lost, error, self._frame.sparkSession)
+            return error, not lost
+        outcome = msgspec.json.decode(bytes(rows[0][0]), type=Outcome)
+        if outcome.error is None:
+            return None, False
+        cause = error_from_text(outcome.worker, outcome.error)
+        failure = JobFailedError(self._run.name, cause, outcome.engine_traceback)
+        failure.__cause__ = cause
+        return failure, not outcome.is_final
+
+    def _part(self, epoch: int) -> BarrierPart:
+        payload, limits = self._packed(epoch)
+        return BarrierPart(
+            payload,
+            limits,
+            self._workers,
+            len(self._run.inputs),
+            self._wrapping,
+            self._secret,
+            self._credentials,
+            str(self._place),
+            epoch,
+        )
+
+    def _packed(self, epoch: int) -> tuple[bytes, list[RateLimit]]:
+        """Return the job for an attempt, and its rate limits."""
+        origin = LATEST if epoch or self._first is None else self._first
+        workers: dict[int, tuple[int, ...]] = {
+            vertex.id: (_SOME_WORKER,) * vertex.parallelism
+            for vertex in self._graph.vertices
+        }
+        assert self._seed is not None
+        shipment = Shipment(
+            self._graph,
+            replace(self._config, restore_from=origin),
+            Placement(self._workers, workers),
+            self._seed,
+            secrets.token_bytes(16),
+            has_arrow=True,
+        )
+        _, payload, limits = pack(shipment, for_parent=True)
+        return payload, limits
+
+
+@dataclass(frozen=True, slots=True)
+class _SinkFactory:
+    sink: ParquetSink
+
+    def __call__(self) -> SinkOperator:
+        return SinkOperator(self.sink)
+
+
+async def _collected(frame: Any) -> list[Any]:
+    """Return the rows of a DataFrame; a cancelled caller cancels the Spark job.
+
+    Raises:
+        SparkJobError: If the job failed.
+    """
+    tag = JobTag(frame)
+    is_over = threading.Event()
+
+    def collect() -> list[Any]:
+        tag.tag_thread()
+        try:
+            return list(frame.collect())
+        except Exception as error:
+            raise tag.explain(error) from error
+
+    loop = asyncio.get_running_loop()
+    work = loop.create_task(run_in_thread(collect), name="barrier stage")
+
+    def cancel_until_over() -> None:
+        # A job may start just after a cancellation, so one is not enough.
+        while not is_over.wait(_CANCEL_EVERY_S):
+            tag.cancel_jobs()
+
+    def cancel() -> None:
+        threading.Thread(
+            target=cancel_until_over, name="cancel a barrier stage", daemon=True
+        ).start()
+
+    try:
+        await outlast(work, cancel)
+    finally:
+        is_over.set()
+        # Where the caller was cancelled, nobody else asks how it ended.
+        failure = work.exception()
+    if failure is not None:
+        raise failure
+    return work.result()
+
+
+def _is_lost(error: Exception, session: Any) -> bool:
+    """Say whether Spark itself is gone."""
+    cause = error.__cause__ or error
+    return lost_session_error(cause, session, "a pipeline ran") is not None
+
+
+def _target(path: Any) -> Path:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    if not text:
+        raise InvalidArgumentError("path", f"{path!r} is no path", "Give a directory.")
+    if "://" in text:
+        raise InvalidArgumentError(
+            "path",
+            f"{text!r} is a URL, and results are committed by renaming files",
+            "Give a directory that the driver and all executors see, e.g. a mounted one.",
+        )
+    return Path(text).absolute()
+
+
+def _config(run: BarrierRun, place: Path) -> JobConfig:
+    """Return the settings of the job inside: the driver starts it again."""
+    config = run.config
+    settings = config.checkpoints or CheckpointSettings(interval=run.interval)
+    if settings.directory is None:
+        settings = replace(settings, directory=str(place / "checkpoints"))
+    settings = replace(settings, retention=Retention.ON_CANCELLATION)
+    return replace(config, checkpoints=settings, restart=NoRestart())
+
+
+def _widest(results: Transformation, parallelism: int) -> int:
+    """Return how many slots the pipeline needs."""
+    own = [item.parallelism or 1 for item in reachable([results])]
+    return max(parallelism, *own)
+
+
+def _slots(df: Any) -> int | None:
+    """Return how many tasks Spark runs at a time; None if it does not tell."""
+    if is_connect(df):
+        return None
+    context = df.sparkSession.sparkContext
+    with contextlib.suppress(Exception):
+        scala = context._jsc.sc()
+        profile = scala.resourceProfileManager().defaultResourceProfile()
+        return int(scala.maxNumConcurrentTasks(profile))
+    return int(context.defaultParallelism)
+
+
+def _check_slots(results: Transformation, workers: int, slots: int | None) -> None:
+    """Check that all tasks can run side by side.
+
+    Raises:
+        UsageError: If not; names the operator with the most subtasks.
+    """
+    if slots is None or workers <= slots:
+        return
+    widest = [item for item in reachable([results]) if item.parallelism == workers]
+    who = f"operator {widest[0].name!r} has" if widest else "the pipeline has"
+    raise UsageError(
+        f"{who} {workers} subtasks, and Spark runs {slots} tasks at a time: in a barrier "
+        "stage all of them run side by side. Give parallelism= of that many at most, or "
+        "use apply_to(), where one stage comes after the other."
+    )
+
+
+def _check_groups(graph: JobGraph) -> None:
+    groups = {vertex.head.slot_sharing_group for vertex in graph.vertices}
+    if len(groups) > 1:
+        raise UsageError(
+            f"the operators are in slot sharing groups {sorted(groups)}: in a barrier "
+            "stage each task has a subtask of every operator. Leave "
+            "slot_sharing_group() out."
+        )
+
+
+def _must_encrypt(df: Any, encrypt: bool | None) -> bool:
+    """Say whether workers encrypt: unless they are told, where they may be apart."""
+    if encrypt is not None:
+        return encrypt
+    try:
+        master = str(df.sparkSession.conf.get("spark.master"))
+    except Exception:  # noqa: BLE001 -- a server that does not tell
+        return True
+    return not (master == "local" or master.startswith("local["))

@@ -1,0 +1,414 @@
+"""The rows of one partition as a source that can go on from a position.
+
+Theory of operation: a partition holds the same rows in the same order whenever Spark
+makes it (see `exchange_frame`), so a position is how many rows were emitted. Each row has
+a check, and the sum of those that are passed over is compared with that of those that
+were emitted: a DataFrame that gives other rows is refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiomailbox.availability import Availability
+from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker, SpecialColumns
+from aiomailbox.connectors.pump import Pump
+from aiomailbox.connectors.spark.fingerprint import wrapped
+from aiomailbox.errors import IllegalStateError, SourceChangedError
+from aiomailbox.operators import (
+    Boundedness,
+    EnumeratorContext,
+    InputStatus,
+    Pending,
+    ReaderContext,
+    ReaderOutput,
+    SourceOperator,
+    StaticEnumerator,
+)
+from aiomailbox.records import ListRun
+from aiomailbox.state import kept_in_state
+
+__all__ = ["INPUT", "BarrierInput", "PartitionFeeds", "PartitionPosition", "Wrapping"]
+
+# Batches that Spark gave and an input has not yet taken.
+_READ_AHEAD: Final = 2
+# The column that says of which input a row is, where there are several.
+INPUT: Final = "__aiomailbox_input"
+
+
+@kept_in_state
+@dataclass(frozen=True, slots=True)
+class PartitionPosition:
+    """A partition, from a row on.
+
+    Attributes:
+        partition: Its index.
+        rows: How many rows are before the position.
+        check: Sum of their checks, modulo 2**64.
+    """
+
+    partition: int
+    rows: int = 0
+    check: int = 0
+
+    @property
+    def split_id(self) -> str:
+        """Its name."""
+        return f"partition-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """How the rows of the inputs come in one DataFrame.
+
+    Attributes:
+        columns: For each input its column, a struct of the DataFrame's own columns; None
+            if there is one input, whose columns come as they are.
+        data_columns: How many columns are the input's own, where there is one.
+        check: The column of checks.
+    """
+
+    columns: list[str] | None
+    data_columns: int
+    check: str
+
+
+class BarrierInput:
+    """One DataFrame as a source; picklable until it is attached.
+
+    Args:
+        number: Which input of the pipeline.
+        form: What a record is; None if the batch itself is.
+        special: What to make of columns that Arrow carries as structs of their parts.
+    """
+
+    boundedness = Boundedness.BOUNDED
+
+    def __init__(
+        self,
+        number: int,
+        form: RecordForm | None,
+        special: Callable[[], SpecialColumns],
+    ) -> None:
+        self.number = number
+        self._form = form
+        self._special = special
+        self._feed: PartitionFeed | None = None
+
+    @property
+    def record_types(self) -> tuple[type, ...]:
+        """The class of the records, if the form names one."""
+        kind = getattr(self._form, "record_type", None)
+        return () if kind is None else (kind,)
+
+    def __call__(self) -> SourceOperator:
+        """Make the operator."""
+        return SourceOperator(self)
+
+    def attach(self, feed: PartitionFeed) -> None:
+        """Say where the batches come from, in the worker that has them."""
+        self._feed = feed
+
+    def create_enumerator(
+        self,
+        context: EnumeratorContext[PartitionPosition],
+        state: list[PartitionPosition] | None = None,
+    ) -> StaticEnumerator[PartitionPosition]:
+        """Give each reader the partition of its number."""
+        if state is None:
+            state = [PartitionPosition(index) for index in range(context.parallelism)]
+        return StaticEnumerator(context, state)
+
+    def create_reader(self, context: ReaderContext) -> _PartitionReader:
+        """Create the reader of a worker's partition.
+
+        Raises:
+            IllegalStateError: If it is not in a worker of a barrier stage.
+        """
+        if self._feed is None:
+            raise IllegalStateError("the rows of this pipeline are Spark's: run_on(df)")
+        return _PartitionReader(self._feed, self._form, self._special)
+
+
+class PartitionFeed:
+    """The batches of one input in one partition, on the loop.
+
+    Attributes:
+        partition: Which partition.
+        availability: True when `take` may find something.
+        ended: Whether the end was reached.
+    """
+
+    def __init__(self, partition: int, deal: Callable[[], None]) -> None:
+        self.partition = partition
+        self.availability: Availability = Availability()
+        self.ended: bool = False
+        self._deal = deal
+        self._batches: deque[tuple[pa.RecordBatch, Any]] = deque()
+        self._error: Exception | None = None
+        self._discards = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch is taken now."""
+        return self._discards or len(self._batches) < _READ_AHEAD
+
+    def put(self, batch: pa.RecordBatch, checks: Any) -> None:
+        """Take a batch and the checks of its rows."""
+        if not self._discards:
+            self._batches.append((batch, checks))
+            self.availability.set_available()
+
+    def end(self, error: Exception | None = None) -> None:
+        """Hear that nothing follows, or why."""
+        self.ended, self._error = True, error
+        self.availability.set_available()
+
+    def take(self) -> tuple[pa.RecordBatch, Any] | None:
+        """Return the next batch, and the checks of its rows; None if there is none.
+
+        Raises:
+            Exception: If Spark could not give it.
+        """
+        self._deal()
+        if self._batches:
+            return self._batches.popleft()
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def discard(self) -> None:
+        """Take nothing any more, so that nobody waits behind it."""
+        self._discards = True
+        self._batches.clear()
+        self._deal()
+
+
+class PartitionFeeds:
+    """Reads a partition in a thread, and deals its batches to the inputs.
+
+    Args:
+        batches: What Spark gives.
+        partition: Which partition it is.
+        inputs: How many inputs there are.
+        wrapping: How their rows come.
+
+    Invariants:
+        At most two batches wait for an input; while they do, and the next one is for the
+        same input, the thread reads no further than two more.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        partition: int,
+        inputs: int,
+        wrapping: Wrapping,
+    ) -> None:
+        self._feeds = [PartitionFeed(partition, self._deal) for _ in range(inputs)]
+        self._held: tuple[int, pa.RecordBatch, Any] | None = None
+        self._pump: Pump[tuple[int, pa.RecordBatch, Any]] = Pump(
+            lambda: _parted(batches, wrapping),
+            lambda: True,
+            _as_it_is,
+            self._deal,
+            depth=_READ_AHEAD,
+            name=f"aiomailbox-input-{partition}",
+        )
+
+    def __getitem__(self, number: int) -> PartitionFeed:
+        return self._feeds[number]
+
+    def start(self) -> None:
+        """Begin to read; on the loop that takes."""
+        self._pump.start()
+
+    def abandon(self) -> None:
+        """Read no more."""
+        self._pump.abandon()
+
+    def _deal(self) -> None:
+        """Give to inputs what there is, as far as they have room."""
+        try:
+            while True:
+                item = self._held or self._pump.take()
+                if item is None:
+                    break
+                number, batch, checks = item
+                if not self._feeds[number].has_room:
+                    self._held = item
+                    return
+                self._held = None
+                self._feeds[number].put(batch, checks)
+        except Exception as error:  # noqa: BLE001 -- the tasks trip over it
+            self._end(error)
+            return
+        if self._pump.ended:
+            self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        for feed in self._feeds:
+            if not feed.ended:
+                feed.end(error)
+
+
+class _PartitionReader:
+    """Emits the rows of a partition, from a position on.
+
+    Args:
+        feed: Where the rows come from.
+        form: What a record is; None if the batch itself is.
+        special: What to make of columns that Arrow carries as structs of their parts.
+    """
+
+    def __init__(
+        self,
+        feed: PartitionFeed,
+        form: RecordForm | None,
+        special: Callable[[], SpecialColumns],
+    ) -> None:
+        self.availability: Availability = feed.availability
+        self._feed = feed
+        self._form = form
+        self._special = special
+        self._maker: RowMaker | None = None
+        self._position: PartitionPosition | None = None
+        self._has_all_splits = False
+        self._batch: pa.RecordBatch | None = None
+        self._checks: Any = None
+        self._offset = 0
+        # Rows that were emitted before the restart, and their checks so far.
+        self._to_pass = 0
+        self._passed = 0
+
+    def start(self) -> None:
+        """The feed runs already."""
+
+    def add_splits(self, splits: list[PartitionPosition]) -> None:
+        """Take over the partition, at its position.
+
+        Raises:
+            SourceChangedError: If it is another one than Spark gives here.
+        """
+        for position in splits:
+            if position.partition != self._feed.partition:
+                raise SourceChangedError(
+                    f"partition {position.partition} was to be read where Spark gives "
+                    f"partition {self._feed.partition}: go on with the parallelism that "
+                    "the job began with"
+                )
+            self._position = position
+            self._to_pass = position.rows
+        self.availability.set_available()
+
+    def notify_no_more_splits(self) -> None:
+        """Be notified that there is no other partition."""
+        self._has_all_splits = True
+        self.availability.set_available()
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        """Emit the next run."""
+        position = self._position
+        if position is None:
+            if not self._has_all_splits:
+                return self._nothing()
+            # It was read to its end before the restart.
+            self._feed.discard()
+            return InputStatus.END_OF_INPUT
+        if self._batch is None and not self._next_batch(position):
+            if not self._feed.ended:
+                return self._nothing()
+            if self._to_pass:
+                raise _other_rows(position)
+            output.release_split(position.split_id)
+            self._position, self._has_all_splits = None, True
+            return InputStatus.END_OF_INPUT
+        self._emit(output, position)
+        return InputStatus.MORE_AVAILABLE
+
+    def snapshot(self) -> list[PartitionPosition]:
+        """Return the position after what was emitted."""
+        return [] if self._position is None else [self._position]
+
+    def close(self) -> Pending:
+        """Let go of the rows; the feed is not this reader's."""
+        self._batch = None
+        self._feed.discard()
+        return None
+
+    def _nothing(self) -> InputStatus:
+        self.availability.reset()
+        return InputStatus.NOTHING_AVAILABLE
+
+    def _next_batch(self, position: PartitionPosition) -> bool:
+        """Take a batch that has rows behind the position; say whether there is one."""
+        while (taken := self._feed.take()) is not None:
+            batch, checks = taken
+            passed = min(self._to_pass, batch.num_rows)
+            if passed:
+                self._to_pass -= passed
+                self._passed += int(np.add.reduce(checks[:passed]))
+                if not self._to_pass and wrapped(self._passed) != position.check:
+                    raise _other_rows(position)
+            if passed < batch.num_rows:
+                self._batch, self._checks, self._offset = batch, checks, passed
+                return True
+        return False
+
+    def _emit(self, output: ReaderOutput, position: PartitionPosition) -> None:
+        batch = self._batch
+        assert batch is not None
+        start, rows = self._offset, batch.num_rows
+        stop = rows if self._form is None else min(start + output.records_max, rows)
+        piece = batch.slice(start, stop - start)
+        to = output.for_split(position.split_id)
+        if self._form is None:
+            to.emit_run(ListRun([piece]))
+        else:
+            if self._maker is None:
+                self._maker = RowMaker(batch.schema, self._form, self._special())
+            to.emit_run(ArrowRun(piece, self._maker))
+        check = position.check + int(np.add.reduce(self._checks[start:stop]))
+        self._position = replace(
+            position, rows=position.rows + stop - start, check=wrapped(check)
+        )
+        self._offset = stop
+        if stop == rows:
+            self._batch = self._checks = None
+
+
+def _other_rows(position: PartitionPosition) -> SourceChangedError:
+    return SourceChangedError(
+        f"the first {position.rows} rows of partition {position.partition} are not the "
+        "ones that were emitted: the DataFrame gives other rows when it is computed "
+        "again. Write it to files first, and run on these"
+    )
+
+
+def _parted(
+    batches: Iterator[pa.RecordBatch], wrapping: Wrapping
+) -> Iterator[tuple[int, pa.RecordBatch, Any]]:
+    """Yield for each batch its input, its own columns, and its checks."""
+    for batch in batches:
+        checks = batch.column(wrapping.check).to_numpy(zero_copy_only=False)
+        if wrapping.columns is None:
+            own = batch.select(range(wrapping.data_columns))
+            yield 0, own, checks
+            continue
+        inputs = batch.column(INPUT).to_numpy(zero_copy_only=False)
+        for number, name in enumerate(wrapping.columns):
+            mine = inputs == number
+            if mine.any():
+                rows = pc.filter(batch.column(name), pa.array(mine))
+                yield number, pa.RecordBatch.from_struct_array(rows), checks[mine]
+
+
+def _as_it_is(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else IllegalStateError(repr(error))

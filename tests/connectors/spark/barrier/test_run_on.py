@@ -1,0 +1,273 @@
+"""Pipelines in a barrier stage: side by side, with checkpoints, started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    JobFailedError,
+    RemoteTaskError,
+    TargetExistsError,
+    UsageError,
+)
+
+pytestmark = pytest.mark.spark
+
+
+class Seen(NamedTuple):
+    """What the pipelines return."""
+
+    id: int
+    value: int
+
+
+def pairs(df: Any) -> list[tuple[int, int]]:
+    return sorted((row.id, row.value) for row in df.collect())
+
+
+# How often checkpoints are taken, and how often a job starts again.
+OFTEN: dict[str, Any] = {
+    "checkpoint_interval": 0.1,
+    "config": am.JobConfig(restart=am.restart.fixed_delay(2, 0.1)),
+}
+
+
+def counted(place: Path, last: int, die: Any) -> Any:
+    """Return a pipeline that counts per key, and in one row meets its end once.
+
+    Each call leaves a line, so that what is done again can be counted.
+    """
+    kept = str(place)
+
+    def slow(row: Any) -> Any:
+        time.sleep(0.002)
+        with Path(kept, f"calls-{os.getpid()}").open("a") as calls:
+            calls.write(f"{row.id}\n")
+        if row.id == last:
+            once = Path(kept, "died")
+            if not once.exists():
+                once.touch()
+                die()
+        return Seen(row.id % 5, 1)
+
+    @am.pipeline
+    def pipeline(rows: Any) -> Any:
+        ones = rows.map(slow).key_by("id")
+        return ones.reduce(lambda one, other: Seen(one.id, one.value + other.value))
+
+    return pipeline
+
+
+def calls_in(place: Path) -> int:
+    return sum(len(file.read_text().split()) for file in place.glob("calls-*"))
+
+
+EACH_COUNTED = sorted((key, n) for key in range(5) for n in range(1, 301))
+
+
+def kill_this_worker() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    raise LookupError("once")
+
+
+@pytest.mark.parametrize("die", [kill_this_worker, fail])
+async def test_a_job_goes_on_from_its_last_checkpoint_and_counts_each_row_once(
+    spark: Any, tmp_path: Path, die: Any
+) -> None:
+    pipeline = counted(tmp_path, 1480, die)
+    df = spark.range(0, 1500)
+    result = await pipeline.run_on(
+        df, tmp_path / "out", schema=Seen, order_by="id", **OFTEN
+    )
+    assert pairs(result) == EACH_COUNTED
+    assert (tmp_path / "died").exists()
+    # From the beginning it would have been almost all of them.
+    assert 1500 < calls_in(tmp_path) < 2700
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+    assert not (tmp_path / ".out.aiomailbox").exists()
+
+
+async def test_a_failure_names_operator_line_and_record_and_is_not_tried_for_ever(
+    spark: Any, tmp_path: Path
+) -> None:
+    @am.pipeline
+    def failing(rows: Any) -> Any:
+        def divide(row: Any) -> Seen:
+            Path(tmp_path, f"{time.time()}").touch()
+            return Seen(row.id, 1 // (row.id - 77))
+
+        return rows.map(divide).uid("division").set_parallelism(1)
+
+    config = am.JobConfig(restart=am.restart.fixed_delay(1, 0.1))
+    with pytest.raises(JobFailedError) as failure:
+        await failing.run_on(
+            spark.range(77, 78),
+            tmp_path / "out",
+            schema=Seen,
+            parallelism=1,
+            config=config,
+        )
+    text = str(failure.value)
+    assert "at worker 1: UserFunctionError: operator 'map' (uid 'division')" in text
+    assert re.search(r"test_run_on\.py:\d+", text)
+    cause = failure.value.__cause__
+    assert isinstance(cause, RemoteTaskError)
+    assert "id=77" in str(cause.record)
+    assert len([file for file in tmp_path.iterdir() if file.is_file()]) == 2
+    assert not (tmp_path / "out").exists()
+
+
+async def test_a_dataframe_that_gives_other_rows_again_is_refused(
+    spark: Any, tmp_path: Path
+) -> None:
+    pipeline = counted(tmp_path, 1480, fail)
+    # Another value each time that it is computed, and with it another order.
+    other = "reflect('java.util.UUID', 'randomUUID') as other"
+    df = spark.range(0, 1500).selectExpr("id", other)
+    with pytest.raises(JobFailedError, match="gives other rows"):
+        await pipeline.run_on(df, tmp_path / "out", schema=Seen, **OFTEN)
+
+
+async def test_a_rate_limit_holds_over_all_workers_and_they_encrypt(
+    spark: Any, tmp_path: Path
+) -> None:
+    limit = am.RateLimit(20, per=1.0)
+
+    @am.pipeline
+    def limited(rows: Any) -> Any:
+        async def call(row: Any) -> Seen:
+            return Seen(row.id, int(time.time() * 1000))
+
+        return rows.map_async(call, concurrency=50, limit=limit).rebalance().map(same)
+
+    def same(seen: Any) -> Any:
+        return seen
+
+    result = await limited.run_on(
+        spark.range(0, 60), tmp_path / "out", schema=Seen, encrypt=True
+    )
+    times = [row.value for row in result.collect()]
+    assert len(times) == 60
+    # Two windows have to pass; had each worker the limit for itself, one would do.
+    assert max(times) - min(times) > 1500
+
+
+async def test_timers_in_processing_time_fire_and_a_cancelled_caller_ends_the_stage(
+    spark: Any, tmp_path: Path
+) -> None:
+    begun = str(tmp_path / "begun")
+
+    class Waiting(am.KeyedProcessFunction):
+        def process_element(self, row: Any, context: Any, out: Any) -> None:
+            timers = context.timer_service
+            timers.register_processing_time_timer(
+                timers.current_processing_time() + 100
+            )
+
+        async def on_timer(self, timestamp: Any, context: Any, out: Any) -> None:
+            Path(begun).touch()
+            await asyncio.sleep(3600)
+
+    @am.pipeline
+    def endless(rows: Any) -> Any:
+        async def wait(row: Any) -> Any:
+            await asyncio.sleep(1)
+            return row
+
+        slow = rows.map_async(wait, concurrency=1)
+        return slow.key_by("id").process(Waiting())
+
+    run = endless.run_on(spark.range(0, 1000), tmp_path / "out", schema="id long")
+    task = asyncio.get_running_loop().create_task(run)
+    while not Path(begun).exists():
+        assert not task.done(), task.result()
+        await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    tracker = spark.sparkContext.statusTracker()
+    for _ in range(100):
+        if not tracker.getActiveJobsIds():
+            break
+        await asyncio.sleep(0.1)
+    assert not tracker.getActiveJobsIds()
+
+
+async def test_what_cannot_run_side_by_side_is_refused_before_a_job(
+    spark: Any, tmp_path: Path
+) -> None:
+    df, out = spark.range(0, 10), tmp_path / "out"
+    before = spark.sparkContext.statusTracker().getJobIdsForGroup(None)
+
+    def plain(rows: Any) -> Any:
+        return rows
+
+    def wide(rows: Any) -> Any:
+        counted = rows.key_by("id").reduce(lambda one, other: one)
+        return counted.name("many").set_parallelism(64)
+
+    def sink(rows: Any) -> Any:
+        rows.sink_to(print)
+        return rows
+
+    def unshippable(rows: Any) -> Any:
+        return rows.map(lambda row: spark.range(row.id))
+
+    def grouped(rows: Any) -> Any:
+        return rows.map(lambda row: row).slot_sharing_group("apart")
+
+    for build, kind, words in (
+        (wide, UsageError, "'many' has 64 subtasks, and Spark runs"),
+        (sink, UsageError, "sink inside the pipeline"),
+        (unshippable, am.NotShippableError, "'map'"),
+        (grouped, UsageError, "slot sharing groups"),
+    ):
+        with pytest.raises(kind, match=words):
+            await am.pipeline(build).run_on(df, out, schema="id long")
+    run = am.pipeline(plain).run_on
+    with pytest.raises(UsageError, match="the pipeline has 64 subtasks"):
+        await run(df, out, schema="id long", parallelism=64)
+    with pytest.raises(InvalidArgumentError, match="nothing says which columns"):
+        await run(df, out)
+    with pytest.raises(InvalidArgumentError, match="is no path"):
+        await run(df, schema="id long")
+    with pytest.raises(InvalidArgumentError, match="is a URL"):
+        await run(df, "s3://bucket/out", schema="id long")
+    with pytest.raises(TargetExistsError):
+        await run(df, tmp_path, schema="id long")
+    with pytest.raises(InvalidArgumentError, match="streaming"):
+        stream = spark.readStream.format("rate").load()
+        await run(stream, out, schema="id long")
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == before
+    assert os.listdir(tmp_path) == []
+
+
+async def test_inputs_with_orders_that_cannot_be_compared_are_refused(
+    spark: Any, tmp_path: Path
+) -> None:
+    @am.pipeline
+    def united(left: Any, right: Any) -> Any:
+        return left.union(right)
+
+    left, right = spark.range(0, 5), spark.range(0, 5).selectExpr("string(id) as id")
+    with pytest.raises(InvalidArgumentError, match="sorted together"):
+        await united.run_on(
+            left=left,
+            right=right,
+            path=tmp_path / "out",
+            schema="id long",
+            order_by="id",
+        )
