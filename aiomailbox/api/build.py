@@ -15,6 +15,7 @@ from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.graph import FunctionInfo, Origin, Transformation
 from aiomailbox.operators import (
     FieldSelector,
+    FieldsSelector,
     KeyCheck,
     OnError,
     Operator,
@@ -107,24 +108,42 @@ def known_fields(origins: list[Origin]) -> RecordFields | None:
 
 
 def key_selector(
-    key: str | Callable[[Any], Any], origins: list[Origin]
+    key: str | Callable[[Any], Any], others: tuple[str, ...], origins: list[Origin]
 ) -> Callable[[Any], Any]:
     """Return the function that reads the key of a stream's records.
 
+    Args:
+        key: A field's name, or a function of a record.
+        others: More fields, for a key that is a tuple.
+        origins: Where the records come from.
+
     Raises:
         InvalidArgumentError: If it is known that no record has the field.
-        WrongTypeError: If it is neither a name nor a function.
+        WrongTypeError: If it is neither a name nor a function, or others are functions.
     """
-    selector = field_or_function(key, "key")
+    selector: Any = field_or_function(key, "key")
+    if others:
+        parts = [field_or_function(name, "key") for name in (key, *others)]
+        single = [part for part in parts if isinstance(part, FieldSelector)]
+        if len(single) < len(parts):
+            raise WrongTypeError(
+                "key",
+                "a function is among several keys",
+                'Write names of fields, key_by("a", "b"), or one function of a tuple.',
+            )
+        selector = FieldsSelector(tuple(single))
     fields = known_fields(origins)
     if fields is not None:
         fields.check(selector, "key")
-    return selector
+    reader: Callable[[Any], Any] = selector
+    return reader
 
 
 def described_key(key: Callable[[Any], Any]) -> str:
     """Return what keys are, in a few words: a field's name, or the function."""
-    return repr(key.field) if isinstance(key, FieldSelector) else describe(key)
+    if isinstance(key, FieldSelector | FieldsSelector):
+        return ", ".join(map(repr, key.fields))
+    return describe(key)
 
 
 def key_check(key: Callable[[Any], Any], on_error: OnError) -> Operator:
@@ -208,4 +227,11 @@ def sink_transformation(
         name = f"{base}-{number}"
         number += 1
     factory = partial(SinkOperator, found, on_error=check_on_error(on_error))
-    return Transformation(name, factory, [origins], functions=functions, sink=found)
+    return Transformation(
+        name,
+        factory,
+        [origins],
+        functions=functions,
+        sink=found,
+        takes_columns=getattr(found, "takes_columns", False),
+    )

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from aiomailbox.api.build import check_name, known_fields
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.graph import FunctionInfo, Origin
-from aiomailbox.operators import OnError, RecordFields, check_on_error
+from aiomailbox.graph import FunctionInfo, Origin, rows_from
+from aiomailbox.operators import OnError, RecordFields, check_on_error, describe
 
 __all__ = [
     "Expression",
@@ -18,6 +18,7 @@ __all__ = [
     "expression_filter",
     "field_names",
     "is_expression",
+    "keyed_form",
     "projected",
 ]
 
@@ -60,6 +61,24 @@ def expression_filter(
         "record_fields": fields,
         "takes_columns": True,
     }
+
+
+def keyed_form(key: Any, aggregate: Any, origins: list[Origin]) -> dict[str, Any]:
+    """Return what the graph is told of an aggregate's form: columns, or who wants rows.
+
+    Args:
+        key: What reads a record's key; None for none.
+        aggregate: What is computed.
+        origins: Where the records come from.
+    """
+    if rows_from(origins) is not None:
+        return {}
+    if key is not None and not getattr(key, "fields", ()):
+        return {"asks_for_rows": f"key function {describe(key)}"}
+    from aiomailbox.connectors import needs_rows
+
+    asking = needs_rows(aggregate)
+    return {"asks_for_rows": asking} if asking else {"takes_columns": True}
 
 
 def projected(

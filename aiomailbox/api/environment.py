@@ -164,6 +164,41 @@ class StreamExecutionEnvironment:
             output_type=output_type,
         )
 
+    def from_arrow(
+        self,
+        data: Any,
+        watermark_strategy: WatermarkStrategy | None = None,
+        *,
+        records: Any = "namedtuple",
+        name: str = "arrow",
+    ) -> DataStream[Any]:
+        """Begin a stream of the rows of Arrow data, which are columns as long as can be.
+
+        Args:
+            data: A `pyarrow.Table`, record batches, or anything that exports an Arrow
+                stream, such as a DataFrame of Polars.
+            watermark_strategy: As in `from_source`.
+            records: How functions see a row: ``"namedtuple"``, dict or a class.
+            name: What people call the operator.
+
+        Raises:
+            MissingExtraError: If pyarrow is not installed.
+            RecordTypeError: If the schemas of the batches cannot be unified.
+            WrongTypeError: If ``data`` is nothing of that.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> import pyarrow as pa
+            >>> env = am.StreamExecutionEnvironment()
+            >>> cities = env.from_arrow(pa.table({"city": ["Oslo", "Rome"]}))
+            >>> am.run(cities.collect())
+            [Record(city='Oslo'), Record(city='Rome')]
+        """
+        from aiomailbox.connectors import ArrowSource
+
+        source = ArrowSource(data, records)
+        return self.from_source(source, watermark_strategy, name=name)
+
     def from_async_iterable(
         self,
         items: AsyncIterable[T] | Callable[..., AsyncIterable[T]],

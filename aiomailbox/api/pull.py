@@ -116,6 +116,7 @@ class _Pulling:
             factory=partial(SinkOperator, sink),
             inputs=[origins],
             sink=sink,
+            takes_columns=True,
         )
         self.job: JobMaster = definition.deploy(
             name, [last], handovers={_HANDOVER: self.handover}

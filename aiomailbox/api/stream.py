@@ -23,6 +23,7 @@ from typing import (
     overload,
 )
 
+from aiomailbox import connectors
 from aiomailbox.api.adapted import itself, of_pair
 from aiomailbox.api.broadcast import BroadcastConnectedStream, BroadcastStream
 from aiomailbox.api.build import (
@@ -45,6 +46,7 @@ from aiomailbox.api.columns import (
     expression_filter,
     field_names,
     is_expression,
+    keyed_form,
     projected,
 )
 from aiomailbox.api.connected import ConnectedStreams
@@ -556,10 +558,17 @@ class DataStream(Generic[T]):
         check_strategy(strategy, "strategy", of_source=False)
         policy, fields = check_on_error(on_error), known_fields(self._origins)
         factory = partial(TimestampsAndWatermarksOperator, strategy, on_error=policy)
-        return self._derive("timestamps", factory, record_fields=fields)
+        return self._derive(
+            "timestamps",
+            factory,
+            record_fields=fields,
+            takes_columns=not callable(strategy.assigner),
+        )
 
     @overload
-    def key_by(self, key: str, *, on_error: OnError = fail) -> KeyedStream[Any, T]: ...
+    def key_by(
+        self, key: str, *others: str, on_error: OnError = fail
+    ) -> KeyedStream[Any, T]: ...
 
     @overload
     def key_by(
@@ -567,17 +576,18 @@ class DataStream(Generic[T]):
     ) -> KeyedStream[K, T]: ...
 
     def key_by(
-        self, key: str | Callable[[T], Any], *, on_error: OnError = fail
+        self, key: str | Callable[[T], Any], *others: str, on_error: OnError = fail
     ) -> KeyedStream[Any, T]:
         """Give each record to the subtask that owns its key.
 
         Args:
             key: A field's name, or a function of a record. Keys are int, str, float,
                 bool, bytes or tuples of these, all of one type.
+            others: The names of more fields: the key is a tuple of all then.
             on_error: What to do with a record without a key, or with one of another type
                 than the first; dead letters are a side output. Keys are then read twice.
         """
-        stream, selector = self, key_selector(key, self._origins)
+        stream, selector = self, key_selector(key, others, self._origins)
         if check_on_error(on_error).action is not ErrorAction.FAIL:
             factory = partial(key_check, selector, on_error)
             stream = self._derive("key", factory, follows_input=True)
@@ -970,7 +980,7 @@ class DataStream(Generic[T]):
         """
         factory = partial(SampleOperator, fraction)
         factory()
-        return self._derive("sample", factory)
+        return self._derive("sample", factory, takes_columns=True)
 
     def rate_limit(
         self,
@@ -1496,15 +1506,19 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             >>> am.run(words.aggregate(am.aggregates(n=am.count())).collect())
             [Result(key='a', n=1), Result(key='b', n=1), Result(key='a', n=2)]
         """
+        facts = keyed_form(self.key, aggregate, self._origins)
+        operator: Any = KeyedAggregateOperator
+        if facts.get("takes_columns"):
+            operator = connectors.ColumnarAggregateOperator
         factory = partial(
-            KeyedAggregateOperator,
+            operator,
             self.key,
             aggregate,
             include_key=include_key,
             on_error=check_on_error(on_error),
         )
         factory()
-        return self._keyed("aggregate", factory, unbounded=GROWS_WITH_KEYS)
+        return self._keyed("aggregate", factory, unbounded=GROWS_WITH_KEYS, **facts)
 
     def process(  # type: ignore[override]  # a function that has a key needs one
         self, function: KeyedProcessFunction[K, T, U], *, on_error: OnError = fail

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiomailbox.columnar.arrow_form import ArrowForm
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.batch_class import batch_class
+from aiomailbox.columnar.cells import needs_rows
 from aiomailbox.columnar.decode import (
     EPOCH,
     SpecialColumns,
@@ -24,6 +25,7 @@ from aiomailbox.columnar.forms import (
     record_form,
 )
 from aiomailbox.columnar.projection import Drop, Rename, Select, WithColumns
+from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.records.named_tuples import record_class
 
@@ -33,6 +35,7 @@ __all__ = [
     "ArrowRun",
     "BatchMaker",
     "ClassForm",
+    "ColumnarAggregateOperator",
     "DictForm",
     "Drop",
     "ExpressionFilter",
@@ -51,6 +54,7 @@ __all__ = [
     "check_unique",
     "column_decoder",
     "in_micros",
+    "needs_rows",
     "out_of_range",
     "record_batches",
     "record_class",

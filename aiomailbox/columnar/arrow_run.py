@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import compress
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.decode import epoch_micros
+from aiomailbox.columnar.keys import KeyCodes, key_codes
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import RecordTypeError, TimestampError
-from aiomailbox.records import ListRun, Run
+from aiomailbox.eventtime import check_before_end_of_time
+from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, ListRun, Run
 
 __all__ = ["ArrowRun"]
 
@@ -29,31 +32,39 @@ class ArrowRun:
         >>> from aiomailbox.columnar import NamedTupleForm
         >>> batch = pa.record_batch({"city": ["Oslo", "Rome"], "ms": [5, 7]})
         >>> run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
-        >>> run.column_ms("ms"), run.slice(1, 2).values
-        ([5, 7], [Record(city='Rome', ms=7)])
+        >>> run.timed_by("ms").event_times, run.slice(1, 2).values
+        (array([5, 7]), [Record(city='Rome', ms=7)])
     """
 
-    __slots__ = ("_batch", "_indices", "_rows", "row_maker", "timestamps")
+    __slots__ = ("_batch", "_indices", "_rows", "_stamps", "_times", "row_maker")
+
+    # A kernel costs some microseconds however few rows there are.
+    length_max: Final = COLUMN_RUN_LENGTH_MAX
 
     def __init__(
         self,
         batch: pa.RecordBatch,
         row_maker: RowMaker,
-        timestamps: list[int] | None = None,
+        timestamps: list[int] | np.ndarray | None = None,
     ) -> None:
         self.row_maker: RowMaker = row_maker
-        self.timestamps: list[int] | None = timestamps
         self._batch = batch
         # Which rows of the batch these are; None for all.
-        self._indices: list[int] | None = None
+        self._indices: np.ndarray | None = None
         self._rows: list[Any] | None = None
+        # Event times in either form; the other one is made when it is asked for.
+        self._stamps: list[int] | None = None
+        self._times: np.ndarray | None = None
+        if isinstance(timestamps, np.ndarray):
+            self._times = timestamps
+        else:
+            self._stamps = timestamps
 
     @property
     def batch(self) -> pa.RecordBatch:
         """The records' columns; those that were taken are put together by the first call."""
         if self._indices is not None:
-            indices = pa.array(np.array(self._indices, np.int64))
-            self._batch, self._indices = self._batch.take(indices), None
+            self._batch, self._indices = self._batch.take(pa.array(self._indices)), None
         return self._batch
 
     @property
@@ -63,6 +74,25 @@ class ArrowRun:
         if rows is None:
             rows = self._rows = self.row_maker.rows(self.batch)
         return rows
+
+    @property
+    def timestamps(self) -> list[int] | None:
+        """The event times, milliseconds, one a record, or None."""
+        if self._stamps is None and self._times is not None:
+            self._stamps = self._times.tolist()
+        return self._stamps
+
+    @property
+    def event_times(self) -> np.ndarray | None:
+        """The event times as an array of int64, shape ``(n,)``, or None."""
+        if self._times is None and self._stamps is not None:
+            self._times = np.array(self._stamps, np.int64)
+        return self._times
+
+    def highest_ms(self) -> int | None:
+        """Return the latest event time; None if there is none."""
+        times = self.event_times
+        return int(times.max()) if times is not None and len(times) else None
 
     def __len__(self) -> int:
         if self._indices is not None:
@@ -76,52 +106,63 @@ class ArrowRun:
 
     def slice(self, start: int, stop: int) -> ArrowRun:
         """Return records ``start`` to ``stop - 1`` as a run; copies nothing."""
-        timestamps, rows = self.timestamps, self._rows
+        times, rows = self._any_times, self._rows
         part = ArrowRun(
             self.batch.slice(start, stop - start),
             self.row_maker,
-            None if timestamps is None else timestamps[start:stop],
+            None if times is None else times[start:stop],
         )
         if rows is not None:
             part._rows = rows[start:stop]
         return part
 
-    def take(self, indices: list[int]) -> Run:
+    def take(self, indices: list[int] | np.ndarray) -> Run:
         """Return the records at these places, in this order; copies no column yet.
 
         It is a list of rows if values of a column's type cannot be picked.
         """
-        timestamps, rows, chosen = self.timestamps, self._rows, self._indices
-        taken = None if timestamps is None else [timestamps[each] for each in indices]
+        chosen = np.asarray(indices, np.int64)
+        times, rows = self.event_times, self._rows
+        taken = None if times is None else times[chosen]
         if not self.row_maker.can_take:
             values = self.values
-            return ListRun([values[each] for each in indices], taken)
+            return ListRun(
+                [values[each] for each in chosen],
+                None if taken is None else taken.tolist(),
+            )
         run = ArrowRun(self._batch, self.row_maker, taken)
-        run._indices = indices if chosen is None else [chosen[each] for each in indices]
+        run._indices = chosen if self._indices is None else self._indices[chosen]
         if rows is not None:
-            run._rows = [rows[each] for each in indices]
+            run._rows = [rows[each] for each in chosen]
         return run
 
-    def select(self, mask: pa.BooleanArray) -> Run:
+    def select(self, mask: pa.BooleanArray | np.ndarray) -> Run:
         """Return the records for which ``mask``, of shape ``(n,)``, is true."""
+        chosen = mask if isinstance(mask, np.ndarray) else _as_bools(mask)
         if not self.row_maker.can_take:
-            return self.take(np.flatnonzero(_as_bools(mask)).tolist())
-        chosen = _as_bools(mask).tolist()
-        timestamps, rows = self.timestamps, self._rows
+            return self.take(np.flatnonzero(chosen))
+        times, rows = self.event_times, self._rows
         run = ArrowRun(
-            self.batch.filter(mask),
+            self.batch.filter(pa.array(chosen)),
             self.row_maker,
-            None if timestamps is None else list(compress(timestamps, chosen)),
+            None if times is None else times[chosen],
         )
         if rows is not None:
-            run._rows = list(compress(rows, chosen))
+            run._rows = list(compress(rows, chosen.tolist()))
         return run
 
     def with_timestamps(self, timestamps: list[int] | None) -> ArrowRun:
         """Return the same records with other event times."""
-        run = ArrowRun(self._batch, self.row_maker, timestamps)
+        return self._with_times(timestamps)
+
+    def _with_times(self, times: list[int] | np.ndarray | None) -> ArrowRun:
+        run = ArrowRun(self._batch, self.row_maker, times)
         run._indices, run._rows = self._indices, self._rows
         return run
+
+    @property
+    def _any_times(self) -> list[int] | np.ndarray | None:
+        return self._stamps if self._times is None else self._times
 
     def size_bytes(self) -> int:
         """Return the bytes of the columns, without the rows made from them."""
@@ -146,8 +187,38 @@ class ArrowRun:
             )
         return self.batch.column(index)
 
-    def column_ms(self, name: str) -> list[int]:
-        """Return a column as event times in milliseconds, without making rows.
+    def key_codes(self, key: Any) -> KeyCodes | None:
+        """Return the keys of the records, or None if the rows have to be asked.
+
+        Args:
+            key: What reads a record's key; one of fields has their names as ``fields``.
+        """
+        fields = getattr(key, "fields", ())
+        alone = getattr(key, "is_alone", False)
+        return key_codes(self.batch, self.row_maker, fields, alone=alone)
+
+    def split_by_key(
+        self, key: Any, channels_of: Callable[[list[Any]], list[int]]
+    ) -> list[tuple[int, Run]] | None:
+        """Return the records of each channel, or None if the rows have to be asked.
+
+        Args:
+            key: As in `key_codes`.
+            channels_of: Returns the channel of each of some keys.
+        """
+        keys = self.key_codes(key)
+        if keys is None:
+            return None
+        channels = np.array(channels_of(keys.distinct), np.int64)[keys.codes]
+        used = np.unique(channels)
+        if len(used) == 1:
+            return [(int(used[0]), self)]
+        return [
+            (int(each), self.take(np.flatnonzero(channels == each))) for each in used
+        ]
+
+    def timed_by(self, name: str) -> ArrowRun:
+        """Return the same records with the event times that a column says.
 
         Args:
             name: A column of timestamps with a time zone, or of integers, which are
@@ -157,6 +228,9 @@ class ArrowRun:
             TimestampError: If there is no such column, it has another type, or a value
                 is null.
         """
+        return self._with_times(self._column_ms(name))
+
+    def _column_ms(self, name: str) -> np.ndarray:
         if self.batch.schema.get_field_index(name) < 0:
             raise TimestampError(
                 f"the records have no field {name!r} to take their event time from; "
@@ -169,11 +243,13 @@ class ArrowRun:
                 f"an event time cannot be None: column {name!r} is null in record "
                 f"{self.slice(row, row + 1).values[0]!r}."
             )
-        times: list[int]
+        times: np.ndarray
         if pa.types.is_timestamp(column.type) and column.type.tz:
-            times = (epoch_micros(column) // 1000).tolist()
+            times = epoch_micros(column) // 1000
         elif pa.types.is_integer(column.type):
-            times = column.to_pylist()
+            if pa.types.is_uint64(column.type):
+                check_before_end_of_time(max(column.to_pylist(), default=0))
+            times = column.cast(pa.int64()).to_numpy()
         else:
             raise TimestampError(
                 f"column {name!r} of type {column.type} is no event time. Use a "

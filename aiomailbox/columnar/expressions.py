@@ -45,6 +45,8 @@ class ExpressionOperator(Operator):
         on_error: What to do with a record for which that fails.
     """
 
+    takes_columns = True
+
     def __init__(
         self, expressions: Sequence[pc.Expression], on_error: OnError = fail
     ) -> None:

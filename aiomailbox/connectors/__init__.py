@@ -41,6 +41,7 @@ _LATE: Final = {
 }
 # Names behind an extra: where it is, the extra, what the extra brings.
 _BEHIND_AN_EXTRA: Final = {
+    "ArrowSource": ("aiomailbox.connectors.arrow", "spark", "pyarrow"),
     "ParquetSink": ("aiomailbox.connectors.parquet", "spark", "pyarrow"),
     "SparkSource": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "Application": ("aiomailbox.connectors.spark", "spark", "pyspark"),
@@ -56,6 +57,8 @@ _BEHIND_AN_EXTRA: Final = {
     "record_batches": ("aiomailbox.columnar", "spark", "pyarrow"),
     "ExpressionFilter": ("aiomailbox.columnar", "spark", "pyarrow"),
     "ProjectionOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "ColumnarAggregateOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "needs_rows": ("aiomailbox.columnar", "spark", "pyarrow"),
     "Drop": ("aiomailbox.columnar", "spark", "pyarrow"),
     "Rename": ("aiomailbox.columnar", "spark", "pyarrow"),
     "Select": ("aiomailbox.columnar", "spark", "pyarrow"),

@@ -292,7 +292,7 @@ def all_in_one_split(
     return StaticEnumerator(context, splits)
 
 
-class _SplitReader:
+class SplitReader:
     """What readers of splits in this process have in common: always ready."""
 
     def __init__(self) -> None:
@@ -333,7 +333,7 @@ class _SplitReader:
         return InputStatus.MORE_AVAILABLE
 
 
-class _RangeReader(_SplitReader):
+class _RangeReader(SplitReader):
     """Reads ranges of a sequence, one split after the other."""
 
     def __init__(self, values: Sequence[Any], timestamps: list[int] | None) -> None:
@@ -365,7 +365,7 @@ class _RangeReader(_SplitReader):
         return self._finish_split(output)
 
 
-class _IteratorReader(_SplitReader):
+class _IteratorReader(SplitReader):
     """Reads an iterator, as many elements a poll as the task wants."""
 
     def __init__(self, open_at: Callable[[int], Iterator[Any]]) -> None:

@@ -62,6 +62,7 @@ class ParquetSink:
     """
 
     guarantee = Guarantee.EXACTLY_ONCE
+    takes_columns = True
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ class PullSink:
 
     # Whoever pulls is there.
     stays_in_parent = True
+    takes_columns = True
 
     def __init__(self, handover: str) -> None:
         self._handover = handover

@@ -18,6 +18,7 @@ from aiomailbox.eventtime.generators import (
     NoWatermarks,
     WatermarkGenerator,
     check_before_end_of_time,
+    follow_run,
 )
 from aiomailbox.eventtime.idleness import RelativeClock, WithIdleness
 from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
@@ -85,4 +86,5 @@ __all__ = [
     "WatermarkStrategy",
     "WithIdleness",
     "check_before_end_of_time",
+    "follow_run",
 ]

@@ -22,10 +22,10 @@ _INT = {int}
 
 @runtime_checkable
 class TimedColumns(Protocol):
-    """A run that knows the event times of a column without making rows."""
+    """A run that takes event times from a column without making rows."""
 
-    def column_ms(self, name: str) -> list[int]:
-        """Return a column as event times in milliseconds.
+    def timed_by(self, name: str) -> Run:
+        """Return the same records with the event times that a column says.
 
         Raises:
             TimestampError: If it holds anything else.
@@ -67,6 +67,16 @@ class TimestampAssigner:
             self._function = spec
             self._takes_previous = _takes_two(spec)
 
+    def timed(self, run: Run) -> Run:
+        """Return the run with its event times; columns stay columns.
+
+        Raises:
+            TimestampError: As `assign`.
+        """
+        if self.field is not None and isinstance(run, TimedColumns):
+            return run.timed_by(self.field)
+        return run.with_timestamps(self.assign(run))
+
     def assign(self, run: Run) -> list[int]:
         """Return the event times of a run, milliseconds, shape ``(n,)``.
 
@@ -74,8 +84,6 @@ class TimestampAssigner:
             TimestampError: If a result is neither an int nor an aware datetime, or a
                 record has no such field. Names the record.
         """
-        if self.field is not None and isinstance(run, TimedColumns):
-            return run.column_ms(self.field)
         values = run.values
         if not values:
             return []

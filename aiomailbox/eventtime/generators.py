@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from aiomailbox.errors import InvalidArgumentError, TimestampError
 from aiomailbox.eventtime.output import WatermarkOutput
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Run
 
 __all__ = [
     "BoundedOutOfOrderness",
     "NoWatermarks",
     "WatermarkGenerator",
     "check_before_end_of_time",
+    "follow_run",
 ]
 
 
@@ -45,6 +46,30 @@ class WatermarkGenerator(Protocol):
         ...
 
 
+@runtime_checkable
+class TimedRun(Protocol):
+    """A run that knows its latest event time without a list of all."""
+
+    def highest_ms(self) -> int | None:
+        """Return the latest event time; None if there is none."""
+        ...
+
+
+def follow_run(
+    generator: WatermarkGenerator, run: Run, output: WatermarkOutput
+) -> None:
+    """Let a generator look at the event times of a run, if it has any.
+
+    One that says ``only_latest`` gets no more than the latest of columns.
+    """
+    if isinstance(run, TimedRun) and getattr(generator, "only_latest", False):
+        highest = run.highest_ms()
+        if highest is not None:
+            generator.on_run([highest], output)
+    elif run.timestamps is not None:
+        generator.on_run(run.timestamps, output)
+
+
 class BoundedOutOfOrderness:
     """Records come at most a bound after a record with a later event time.
 
@@ -70,6 +95,7 @@ class BoundedOutOfOrderness:
     """
 
     __slots__ = ("_behind", "_highest")
+    only_latest: Final = True
 
     def __init__(self, bound_ms: int) -> None:
         if bound_ms < 0:
@@ -104,6 +130,7 @@ class NoWatermarks:
     """
 
     __slots__ = ()
+    only_latest: Final = True
 
     def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:
         """Ignore the run."""

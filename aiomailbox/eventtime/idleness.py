@@ -105,6 +105,11 @@ class WithIdleness:
         self._quiet_since: float | None = None
         self._is_announced = False
 
+    @property
+    def only_latest(self) -> bool:
+        """Whether the latest event time of a run is all that is looked at."""
+        return getattr(self._generator, "only_latest", False)
+
     def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:
         """Be notified that the stream flows."""
         if timestamps:

@@ -40,7 +40,6 @@ from aiomailbox.exchange.partitioner import (
     Partitioner,
     RebalancePartitioner,
     RescalePartitioner,
-    SelectableRun,
     ShufflePartitioner,
 )
 from aiomailbox.exchange.writer import DEFAULT_FLUSH_INTERVAL_MS, RecordWriter
@@ -76,7 +75,6 @@ __all__ = [
     "RecordWriter",
     "RescalePartitioner",
     "ResultPartition",
-    "SelectableRun",
     "ShufflePartitioner",
     "SubpartitionView",
     "decode_in_flight",

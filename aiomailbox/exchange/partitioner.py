@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import compress
-from operator import itemgetter
 from random import Random
 from types import CoroutineType
 from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, KeyTypeError
 from aiomailbox.keygroups import KeyGroupAssigner, KeyTypeAgreement
-from aiomailbox.records import ListRun, Run
+from aiomailbox.records import ListRun, Run, SelectableRun, take_records
 
 __all__ = [
     "BroadcastPartitioner",
@@ -27,7 +26,6 @@ __all__ = [
     "Partitioner",
     "RebalancePartitioner",
     "RescalePartitioner",
-    "SelectableRun",
     "ShufflePartitioner",
 ]
 
@@ -37,11 +35,13 @@ _COMPARED_MAX: Final = 4
 
 
 @runtime_checkable
-class SelectableRun(Protocol):
-    """A run that can pick records and keep its form; others are made into rows."""
+class KeyedRun(Protocol):
+    """A run that can find its keys without rows."""
 
-    def take(self, indices: list[int]) -> Run:
-        """Return the records at these places, in this order."""
+    def split_by_key(
+        self, key: Any, channels_of: Callable[[list[Any]], list[int]]
+    ) -> list[tuple[int, Run]] | None:
+        """Return the records of each channel, or None if the rows have to be asked."""
         ...
 
 
@@ -292,6 +292,13 @@ class KeyGroupPartitioner(Partitioner):
             )
             self._assigner = assigner
         key = self.key
+        if isinstance(run, KeyedRun):
+            try:
+                parts = run.split_by_key(key, assigner.channels)
+            except KeyTypeError as error:
+                raise self._named(error, []) from error
+            if parts is not None:
+                return parts
         keys = [key(value) for value in run.values]
         try:
             channels = assigner.channels(keys)
@@ -324,7 +331,7 @@ def _distribute(
     for index, channel in enumerate(channels):
         indices[channel].append(index)
     return [
-        (channel, run if len(chosen) == len(channels) else _take(run, chosen))
+        (channel, run if len(chosen) == len(channels) else take_records(run, chosen))
         for channel, chosen in enumerate(indices)
         if chosen
     ]
@@ -347,18 +354,6 @@ def _distribute_to_few(
             times = None if timestamps is None else list(compress(timestamps, chosen))
             parts.append((channel, ListRun(list(compress(run.values, chosen)), times)))
     return parts
-
-
-def _take(run: Run, indices: list[int]) -> Run:
-    if type(run) is not ListRun and isinstance(run, SelectableRun):
-        return run.take(indices)
-    if len(indices) == 1:
-        return run.slice(indices[0], indices[0] + 1)
-    pick = itemgetter(*indices)
-    timestamps = run.timestamps
-    return ListRun(
-        list(pick(run.values)), None if timestamps is None else list(pick(timestamps))
-    )
 
 
 def _stride(run: Run, offset: int, step: int) -> Run:

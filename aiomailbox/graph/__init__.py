@@ -2,6 +2,7 @@
 
 from aiomailbox.graph.chaining import build_job_graph, is_chainable
 from aiomailbox.graph.channels import channel_name, why_never_unaligned
+from aiomailbox.graph.columns import rows_from
 from aiomailbox.graph.describe import (
     describe_mermaid,
     describe_text,
@@ -40,6 +41,7 @@ __all__ = [
     "operator_ids",
     "producers_of",
     "reachable",
+    "rows_from",
     "unreplayable_sources",
     "why_never_unaligned",
 ]

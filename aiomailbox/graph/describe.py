@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aiomailbox.graph.channels import why_never_unaligned
+from aiomailbox.graph.columns import describe_form
 from aiomailbox.graph.job_graph import (
     CHAIN_DEPTH_MAX,
     DEFAULT_SLOT_SHARING_GROUP,
@@ -14,6 +15,7 @@ from aiomailbox.graph.job_graph import (
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.graph.wiring import consumers_of
 from aiomailbox.operators import describe_replay, guarantee_of, is_replayable
+from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX
 
 
 def channel_count(edge: Edge) -> int:
@@ -79,6 +81,13 @@ def describe_text(
         f"{records_per_buffer} records or {buffer_size_bytes // 1024} KiB "
         f"(estimated): {kib} KiB, plus what one record may emit beyond."
     )
+    if any(
+        getattr(node.transformation.source, "gives_columns", False)
+        for vertex in graph.vertices
+        for node in vertex.nodes
+    ):
+        times = COLUMN_RUN_LENGTH_MAX // RUN_LENGTH_MAX
+        lines.append(f"    A buffer of columns holds up to {times} times as much.")
     lines.append(f"Key groups: {graph.max_parallelism}")
     lines += _describe_guarantees(graph, counts)
     return "\n".join(lines)
@@ -121,44 +130,13 @@ def _describe_node(node: Node) -> list[str]:
     if node.slot_sharing_group != DEFAULT_SLOT_SHARING_GROUP:
         uid += f" slot_sharing_group={node.slot_sharing_group!r}"
     bound = f"; holds at most {item.bound}" if item.bound else ""
-    lines.append(f"    - {item.name}{uid}{keyed}{bound}{_describe_form(item)}")
+    lines.append(f"    - {item.name}{uid}{keyed}{bound}{describe_form(item)}")
     lines += [f"        unbounded: {text}" for text in _unbounded(item)]
     for function in item.functions:
         way = "async" if function.is_async else "sync"
         note = f": {function.note}" if function.note else ""
         lines.append(f"        {way} {function.text}{note}")
     return lines
-
-
-def _describe_form(item: Transformation) -> str:
-    """Say what an operator that can do with columns gets: columns, or whose rows."""
-    if not item.takes_columns:
-        return ""
-    maker = _maker_of_rows(item)
-    return "; columns" if maker is None else f"; rows: {maker.name} makes them"
-
-
-def _maker_of_rows(item: Transformation) -> Transformation | None:
-    """Return the operator or source because of which an operator gets rows, if any.
-
-    Args:
-        item: An operator that takes columns.
-    """
-    origins = [origin for united in item.inputs for origin in united]
-    seen: set[int] = set()
-    while origins:
-        origin = origins.pop()
-        upstream = origin.transformation
-        if id(upstream) in seen:
-            continue
-        seen.add(id(upstream))
-        is_column_source = getattr(upstream.source, "gives_columns", False)
-        if origin.tag is None and is_column_source:
-            continue
-        if origin.tag is not None or not upstream.takes_columns:
-            return upstream
-        origins += [each for united in upstream.inputs for each in united]
-    return None
 
 
 def _unbounded(item: Transformation) -> list[str]:

@@ -90,6 +90,7 @@ class Transformation:
         limit: The rate limit that it was given, if any.
         has_journal: Whether it keeps finished calls in a journal.
         takes_columns: Whether columns that come in go out as columns.
+        asks_for_rows: What in it asks for rows, for `explain`; "" for its function.
         record_fields: The fields of the records that it emits; None if not known.
         source: The source, if this is one.
         sink: The sink, if this is one.
@@ -113,6 +114,7 @@ class Transformation:
     limit: RateLimit | None = None
     has_journal: bool = False
     takes_columns: bool = False
+    asks_for_rows: str = ""
     record_fields: RecordFields | None = None
     source: Source[Any] | None = None
     sink: Sink | None = None

@@ -93,7 +93,12 @@ from aiomailbox.operators.core.pieces import Pieces, in_pieces
 from aiomailbox.operators.core.record_fields import RecordFields
 from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.operators.core.resources import FunctionLife
-from aiomailbox.operators.core.selectors import FieldSelector, field_or_function
+from aiomailbox.operators.core.selectors import (
+    FieldSelector,
+    FieldsSelector,
+    SelectorWhere,
+    field_or_function,
+)
 from aiomailbox.operators.core.two_input import TwoInputOperator
 from aiomailbox.operators.core.watched import (
     WatchedOutput,
@@ -246,6 +251,7 @@ __all__ = [
     "EnumeratorContext",
     "ErrorAction",
     "FieldSelector",
+    "FieldsSelector",
     "FilterOperator",
     "FlatMapOperator",
     "FunctionLife",
@@ -305,6 +311,7 @@ __all__ = [
     "RepeatedWarnings",
     "RuntimeContext",
     "SampleOperator",
+    "SelectorWhere",
     "Sink",
     "SinkOperator",
     "SinkWriter",

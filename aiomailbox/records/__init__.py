@@ -60,7 +60,14 @@ from aiomailbox.records.python_types import (
     PythonTypes,
 )
 from aiomailbox.records.record_classes import RecordClass, RecordClasses
-from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.records.run import (
+    COLUMN_RUN_LENGTH_MAX,
+    RUN_LENGTH_MAX,
+    ListRun,
+    Run,
+    SelectableRun,
+    take_records,
+)
 from aiomailbox.records.run_form import RunForm
 from aiomailbox.records.type_serializer import TypeSerializer
 
@@ -71,6 +78,7 @@ __all__ = [
     "BOOLEAN_SERIALIZER",
     "BYTES_SERIALIZER",
     "BYTE_SERIALIZER",
+    "COLUMN_RUN_LENGTH_MAX",
     "DOUBLE_SERIALIZER",
     "FLOAT_SERIALIZER",
     "INT_SERIALIZER",
@@ -111,6 +119,7 @@ __all__ = [
     "Run",
     "RunForm",
     "RuntimeEvent",
+    "SelectableRun",
     "SerializedTimer",
     "SingletonSerializer",
     "SnapshotType",
@@ -128,4 +137,5 @@ __all__ = [
     "decode_event",
     "encode_event",
     "map_all",
+    "take_records",
 ]

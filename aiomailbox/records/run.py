@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from operator import itemgetter
+from typing import Any, Final, Protocol, runtime_checkable
 
 RUN_LENGTH_MAX: Final = 1024
+# Of records that stay columns, more are processed at once: a call into a kernel costs
+# some microseconds however few they are.
+COLUMN_RUN_LENGTH_MAX: Final = 16 * RUN_LENGTH_MAX
 
 
 class Run(Protocol):
@@ -17,7 +21,13 @@ class Run(Protocol):
             rows (Arrow) makes them when asked.
         timestamps: Event times in milliseconds, shape ``(n,)``, or None when no
             record of the run has one. Within a list `MIN_TIMESTAMP` means "none".
+        length_max: How many records of this form are handed on at once at most.
     """
+
+    @property
+    def length_max(self) -> int:
+        """How many records of this form are handed on at once at most."""
+        ...
 
     @property
     def values(self) -> list[Any]:
@@ -44,6 +54,15 @@ class Run(Protocol):
         ...
 
 
+@runtime_checkable
+class SelectableRun(Protocol):
+    """A run that can pick records and keep its form; others are made into rows."""
+
+    def take(self, indices: list[int]) -> Run:
+        """Return the records at these places, in this order."""
+        ...
+
+
 class ListRun:
     """The row form of a run: a list of values and, in parallel, their timestamps.
 
@@ -57,6 +76,7 @@ class ListRun:
 
     # An average measured for small tuples; only a bound in bytes depends on it.
     RECORD_BYTES_ESTIMATE: Final = 128
+    length_max: Final = RUN_LENGTH_MAX
 
     def __init__(self, values: list[Any], timestamps: list[int] | None = None) -> None:
         self.values: list[Any] = values
@@ -83,3 +103,23 @@ class ListRun:
     def size_bytes(self) -> int:
         """Return an estimate of the memory that the run keeps alive."""
         return len(self.values) * self.RECORD_BYTES_ESTIMATE
+
+
+def take_records(run: Run, indices: list[int]) -> Run:
+    """Return the records of a run at these places, in this order; columns stay columns.
+
+    Example:
+        >>> take_records(ListRun(["a", "b", "c"], [1, 2, 3]), [0, 2])
+        ListRun(['a', 'c'], [1, 3])
+    """
+    if type(run) is not ListRun and isinstance(run, SelectableRun):
+        return run.take(indices)
+    if len(indices) == 1:
+        return run.slice(indices[0], indices[0] + 1)
+    if not indices:
+        return run.slice(0, 0)
+    pick = itemgetter(*indices)
+    timestamps = run.timestamps
+    return ListRun(
+        list(pick(run.values)), None if timestamps is None else list(pick(timestamps))
+    )

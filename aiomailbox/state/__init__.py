@@ -23,6 +23,7 @@ from aiomailbox.state.descriptors import (
 from aiomailbox.state.entries import CutRows, Entries, GroupedEntries, TableRows
 from aiomailbox.state.functions import AggregateFunction, ReduceFunction
 from aiomailbox.state.heap import HeapStateStore
+from aiomailbox.state.heap_table import HeapStateTable
 from aiomailbox.state.layers import Cut, Layer, LayeredDict, frozen_items
 from aiomailbox.state.no_keys import NoKeysStateStore
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
@@ -81,6 +82,7 @@ __all__ = [
     "GroupedEntries",
     "HeapStateBackend",
     "HeapStateStore",
+    "HeapStateTable",
     "KeyedStateSnapshot",
     "KeyedStateStore",
     "Layer",

@@ -322,6 +322,7 @@ def create_processor(
     environment: TaskEnvironment,
     room: Callable[[], int] | None = None,
     barriers: InputBarriers | None = None,
+    records_max: int = RUN_LENGTH_MAX,
 ) -> InputProcessor:
     """Return the processor for a head operator: source, one input or several.
 
@@ -332,13 +333,14 @@ def create_processor(
         room: How many records the operators can take without waiting; None if they
             never have to.
         barriers: Takes the events of checkpoints; None for a job without.
+        records_max: The most records that the operators are given at once.
     """
     if isinstance(head, SourceOperator):
-        size = SliceSize(environment.clock, room=room)
+        size = SliceSize(environment.clock, records_max=records_max, room=room)
         return OneInputProcessor(SourceInput(head, size))
     select = getattr(head, "next_selection", None)
     # Whoever selects is asked after each record: a slice must not be longer.
-    longest = RUN_LENGTH_MAX if not select else 1
+    longest = records_max if not select else 1
     size = SliceSize(environment.clock, records_max=longest, room=room)
     metrics = head.context.metrics
     network = [

@@ -15,6 +15,11 @@ SLICE_TARGET_S: Final = 0.001
 _AWAITED_MAX: Final = 64
 
 
+# How much longer than others a slice of columns may take: a full run of them takes a
+# millisecond or two, and cutting it would cost more than it brings.
+_COLUMN_STRETCH: Final = 8
+
+
 class SliceSize:
     """Adapts the length of slices so that one takes about a millisecond.
 
@@ -58,6 +63,10 @@ class SliceSize:
         room: Callable[[], int] | None = None,
     ) -> None:
         self.records: int = 1
+        if records_max > RUN_LENGTH_MAX:
+            # Columns: a kernel is not interrupted, and costs as much for few records.
+            self.records = RUN_LENGTH_MAX
+            target_s *= _COLUMN_STRETCH
         self._room = room
         self._records_max = records_max
         self._target_s = target_s
@@ -82,7 +91,7 @@ class SliceSize:
             awaited: Whether some of them were awaited.
         """
         elapsed = self._monotonic() - started
-        longest = min(_AWAITED_MAX if awaited else RUN_LENGTH_MAX, self._records_max)
+        longest = min(_AWAITED_MAX, self._records_max) if awaited else self._records_max
         longest = min(2 * self.records, longest)
         if elapsed * longest <= self._target_s * count:
             self.records = longest

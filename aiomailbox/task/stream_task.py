@@ -313,6 +313,7 @@ class StreamTask:
             self.environment,
             self.chain.room(),
             None if self._checkpoints is None else self._checkpoints.barriers,
+            self.chain.run_length_max,
         )
         if self._restored is not None:
             self._input.restore(self._restored.inputs.get(self.chain.head_id, ()))

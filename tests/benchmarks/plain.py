@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from tests.benchmarks.records import (
     JITTER_MS,
     WINDOW_MS,
+    Record,
     double,
     is_even,
     jittered,
@@ -19,8 +21,13 @@ from tests.benchmarks.records import (
 
 def w1(count: int) -> int:
     """Map, filter, map, count."""
+    return w1_of(records(count))
+
+
+def w1_of(rows: Iterable[Record]) -> int:
+    """Do so with records that there are."""
     passed = 0
-    for record in records(count):
+    for record in rows:
         mapped = double(record)
         if is_even(mapped):
             value_of(mapped)
@@ -30,10 +37,15 @@ def w1(count: int) -> int:
 
 def w2(count: int) -> int:
     """Sum up per key; each new sum is a result."""
+    return w2_of(records(count))
+
+
+def w2_of(rows: Iterable[Record]) -> int:
+    """Do so with records that there are."""
     sums: dict[str, float] = {}
     get = sums.get
     updates = 0
-    for record in records(count):
+    for record in rows:
         key = key_of(record)
         sums[key] = get(key, 0.0) + value_of(record)
         updates += 1
@@ -42,11 +54,16 @@ def w2(count: int) -> int:
 
 def w3(count: int, per_ms: int) -> int:
     """Count and sum per key and second; a window ends when the watermark passes."""
+    return w3_of(jittered(count, per_ms))
+
+
+def w3_of(rows: Iterable[Record]) -> int:
+    """Do so with records that there are."""
     windows: dict[int, dict[str, list[float]]] = {}
     results = 0
     highest = 0
     next_end = 0
-    for record in jittered(count, per_ms):
+    for record in rows:
         key, time_ms = key_of(record), time_of(record)
         start = time_ms - time_ms % WINDOW_MS
         window = windows.get(start)

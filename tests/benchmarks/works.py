@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from tests.benchmarks import (
+    columns,
     event_time,
     exchange_rows,
     hop,
@@ -302,6 +303,7 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "W7": w7,
     "W8": w8,
     "W9": lambda options: event_time.reports(options.records, options.rounds),
+    "C": lambda options: columns.reports(options.records, options.rounds),
     "W12": lambda options: [large_state.report_of(options.records)],
     "X1": lambda options: exchange_rows.reports(options.records, options.rounds),
     "X2": lambda options: process_rows.reports(options.records, options.rounds),

@@ -199,7 +199,7 @@ def test_picking_copies_nothing_until_columns_are_asked_for() -> None:
     assert isinstance(taken, ArrowRun)
     assert taken._batch is batch
     assert taken.size_bytes() == 16, "its share of the batch"
-    assert taken.column_ms("a") == [5, 999]
+    assert taken.timed_by("a").timestamps == [5, 999]
     assert taken._batch.num_rows == 2
 
 

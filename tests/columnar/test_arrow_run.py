@@ -43,7 +43,7 @@ def test_no_rows_are_made_until_asked_for() -> None:
     assert len(part) == 2
     assert part.size_bytes() == 16
     assert part.timestamps == [7, 8]
-    assert part.column_ms("a") == [2, 3]
+    assert part.timed_by("a").timestamps == [2, 3]
     assert part._rows is None
     assert part.values == [(2,), (3,)]
     assert part.values is part.values
@@ -71,7 +71,7 @@ def test_event_times_are_milliseconds_rounded_down(moments: list[datetime]) -> N
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     expected = [(moment - epoch) // timedelta(milliseconds=1) for moment in moments]
     run = run_of({"t": pa.array(moments, UTC_MICROS)})
-    assert run.column_ms("t") == expected
+    assert run.timed_by("t").timestamps == expected
 
 
 NESTED = st.none() | st.lists(
@@ -100,13 +100,13 @@ def test_nested_values_are_cut_where_the_run_is(values: list[Any], data: Any) ->
 )
 def test_what_is_no_event_time_is_refused(column: Any, problem: str) -> None:
     with pytest.raises(TimestampError, match=problem):
-        run_of({"t": column}).column_ms("t")
+        run_of({"t": column}).timed_by("t")
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
     run = run_of({"a": [1]})
     with pytest.raises(TimestampError, match="'b'"):
-        run.column_ms("b")
+        run.timed_by("b")
     with pytest.raises(RecordTypeError, match="'b'"):
         run.column("b")
 

@@ -13,11 +13,11 @@ def test_a_run_of_columns_is_asked_for_the_column_and_makes_no_rows() -> None:
     class Columns(ListRun):
         __slots__ = ()
 
-        def column_ms(self, name: str) -> list[int]:
-            return [len(name)] * len(self)
+        def timed_by(self, name: str) -> ListRun:
+            return self.with_timestamps([len(name)] * len(self))
 
     run = Columns([{"when": 1}, {"when": 2}])
-    assert TimestampAssigner("when").assign(run) == [4, 4]
+    assert TimestampAssigner("when").timed(run).timestamps == [4, 4]
     assert TimestampAssigner(lambda value: value["when"]).assign(run) == [1, 2]
 
 

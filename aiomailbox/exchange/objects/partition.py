@@ -133,17 +133,19 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
                 ceiling allows; the pieces before that are queued.
 
         Cost:
-            Per run, not per record. A run of at most `RUN_LENGTH_MAX` records and
-            average size is not copied.
+            Per run, not per record. A run of at most ``length_max`` records and
+            average size is not copied; columns that stay together are more than rows.
         """
         count = len(run)
         if not count:
             return False
         size_bytes = run.size_bytes()
-        if count <= RUN_LENGTH_MAX and size_bytes <= self._buffer_size_bytes:
+        most = run.length_max
+        most_bytes = self._buffer_size_bytes * most // RUN_LENGTH_MAX
+        if count <= most and size_bytes <= most_bytes:
             return self._append_run(run, count, size_bytes, channel)
         unfinished = False
-        for piece in _cut(run, count, size_bytes, self._buffer_size_bytes):
+        for piece in _cut(run, count, size_bytes, most, most_bytes):
             unfinished = self._append_run(
                 piece, len(piece), piece.size_bytes(), channel
             )
@@ -334,9 +336,11 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
             self.subpartitions[channel].seal_last()
 
 
-def _cut(run: Run, count: int, size_bytes: int, limit_bytes: int) -> Iterator[Run]:
+def _cut(
+    run: Run, count: int, size_bytes: int, most: int, most_bytes: int
+) -> Iterator[Run]:
     """Cut a run into pieces that fit a buffer by count and, on average, by size."""
-    by_size = limit_bytes * count // size_bytes if size_bytes else count
-    length = max(1, min(RUN_LENGTH_MAX, by_size))
+    by_size = most_bytes * count // size_bytes if size_bytes else count
+    length = max(1, min(most, by_size))
     for start in range(0, count, length):
         yield run.slice(start, min(start + length, count))

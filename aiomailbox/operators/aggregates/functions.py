@@ -111,6 +111,7 @@ class Aggregate(Generic[InT, OutT]):
     `count`.
 
     Attributes:
+        pieces: The kind of each part, with what reads its value from a record.
         names: The fields of the result, or None if it is a single value.
         create_accumulator: Returns an empty accumulator.
         add: ``add(record, accumulator)`` returns the accumulator, changed.
@@ -143,7 +144,7 @@ class Aggregate(Generic[InT, OutT]):
         *,
         pairs: bool = False,
     ) -> None:
-        self._pieces = pieces
+        self.pieces: tuple[tuple[str, Any], ...] = pieces
         self._pairs = pairs
         self.names = names
         self.custom: list[Any] = [
@@ -164,11 +165,11 @@ class Aggregate(Generic[InT, OutT]):
         self.get_result: Callable[[Any], OutT] = self.result_maker(())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Aggregate, (self._pieces, self.names)
+        return Aggregate, (self.pieces, self.names)
 
     def __repr__(self) -> str:
         names = self.names or ("",)
-        pieces = zip(names, self._pieces, strict=True)
+        pieces = zip(names, self.pieces, strict=True)
         text = [f"{name}{'=' if name else ''}{_text(piece)}" for name, piece in pieces]
         return text[0] if self.names is None else f"aggregates({', '.join(text)})"
 
@@ -176,7 +177,7 @@ class Aggregate(Generic[InT, OutT]):
         """Return for each slot of the accumulator its piece's kind, or its function."""
         return [
             selector if kind == "custom" else kind
-            for kind, selector in self._pieces
+            for kind, selector in self.pieces
             for _ in _TEMPLATES[kind].initial
         ]
 
@@ -185,12 +186,12 @@ class Aggregate(Generic[InT, OutT]):
 
         That of several named ones has a field of its own for the key.
         """
-        return Aggregate(self._pieces, self.names, pairs=self.names is None)
+        return Aggregate(self.pieces, self.names, pairs=self.names is None)
 
     @property
     def always_has_result(self) -> bool:
         """Whether `get_result` cannot fail."""
-        return all(kind not in {"custom", "mean"} for kind, _ in self._pieces)
+        return all(kind not in {"custom", "mean"} for kind, _ in self.pieces)
 
     def result_maker(self, before: tuple[str, ...]) -> Callable[..., Any]:
         """Return a function ``(*before, accumulator)`` that makes the result.
@@ -228,7 +229,7 @@ class Aggregate(Generic[InT, OutT]):
             "explain": self._explain,
         }
         self._explain(record)
-        for number, (kind, selector) in enumerate(self._pieces):
+        for number, (kind, selector) in enumerate(self.pieces):
             if kind == "custom" or selector is None:
                 continue
             expression = _field_expression(selector, record)
@@ -247,7 +248,7 @@ class Aggregate(Generic[InT, OutT]):
 
     def _explain(self, record: Any) -> None:
         """Raise `RecordTypeError` if the record has not the fields that are read."""
-        for _, selector in self._pieces:
+        for _, selector in self.pieces:
             if type(selector) is FieldSelector:
                 selector(record)
 
@@ -257,7 +258,7 @@ class Aggregate(Generic[InT, OutT]):
     def _compile(self, name: str, source: str, **names: Any) -> Callable[..., Any]:
         customs = {
             f"f{number}": function
-            for number, (kind, function) in enumerate(self._pieces)
+            for number, (kind, function) in enumerate(self.pieces)
             if kind == "custom"
         }
         return compile_function(name, source, customs | names)
@@ -448,7 +449,7 @@ def _single(kind: str, field: Selector, where: Selector | None) -> Aggregate:
 
 def _piece(name: str, aggregate: Any) -> tuple[str, Any]:
     if isinstance(aggregate, Aggregate) and aggregate.names is None:
-        return aggregate._pieces[0]
+        return aggregate.pieces[0]
     checked = check_aggregate(aggregate, name)
     if is_async_aggregate(checked):
         raise WrongTypeError(

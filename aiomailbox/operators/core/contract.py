@@ -174,6 +174,8 @@ class Operator:
     accepts: Availability | None = None
     # Whether it keeps records back, up to a bound: then `room` says how many more fit.
     fills_up = False
+    # Whether it works on columns where it gets any, and never asks for their rows.
+    takes_columns: bool = False
     # What in it wants callbacks at points of wall-clock time; "" for nothing known.
     live_clock_need: str = ""
 

@@ -49,7 +49,7 @@ def assign_timestamps(
     if assigner is None:
         return run
     try:
-        timed = run.with_timestamps(assigner.assign(run))
+        timed = assigner.timed(run)
     except TimestampError as error:
         context = operator.context
         add_note(error, f"in operator {context.operator_name!r} (uid {context.uid!r})")

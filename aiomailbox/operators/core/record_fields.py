@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.operators.core.selectors import FieldSelector
+from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
 
 # So many records of a collection are looked at; of a longer one nothing is known.
 _RECORDS_MAX: Final = 1000
@@ -99,6 +99,9 @@ class RecordFields:
         Raises:
             InvalidArgumentError: Naming the field and those that there are.
         """
+        if isinstance(selector, FieldsSelector):
+            for each in selector.selectors:
+                self.check(each, parameter)
         if not isinstance(selector, FieldSelector):
             return
         # Attributes of attributes can be read as well.

@@ -31,12 +31,19 @@ class FieldSelector:
     """
 
     __slots__ = ("_read", "field", "parameter", "place")
+    # The key is the value itself, not a tuple of one.
+    is_alone = True
 
     def __init__(self, field: str, parameter: str, place: str = "") -> None:
         self.field: str = field
         self.parameter: str = parameter
         self.place: str = place
         self._read: Callable[[Any], Any] = self._decide
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field, as one of several would be."""
+        return (self.field,)
 
     def __call__(self, record: Any) -> Any:
         """Return the field of ``record``.
@@ -81,6 +88,49 @@ class FieldSelector:
             f"a record of type {kind} has no field {self.field!r}{place}",
             f"Its fields are: {names}. All records must be of one form.",
         )
+
+
+class FieldsSelector:
+    """Reads several fields of a record, as a tuple.
+
+    Args:
+        selectors: Read the single fields.
+
+    Attributes:
+        fields: Their names.
+
+    Example:
+        >>> parts = FieldSelector("city", "key"), FieldSelector("day", "key")
+        >>> FieldsSelector(parts)({"city": "Oslo", "day": 3})
+        ('Oslo', 3)
+    """
+
+    __slots__ = ("fields", "selectors")
+    is_alone = False
+
+    def __init__(self, selectors: tuple[FieldSelector, ...]) -> None:
+        self.selectors: tuple[FieldSelector, ...] = selectors
+        self.fields: tuple[str, ...] = tuple(each.field for each in selectors)
+
+    def __call__(self, record: Any) -> tuple[Any, ...]:
+        """Return the fields of ``record``.
+
+        Raises:
+            RecordTypeError: As `FieldSelector`.
+        """
+        return tuple([read(record) for read in self.selectors])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FieldsSelector, (self.selectors,)
+
+    def __repr__(self) -> str:
+        return f"FieldsSelector({', '.join(map(repr, self.fields))})"
+
+    def getter(self, record: Any) -> Callable[[Any], Any]:
+        """Return the fastest reader for records like ``record``; as `FieldSelector`."""
+        if isinstance(record, Mapping):
+            return operator.itemgetter(*self.fields)
+        return operator.attrgetter(*self.fields)
 
 
 def field_or_function(selector: object, parameter: str) -> Callable[[Any], Any]:

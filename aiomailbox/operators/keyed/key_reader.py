@@ -12,7 +12,7 @@ from aiomailbox.keygroups import KeyGroupAssigner
 from aiomailbox.operators.core.callables import describe, refuse_coroutine
 from aiomailbox.operators.core.contract import Operator
 from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
-from aiomailbox.operators.core.selectors import FieldSelector
+from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
 from aiomailbox.records import map_all
 
 # Keys of these types are good whatever their value is.
@@ -103,14 +103,22 @@ class KeyReader:
             UserFunctionError: If the key function raises.
         """
         keys = self._apply(values)
+        self.check(keys)
+        return keys
+
+    def check(self, keys: list[Any]) -> None:
+        """Hold keys to the stream's key type, and to what may be a key.
+
+        Raises:
+            KeyTypeError: If one cannot be a key, or has another type than the first.
+        """
         if set(map(type, keys)) != self._types or self._type not in _ALWAYS_PLACED:
             self._check(keys)
-        return keys
 
     def _apply(self, values: list[Any]) -> list[Any]:
         key = self._key
         try:
-            if values and type(key) is FieldSelector:
+            if values and isinstance(key, FieldSelector | FieldsSelector):
                 with contextlib.suppress(*_FIELD_ERRORS):
                     return map_all(key.getter(values[0]), values)
             return [key(value) for value in values]

@@ -50,6 +50,7 @@ class SinkOperator(Operator):
 
     def __init__(self, sink: Sink, *, on_error: OnError = fail) -> None:
         self.sink = sink
+        self.takes_columns = getattr(sink, "takes_columns", False)
         self.on_error: OnError = check_on_error(on_error)
         self._writer: SinkWriter | None = None
         self._restored: list[Any] = []

@@ -25,7 +25,13 @@ from aiomailbox.operators.sources.alignment import SourceAlignment
 from aiomailbox.operators.sources.availability import SourceAvailability
 from aiomailbox.operators.sources.source import InputStatus, Source, SourceReader
 from aiomailbox.operators.sources.split_outputs import SplitOutputs, SplitProgress
-from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, Run, StopMode
+from aiomailbox.records import (
+    COLUMN_RUN_LENGTH_MAX,
+    MIN_TIMESTAMP,
+    RUN_LENGTH_MAX,
+    Run,
+    StopMode,
+)
 from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
 
 
@@ -108,6 +114,14 @@ class SourceOperator(Operator):
         self._strategy = strategy or WatermarkStrategy.no_watermarks()
         self._assigner = self._strategy.create_assigner()
         self._records_max = records_max
+        self.takes_columns = (
+            getattr(source, "gives_columns", False)
+            and not callable(self._strategy.assigner)
+            # Aligned sources know how far a run of a thousand records goes.
+            and self._strategy.alignment is None
+        )
+        if self.takes_columns:
+            self._records_max = max(records_max, COLUMN_RUN_LENGTH_MAX)
         self._interval_ms = interval_ms
         self.availability: SourceAvailability = SourceAvailability()
         self._reader: SourceReader[Any] | None = None
@@ -334,7 +348,7 @@ class SourceOperator(Operator):
     def _emit_run(self, split: SplitProgress, run: Run) -> Pending:
         run = assign_timestamps(self, self._assigner, run)
         pending = self.output.emit_run(run)
-        split.follow(run.timestamps)
+        split.follow(run)
         if self._alignment is not None:
             self._alignment.on_run(len(run), self._outputs.watermark)
             self._alignment.pause_splits(self.reader, self._outputs.split_watermarks())

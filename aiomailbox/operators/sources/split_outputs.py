@@ -12,6 +12,7 @@ from aiomailbox.eventtime import (
     WatermarkOutput,
     WatermarkOutputMultiplexer,
     WatermarkStrategy,
+    follow_run,
 )
 from aiomailbox.operators.core.collector import RESULTS_MAX
 from aiomailbox.records import (
@@ -75,10 +76,9 @@ class SplitProgress:
         """Stop holding event time back."""
         self._output.mark_idle()
 
-    def follow(self, timestamps: list[int] | None) -> None:
+    def follow(self, run: Run) -> None:
         """Be notified of the event times of a run, and advance the watermark."""
-        if timestamps is not None:
-            self._generator.on_run(timestamps, self._output)
+        follow_run(self._generator, run, self._output)
         self._generator.on_periodic_emit(self._output)
 
     def tick(self) -> None:

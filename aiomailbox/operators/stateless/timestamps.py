@@ -10,6 +10,7 @@ from aiomailbox.eventtime import (
     TimestampAssigner,
     WatermarkStrategy,
     check_before_end_of_time,
+    follow_run,
 )
 from aiomailbox.operators.core.contract import Operator, Pending, then
 from aiomailbox.operators.core.event_progress import (
@@ -71,6 +72,7 @@ class TimestampsAndWatermarksOperator(Operator):
         on_error: OnError = fail,
     ) -> None:
         self._strategy = strategy
+        self.takes_columns = not callable(strategy.assigner)
         if strategy.idleness_ms is not None:
             self.live_clock_need = "with_idleness(...)"
         self.on_error: OnError = check_on_error(on_error)
@@ -115,8 +117,7 @@ class TimestampsAndWatermarksOperator(Operator):
                 warn_of_seconds(self.context, run)
             reported = self._failures.report() if self._failures.waiting else None
         pending = then(reported, self.output.emit_run, run)
-        if run.timestamps is not None:
-            self._generator.on_run(run.timestamps, self._guard)
+        follow_run(self._generator, run, self._guard)
         self._generator.on_periodic_emit(self._guard)
         return then(pending, self._emit_progress)
 
@@ -147,7 +148,7 @@ class TimestampsAndWatermarksOperator(Operator):
             # What a function of the user's has done cannot be undone: one call a record.
             return self._assign_each(assigner, run)
         try:
-            return run.with_timestamps(_checked(assigner.assign(run)))
+            return _checked(assigner.timed(run))
         except USER_ERRORS:
             return self._assign_each(assigner, run)
 
@@ -185,6 +186,7 @@ class TimestampsAndWatermarksOperator(Operator):
             self._ticks.stop()
 
 
-def _checked(times: list[int]) -> list[int]:
-    check_before_end_of_time(max(times, default=0))
-    return times
+def _checked(run: Run) -> Run:
+    times = run.timestamps
+    check_before_end_of_time(max(times or (), default=0))
+    return run

@@ -7,7 +7,7 @@ from random import Random
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Operator, Output, Pending
 from aiomailbox.policies import check_number
-from aiomailbox.records import ListRun, Run
+from aiomailbox.records import Run, take_records
 from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
 
 __all__ = ["SampleOperator"]
@@ -35,6 +35,8 @@ class SampleOperator(Operator):
         True
     """
 
+    takes_columns = True
+
     def __init__(self, fraction: float) -> None:
         self.fraction: float = check_number(fraction, "fraction", minimum=0, maximum=1)
 
@@ -58,13 +60,5 @@ class SampleOperator(Operator):
     def process_run(self, run: Run) -> Pending:
         """Pass on the records that are chosen."""
         draw, fraction = self._random.random, self.fraction
-        values, stamps = run.values, run.timestamps
-        if stamps is None:
-            chosen = [value for value in values if draw() < fraction]
-            return self.output.emit_run(ListRun(chosen)) if chosen else None
-        kept = [index for index in range(len(values)) if draw() < fraction]
-        if not kept:
-            return None
-        return self.output.emit_run(
-            ListRun([values[i] for i in kept], [stamps[i] for i in kept])
-        )
+        kept = [index for index in range(len(run)) if draw() < fraction]
+        return self.output.emit_run(take_records(run, kept)) if kept else None

@@ -1,0 +1,529 @@
+"""Accumulators of ready-made aggregates, as arrays: a cell each, with Python's arithmetic.
+
+Theory of operation: what a record adds is done for all records of a run by one call into
+numpy, in the order of the records. Where Python's result would be another one than that
+of 64 bits, or where it depends on more than the values (which of two equal zeros came
+first), nothing is changed and `RowsNeededError` says so: the caller goes on with rows, to
+which every cell can be given back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.groups import Groups
+from aiomailbox.operators import Aggregate, FieldSelector, SelectorWhere
+
+__all__ = ["Cells", "RowsNeededError", "needs_rows"]
+
+_INT64_MAX: Final = 2**63 - 1
+# Beyond it, an integer is not always a float.
+_EXACT_MAX: Final = 2**53
+# Adding it changes nothing, not even a zero's sign.
+_NOTHING: Final = -0.0
+_CELLS_MIN: Final = 64
+
+
+class RowsNeededError(Exception):
+    """Only rows give the right result: nothing has been changed, and why."""
+
+
+class Values(NamedTuple):
+    """What a piece of an aggregate reads of a run.
+
+    Attributes:
+        numbers: int64 or float64, shape ``(n,)``; anything where there is none.
+        there: Where there is one, bools of shape ``(n,)``; None for everywhere.
+    """
+
+    numbers: np.ndarray
+    there: np.ndarray | None
+
+
+def needs_rows(aggregate: Any) -> str:
+    """Return what of an aggregate asks for rows, or nothing if columns will do.
+
+    Example:
+        >>> from aiomailbox.operators import collect_list, sum_
+        >>> needs_rows(sum_("price")), needs_rows(collect_list("price"))
+        ('', "collect_list('price')")
+    """
+    if not isinstance(aggregate, Aggregate):
+        return repr(aggregate)
+    for kind, selector in aggregate.pieces:
+        fields = kind in _PIECES and all(
+            type(each) is FieldSelector for each in _selectors(selector)
+        )
+        if not fields:
+            return repr(Aggregate(((kind, selector),)))
+    return ""
+
+
+class Cells:
+    """The accumulators of one aggregate.
+
+    Args:
+        aggregate: One for which `needs_rows` returns nothing.
+
+    Attributes:
+        size: How many cells there are; a cell that nobody has added to is empty.
+    """
+
+    def __init__(self, aggregate: Aggregate[Any, Any]) -> None:
+        self.size: int = 0
+        self._pieces = [_PIECES[kind](selector) for kind, selector in aggregate.pieces]
+
+    def grow(self, size: int) -> None:
+        """Have at least so many cells; what is new is empty."""
+        if size <= self.size:
+            return
+        self.size = max(size, 2 * self.size, _CELLS_MIN)
+        for piece in self._pieces:
+            piece.resize(self.size)
+
+    def read(self, run: ArrowRun) -> list[Values]:
+        """Return what each piece reads of a run.
+
+        Raises:
+            RowsNeededError: If a column has no numbers, or there is no such column.
+        """
+        return [piece.read(run) for piece in self._pieces]
+
+    def check(self, values: list[Values], cells: np.ndarray, most: int) -> None:
+        """Raise if only rows give the right result.
+
+        Args:
+            values: What is to be added.
+            cells: The cells that it is added to; any order, each once or more.
+            most: The most records that any of them gets.
+
+        Raises:
+            RowsNeededError: If they do.
+        """
+        for piece, given in zip(self._pieces, values, strict=True):
+            piece.check(given, cells, most)
+
+    def add(self, values: list[Values], cells: np.ndarray) -> None:
+        """Add records to their cells, in their order, after `check`."""
+        with np.errstate(all="ignore"):
+            for piece, given in zip(self._pieces, values, strict=True):
+                piece.add(given, cells)
+
+    def roll(
+        self, values: list[Values], groups: Groups, cells: np.ndarray
+    ) -> list[pa.Array]:
+        """Add records to their cells, after `check`, and return every result on the way.
+
+        Args:
+            values: What is to be added.
+            groups: Which records go into one cell.
+            cells: The cell of each group.
+
+        Returns:
+            Per piece a column of shape ``(n,)``.
+        """
+        with np.errstate(all="ignore"):
+            return [
+                piece.roll(given, groups, cells)
+                for piece, given in zip(self._pieces, values, strict=True)
+            ]
+
+    def results(self, cells: np.ndarray) -> list[pa.Array]:
+        """Return per piece a column of the results of these cells."""
+        with np.errstate(all="ignore"):
+            return [piece.results(cells) for piece in self._pieces]
+
+    def accumulators(self, cells: np.ndarray) -> list[list[Any]]:
+        """Return the accumulators of these cells as `Aggregate` has them."""
+        columns = [each for piece in self._pieces for each in piece.slots(cells)]
+        return list(map(list, zip(*columns, strict=True)))
+
+    def load(self, cells: np.ndarray, accumulators: list[list[Any]]) -> None:
+        """Fill cells with accumulators.
+
+        Raises:
+            RowsNeededError: If one does not fit; the cells are empty then.
+        """
+        columns = list(zip(*accumulators, strict=True))
+        first = 0
+        try:
+            for piece in self._pieces:
+                piece.load(cells, columns[first : first + piece.width])
+                first += piece.width
+        except RowsNeededError:
+            self.clear(cells)
+            raise
+
+    def clear(self, cells: np.ndarray) -> None:
+        """Let cells be empty."""
+        for piece in self._pieces:
+            piece.clear(cells)
+
+    def copied(self, cells: np.ndarray) -> Cells:
+        """Return these cells, in this order, as others of their own."""
+        copy = object.__new__(Cells)
+        copy.size = len(cells)
+        copy._pieces = [piece.copied(cells) for piece in self._pieces]
+        return copy
+
+
+class _Piece:
+    """One ready-made aggregate: arrays with an element a cell."""
+
+    width = 1
+
+    def __init__(self, selector: Any) -> None:
+        self._selector = selector
+        # How often something was added.
+        self._counts: np.ndarray = np.zeros(0, np.int64)
+
+    def resize(self, size: int) -> None:
+        self._counts = _resized(self._counts, size, 0)
+
+    def read(self, run: ArrowRun) -> Values:
+        selectors = _selectors(self._selector)
+        values = _column(run, selectors[0].field)
+        for where in selectors[1:]:
+            chosen = _condition(run, where.field)
+            there = chosen if values.there is None else chosen & values.there
+            values = Values(values.numbers, there)
+        return values
+
+    def check(self, values: Values, cells: np.ndarray, most: int) -> None:
+        """Raise if only rows give the right result."""
+
+    def add(self, values: Values, cells: np.ndarray) -> None:
+        if values.there is None:
+            np.add.at(self._counts, cells, 1)
+        else:
+            np.add.at(self._counts, cells[values.there], 1)
+
+    def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
+        raise TypeError(f"{type(self).__name__} defines no roll")
+
+    def _roll_counts(
+        self, values: Values, groups: Groups, cells: np.ndarray
+    ) -> np.ndarray:
+        """Return how often something was added, after each record."""
+        counts, self._counts[cells] = groups.running_counts(
+            values.there, self._counts[cells]
+        )
+        return counts
+
+    def _roll_known(
+        self, values: Values, groups: Groups, cells: np.ndarray
+    ) -> np.ndarray | None:
+        """Return the same, or None if something was added by each record."""
+        if values.there is not None:
+            return self._roll_counts(values, groups, cells)
+        self._counts[cells] += groups.lengths
+        return None
+
+    def results(self, cells: np.ndarray) -> pa.Array:
+        return pa.array(self._counts[cells])
+
+    def slots(self, cells: np.ndarray) -> list[list[Any]]:
+        return [self._counts[cells].tolist()]
+
+    def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> None:
+        self._counts[cells] = _loaded_ints(columns[0])
+
+    def clear(self, cells: np.ndarray) -> None:
+        self._counts[cells] = 0
+
+    def copied(self, cells: np.ndarray) -> _Piece:
+        copy: _Piece = object.__new__(type(self))
+        copy._selector, copy._counts = self._selector, self._counts[cells]
+        return copy
+
+
+class _Count(_Piece):
+    def read(self, run: ArrowRun) -> Values:
+        if self._selector is None:
+            return Values(np.zeros(0), None)
+        return Values(np.zeros(0), _condition(run, self._selector.field))
+
+    def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
+        return pa.array(self._roll_counts(values, groups, cells))
+
+
+class _Folded(_Piece):
+    """One that also keeps a number, of the type of the first column."""
+
+    def __init__(self, selector: Any) -> None:
+        super().__init__(selector)
+        self._numbers: np.ndarray | None = None
+
+    def resize(self, size: int) -> None:
+        super().resize(size)
+        if self._numbers is not None:
+            self._numbers = _resized(self._numbers, size, self.nothing(self._numbers))
+
+    def nothing(self, numbers: np.ndarray) -> Any:
+        """Return the number of an empty cell, which changes none it meets."""
+        raise TypeError(f"{type(self).__name__} defines no nothing")
+
+    def _of_type(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the numbers of the cells, which get their type if they have none."""
+        own = self._numbers
+        if own is None:
+            own = np.full(len(self._counts), self.nothing(numbers), numbers.dtype)
+            self._numbers = own
+        return own
+
+    def read(self, run: ArrowRun) -> Values:
+        values, own = super().read(run), self._numbers
+        if own is None or own.dtype == values.numbers.dtype:
+            return values
+        if values.there is not None and not values.there.any():
+            return Values(np.zeros(len(run), own.dtype), values.there)
+        raise RowsNeededError("whole numbers and fractions are mixed")
+
+    def _filled(self, values: Values) -> np.ndarray:
+        """Return the numbers; where there is none, one that changes nothing."""
+        if values.there is None:
+            return values.numbers
+        filled: np.ndarray = np.where(
+            values.there, values.numbers, self.nothing(values.numbers)
+        )
+        return filled
+
+    def _column(self, numbers: np.ndarray, counts: np.ndarray | None) -> pa.Array:
+        if counts is None:
+            return pa.array(numbers)
+        empty = counts == 0
+        return pa.array(numbers, mask=empty) if empty.any() else pa.array(numbers)
+
+    def _kept(self, cells: np.ndarray) -> np.ndarray:
+        own = self._numbers
+        # No column has said which numbers these are: all cells are empty.
+        return np.zeros(len(cells), np.int64) if own is None else own[cells]
+
+    def results(self, cells: np.ndarray) -> pa.Array:
+        return self._column(self._kept(cells), self._counts[cells])
+
+    def slots(self, cells: np.ndarray) -> list[list[Any]]:
+        counts = self._counts[cells].tolist()
+        numbers = self._kept(cells).tolist()
+        return [
+            [number if n else None for number, n in zip(numbers, counts, strict=True)]
+        ]
+
+    def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> None:
+        known = [number for number in columns[0] if number is not None]
+        if known:
+            numbers = _loaded(known)
+            own = self._of_type(numbers)
+            if own.dtype != numbers.dtype:
+                raise RowsNeededError("whole numbers and fractions are mixed")
+            self.check_kept(numbers)
+            there = np.array([number is not None for number in columns[0]])
+            own[cells[there]] = numbers
+            self._counts[cells] = there
+
+    def check_kept(self, numbers: np.ndarray) -> None:
+        """Raise if numbers that were kept can only be gone on with by rows."""
+
+    def clear(self, cells: np.ndarray) -> None:
+        super().clear(cells)
+        if self._numbers is not None:
+            self._numbers[cells] = self.nothing(self._numbers)
+
+    def copied(self, cells: np.ndarray) -> _Piece:
+        copy = super().copied(cells)
+        assert isinstance(copy, _Folded), "a copy is of its own class"
+        copy._numbers = None if self._numbers is None else self._numbers[cells]
+        return copy
+
+
+class _Sum(_Folded):
+    highest: int = _INT64_MAX
+
+    def nothing(self, numbers: np.ndarray) -> Any:
+        return _NOTHING if numbers.dtype == np.float64 else 0
+
+    def check(self, values: Values, cells: np.ndarray, most: int) -> None:
+        if values.numbers.dtype == np.float64:
+            return
+        kept = 0 if self._numbers is None else _peak(self._numbers[cells])
+        if kept + most * _peak(self._filled(values)) > self.highest:
+            raise RowsNeededError("a sum leaves 64 bits")
+
+    def add(self, values: Values, cells: np.ndarray) -> None:
+        super().add(values, cells)
+        np.add.at(self._of_type(values.numbers), cells, self._filled(values))
+
+    def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
+        counts = self._roll_known(values, groups, cells)
+        return self._column(self._roll_numbers(values, groups, cells), counts)
+
+    def _roll_numbers(
+        self, values: Values, groups: Groups, cells: np.ndarray
+    ) -> np.ndarray:
+        own, numbers = self._of_type(values.numbers), self._filled(values)
+        before = own[cells]
+        if own.dtype == np.float64:
+            sums, own[cells] = groups.running(np.add, numbers, before, _NOTHING)
+        else:
+            sums, own[cells] = groups.running_sums(numbers, before)
+        return sums
+
+
+class _Mean(_Sum):
+    width = 2
+    highest = _EXACT_MAX
+
+    def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
+        counts = self._roll_counts(values, groups, cells)
+        sums = self._roll_numbers(values, groups, cells)
+        return self._column(sums / counts, counts)
+
+    def results(self, cells: np.ndarray) -> pa.Array:
+        counts = self._counts[cells]
+        return self._column(self._kept(cells) / counts, counts)
+
+    def slots(self, cells: np.ndarray) -> list[list[Any]]:
+        return [*super().slots(cells), self._counts[cells].tolist()]
+
+    def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> None:
+        super().load(cells, columns[:1])
+        self._counts[cells] = _loaded_ints(columns[1])
+
+    def check_kept(self, numbers: np.ndarray) -> None:
+        if numbers.dtype == np.int64 and _peak(numbers) > self.highest:
+            raise RowsNeededError("a sum of which fractions are made is too large")
+
+
+class _Extreme(_Folded):
+    fold: np.ufunc
+
+    def check(self, values: Values, cells: np.ndarray, most: int) -> None:
+        if values.numbers.dtype == np.float64:
+            numbers = values.numbers
+            self.check_kept(numbers if values.there is None else numbers[values.there])
+
+    def check_kept(self, numbers: np.ndarray) -> None:
+        if numbers.dtype != np.float64:
+            return
+        if np.isnan(numbers).any():
+            raise RowsNeededError("which extreme NaN is depends on when it comes")
+        if (np.signbit(numbers) & (numbers == 0)).any():
+            raise RowsNeededError("which of two zeros is the extreme depends on order")
+
+    def add(self, values: Values, cells: np.ndarray) -> None:
+        super().add(values, cells)
+        self.fold.at(self._of_type(values.numbers), cells, self._filled(values))
+
+    def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
+        counts = self._roll_known(values, groups, cells)
+        own, numbers = self._of_type(values.numbers), self._filled(values)
+        found, own[cells] = groups.running(
+            self.fold, numbers, own[cells], self.nothing(own)
+        )
+        return self._column(found, counts)
+
+
+class _Min(_Extreme):
+    fold = np.minimum
+
+    def nothing(self, numbers: np.ndarray) -> Any:
+        return np.inf if numbers.dtype == np.float64 else _INT64_MAX
+
+
+class _Max(_Extreme):
+    fold = np.maximum
+
+    def nothing(self, numbers: np.ndarray) -> Any:
+        return -np.inf if numbers.dtype == np.float64 else -_INT64_MAX - 1
+
+
+_PIECES: Final[dict[str, type[_Piece]]] = {
+    "count": _Count,
+    "count_where": _Count,
+    "sum_": _Sum,
+    "mean": _Mean,
+    "min_": _Min,
+    "max_": _Max,
+}
+
+
+def _selectors(selector: Any) -> list[Any]:
+    if selector is None:
+        return []
+    if type(selector) is SelectorWhere:
+        return [selector.read, selector.where]
+    return [selector]
+
+
+def _field(run: ArrowRun, field: str) -> pa.Array:
+    place = run.batch.schema.get_field_index(field)
+    if place < 0 or run.row_maker.is_special(field):
+        raise RowsNeededError(f"there is no column {field!r}")
+    return run.batch.column(place)
+
+
+def _condition(run: ArrowRun, field: str) -> np.ndarray:
+    """Return where a field is true, as Python sees it."""
+    column = _field(run, field)
+    chosen: np.ndarray
+    if pa.types.is_boolean(column.type):
+        chosen = column.fill_null(False).to_numpy(zero_copy_only=False)
+        return chosen
+    values = _column(run, field)
+    chosen = values.numbers != 0
+    return chosen if values.there is None else chosen & values.there
+
+
+def _column(run: ArrowRun, field: str) -> Values:
+    column = _field(run, field)
+    kind = column.type
+    if pa.types.is_floating(kind):
+        column, empty = column.cast(pa.float64()), _NOTHING
+    elif pa.types.is_integer(kind):
+        if pa.types.is_uint64(kind):
+            try:
+                column = column.cast(pa.int64())
+            except pa.ArrowInvalid as error:
+                raise RowsNeededError("an integer needs more than 63 bits") from error
+        column, empty = column.cast(pa.int64()), 0
+    elif pa.types.is_null(kind):
+        return Values(np.zeros(len(column), np.int64), np.zeros(len(column), np.bool_))
+    else:
+        raise RowsNeededError(f"column {field!r} is of type {kind}")
+    if not column.null_count:
+        return Values(column.to_numpy(), None)
+    there = column.is_valid().to_numpy(zero_copy_only=False)
+    return Values(column.fill_null(empty).to_numpy(), there)
+
+
+def _resized(array: np.ndarray, size: int, empty: Any) -> np.ndarray:
+    larger: np.ndarray = np.full(size, empty, array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+def _peak(numbers: np.ndarray) -> int:
+    """Return the largest absolute value, which may be more than 64 bits hold."""
+    return max(int(numbers.max()), -int(numbers.min())) if len(numbers) else 0
+
+
+def _loaded(numbers: list[Any]) -> np.ndarray:
+    kinds = set(map(type, numbers))
+    if kinds == {float}:
+        fractions: np.ndarray = np.array(numbers, np.float64)
+        return fractions
+    return _loaded_ints(numbers)
+
+
+def _loaded_ints(numbers: Any) -> np.ndarray:
+    if set(map(type, numbers)) != {int}:
+        raise RowsNeededError("what was kept is no array of numbers")
+    try:
+        whole: np.ndarray = np.array(numbers, np.int64)
+    except OverflowError as error:
+        raise RowsNeededError("what was kept leaves 64 bits") from error
+    return whole

@@ -1,0 +1,169 @@
+"""Records of a run that belong together, and what is folded in each group, in order.
+
+Theory of operation: a fold must go from record to record within a group, as floats do
+not associate, but all groups can take a step at once. So the groups stand side by side
+as the columns of a matrix, a record below the one before it, and numpy folds the rows of
+the matrix. Groups of very different lengths would leave most of it empty, so each matrix
+has groups of about one length.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+__all__ = ["Groups"]
+
+# The longest group of a matrix is so many times as long as its shortest.
+_STRETCH: Final = 4
+# Where all of it is so little, one matrix will do.
+_CELLS_PER_RECORD: Final = 4
+
+
+class Groups:
+    """Which records of a run belong together.
+
+    Args:
+        codes: The group of each record, from 0; int64, shape ``(n,)``.
+        count: How many there may be.
+
+    Attributes:
+        used: The codes of the groups that have records, ascending.
+        lengths: How many records each of these has, at least one.
+
+    Example:
+        >>> groups = Groups(np.array([0, 1, 0]), 2)
+        >>> found, last = groups.running(
+        ...     np.add, np.array([1.0, 2.0, 4.0]), np.array([0.5, 0.0]), -0.0
+        ... )
+        >>> found.tolist(), last.tolist()
+        ([1.5, 2.0, 5.5], [5.5, 2.0])
+    """
+
+    def __init__(self, codes: np.ndarray, count: int) -> None:
+        # Sixteen bits are sorted by radix.
+        few = codes.astype(np.uint16) if count <= 1 << 16 else codes
+        self._order = np.argsort(few, kind="stable")
+        lengths = np.bincount(codes, minlength=count)
+        self.used: np.ndarray = np.flatnonzero(lengths)
+        self.lengths: np.ndarray = lengths[self.used]
+        self._starts = np.cumsum(self.lengths) - self.lengths
+
+    @cached_property
+    def _groups(self) -> np.ndarray:
+        """Of each record, in the order of the groups, the place of its group in `used`."""
+        numbers = np.arange(len(self.used))
+        groups: np.ndarray = np.repeat(numbers, self.lengths)
+        return groups
+
+    @cached_property
+    def _ranks(self) -> np.ndarray:
+        """Of each record, in the order of the groups, its place in its group."""
+        ranks: np.ndarray = np.arange(len(self._order))
+        ranks -= np.repeat(self._starts, self.lengths)
+        return ranks
+
+    def running_counts(
+        self, there: np.ndarray | None, before: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many there are up to each record, and in the end in each group.
+
+        Args:
+            there: Which records count, shape ``(n,)``; None for all.
+            before: How many there were in each group, shape ``(groups,)``.
+        """
+        if there is not None:
+            ones: np.ndarray = there.astype(np.int64)
+            return self.running_sums(ones, before)
+        counts = self._ranks + np.repeat(before + 1, self.lengths)
+        return self._in_order(counts), before + self.lengths
+
+    def running_sums(
+        self, numbers: np.ndarray, before: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sums up to each record, and in the end in each group.
+
+        Args:
+            numbers: Integers whose sums fit into 64 bits, shape ``(n,)``.
+            before: The sum in each group before them, shape ``(groups,)``.
+        """
+        # What wraps around on the way comes back.
+        ordered = numbers[self._order]
+        sums = np.cumsum(ordered)
+        offsets = before - (sums[self._starts] - ordered[self._starts])
+        sums += np.repeat(offsets, self.lengths)
+        return self._in_order(sums), sums[self._starts + self.lengths - 1]
+
+    def running(
+        self, fold: np.ufunc, numbers: np.ndarray, before: np.ndarray, nothing: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Fold each group from its first record to its last.
+
+        Args:
+            fold: What is done with two numbers.
+            numbers: One a record, shape ``(n,)``.
+            before: What each group begins with, shape ``(groups,)``.
+            nothing: A number that changes none with which it is folded.
+
+        Returns:
+            The result up to each record, and the last one of each group.
+        """
+        ordered = numbers[self._order]
+        longest = int(self.lengths.max())
+        if len(self.lengths) * longest <= _CELLS_PER_RECORD * len(ordered):
+            found, last = _folded(
+                fold, ordered, before, nothing, (self._groups, self._ranks, longest)
+            )
+            return self._in_order(found), last
+        found, last = np.empty_like(ordered), np.empty_like(before)
+        while longest:
+            shortest = longest // _STRETCH
+            rows = np.flatnonzero((self.lengths <= longest) & (self.lengths > shortest))
+            if len(rows):
+                places: np.ndarray = np.empty(len(self.lengths), np.int64)
+                places.fill(-1)
+                places[rows] = np.arange(len(rows))
+                mine = np.flatnonzero(places[self._groups] >= 0)
+                where = (places[self._groups[mine]], self._ranks[mine], longest)
+                found[mine], last[rows] = _folded(
+                    fold, ordered[mine], before[rows], nothing, where
+                )
+            longest = shortest
+        return self._in_order(found), last
+
+    def _in_order(self, ordered: np.ndarray) -> np.ndarray:
+        """Return what is in the order of the groups in that of the records."""
+        found: np.ndarray = np.empty_like(ordered)
+        found[self._order] = ordered
+        return found
+
+
+def _folded(
+    fold: np.ufunc,
+    ordered: np.ndarray,
+    before: np.ndarray,
+    nothing: Any,
+    where: tuple[np.ndarray, np.ndarray, int],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fold the rows of one matrix.
+
+    Args:
+        fold: What is done with two numbers.
+        ordered: The numbers.
+        before: What the rows begin with.
+        nothing: Fills the rest of the rows.
+        where: The row and the place of each number, and how long the rows are.
+    """
+    rows, ranks, longest = where
+    width = longest + 1
+    matrix = np.full((len(before), width), nothing, ordered.dtype)
+    matrix[:, 0] = before
+    flat = matrix.reshape(-1)
+    cells: np.ndarray = rows * width
+    cells += ranks
+    cells += 1
+    flat[cells] = ordered
+    fold.accumulate(matrix, axis=1, out=matrix)
+    return flat[cells], matrix[:, -1]

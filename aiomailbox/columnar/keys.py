@@ -1,0 +1,204 @@
+"""The keys of a run of columns: each distinct one once, and which record has which.
+
+Theory of operation: what depends on a key alone (its key group, its place in state) is
+done once for each distinct key of a run, as a Python value, by the code that does it for
+rows. All that is done for each record is to look up a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiomailbox.columnar.decode import column_decoder
+from aiomailbox.columnar.rows import RowMaker
+
+__all__ = ["KeyCodes", "KeySlots", "key_codes"]
+
+# Codes of so many fields fit into 64 bits together.
+_FIELDS_MAX: Final = 4
+# A kernel looks keys up sooner than a dict, but prepares all of them each time.
+_LOOKED_UP_MAX: Final = 4096
+
+
+class KeyCodes(NamedTuple):
+    """The keys of a run.
+
+    Attributes:
+        distinct: The keys as functions of a record would see them, in the order in which
+            they come first.
+        codes: For each record the place of its key in ``distinct``; int64, shape ``(n,)``.
+    """
+
+    distinct: list[Any]
+    codes: np.ndarray
+
+
+def key_codes(
+    batch: pa.RecordBatch, maker: RowMaker, fields: tuple[str, ...], *, alone: bool
+) -> KeyCodes | None:
+    """Return the keys of a batch's rows, or None if the rows have to be asked.
+
+    They have to be for keys that could be equal without being the same (floats), that
+    are no keys (null), and that only a record knows.
+
+    Args:
+        batch: The rows' columns.
+        maker: Would make the rows.
+        fields: Which columns are the key.
+        alone: Whether the key is the value of the one field; else it is a tuple.
+
+    Example:
+        >>> from aiomailbox.columnar.forms import NamedTupleForm
+        >>> batch = pa.record_batch({"a": ["x", "y", "x"], "n": [1, 2, 1]})
+        >>> maker = RowMaker(batch.schema, NamedTupleForm())
+        >>> key_codes(batch, maker, ("a", "n"), alone=False)
+        KeyCodes(distinct=[('x', 1), ('y', 2)], codes=array([0, 1, 0]))
+    """
+    found = [_codes_of(batch, maker, field) for field in fields]
+    parts = [each for each in found if each is not None]
+    if len(parts) < len(found) or not 0 < len(parts) <= _FIELDS_MAX:
+        return None
+    if alone:
+        return parts[0]
+    combined = parts[0].codes
+    for part in parts[1:]:
+        combined = combined * len(part.distinct) + part.codes
+    encoded = pa.array(combined).dictionary_encode()
+    left = encoded.dictionary.to_numpy()
+    columns: list[list[Any]] = []
+    for part in reversed(parts):
+        left, place = np.divmod(left, len(part.distinct))
+        columns.append([part.distinct[each] for each in place.tolist()])
+    return KeyCodes(list(zip(*reversed(columns), strict=True)), _indices(encoded))
+
+
+class KeySlots:
+    """The keys that have a place, in the order in which they got it.
+
+    Args:
+        begin: Called with new keys before they get the next places.
+
+    Attributes:
+        places: The place of each key.
+
+    Example:
+        >>> from aiomailbox.columnar.forms import NamedTupleForm
+        >>> batch = pa.record_batch({"a": ["x", "y", "x"]})
+        >>> slots = KeySlots(print)
+        >>> slots.of_batch(
+        ...     batch, RowMaker(batch.schema, NamedTupleForm()), ("a",), True
+        ... )
+        ['x', 'y']
+        array([0, 1, 0])
+    """
+
+    __slots__ = ("_begin", "_known", "places")
+
+    def __init__(self, begin: Callable[[list[Any]], None]) -> None:
+        self.places: dict[Any, int] = {}
+        self._begin = begin
+        # All keys as a column, while they are few: a kernel looks them up.
+        self._known: pa.Array | None = None
+
+    def of_batch(
+        self,
+        batch: pa.RecordBatch,
+        maker: RowMaker,
+        fields: tuple[str, ...],
+        alone: bool,
+    ) -> np.ndarray | None:
+        """Return the place of each row's key; None if the rows have to be asked.
+
+        Args as for `key_codes`.
+        """
+        known = self._known
+        if known is not None and alone and not maker.special:
+            place = batch.schema.get_field_index(fields[0])
+            column = batch.column(place) if place >= 0 else None
+            if column is not None and column.type.equals(known.type):
+                found = pc.index_in(column, known)
+                if not found.null_count:
+                    return _int64(found)
+        keys = key_codes(batch, maker, fields, alone=alone)
+        return None if keys is None else self._placed(keys, batch, fields)
+
+    def _placed(
+        self, keys: KeyCodes, batch: pa.RecordBatch, fields: tuple[str, ...]
+    ) -> np.ndarray:
+        places, distinct = self.places, keys.distinct
+        found: list[Any] = list(map(places.get, distinct))
+        if None in found:
+            pairs = zip(distinct, found, strict=True)
+            new = [key for key, place in pairs if place is None]
+            self._begin(new)
+            first = len(places)
+            places.update(zip(new, range(first, first + len(new)), strict=True))
+            found = list(map(places.get, distinct))
+        self._learn(batch.column(fields[0]).type, distinct[0])
+        numbers: np.ndarray = np.array(found, np.int64)[keys.codes]
+        return numbers
+
+    def _learn(self, kind: pa.DataType, sample: Any) -> None:
+        if len(self.places) > _LOOKED_UP_MAX or pa.types.is_dictionary(kind):
+            self._known = None
+        elif type(sample) is not tuple:
+            self._known = pa.array(list(self.places), kind)
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        self.places = {}
+        self._known = None
+
+
+def _codes_of(batch: pa.RecordBatch, maker: RowMaker, field: str) -> KeyCodes | None:
+    place = batch.schema.get_field_index(field)
+    if place < 0 or maker.is_special(field):
+        return None
+    column = batch.column(place)
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+        if len(column.dictionary) > len(column) or column.dictionary.null_count:
+            column = column.cast(kind)
+    if not _may_be_key(kind) or column.null_count:
+        return None
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    codes, values = _indices(column), column.dictionary
+    used = pc.unique(column.indices)
+    if len(used) < len(values):
+        places: np.ndarray = np.zeros(len(values), np.int64)
+        places[used.to_numpy()] = np.arange(len(used))
+        codes, values = places[codes], values.take(used)
+    if pa.types.is_dictionary(kind := batch.column(place).type) and len(
+        pc.unique(values)
+    ) < len(values):
+        return None
+    decode = column_decoder(values.type, maker.form.nested(field), (field,))
+    return KeyCodes(decode(values), codes)
+
+
+def _may_be_key(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    )
+
+
+def _indices(column: pa.DictionaryArray) -> np.ndarray:
+    return _int64(column.indices)
+
+
+def _int64(column: pa.Array) -> np.ndarray:
+    numbers: np.ndarray = column.to_numpy()
+    return numbers.astype(np.int64, copy=False)

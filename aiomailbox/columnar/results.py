@@ -1,0 +1,107 @@
+"""Results of aggregates as columns, and the records that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.forms import NamedTupleForm, RecordForm, StructBuilder
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.operators import result_type
+
+__all__ = ["ResultMaker"]
+
+
+class ResultMaker:
+    """Makes runs of results, all with the same fields.
+
+    Args:
+        names: The fields; None for results that are single values.
+        key_fields: The fields of a key that is a tuple; its column is a struct of them.
+
+    Example:
+        >>> import numpy as np
+        >>> maker = ResultMaker(("key", "n"))
+        >>> run = maker.run([pa.array(["a"]), pa.array([2])], np.array([7]))
+        >>> run.values, run.timestamps
+        ([Result(key='a', n=2)], [7])
+    """
+
+    def __init__(
+        self, names: tuple[str, ...] | None, key_fields: tuple[str, ...] = ()
+    ) -> None:
+        self._names = ("value",) if names is None else names
+        self._form: RecordForm = (
+            _ValueForm() if names is None else _ResultForm(names, bool(key_fields))
+        )
+        self._key_fields = key_fields
+        self._maker: RowMaker | None = None
+
+    def run(self, columns: list[pa.Array], times: Any) -> ArrowRun:
+        """Return results as a run.
+
+        Args:
+            columns: One a field, each of shape ``(n,)``.
+            times: Event times in milliseconds, shape ``(n,)``, or None.
+        """
+        batch = pa.RecordBatch.from_arrays(columns, names=list(self._names))
+        if self._maker is None or not self._maker.schema.equals(batch.schema):
+            self._maker = RowMaker(batch.schema, self._form)
+        return ArrowRun(batch, self._maker, times)
+
+    def key_column(self, keys: list[Any], kind: pa.DataType | None) -> pa.Array:
+        """Return keys as a column.
+
+        Args:
+            keys: Of the one type that they have.
+            kind: The column's type; None to go by the keys.
+        """
+        if not self._key_fields:
+            return pa.array(keys, kind)
+        parts = [pa.array(part) for part in zip(*keys, strict=True)]
+        return pa.StructArray.from_arrays(parts, list(self._key_fields))
+
+
+class _ResultForm:
+    """Records of the class that results have."""
+
+    def __init__(self, names: tuple[str, ...], has_tuples: bool) -> None:
+        self.record_type: type = result_type(names)
+        self._has_tuples = has_tuples
+
+    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        kind, new = self.record_type, tuple.__new__
+
+        def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
+            return [new(kind, values) for values in zip(*columns, strict=True)]
+
+        return build
+
+    def nested(self, name: str) -> RecordForm:
+        return _TupleForm() if self._has_tuples and name == "key" else NamedTupleForm()
+
+
+class _ValueForm:
+    """Records that are single values."""
+
+    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
+            return list(columns[0])
+
+        return build
+
+    def nested(self, name: str) -> RecordForm:
+        return NamedTupleForm()
+
+
+class _TupleForm(_ValueForm):
+    """Keys of several fields: tuples, whose fields have no names."""
+
+    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
+            return list(zip(*columns, strict=True))
+
+        return build

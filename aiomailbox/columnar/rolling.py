@@ -1,0 +1,186 @@
+"""Running results per key over columns: every record leads to an updated one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.cells import Cells, RowsNeededError
+from aiomailbox.columnar.groups import Groups
+from aiomailbox.columnar.keys import KeySlots
+from aiomailbox.columnar.results import ResultMaker
+from aiomailbox.operators import KeyedAggregateOperator, OnError, Pending, fail
+from aiomailbox.records import ListRun, Run
+from aiomailbox.state import (
+    GroupedEntries,
+    HeapStateTable,
+    KeyedStateSnapshot,
+    ValueStateDescriptor,
+    state_meta,
+)
+
+__all__ = ["ColumnarAggregateOperator"]
+
+_ROLLING: Final = ValueStateDescriptor("rolling")
+
+
+class ColumnarAggregateOperator(KeyedAggregateOperator):
+    """Does what `KeyedAggregateOperator` does, on columns as long as it gets any.
+
+    The accumulators of keys that columns came for are in arrays; a snapshot has them in
+    the form of rows. With the first rows, or the first value for which only Python has
+    the right result, all become rows, for good.
+
+    Args:
+        key: A selector of fields.
+        aggregate: One for which `needs_rows` returns nothing.
+        include_key: As in `KeyedAggregateOperator`.
+        on_error: As in `KeyedAggregateOperator`.
+
+    Example:
+        >>> from aiomailbox.columnar import NamedTupleForm, RowMaker
+        >>> from aiomailbox.operators import field_or_function, sum_
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> batch = pa.record_batch({"user": ["a", "b", "a"], "amount": [2, 3, 4]})
+        >>> run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
+        >>> key = field_or_function("user", "key")
+        >>> operator = ColumnarAggregateOperator(key, sum_("amount"))
+        >>> with OneInputHarness(operator, keyed=True) as harness:
+        ...     harness.operator.process_run(run)
+        ...     harness.values
+        [2, 3, 6]
+    """
+
+    takes_columns = True
+
+    def __init__(
+        self,
+        key: Any,
+        aggregate: Any,
+        *,
+        include_key: bool = False,
+        on_error: OnError = fail,
+    ) -> None:
+        super().__init__(key, aggregate, include_key=include_key, on_error=on_error)
+        # It reads fields, which not every key function does.
+        self._key_fields: Any = key
+        names = None if aggregate.names is None else ("key", *aggregate.names)
+        self._pairs = include_key and names is None
+        key_fields = () if self._key_fields.is_alone else self._key_fields.fields
+        self._maker = ResultMaker(names, key_fields)
+        self._cells = Cells(aggregate)
+        self._slots = KeySlots(self._begin)
+
+    def open(self) -> Pending:
+        """Bind the state."""
+        pending = super().open()
+        # What another backend keeps is there because it does not fit into memory.
+        self._is_columnar = type(self._table) is HeapStateTable
+        self.context.metrics.gauge("columnar", lambda: int(self._is_columnar))
+        return pending
+
+    def process_run(self, run: Run) -> Pending:
+        """Update the content of each record's key and emit the results as one run."""
+        if self._is_columnar:
+            if not len(run):
+                return None
+            try:
+                made = self._rolled(run)
+            except RowsNeededError as reason:
+                self._go_to_rows(str(reason))
+            else:
+                return self.output.emit_run(made)
+        return super().process_run(run)
+
+    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+        """Copy what the arrays have, for a thread to make rows of."""
+        groups, places = self.context.max_parallelism, self._slots.places
+        rows = _SlotRows(self._cells.copied(np.arange(len(places))), places)
+        states = [state_meta(_ROLLING, namespaced=False)]
+        return [KeyedStateSnapshot(groups, states, GroupedEntries([rows], groups))]
+
+    def _rolled(self, run: Run) -> Run:
+        """Return the results of a run of columns.
+
+        Raises:
+            RowsNeededError: If the rows have to be asked; nothing has been changed.
+        """
+        if type(run) is not ArrowRun:
+            raise RowsNeededError("records came as rows")
+        values = self._cells.read(run)
+        slots = self._slots.of_batch(
+            run.batch, run.row_maker, self._key_fields.fields, self._key_fields.is_alone
+        )
+        if slots is None:
+            raise RowsNeededError("not all keys are texts, integers, bools or bytes")
+        groups = Groups(slots, len(self._slots.places))
+        self._cells.check(values, groups.used, int(groups.lengths.max()))
+        return self._results(run, slots, self._cells.roll(values, groups, groups.used))
+
+    def _begin(self, new: list[Any]) -> None:
+        """Prepare the cells of new keys, with what a restore has put into rows."""
+        self._keys.check(new)
+        cells, table = self._cells, self._table
+        first = len(self._slots.places)
+        cells.grow(first + len(new))
+        kept = [place for place, key in enumerate(new) if table.get(key) is not None]
+        if kept:
+            accumulators = [table.get(new[place]) for place in kept]
+            cells.load(np.array(kept) + first, accumulators)
+            for place in kept:
+                table.remove(new[place])
+
+    def _results(self, run: ArrowRun, slots: np.ndarray, made: list[pa.Array]) -> Run:
+        if self._pairs:
+            pairs = list(zip(self._keys_at(slots), made[0].to_pylist(), strict=True))
+            return ListRun(pairs, run.timestamps)
+        if self._with_key is not None:
+            made = [self._key_column(run, slots), *made]
+        return self._maker.run(made, run.event_times)
+
+    def _key_column(self, run: ArrowRun, slots: np.ndarray) -> pa.Array:
+        if self._key_fields.is_alone:
+            return run.column(self._key_fields.fields[0])
+        return self._maker.key_column(self._keys_at(slots), None)
+
+    def _keys_at(self, slots: np.ndarray) -> list[Any]:
+        keys = list(self._slots.places)
+        return [keys[slot] for slot in slots.tolist()]
+
+    def _go_to_rows(self, reason: str) -> None:
+        """Give all accumulators to the table, and leave columns alone from now on."""
+        self._is_columnar = False
+        keys = list(self._slots.places)
+        found = self._cells.accumulators(np.arange(len(keys)))
+        for key, accumulator in zip(keys, found, strict=True):
+            self._table.put(key, accumulator)
+        self._slots.clear()
+        if keys:
+            self.context.log.info("works on rows from now on", reason=reason)
+
+
+class _SlotRows:
+    """Keys with their accumulators, made of copied cells when they are read.
+
+    Args:
+        cells: The accumulators.
+        slots: The keys, in the order of the cells.
+    """
+
+    __slots__ = ("_cells", "_keys")
+    width = 2
+
+    def __init__(self, cells: Cells, slots: dict[Any, int]) -> None:
+        self._cells = cells
+        self._keys = list(slots)
+
+    def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
+        """Yield keys and accumulators, so many at a time."""
+        for start in range(0, len(self._keys), count):
+            keys = self._keys[start : start + count]
+            places = np.arange(start, start + len(keys))
+            yield keys, self._cells.accumulators(places)

@@ -1,0 +1,184 @@
+"""Arrow tables and batches of this process as sources: columns that stay columns."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+
+from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker, record_form
+from aiomailbox.connectors.collection import RangeSplit, SplitReader
+from aiomailbox.errors import RecordTypeError, WrongTypeError
+from aiomailbox.operators import (
+    Boundedness,
+    EnumeratorContext,
+    InputStatus,
+    ReaderContext,
+    ReaderOutput,
+    RecordFields,
+    StaticEnumerator,
+)
+
+__all__ = ["ArrowSource"]
+
+
+class ArrowSource:
+    """The rows of Arrow data, in their order; operators written by fields see columns.
+
+    With several readers each reads a consecutive part. It goes on exactly where a
+    snapshot was taken.
+
+    Args:
+        data: A `pyarrow.Table` or `RecordBatch`, several batches, or anything that exports
+            an Arrow stream, such as a DataFrame of Polars or a relation of DuckDB. It
+            stays in memory.
+        records: How functions see a row: ``"namedtuple"``, dict or a class, as in
+            `SparkSource`.
+
+    Raises:
+        WrongTypeError: If ``data`` is nothing of that.
+        RecordTypeError: If the schemas of the batches cannot be unified; names the batch.
+        UnsupportedColumnError: If a column does not fit ``records``.
+
+    Example:
+        >>> ArrowSource(pa.table({"city": ["Oslo", "Rome"]}))
+        <ArrowSource of 2 rows: city>
+    """
+
+    gives_columns = True
+    replayable = True
+    parallelism_max = None
+
+    def __init__(self, data: Any, records: Any = "namedtuple") -> None:
+        self.boundedness = Boundedness.BOUNDED
+        self._form: RecordForm = record_form(records)
+        self._batches = _unified(_batches(data))
+        self.record_types: tuple[type, ...] = (
+            (records,) if isinstance(records, type) and records is not dict else ()
+        )
+        # A table without batches has no rows whose form could be wrong.
+        if self._batches:
+            RowMaker(self._batches[0].schema, self._form)
+
+    @property
+    def record_fields(self) -> RecordFields | None:
+        """The fields of the records."""
+        if self.record_types:
+            return RecordFields.of_type(self.record_types[0])
+        names = self._batches[0].schema.names if self._batches else None
+        if names is None:
+            return None
+        return RecordFields(tuple(names), frozenset(dir(tuple)) | frozenset(dir(dict)))
+
+    def create_enumerator(
+        self, context: EnumeratorContext[RangeSplit], state: list[Any] | None = None
+    ) -> StaticEnumerator[RangeSplit]:
+        """Create the enumerator: as many splits as readers."""
+        if state is None:
+            count, parts = self._row_count, context.parallelism
+            bounds = [count * part // parts for part in range(parts + 1)]
+            state = [
+                RangeSplit(f"rows-{part}", bounds[part], bounds[part + 1])
+                for part in range(parts)
+            ]
+        return StaticEnumerator(context, state)
+
+    def create_reader(self, context: ReaderContext) -> _ArrowReader:
+        """Create a reader."""
+        return _ArrowReader(self._batches, self._form)
+
+    @property
+    def _row_count(self) -> int:
+        return sum(batch.num_rows for batch in self._batches)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self._batches[0].schema.names) if self._batches else "none"
+        return f"<ArrowSource of {self._row_count} rows: {names}>"
+
+
+class _ArrowReader(SplitReader):
+    """Reads ranges of rows; a run never reaches from one batch into the next."""
+
+    def __init__(self, batches: list[pa.RecordBatch], form: RecordForm) -> None:
+        super().__init__()
+        self._batches = batches
+        self._ends = list(accumulate(batch.num_rows for batch in batches))
+        self._form = form
+        self._maker: RowMaker | None = None
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        """Emit the next rows of the first split."""
+        if not self._splits:
+            return self._without_split()
+        split = self._splits[0]
+        assert split.stop is not None, "a range of rows ends"
+        start = split.position
+        if start < split.stop:
+            number = bisect_right(self._ends, start)
+            batch = self._batches[number]
+            first = self._ends[number] - batch.num_rows
+            stop = min(split.stop, self._ends[number], start + output.records_max)
+            if self._maker is None:
+                self._maker = RowMaker(batch.schema, self._form)
+            part = batch.slice(start - first, stop - start)
+            output.for_split(split.split_id).emit_run(ArrowRun(part, self._maker))
+            self._splits[0] = replace(split, position=stop)
+            if stop < split.stop:
+                return InputStatus.MORE_AVAILABLE
+        return self._finish_split(output)
+
+
+def _batches(data: Any) -> list[pa.RecordBatch]:
+    if isinstance(data, pa.RecordBatch):
+        return [data]
+    if isinstance(data, pa.Table):
+        return list(data.to_batches())
+    if hasattr(data, "__arrow_c_stream__"):
+        return list(pa.RecordBatchReader.from_stream(data))
+    batches = list(data) if isinstance(data, Iterable) else [data]
+    for batch in batches:
+        if not isinstance(batch, pa.RecordBatch):
+            raise WrongTypeError(
+                "data",
+                f"{type(batch).__name__} is neither an Arrow table nor a record batch",
+                "Use pa.table(...), record batches, or a DataFrame of Polars.",
+            )
+    return batches
+
+
+def _unified(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the batches that have rows, all of one schema."""
+    schema: pa.Schema | None = None
+    for number, batch in enumerate(batches):
+        if schema is None or batch.schema.equals(schema):
+            schema = batch.schema if schema is None else schema
+            continue
+        try:
+            schema = pa.unify_schemas(
+                [schema, batch.schema], promote_options="permissive"
+            )
+        except pa.ArrowException as error:
+            raise RecordTypeError(
+                "data",
+                f"the schema of batch {number} does not fit those before it: {error}",
+                "Cast its columns before.",
+            ) from error
+    return [
+        batch if batch.schema.equals(schema) else _promoted(batch, schema)
+        for batch in batches
+        if batch.num_rows
+    ]
+
+
+def _promoted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

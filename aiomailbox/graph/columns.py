@@ -1,0 +1,64 @@
+"""Which operators get columns, and who makes rows of them."""
+
+from __future__ import annotations
+
+from aiomailbox.graph.transformation import Origin, Transformation
+
+__all__ = ["describe_form", "rows_from"]
+
+
+def rows_from(origins: list[Origin]) -> Transformation | None:
+    """Return the operator or source because of which rows come, None if columns do.
+
+    Args:
+        origins: What is united in one input.
+    """
+    origins = list(origins)
+    seen: set[int] = set()
+    while origins:
+        origin = origins.pop()
+        upstream = origin.transformation
+        if id(upstream) in seen:
+            continue
+        seen.add(id(upstream))
+        if origin.tag is None and getattr(upstream.source, "gives_columns", False):
+            continue
+        if origin.tag is not None or not upstream.takes_columns:
+            return upstream
+        origins += [each for united in upstream.inputs for each in united]
+    return None
+
+
+def describe_form(item: Transformation) -> str:
+    """Say what an operator works on, where it could be columns: these, or whose rows."""
+    if not item.inputs:
+        return "; columns" if getattr(item.source, "gives_columns", False) else ""
+    maker = rows_from([each for united in item.inputs for each in united])
+    if maker is None:
+        return "; columns" if item.takes_columns else f"; rows: {_asking(item)}"
+    if item.takes_columns or _has_columns(item):
+        return f"; rows: {maker.name} makes them"
+    return ""
+
+
+def _asking(item: Transformation) -> str:
+    """Say what in an operator asks for rows."""
+    if item.asks_for_rows:
+        return f"{item.asks_for_rows} asks for them"
+    if item.functions:
+        return f"{item.functions[0].text} asks for them"
+    return f"{item.name} asks for them"
+
+
+def _has_columns(item: Transformation) -> bool:
+    """Say whether there are columns anywhere before an operator."""
+    origins = [each for united in item.inputs for each in united]
+    seen: set[int] = set()
+    while origins:
+        upstream = origins.pop().transformation
+        if getattr(upstream.source, "gives_columns", False):
+            return True
+        if id(upstream) not in seen:
+            seen.add(id(upstream))
+            origins += [each for united in upstream.inputs for each in united]
+    return False

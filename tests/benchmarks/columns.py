@@ -1,0 +1,123 @@
+"""Pipelines that are written by field names, over Arrow batches, beside loops by hand.
+
+"Plain" loops over tuples that are there already; "plain from Arrow" has to make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import aiomailbox as am
+from tests.benchmarks import plain
+from tests.benchmarks.measure import OURS, Report, System, compare
+from tests.benchmarks.records import (
+    JITTER_MS,
+    WINDOW_MS,
+    Record,
+    jittered,
+    records,
+)
+
+_BATCH_ROWS = 16_384
+_NAMES = ["id", "key", "value", "time_ms"]
+_PLAIN = "plain"
+_FROM_ARROW = "plain from Arrow"
+
+
+@cache
+def batches(count: int, *, late: bool) -> list[pa.RecordBatch]:
+    """Return the records of the row works as Arrow batches."""
+    rows = list(jittered(count) if late else records(count))
+    columns = [pa.array(column) for column in zip(*rows, strict=True)]
+    return pa.table(columns, names=_NAMES).to_batches(_BATCH_ROWS)
+
+
+@cache
+def tuples(count: int, *, late: bool) -> list[Record]:
+    """Return the same records as tuples."""
+    return list(jittered(count) if late else records(count))
+
+
+def made(count: int, *, late: bool) -> Iterator[Record]:
+    """Yield the tuples, made of the batches."""
+    for batch in batches(count, late=late):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def stream(count: int, *, late: bool) -> am.DataStream[Any]:
+    """Return the records as a stream of columns."""
+    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.millis(JITTER_MS))
+    env = am.StreamExecutionEnvironment()
+    return env.from_arrow(
+        batches(count, late=late),
+        strategy.with_timestamp_assigner("time_ms") if late else None,
+    )
+
+
+def w1(count: int) -> int:
+    """Filter, arithmetic, count, by expressions."""
+    even = pc.equal(pc.bit_wise_and(pc.field("id"), 1), 0)
+    chosen = stream(count, late=False).filter(even)
+    return am.run(chosen.select(value=pc.field("value") * 2).count())
+
+
+def w2(count: int) -> int:
+    """Sum up per key."""
+    keyed = stream(count, late=False).key_by("key")
+    return am.run(keyed.aggregate(am.sum_("value")).count())
+
+
+def windowed(count: int, assigner: Any) -> int:
+    """Count and sum per key and window."""
+    keyed = stream(count, late=True).key_by("key").window(assigner)
+    both = am.aggregates(n=am.count(), total=am.sum_("value"))
+    return am.run(keyed.aggregate(both).count())
+
+
+def reports(count: int, rounds: int) -> Iterator[Report]:
+    """Measure all of them."""
+    tumbling = am.TumblingEventTimeWindows.of(am.millis(WINDOW_MS))
+    works: list[tuple[str, str, bool, Callable[..., int], Callable[[int], int]]] = [
+        ("W1c", "filter, arithmetic, count", False, plain.w1_of, w1),
+        ("W2c", "running sum per key, every update", False, plain.w2_of, w2),
+        (
+            "W3c",
+            "1 s tumbling windows, count and sum per key",
+            True,
+            plain.w3_of,
+            lambda n: windowed(n, tumbling),
+        ),
+    ]
+    for name, title, late, by_hand, ours in works:
+        yield _report(name, title, late, by_hand, ours, count, rounds)
+
+
+def _report(
+    name: str,
+    title: str,
+    late: bool,
+    by_hand: Callable[..., int],
+    ours: Callable[[int], int],
+    count: int,
+    rounds: int,
+) -> Report:
+    for each in (batches, tuples):
+        each(count, late=late)
+    report = Report(name, f"{title}: columns")
+    systems = [
+        System(_PLAIN, lambda n: by_hand(tuples(n, late=late))),
+        System(_FROM_ARROW, lambda n: by_hand(made(n, late=late))),
+        System(OURS, ours),
+    ]
+    report.rows = compare(name, systems, count, rounds, computes=True)
+    report.at_least(4.0, _PLAIN)
+    ratio = report.row(_FROM_ARROW).seconds / report.row().seconds
+    report.judge(
+        f"{OURS}: {ratio:.1f} x {_FROM_ARROW}, wanted at least 20", reached=ratio >= 20
+    )
+    return report

@@ -1,0 +1,158 @@
+"""Whole jobs over columns: what explain says, several subtasks, and keys of fields."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import aiomailbox as am
+from aiomailbox.columnar import ArrowRun
+from aiomailbox.errors import RecordTypeError, WrongTypeError
+
+TABLE = pa.table(
+    {
+        "city": [f"city-{i % 7}" for i in range(5000)],
+        "day": [i % 3 for i in range(5000)],
+        "visits": list(range(5000)),
+        "ms": [i * 10 for i in range(5000)],
+    }
+)
+
+
+def explained(env: am.StreamExecutionEnvironment) -> str:
+    return env.explain()
+
+
+def described(text: str, name: str) -> str:
+    """Return what is said of the form of an operator."""
+    line = next(
+        line for line in text.splitlines() if line.strip().startswith(f"- {name}")
+    )
+    return line.partition("; ")[2].rpartition("; ")[2] or line.partition("; ")[2]
+
+
+async def test_explain_says_columns_or_rows_and_which_function_asked() -> None:
+    env = am.StreamExecutionEnvironment()
+    strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+    stream = env.from_arrow(TABLE).assign_timestamps_and_watermarks(
+        strategy.with_timestamp_assigner("ms")
+    )
+    sums = (
+        stream.filter(pc.field("visits") > 1)
+        .key_by("city")
+        .aggregate(am.sum_("visits"))
+    )
+
+    def double(value: int) -> int:
+        return 2 * value
+
+    sums.map(double).sink_to(lambda value: None)
+    text = explained(env)
+    for name in ("arrow", "timestamps", "filter", "aggregate"):
+        assert described(text, name) == "columns", text
+    assert "double" in described(text, "map")
+    assert described(text, "map").endswith("asks for them")
+
+
+async def test_a_key_function_asks_for_rows_and_is_named() -> None:
+    env = am.StreamExecutionEnvironment()
+
+    def city_of(record: Any) -> str:
+        return str(record.city)
+
+    env.from_arrow(TABLE).key_by(city_of).aggregate(am.count()).sink_to(print)
+    said = described(explained(env), "aggregate")
+    assert said.startswith("rows: key function")
+    assert "city_of" in said
+
+
+async def test_an_aggregate_that_columns_cannot_do_is_named() -> None:
+    env = am.StreamExecutionEnvironment()
+    listed = env.from_arrow(TABLE).key_by("city").aggregate(am.collect_list("day"))
+    listed.sink_to(print)
+    assert "collect_list('day')" in described(explained(env), "aggregate")
+
+
+@pytest.mark.parametrize("keys", [("city",), ("city", "day"), ("day",)])
+async def test_keys_go_to_the_subtasks_that_rows_go_to(keys: tuple[str, ...]) -> None:
+    def results(env: am.StreamExecutionEnvironment, stream: Any) -> Any:
+        both = am.aggregates(n=am.count(), total=am.sum_("visits"))
+        return stream.key_by(*keys).aggregate(both).set_parallelism(3).collect()
+
+    env = am.StreamExecutionEnvironment(max_parallelism=128)
+    columns = await results(env, env.from_arrow(TABLE))
+    rows = await results(env, env.from_arrow(TABLE).map(lambda record: record))
+    assert Counter(columns) == Counter(rows)
+    # Within a key records keep their order.
+    for key in {record.key for record in rows}:
+        assert [r for r in columns if r.key == key] == [r for r in rows if r.key == key]
+
+
+def test_columns_are_parted_by_flinks_hashes() -> None:
+    from random import Random
+
+    from aiomailbox.columnar import NamedTupleForm, RowMaker
+    from aiomailbox.exchange import KeyGroupPartitioner
+    from aiomailbox.operators import field_or_function
+    from aiomailbox.records import ListRun
+
+    batch = TABLE.to_batches()[0]
+    run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()), list(range(5000)))
+    for field in ("city", "visits", "day"):
+        key = field_or_function(field, "key")
+        by_columns = KeyGroupPartitioner(key, 128).fresh(Random(1)).split_run(run, 5)
+        rows = ListRun(run.values, run.timestamps)
+        by_rows = KeyGroupPartitioner(key, 128).fresh(Random(1)).split_run(rows, 5)
+        assert [c for c, _ in by_columns] == [c for c, _ in by_rows]
+        for (_, part), (_, expected) in zip(by_columns, by_rows, strict=True):
+            assert isinstance(part, ArrowRun)
+            assert (part.values, part.timestamps) == (
+                expected.values,
+                expected.timestamps,
+            )
+
+
+async def test_rebalance_union_and_sample_keep_columns() -> None:
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    stream = env.from_arrow(TABLE)
+    both = stream.rebalance().filter(pc.field("day") == 0).union(stream.rescale())
+    kept = both.sample(1.0)
+    batches = [batch async for batch in kept.arrow_batches()]
+    assert sum(batch.num_rows for batch in batches) == 5000 + 1667
+    kept.sink_to(print)
+    assert described(explained(env), "sample") == "columns"
+
+
+def test_a_function_is_no_part_of_a_key_of_fields() -> None:
+    env = am.StreamExecutionEnvironment()
+    with pytest.raises(WrongTypeError, match="among several keys"):
+        env.from_arrow(TABLE).key_by("city", len)  # type: ignore[arg-type]
+    with pytest.raises(am.InvalidArgumentError, match="no field 'country'"):
+        env.from_arrow(TABLE).key_by("city", "country")
+
+
+def test_batches_whose_schemas_can_be_unified_are_one_source() -> None:
+    env = am.StreamExecutionEnvironment()
+    first = pa.record_batch({"a": [1, 2]})
+    wider = pa.record_batch({"a": [1.5], "b": ["x"]})
+    values = am.run(env.from_arrow([first, wider]).collect())
+    assert [tuple(each) for each in values] == [(1.0, None), (2.0, None), (1.5, "x")]
+    other = pa.record_batch({"a": ["text"]})
+    with pytest.raises(RecordTypeError, match="batch 1"):
+        env.from_arrow([first, other])
+    with pytest.raises(WrongTypeError, match="neither an Arrow table"):
+        env.from_arrow([{"a": 1}])
+
+
+async def test_columns_cross_an_exchange_in_large_runs() -> None:
+    env = am.StreamExecutionEnvironment()
+    seen: list[int] = []
+    stream = env.from_arrow(TABLE).filter(pc.field("day") >= 0).disable_chaining()
+    async for batch in stream.arrow_batches():
+        seen.append(batch.num_rows)
+    assert max(seen) > 1024
+    assert sum(seen) == 5000

@@ -1,0 +1,214 @@
+"""Running aggregates over columns: equal to those over rows, whatever comes."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, strategies as st
+
+import aiomailbox as am
+from aiomailbox.columnar import (
+    ArrowRun,
+    ColumnarAggregateOperator,
+    NamedTupleForm,
+    RowMaker,
+)
+from aiomailbox.operators import KeyedAggregateOperator, field_or_function
+from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
+from aiomailbox.records import ListRun
+from aiomailbox.testing import OneInputHarness
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("n", pa.int64()),
+        ("x", pa.float64()),
+        ("small", pa.int8()),
+        ("ok", pa.bool_()),
+    ]
+)
+KEY = field_or_function("key", "key")
+LARGE = 2**63 - 1
+floats = st.sampled_from(
+    [0.0, -0.0, 1.5, -2.25, 1e300, -1e300, 0.1, math.inf, -math.inf, math.nan, None]
+)
+rows = st.fixed_dictionaries(
+    {
+        "key": st.sampled_from(["a", "b", "c", "ä", ""]),
+        "n": st.sampled_from([None, 0, 1, -1, 7, 2**52, 2**62, LARGE, -LARGE - 1]),
+        "x": floats,
+        "small": st.sampled_from([None, 1, -128, 127]),
+        "ok": st.sampled_from([None, True, False]),
+    }
+)
+# Of these no value asks for rows.
+tame = st.fixed_dictionaries(
+    {
+        "key": st.sampled_from(["a", "b", "c", "d"]),
+        "n": st.one_of(st.none(), st.integers(-1000, 1000)),
+        "x": st.one_of(st.none(), st.floats(0.001, 1e6)),
+        "small": st.sampled_from([None, 1, -128, 127]),
+        "ok": st.sampled_from([None, True, False]),
+    }
+)
+
+
+def everything() -> Any:
+    """Return an aggregate of all kinds."""
+    return am.aggregates(
+        count=am.count(),
+        good=am.count(where="ok"),
+        total=am.sum_("x"),
+        whole=am.sum_("n"),
+        some=am.sum_("x", where="ok"),
+        average=am.mean("x"),
+        fraction=am.mean("small"),
+        least=am.min_("x"),
+        most=am.max_("n"),
+    )
+
+
+def run_of(records: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> ArrowRun:
+    batch = pa.RecordBatch.from_pylist(records, schema)
+    maker = RowMaker(schema, NamedTupleForm())
+    return ArrowRun(batch, maker, list(range(len(records))))
+
+
+def outcome(operator: Any, runs: list[Any]) -> list[str]:
+    """Return all results with their times, or what was raised in the end."""
+    with OneInputHarness(operator, keyed=True) as harness:
+        try:
+            for run in runs:
+                harness.operator.process_run(run)
+        except am.AioMailboxError as error:
+            return [*map(repr, harness.output), type(error).__name__]
+        # Unlike ==, the text tells zeros, NaN and types apart.
+        return [repr(each) for each in harness.output]
+
+
+def parts(records: list[Any], borders: list[int]) -> list[list[Any]]:
+    """Return the records, cut at these places."""
+    places = sorted({0, len(records), *(b % (len(records) + 1) for b in borders)})
+    return [records[start:stop] for start, stop in pairwise(places)]
+
+
+@given(st.lists(rows, max_size=40), st.lists(st.integers(0, 40), max_size=4))
+def test_columns_give_what_rows_give(records: list[Any], borders: list[int]) -> None:
+    cut = parts(records, borders)
+    by_columns = outcome(
+        ColumnarAggregateOperator(KEY, everything()), [run_of(part) for part in cut]
+    )
+    runs = [run_of(part) for part in cut]
+    by_rows = outcome(
+        KeyedAggregateOperator(KEY, everything()),
+        [ListRun(run.values, run.timestamps) for run in runs],
+    )
+    assert by_columns == by_rows
+
+
+@given(
+    st.lists(tame, min_size=1, max_size=60),
+    st.lists(st.integers(0, 60), max_size=4),
+    st.sampled_from([everything, lambda: am.sum_("x"), lambda: am.mean("n")]),
+    st.booleans(),
+)
+def test_tame_values_stay_columns(
+    records: list[Any], borders: list[int], aggregate: Any, pairs: bool
+) -> None:
+    cut = parts(records, borders)
+    operator = ColumnarAggregateOperator(KEY, aggregate(), include_key=pairs)
+    by_columns = outcome(operator, [run_of(part) for part in cut])
+    assert operator._is_columnar
+    runs = [run_of(part) for part in cut]
+    assert by_columns == outcome(
+        KeyedAggregateOperator(KEY, aggregate(), include_key=pairs),
+        [ListRun(run.values, run.timestamps) for run in runs],
+    )
+
+
+@given(
+    st.lists(st.sampled_from([tame, rows]).flatmap(lambda s: s), max_size=40),
+    st.integers(0, 40),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_snapshot_of_one_form_is_restored_in_the_other(
+    records: list[Any], border: int, first_columns: bool, second_columns: bool
+) -> None:
+    border = min(border, len(records))
+
+    def operator(columns: bool) -> Any:
+        kind = ColumnarAggregateOperator if columns else KeyedAggregateOperator
+        return kind(KEY, everything())
+
+    def given_to(harness: Any, part: list[Any], columns: bool) -> None:
+        run = run_of(part)
+        harness.operator.process_run(
+            run if columns else ListRun(run.values, run.timestamps)
+        )
+
+    with OneInputHarness(operator(first_columns), keyed=True) as harness:
+        given_to(harness, records[:border], first_columns)
+        snapshot = harness.snapshot()
+        given_to(harness, records[border:], first_columns)
+        expected = [repr(each) for each in harness.output[border:]]
+    second = OneInputHarness(operator(second_columns), keyed=True)
+    second.restore(snapshot)
+    with second as harness:
+        given_to(harness, records[border:], second_columns)
+        assert [repr(each) for each in harness.output] == expected
+
+
+def test_keys_of_several_fields_are_tuples() -> None:
+    selectors = (FieldSelector("key", "key"), FieldSelector("small", "key"))
+    records = [
+        {"key": "a", "n": 1, "x": 1.0, "small": 1, "ok": True},
+        {"key": "b", "n": 2, "x": 2.0, "small": 1, "ok": True},
+        {"key": "a", "n": 3, "x": 4.0, "small": 1, "ok": True},
+        {"key": "a", "n": 3, "x": 8.0, "small": 2, "ok": True},
+    ]
+    key = FieldsSelector(selectors)
+    operator = ColumnarAggregateOperator(key, am.aggregates(total=am.sum_("x")))
+    assert outcome(operator, [run_of(records)]) == outcome(
+        KeyedAggregateOperator(key, am.aggregates(total=am.sum_("x"))),
+        [ListRun(run_of(records).values, [0, 1, 2, 3])],
+    )
+    assert operator._is_columnar
+
+
+def test_a_sum_beyond_64_bits_goes_on_as_rows() -> None:
+    record = {"key": "a", "n": LARGE, "x": 1.0, "small": 1, "ok": True}
+    operator = ColumnarAggregateOperator(KEY, am.sum_("n"))
+    runs = [run_of([record]), run_of([record]), run_of([record])]
+    found = outcome(operator, runs)
+    assert [text.partition("value=")[2].partition(",")[0] for text in found] == [
+        str(LARGE),
+        str(2 * LARGE),
+        str(3 * LARGE),
+    ]
+    assert not operator._is_columnar
+
+
+@pytest.mark.parametrize("skew", [1, 2, 500])
+def test_floats_are_added_from_left_to_right_however_long_groups_are(skew: int) -> None:
+    records = [
+        {
+            "key": "many" if i % skew else f"key-{i}",
+            "n": 1,
+            "x": 0.1 * (i * 7919 % 1000),
+            "small": 1,
+            "ok": True,
+        }
+        for i in range(5000)
+    ]
+    operator = ColumnarAggregateOperator(KEY, am.sum_("x"))
+    run = run_of(records)
+    assert outcome(operator, [run_of(records)]) == outcome(
+        KeyedAggregateOperator(KEY, am.sum_("x")),
+        [ListRun(run.values, run.timestamps)],
+    )
+    assert operator._is_columnar
