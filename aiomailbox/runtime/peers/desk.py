@@ -117,10 +117,12 @@ class WorkerDesk:
         return {one: self._epochs[one] for one in tasks if one in self._epochs}
 
     def forget(self, worker: Worker) -> None:
-        """Hear that a worker is gone, and its tasks with it."""
+        """Hear that a worker is gone, and its tasks with it.
+
+        What it has counted stays to be seen, until its successor counts.
+        """
         self.running.difference_update(self.running_at(worker.peer))
         self._limits.forget(worker)
-        self.views.pop(worker.peer, None)
 
     def take(
         self,
