@@ -112,6 +112,7 @@ from aiomailbox.mailbox import (
 from aiomailbox.metrics import HistogramValue, Merge, Metric, MetricKind
 from aiomailbox.operators import (
     AsyncCall,
+    BlockCause,
     Boundedness,
     BroadcastContext,
     BroadcastProcessFunction,
@@ -174,6 +175,7 @@ from aiomailbox.records import ListRun, OutputTag
 from aiomailbox.runtime import (
     BackpressureLevel,
     BackpressureReport,
+    Bottleneck,
     CheckpointSummary,
     CheckpointView,
     CompletedCheckpoint,
@@ -261,6 +263,8 @@ __all__ = [
     "BackpressureReport",
     "BadResultError",
     "Batch",
+    "BlockCause",
+    "Bottleneck",
     "Boundedness",
     "BroadcastConnectedStream",
     "BroadcastContext",

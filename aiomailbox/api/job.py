@@ -14,6 +14,7 @@ from aiomailbox.metrics import MetricValue
 from aiomailbox.records import SnapshotType, StopMode
 from aiomailbox.runtime import (
     BackpressureReport,
+    Bottleneck,
     CheckpointCoordinator,
     CheckpointView,
     CompletedCheckpoint,
@@ -148,6 +149,17 @@ class JobClient:
             Flink, the back pressure tab; docs/concepts/backpressure.md.
         """
         return backpressure_of(self._job.graph, self._job.views())
+
+    def bottleneck(self) -> Bottleneck | None:
+        """Return the operator that holds the job up, and why; None if none does.
+
+        It is judged by what each task has waited for in the last minute, of which a few
+        looks each second are taken; in virtual time there are none.
+
+        Concept:
+            docs/observability.md.
+        """
+        return self._observer.snapshot(with_stacks=False).bottleneck
 
     def await_tree(self) -> str:
         """Return what every task of the job does or waits for now, as text."""

@@ -29,6 +29,7 @@ from aiomailbox.operators.async_state import (
     KeyedAsyncProcessFunction,
     KeyedAsyncProcessOperator,
 )
+from aiomailbox.operators.core.blocked import BlockCause, Blocked
 from aiomailbox.operators.core.callables import (
     CallableKind,
     callable_kind,
@@ -231,6 +232,8 @@ __all__ = [
     "AsyncMapOperator",
     "AsyncStatelessOperator",
     "BatchOperator",
+    "BlockCause",
+    "Blocked",
     "Boundedness",
     "BroadcastContext",
     "BroadcastProcessFunction",

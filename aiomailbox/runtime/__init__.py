@@ -21,6 +21,7 @@ from aiomailbox.runtime.checkpoint_views import (
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.deployment import Deployment, Embedded, new_embedded_job
+from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.host import AttemptEvents, EmbeddedHost
 from aiomailbox.runtime.job_snapshot import (
@@ -45,6 +46,7 @@ __all__ = [
     "AttemptPlan",
     "BackpressureLevel",
     "BackpressureReport",
+    "Bottleneck",
     "ChannelView",
     "CheckpointCoordinator",
     "CheckpointSummary",

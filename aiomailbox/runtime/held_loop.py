@@ -151,12 +151,21 @@ def contexts_of(frames: list[FrameType]) -> list[Any]:
             return _stages(owner, inner)
         # So does an attribute, unless the class is ours.
         if code.co_filename.startswith(_PACKAGE):
-            for name in ("context", "_context"):
-                context = getattr(owner, name, None)
-                if hasattr(context, "operator_name") and hasattr(context, "metrics"):
-                    return [context]
+            context = _context_of(owner)
+            if context is not None:
+                return [context]
         inner.add(code)
     return []
+
+
+def _context_of(owner: Any) -> Any:
+    """Return the context of an operator, or of a part of one that reports its errors."""
+    for part in (owner, getattr(owner, "_failures", None)):
+        for name in ("context", "_context"):
+            context = getattr(part, name, None)
+            if hasattr(context, "operator_name") and hasattr(context, "metrics"):
+                return context
+    return None
 
 
 def _stages(loop: FusedLoop, inner: set[CodeType]) -> list[Any]:

@@ -14,6 +14,7 @@ import msgspec
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.metrics import DECLARED, Metric, MetricValue
 from aiomailbox.operators import OpenCalls
+from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.stalls import Stall
 from aiomailbox.runtime.views import TaskView
 
@@ -64,6 +65,8 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
         num_records_in_per_second: Records that it was given, over the last seconds.
         num_records_out_per_second: Records that it emitted, likewise.
         calls: The asynchronous calls that it has begun, None if it makes none.
+        blocked_by: What it waits for most, as a sentence; "" before it was looked at, and
+            in virtual time.
     """
 
     name: str
@@ -77,6 +80,7 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
     num_records_in_per_second: float = 0.0
     num_records_out_per_second: float = 0.0
     calls: OpenCalls | None = None
+    blocked_by: str = ""
 
     @property
     def watermark_ms(self) -> int | None:
@@ -105,6 +109,7 @@ class EdgeSummary(msgspec.Struct, frozen=True, kw_only=True):
         credits: Buffers that the target has room for, over all channels; None on one
             loop, where none are announced.
         backlog: Buffers that wait at the source, as it said last; None on one loop.
+        blocked_by: Who waits for whom, as a sentence; "" if nobody was looked at.
     """
 
     source: str
@@ -119,6 +124,7 @@ class EdgeSummary(msgspec.Struct, frozen=True, kw_only=True):
     num_records_per_second: float = 0.0
     credits: int | None = None
     backlog: int | None = None
+    blocked_by: str = ""
 
 
 class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +189,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         checkpoints: The last completed ones, oldest first.
         failures: The last ones, oldest first.
         stalls: What has held the event loops of its tasks lately, oldest first.
+        bottleneck: The operator that holds the job up, None if none does.
         declared: What those metrics are that aiomailbox does not declare itself.
 
     Example:
@@ -211,6 +218,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: list[CheckpointSummary] = []
     failures: list[FailureSummary] = []
     stalls: list[Stall] = []
+    bottleneck: Bottleneck | None = None
     declared: list[Metric] = []
 
     def operator(self, name: str) -> OperatorSummary:

@@ -164,7 +164,7 @@ class LocalTasks:
         failure: BaseException | None = None
         subtask = _subtask_of(task)
         try:
-            with watching(task.environment.stall_threshold_s):
+            with watching(task, task.environment.stall_threshold_s):
                 await task.run()
         except asyncio.CancelledError:
             # Not by `cancel`: the loop itself is going down. It has cleaned up.

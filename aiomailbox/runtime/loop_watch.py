@@ -25,6 +25,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from aiomailbox.clock import Clock, SystemClock
+from aiomailbox.runtime.block_shares import BlockShare, TaskShares, block_of
 from aiomailbox.runtime.held_loop import (
     HeldLoop,
     contexts_of,
@@ -32,10 +33,14 @@ from aiomailbox.runtime.held_loop import (
     frames_outwards,
 )
 from aiomailbox.runtime.stalls import Stall, StallLog
+from aiomailbox.task import StreamTask
 
-__all__ = ["LoopWatch", "stalls_of", "watching"]
+__all__ = ["LoopWatch", "shares_of", "stalls_of", "watching"]
 
 _LOOK_S: Final = 0.025
+# Five times a second; a job with more tasks is judged by the first ones.
+_LOOKS_PER_SAMPLE: Final = 8
+_TASKS_MAX: Final = 64
 # Of each task; a worker sends them four times a second.
 _SHOWN_MAX: Final = 3
 _HANDLE: Final[CodeType] = events.Handle._run.__code__
@@ -69,6 +74,9 @@ class LoopWatch:
         threshold_s: From here on it counts as held.
         log: Gets what has held it.
         clock: The machine's.
+
+    Attributes:
+        tasks: The tasks of the loop, and what they have waited for.
     """
 
     def __init__(
@@ -95,6 +103,8 @@ class LoopWatch:
         self._held: HeldLoop | None = None
         self._contexts: list[Any] = []
         self._has_turned = True
+        self._looks = 0
+        self.tasks: dict[StreamTask, TaskShares] = {}
         self._asks = not isinstance(loop, asyncio.BaseEventLoop)
 
     def start(self) -> None:
@@ -128,6 +138,9 @@ class LoopWatch:
             now_s: The time, seconds.
         """
         frame = sys._current_frames().get(self._thread_id)
+        self._looks += 1
+        if self._looks % _LOOKS_PER_SAMPLE == 0:
+            self._sample(frame, now_s)
         call = self._answer() if self._asks else _call_of(frame)
         if call is None or call is not self._call:
             self._finish(now_s)
@@ -140,6 +153,13 @@ class LoopWatch:
             frames = list(frames_outwards(frame))
             self._contexts = contexts_of(frames)
             self._held = describe_frames(frames, self._task())
+
+    def _sample(self, frame: FrameType | None, now_s: float) -> None:
+        """Note of each task what it does or waits for."""
+        frames = [] if _call_of(frame) is None else list(frames_outwards(frame))
+        contexts = contexts_of(frames)
+        for task, shares in list(self.tasks.items())[:_TASKS_MAX]:
+            shares.add(now_s, block_of(task, frames, contexts))
 
     def _finish(self, now_s: float) -> None:
         """Report the call that has ended, if it held the loop."""
@@ -222,10 +242,11 @@ _watched: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watched] = WeakKeyDictio
 
 
 @contextlib.contextmanager
-def watching(threshold_s: float | None) -> Iterator[None]:
+def watching(task: StreamTask, threshold_s: float | None) -> Iterator[None]:
     """Let the running loop be watched for as long as the block is; all share one watch.
 
     Args:
+        task: What it waits for is watched, too.
         threshold_s: From here on it counts as held, if this is the first block of the
             loop; None for not to be watched for this.
     """
@@ -239,13 +260,27 @@ def watching(threshold_s: float | None) -> Iterator[None]:
         watched.watch = LoopWatch(loop, threshold_s, watched.log)
         watched.watch.start()
     watched.users += 1
+    watched.watch.tasks[task] = TaskShares()
     try:
         yield
     finally:
         watched.users -= 1
+        watched.watch.tasks.pop(task, None)
         if not watched.users:
             watched.watch.stop()
             watched.watch = None
+
+
+def shares_of(task: StreamTask) -> list[BlockShare]:
+    """Return what a task of the running loop has waited for lately, and for how long."""
+    try:
+        watched = _watched.get(asyncio.get_running_loop())
+    except RuntimeError:
+        return []
+    if watched is None or watched.watch is None:
+        return []
+    shares = watched.watch.tasks.get(task)
+    return [] if shares is None else shares.shares()
 
 
 def stalls_of(task: str) -> list[Stall]:

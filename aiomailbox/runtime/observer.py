@@ -17,6 +17,11 @@ from aiomailbox.metrics import DECLARED, Merge, Metric, MetricKind, MetricValue,
 from aiomailbox.operators import OpenCalls
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.runtime.builder import unique_names
+from aiomailbox.runtime.diagnosis import (
+    OperatorPlace,
+    blocked_sentence,
+    find_operator,
+)
 from aiomailbox.runtime.exchange_plan import producer_targets
 from aiomailbox.runtime.job_snapshot import (
     CheckpointSummary,
@@ -101,7 +106,8 @@ class JobObserver:
         operators = [
             self._operator(one, look, now_s, now_ms) for one in look.operators()
         ]
-        edges = [self._edge(edge, look, now_s) for edge in _edges(job.graph)]
+        said = {one.name: one.blocked_by for one in operators}
+        edges = [self._edge(edge, look, now_s, said) for edge in _edges(job.graph)]
         self._rates.add(now_s, look.counts)
         coordinator = job.coordinator
         return JobSnapshot(
@@ -119,6 +125,7 @@ class JobObserver:
             checkpoints=_checkpoints(job),
             failures=list(job.failures),
             stalls=_stalls(tasks),
+            bottleneck=find_operator(look.places(), tasks),
             declared=look.declared(),
         )
 
@@ -146,6 +153,7 @@ class JobObserver:
                 look, (one.label, "num_records_out"), metrics, now_s
             ),
             calls=_joined(one.calls),
+            blocked_by=blocked_sentence(look.place_of(one), look.tasks),
         )
         watermark = summary.watermark_ms
         if watermark is not None:
@@ -166,7 +174,9 @@ class JobObserver:
         look.counts[key] = count
         return self._rates.per_second(key, count, now_s)
 
-    def _edge(self, edge: Edge, look: _Look, now_s: float) -> EdgeSummary:
+    def _edge(
+        self, edge: Edge, look: _Look, now_s: float, said: dict[str, str]
+    ) -> EdgeSummary:
         source, target = look.label_of(edge.source), look.label_of(edge.target)
         tag = None if edge.tag is None else edge.tag.id
         if edge.chained:
@@ -194,14 +204,16 @@ class JobObserver:
             num_records_per_second=self._rates.per_second(key, taken, now_s),
             credits=_sum(channel.credit for channel in channels),
             backlog=_sum(channel.backlog for channel in channels),
+            blocked_by=said[source if _is_starved(target, said) else target],
         )
 
 
 class _Operator:
     """What all subtasks say of one operator."""
 
-    def __init__(self, label: str, vertex: int, node: Any) -> None:
+    def __init__(self, label: str, name: str, vertex: int, node: Any) -> None:
         self.label = label
+        self.name = name
         self.vertex = vertex
         self.node = node
         self.values: dict[str, list[MetricValue]] = {}
@@ -224,6 +236,7 @@ class _Look:
         tasks: list[TaskView],
     ) -> None:
         self._graph = graph
+        self.tasks = tasks
         self._own: dict[str, Metric] = {}
         self.counts: dict[Any, int] = {}
         self._operators: dict[tuple[int, str], _Operator] = {}
@@ -232,7 +245,9 @@ class _Look:
             names = unique_names([node.name for node in vertex.nodes])
             for node, name in zip(vertex.nodes, names, strict=True):
                 label = labels[vertex.id, name]
-                self._operators[vertex.id, name] = _Operator(label, vertex.id, node)
+                self._operators[vertex.id, name] = _Operator(
+                    label, name, vertex.id, node
+                )
                 self._label_of[node.index] = label
         self._tasks: dict[tuple[int, int], TaskView] = {}
         for vertex_id, view in planned_operators(graph):
@@ -256,6 +271,17 @@ class _Look:
 
     def declared(self) -> list[Metric]:
         return list(self._own.values())
+
+    def places(self) -> list[OperatorPlace]:
+        return [self.place_of(one) for one in self._operators.values()]
+
+    def place_of(self, one: _Operator) -> OperatorPlace:
+        vertex = self._graph.vertex_of(one.node)
+        readers = [self.label_of(edge.target) for edge in vertex.out_edges]
+        uid = one.node.transformation.uid
+        return OperatorPlace(
+            one.label, one.name, uid, one.vertex, tuple(dict.fromkeys(readers))
+        )
 
     def channels_of(self, edge: Edge) -> list[ChannelView]:
         """Return what waits on an edge, at all subtasks of its target."""
@@ -353,6 +379,11 @@ def _checkpoints(job: JobMaster) -> list[CheckpointSummary]:
         )
         for view in views
     ]
+
+
+def _is_starved(operator: str, said: dict[str, str]) -> bool:
+    """Say whether an operator waits for those before it."""
+    return said[operator].startswith(f"{operator} waits for input")
 
 
 def _stalls(tasks: list[TaskView]) -> list[Stall]:

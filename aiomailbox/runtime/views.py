@@ -12,7 +12,8 @@ from typing import Final
 from aiomailbox.exchange import InputGate
 from aiomailbox.metrics import Metric, MetricValue
 from aiomailbox.operators import OpenCalls
-from aiomailbox.runtime.loop_watch import stalls_of
+from aiomailbox.runtime.block_shares import BlockShare
+from aiomailbox.runtime.loop_watch import shares_of, stalls_of
 from aiomailbox.runtime.stalls import Stall
 from aiomailbox.supervision import frames_of
 from aiomailbox.task import StreamTask, waits_of
@@ -86,6 +87,8 @@ class TaskView:
         channels: What it reads, those of its first input first.
         stalls: What has held its event loop lately, in this task or in no operator;
             empty as the stack.
+        blocked: What it has waited for in the last minute, the longest first; empty
+            before it was looked at, and in virtual time.
     """
 
     name: str
@@ -98,6 +101,7 @@ class TaskView:
     waits: list[str]
     channels: list[ChannelView] = field(default_factory=list)
     stalls: list[Stall] = field(default_factory=list)
+    blocked: list[BlockShare] = field(default_factory=list)
 
 
 def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
@@ -134,6 +138,7 @@ def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
             for channel in _channels(index, gate)
         ],
         stalls_of(task.name) if with_stack else [],
+        shares_of(task),
     )
 
 

@@ -31,6 +31,7 @@ from aiomailbox.operators.async_io.looking import LimitShown, look_at_calls
 from aiomailbox.operators.async_io.outcomes import Answers, Outcomes
 from aiomailbox.operators.async_io.settings import CallSettings
 from aiomailbox.operators.async_io.workers import WorkerPool
+from aiomailbox.operators.core.blocked import BlockCause, Blocked
 from aiomailbox.operators.core.callables import describe
 from aiomailbox.operators.core.context import Limiter, RuntimeContext
 from aiomailbox.operators.core.on_error import USER_ERRORS, is_closing
@@ -123,6 +124,25 @@ class Caller:
             now_s=self._clock.monotonic(),
             count_max=count_max,
         )
+
+    def blocked(self, waiting_for_key: int) -> Blocked | None:
+        """Return what the calls wait for, None if none is open.
+
+        Args:
+            waiting_for_key: Rows whose call cannot begin before that of another row.
+        """
+        if self.waiting_for_limit:
+            limit = self._settings.limit
+            name = None if limit is None else limit.name
+            return Blocked(BlockCause.LIMIT, name or "")
+        in_flight, retrying = self.in_flight, self.waiting_for_retry
+        if retrying > in_flight:
+            return Blocked(BlockCause.RETRY)
+        if waiting_for_key and in_flight < self.slots:
+            return Blocked(BlockCause.KEY)
+        if in_flight or retrying:
+            return Blocked(BlockCause.CALLS, f"{self.slots} at once")
+        return None
 
     def submit(self, entries: list[Entry]) -> None:
         """Call the function for one row, or for a batch."""

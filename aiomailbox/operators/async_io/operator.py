@@ -35,6 +35,7 @@ from aiomailbox.operators.async_io.settings import (
     check_key,
     share,
 )
+from aiomailbox.operators.core.blocked import Blocked
 from aiomailbox.operators.core.contract import Operator, Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import (
@@ -264,6 +265,13 @@ class AsyncMapOperator(Operator):
     def open_calls(self, count_max: int) -> OpenCalls | None:
         """Return the calls that have not ended, the oldest first."""
         return None if self._rows is None else self._rows.caller.open_calls(count_max)
+
+    def blocked(self) -> Blocked | None:
+        """Return what its calls wait for."""
+        if self._rows is None:
+            return None
+        waiting = 0 if self._gate is None else self._gate.waiting
+        return self._rows.caller.blocked(waiting)
 
     def process_run(self, run: Run) -> Pending:
         """Take the rows and begin their calls, as far as there is room."""

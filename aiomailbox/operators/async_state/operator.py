@@ -23,6 +23,7 @@ from aiomailbox.operators.async_state.function import KeyedAsyncFunction
 from aiomailbox.operators.async_state.gate import TimerGate
 from aiomailbox.operators.async_state.row_state import StateHandles
 from aiomailbox.operators.async_state.snapshot import RowsInFlight
+from aiomailbox.operators.core.blocked import Blocked
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
@@ -151,6 +152,12 @@ class KeyedAsyncProcessOperator(StatefulOperator):
     def open_calls(self, count_max: int) -> OpenCalls | None:
         """Return the calls that have not ended, the oldest first."""
         return None if self._flow is None else self._flow.caller.open_calls(count_max)
+
+    def blocked(self) -> Blocked | None:
+        """Return what its calls wait for."""
+        if self._flow is None:
+            return None
+        return self._flow.caller.blocked(self._gate.waiting)
 
     def _show(self, caller: Caller) -> None:
         metrics = self.context.metrics

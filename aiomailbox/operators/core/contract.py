@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import RecordMutatedError, StateError, UserFunctionError
+from aiomailbox.operators.core.blocked import Blocked
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.locate import user_location
 from aiomailbox.operators.core.open_calls import OpenCalls
@@ -194,6 +195,13 @@ class Operator:
 
         Args:
             count_max: How many are looked at, the oldest ones.
+        """
+        return None
+
+    def blocked(self) -> Blocked | None:
+        """Return what its calls wait for; None if it makes none, or none is open.
+
+        Called from another thread: it reads numbers, and changes nothing.
         """
         return None
 
