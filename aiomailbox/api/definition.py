@@ -11,6 +11,7 @@ from aiomailbox.graph import (
     JobGraph,
     Transformation,
     build_job_graph,
+    check_blocking,
     unreplayable_sources,
 )
 from aiomailbox.runtime import Deployment, Embedded, JobConfig, JobMaster, PullHandover
@@ -85,8 +86,37 @@ class JobDefinition:
         place = deployment or self.deployment
         graph = self.job_graph(name, sinks, place)
         _check_replayable(graph, config or self.config)
+        _check_blocking(graph, config or self.config)
         return place.deploy(
             graph, config or self.config, clock=self.clock, handovers=handovers or {}
+        )
+
+
+def _check_blocking(graph: JobGraph, config: JobConfig) -> None:
+    """Refuse exchanges that would wait for ever, and checkpoints of what waits.
+
+    Raises:
+        InvalidArgumentError: If there is such an exchange, or one that blocks in a job
+            that takes checkpoints.
+    """
+    blocking = [
+        edge
+        for vertex in graph.vertices
+        for edge in vertex.out_edges
+        if edge.is_blocking
+    ]
+    if not blocking:
+        return
+    check_blocking(graph)
+    if config.checkpoints is not None or config.restore_from is not None:
+        raise InvalidArgumentError(
+            "blocking",
+            f"the records of {blocking[0].source.name!r} are read when it has finished, "
+            "and a checkpoint is of tasks that run at one time: a barrier cannot pass "
+            "what waits in files",
+            "Leave env.enable_checkpointing(...) and restore_from= out: with a restart "
+            "strategy, tasks after a blocking exchange that fail read its files again. "
+            "Or leave blocking() out.",
         )
 
 

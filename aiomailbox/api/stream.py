@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import (
@@ -892,7 +893,7 @@ class DataStream(Generic[T]):
             check_function(function, "function", arity=2)
             combine = of_pair(function)
         everywhere = [
-            Origin(origin.transformation, BroadcastPartitioner(), origin.tag)
+            replace(origin, partitioner=BroadcastPartitioner())
             for origin in other._origins
         ]
         pairs = self._connected(everywhere, "with_latest_from", WithLatestOperator)
@@ -1024,6 +1025,32 @@ class DataStream(Generic[T]):
     def rescale(self) -> DataStream[T]:
         """Deal records out to the subtasks nearby in turn."""
         return self._partitioned(RescalePartitioner())
+
+    def blocking(self) -> DataStream[T]:
+        """Keep the records in files, and let others read them when all are written.
+
+        Whatever reads this stream begins when all that is before it has finished. If it
+        fails, it reads the files again, and what is before it does not run again; with
+        a restart strategy, that is. Files are on the disk of whoever writes them, in the
+        job's scratch directory, and go with the job.
+
+        Only for bounded streams, and for jobs without checkpoints: there is no moment at
+        which all tasks run.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> numbers = env.from_collection(range(3)).map(lambda n: n * n).blocking()
+            >>> am.run(numbers.map(lambda n: n + 1).collect())
+            [1, 2, 5]
+
+        Concept:
+            Flink, ``StreamExchangeMode.BATCH`` and ``ResultPartitionType.BLOCKING``.
+        """
+        return DataStream(
+            self._definition,
+            [replace(origin, is_blocking=True) for origin in self._origins],
+        )
 
     def shuffle(self) -> DataStream[T]:
         """Give each record to a subtask chosen at random."""
@@ -1379,10 +1406,7 @@ class DataStream(Generic[T]):
     def _partitioned(self, partitioner: Partitioner) -> DataStream[T]:
         return DataStream(
             self._definition,
-            [
-                Origin(origin.transformation, partitioner, origin.tag)
-                for origin in self._origins
-            ],
+            [replace(origin, partitioner=partitioner) for origin in self._origins],
         )
 
     def _keyed(
@@ -1430,9 +1454,14 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         by_key = KeyGroupPartitioner(key, _ANY_MAX_PARALLELISM)
         super().__init__(
             definition,
-            [Origin(origin.transformation, by_key, origin.tag) for origin in origins],
+            [replace(origin, partitioner=by_key) for origin in origins],
         )
         self.key = self._key = key
+
+    def blocking(self) -> KeyedStream[K, T]:
+        """Keep the records in files; see `DataStream.blocking`."""
+        origins = [replace(origin, is_blocking=True) for origin in self._origins]
+        return KeyedStream(self._definition, origins, self.key)
 
     def reduce(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aiomailbox.exchange.blocking.output import BlockingOutput
 from aiomailbox.exchange.blocking.partition import BlockingResultPartition
 from aiomailbox.exchange.blocking.view import BlockingView
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
@@ -48,6 +49,7 @@ __all__ = [
     "BUFFER_SIZE_BYTES",
     "DEFAULT_FLUSH_INTERVAL_MS",
     "SEQUENCE_MODULUS",
+    "BlockingOutput",
     "BlockingResultPartition",
     "BlockingView",
     "BroadcastPartitioner",

@@ -150,6 +150,10 @@ class RecordWriter:
         """Tell every consumer that nothing at all follows. Idempotent."""
         self.partition.finish()
 
+    async def settle(self) -> None:
+        """Suspend until what was emitted outlives its task, if that is its nature."""
+        await self.partition.settle()
+
     def flush_all(self) -> None:
         """Let every consumer take what is queued."""
         if self._failure is not None:

@@ -10,7 +10,12 @@ from aiomailbox.graph.describe import (
 )
 from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
 from aiomailbox.graph.operator_ids import operator_ids
-from aiomailbox.graph.regions import FailoverRegions, producers_of
+from aiomailbox.graph.regions import (
+    FailoverRegions,
+    check_blocking,
+    has_blocking,
+    producers_of,
+)
 from aiomailbox.graph.transformation import (
     ChainingStrategy,
     FunctionInfo,
@@ -34,9 +39,11 @@ __all__ = [
     "Transformation",
     "build_job_graph",
     "channel_name",
+    "check_blocking",
     "consumers_of",
     "describe_mermaid",
     "describe_text",
+    "has_blocking",
     "is_chainable",
     "operator_ids",
     "producers_of",

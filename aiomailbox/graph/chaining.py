@@ -24,6 +24,7 @@ def is_chainable(edge: Edge) -> bool:
     source, target = edge.source, edge.target
     return (
         isinstance(edge.partitioner, ForwardPartitioner)
+        and not edge.is_blocking
         and source.parallelism == target.parallelism
         and source.max_parallelism == target.max_parallelism
         and source.slot_sharing_group == target.slot_sharing_group

@@ -71,6 +71,8 @@ def describe_text(
                 f"{buffers_per_channel * records_per_buffer} records in each, "
                 f"{_count(buffers, 'buffer')} in all"
             )
+            if edge.is_blocking:
+                lines.append("        blocking: in files, read when all is written")
             why = why_never_unaligned(edge) if unaligned else ""
             if why:
                 lines.append(f"        aligned: barriers never overtake here, {why}")
@@ -154,7 +156,8 @@ def describe_mermaid(graph: JobGraph) -> str:
         for vertex in graph.vertices
     ]
     lines += [
-        f"    v{vertex.id} -->|{edge.partitioner.name}| "
+        f"    v{vertex.id} -->|{edge.partitioner.name}"
+        f"{', blocking' if edge.is_blocking else ''}| "
         f"v{graph.vertex_of(edge.target).id}"
         for vertex in graph.vertices
         for edge in vertex.out_edges

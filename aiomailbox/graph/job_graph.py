@@ -73,7 +73,11 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Edge:
-    """Records flow from one operator to one input of another one."""
+    """Records flow from one operator to one input of another one.
+
+    Attributes:
+        is_blocking: Whether they are kept in files, and read when ``source`` has finished.
+    """
 
     source: Node
     target: Node
@@ -81,6 +85,7 @@ class Edge:
     partitioner: Partitioner
     tag: OutputTag | None
     chained: bool = False
+    is_blocking: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -179,6 +184,7 @@ def resolve_nodes(
                     input_index,
                     origin.partitioner or ForwardPartitioner(),
                     origin.tag,
+                    is_blocking=origin.is_blocking,
                 )
                 for origin in united
             ]

@@ -10,13 +10,15 @@ Concept:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph.job_graph import Edge, JobGraph
 from aiomailbox.graph.wiring import consumers_of
 from aiomailbox.ids import SubtaskId
+from aiomailbox.operators import Boundedness
 
-__all__ = ["FailoverRegions", "producers_of"]
+__all__ = ["FailoverRegions", "check_blocking", "has_blocking", "producers_of"]
 
 
 class FailoverRegions:
@@ -24,15 +26,12 @@ class FailoverRegions:
 
     Args:
         graph: The job.
-        is_blocking: Says which exchanges keep their records; by default none does.
 
     Attributes:
         regions: Disjoint sets that hold every task, in the order of the graph.
     """
 
-    def __init__(
-        self, graph: JobGraph, is_blocking: Callable[[Edge], bool] | None = None
-    ) -> None:
+    def __init__(self, graph: JobGraph) -> None:
         self._parents: dict[SubtaskId, SubtaskId] = {}
         for vertex in graph.vertices:
             for index in range(vertex.parallelism):
@@ -41,7 +40,7 @@ class FailoverRegions:
         # Of blocking exchanges: who reads, and who is read.
         self._kept: list[tuple[SubtaskId, SubtaskId]] = []
         for edge, producer, consumer in _connections(graph):
-            if is_blocking is not None and is_blocking(edge):
+            if edge.is_blocking:
                 self._kept.append((producer, consumer))
             else:
                 self._unite(producer, consumer)
@@ -64,6 +63,28 @@ class FailoverRegions:
     def task_count(self) -> int:
         """How many tasks there are."""
         return len(self._parents)
+
+    def can_begin(self, finished: Collection[SubtaskId]) -> frozenset[SubtaskId]:
+        """Return the tasks of the regions whose kept input is complete.
+
+        Args:
+            finished: The tasks that have finished.
+        """
+        waiting = {
+            consumer for producer, consumer in self._kept if producer not in finished
+        }
+        ready = [region for region in self.regions if region.isdisjoint(waiting)]
+        return frozenset().union(*ready)
+
+    def has_readers(self, producer: SubtaskId, finished: Collection[SubtaskId]) -> bool:
+        """Say whether a task that has not finished reads what a producer keeps."""
+        return any(
+            one == producer and consumer not in finished for one, consumer in self._kept
+        )
+
+    def kept_for(self, consumer: SubtaskId) -> list[SubtaskId]:
+        """Return the producers whose kept records a task reads."""
+        return [producer for producer, one in self._kept if one == consumer]
 
     def region_of(self, subtask: SubtaskId) -> frozenset[SubtaskId]:
         """Return the region of a task."""
@@ -109,6 +130,63 @@ class FailoverRegions:
     def _unite(self, one: SubtaskId, other: SubtaskId) -> None:
         first, second = sorted((self._root(one), self._root(other)))
         self._parents[second] = first
+
+
+def has_blocking(graph: JobGraph) -> bool:
+    """Say whether an exchange keeps its records in files."""
+    return any(edge.is_blocking for edge in _edges(graph))
+
+
+def check_blocking(graph: JobGraph) -> None:
+    """Refuse exchanges that would wait for ever.
+
+    Raises:
+        InvalidArgumentError: If a source that never ends is before one that blocks, or
+            the records that wait are needed by those that they wait for.
+    """
+    for edge in _edges(graph):
+        if edge.is_blocking:
+            _check_ends(edge)
+    regions = FailoverRegions(graph)
+    finished: frozenset[SubtaskId] = frozenset()
+    while len(finished) < regions.task_count:
+        ready = regions.can_begin(finished)
+        if ready == finished:
+            names = [
+                f"{edge.source.name!r} to {edge.target.name!r}"
+                for edge in _edges(graph)
+                if edge.is_blocking
+            ]
+            raise InvalidArgumentError(
+                "blocking",
+                f"of {' and '.join(names)} the records are read when their producers "
+                "have finished, and these hand records to the readers on another way "
+                "meanwhile: both would wait for ever",
+                "Call blocking() on every way between the two.",
+            )
+        finished = ready
+
+
+def _check_ends(edge: Edge) -> None:
+    waiting, seen = [edge.source], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if node.index in seen:
+            continue
+        seen.add(node.index)
+        source = node.transformation.source
+        if source is not None and source.boundedness is Boundedness.UNBOUNDED:
+            raise InvalidArgumentError(
+                "blocking",
+                f"the records of {edge.source.name!r} are read when it has finished, and "
+                f"source {node.name!r} before it never ends",
+                "Leave blocking() out, or use a bounded source.",
+            )
+        waiting += [one.source for united in node.in_edges for one in united]
+
+
+def _edges(graph: JobGraph) -> list[Edge]:
+    return [edge for vertex in graph.vertices for edge in vertex.out_edges]
 
 
 def producers_of(graph: JobGraph) -> dict[SubtaskId, list[SubtaskId]]:

@@ -3,7 +3,9 @@
 Theory of operation: tasks that hand records to each other fail together, as a region.
 Where that is not all of the job, the others go on: the tasks of the region are ended, and
 made and started anew under a higher number, when all of them have ended. What fails
-outside of any task, or all of them, fails the attempt.
+outside of any task, or all of them, fails the attempt. A region that reads what others keep
+in files begins when these have finished, and again without them as long as the files are
+there.
 
 Concept:
     Flink, ``ExecutionGraph`` and ``RestartPipelinedRegionFailoverStrategy``.
@@ -14,12 +16,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import anyio
 
 from aiomailbox.availability import Availability
 from aiomailbox.checkpoint import TaskHandle
+from aiomailbox.errors import (
+    CorruptStreamError,
+    PartitionNotFoundError,
+    PartitionStorageError,
+    RemoteTaskError,
+)
 from aiomailbox.graph import FailoverRegions
 from aiomailbox.ids import SubtaskId
 from aiomailbox.records import StopMode
@@ -55,16 +63,23 @@ class AttemptOwner(Protocol):
         """
         ...
 
-    async def prepare_tasks(self, tasks: frozenset[SubtaskId]) -> AttemptPlan | None:
-        """Get ready what tasks need that begin again; None if they are not to."""
+    async def prepare_tasks(
+        self, tasks: frozenset[SubtaskId], *, is_restart: bool
+    ) -> AttemptPlan | None:
+        """Get ready what tasks need that begin; None if they are not to.
+
+        Args:
+            tasks: Which begin, while others run or have run.
+            is_restart: Whether they have failed.
+        """
         ...
 
-    def on_tasks_deployed(self, plan: AttemptPlan, *, are_last: bool) -> None:
-        """Send splits: tasks are made that begin again.
+    def on_tasks_deployed(self, plan: AttemptPlan, *, is_restart: bool) -> None:
+        """Send splits: tasks are made that begin, while others run or have run.
 
         Args:
             plan: What they are.
-            are_last: Whether all tasks run now that are to.
+            is_restart: Whether they have failed; none that has still waits.
         """
         ...
 
@@ -111,7 +126,11 @@ class Attempt:
         self._regions = regions
         # Those that are ended, to begin again.
         self._failed: set[SubtaskId] = set()
+        # Those that were made, those of them that have finished, and of these the ones
+        # whose files are gone.
         self._epochs: dict[SubtaskId, int] = {}
+        self._finished: set[SubtaskId] = set()
+        self._lost: set[SubtaskId] = set()
         self._changed = Availability()
         self._is_ending = False
         self._is_over = False
@@ -123,14 +142,14 @@ class Attempt:
         it never sees an interrupt: they are cancelled as by `cancel`.
         """
         try:
-            self._host.deploy(self.plan, self)
+            self._host.deploy(self._first_plan(), self)
         except BaseException as error:  # noqa: BLE001 -- the owner asks for it
             self.fail(error)
             return
         self._owner.on_deployed()
         async with anyio.create_task_group() as group:
             self._host.start(group)
-            while not self._host.is_over or (self._failed and not self._is_ending):
+            while not self._host.is_over or self._has_to_begin:
                 try:
                     await self._go_on(group)
                 except asyncio.CancelledError:
@@ -169,6 +188,8 @@ class Attempt:
             return
         note = None if task is None else f"in task {task!r} of job {self._job_name!r}"
         is_first = self.failure.error is None
+        if tasks is not None and is_about_kept_records(error):
+            self._lose_what_is_read_by(tasks)
         region = self._region_of(tasks) if is_first else None
         if region is not None and self._owner.on_failing(error, region - self._failed):
             self._end_region(region - self._failed)
@@ -189,12 +210,10 @@ class Attempt:
         """Hear that a task ended: well, or with an error."""
         if error is not None:
             self.fail(error, task, tasks=[subtask])
-        elif (
-            self._checkpoints is not None
-            and self.failure.error is None
-            and subtask not in self._failed
-        ):
-            self._checkpoints.on_task_finished(subtask)
+        elif self.failure.error is None and subtask not in self._failed:
+            self._finished.add(subtask)
+            if self._checkpoints is not None:
+                self._checkpoints.on_task_finished(subtask)
         self._changed.set_available()
 
     def on_task_running(self, task: SubtaskId) -> None:
@@ -237,6 +256,20 @@ class Attempt:
         """Hear of a failure of a whole place: of tasks there, or of none."""
         self.fail(error, tasks=tasks)
 
+    def on_lost(self, error: BaseException, tasks: Collection[SubtaskId]) -> None:
+        """Hear that a place is gone, and with it tasks that run and what others left."""
+        regions, finished = self._regions, self._finished
+        self._lost.update(finished.intersection(tasks))
+        failed = [
+            task
+            for task in tasks
+            if task not in finished
+            or (regions is not None and regions.has_readers(task, finished))
+        ]
+        # Where nothing ran that is still needed, nothing has failed.
+        if failed:
+            self.fail(error, tasks=failed)
+
     def on_changed(self) -> None:
         """Look again whether everything is over."""
         self._changed.set_available()
@@ -255,7 +288,10 @@ class Attempt:
         if self._checkpoints is not None and self._checkpoints.is_stopping:
             # Sources of other tasks have stopped for a savepoint that there will not be.
             return None
-        found = frozenset().union(*(regions.to_restart(task) for task in tasks))
+        kept = self._finished - self._lost
+        found = frozenset().union(
+            *(regions.to_restart(task, kept.__contains__) for task in tasks)
+        )
         return None if len(found) == regions.task_count else found
 
     def _end_region(self, region: frozenset[SubtaskId]) -> None:
@@ -267,31 +303,85 @@ class Attempt:
         self._host.cancel(region)
         self._changed.set_available()
 
+    def _lose_what_is_read_by(self, tasks: Collection[SubtaskId]) -> None:
+        """Have what some tasks read written again: they could not read it."""
+        if self._regions is not None:
+            for task in tasks:
+                self._lost.update(self._regions.kept_for(task))
+
+    def _first_plan(self) -> AttemptPlan:
+        """Return the plan of the tasks that wait for no others."""
+        plan, regions = self.plan, self._regions
+        if regions is None:
+            return plan
+        first = regions.can_begin(())
+        self._epochs = dict.fromkeys(first, plan.number)
+        return plan if len(first) == regions.task_count else replace(plan, tasks=first)
+
+    @property
+    def _can_begin(self) -> frozenset[SubtaskId]:
+        """The tasks that can begin now and have not."""
+        regions = self._regions
+        if regions is None or len(self._epochs) == regions.task_count:
+            return frozenset()
+        return regions.can_begin(self._finished).difference(self._epochs)
+
+    @property
+    def _has_to_begin(self) -> bool:
+        return not self._is_ending and bool(self._failed or self._can_begin)
+
     async def _go_on(self, group: anyio.abc.TaskGroup) -> None:
-        """Begin again what has ended for that, or wait until something happens."""
+        """Let tasks begin whose time it is, or wait until something happens."""
         if self._failed and not self._is_ending and self._host.has_ended(self._failed):
             await self._begin_again(group)
-            return
-        await self._changed.wait()
-        self._changed.reset()
+        elif not self._is_ending and not self._failed and self._can_begin:
+            await self._begin(self._can_begin, group, is_restart=False)
+        else:
+            await self._changed.wait()
+            self._changed.reset()
 
     async def _begin_again(self, group: anyio.abc.TaskGroup) -> None:
-        tasks = frozenset(self._failed)
-        plan = await self._owner.prepare_tasks(tasks)
-        if plan is None or self._is_ending:
-            return
-        self._failed -= tasks
-        self._epochs |= dict.fromkeys(tasks, plan.number)
-        try:
-            self._host.deploy(replace(plan, epochs=self._all_epochs()), self)
-        except BaseException as error:  # noqa: BLE001 -- the owner asks for it
-            self.fail(error)
-            return
-        self._owner.on_tasks_deployed(plan, are_last=not self._failed)
-        self._host.start(group)
-
-    def _all_epochs(self) -> dict[SubtaskId, int]:
+        """Let those of the failed tasks begin whose input is there; others come later."""
         regions = self._regions
         assert regions is not None, "without, no task begins again alone"
-        first = dict.fromkeys(regions.tasks, self.plan.number)
-        return first | self._epochs
+        failed = frozenset(self._failed)
+        ready = failed & regions.can_begin(self._finished - failed)
+        if await self._begin(ready, group, is_restart=True):
+            for task in failed - ready:
+                self._epochs.pop(task, None)
+
+    async def _begin(
+        self,
+        tasks: frozenset[SubtaskId],
+        group: anyio.abc.TaskGroup,
+        *,
+        is_restart: bool,
+    ) -> bool:
+        before = frozenset(self._failed)
+        plan = await self._owner.prepare_tasks(tasks, is_restart=is_restart)
+        if plan is None or self._is_ending or (self._failed - before) & tasks:
+            return False
+        self._failed -= before
+        self._finished -= before
+        self._lost -= before
+        self._epochs |= dict.fromkeys(tasks, plan.number)
+        try:
+            self._host.deploy(replace(plan, epochs=dict(self._epochs)), self)
+        except BaseException as error:  # noqa: BLE001 -- the owner asks for it
+            self.fail(error)
+            return False
+        self._owner.on_tasks_deployed(plan, is_restart=is_restart)
+        self._host.start(group)
+        return True
+
+
+def is_about_kept_records(error: BaseException) -> bool:
+    """Say whether records of a blocking exchange could not be read, maybe elsewhere."""
+    kind = error.kind if isinstance(error, RemoteTaskError) else type(error).__name__
+    return kind in _LOST
+
+
+_LOST: Final = frozenset(
+    one.__name__
+    for one in (PartitionNotFoundError, PartitionStorageError, CorruptStreamError)
+)

@@ -23,7 +23,8 @@ class AttemptPlan:
         checkpoint_place: Where checkpoints are kept, a path or a URL; None for a job
             that takes none.
         tasks: The tasks that begin; None for all of the job.
-        epochs: Those of the other tasks, which go on.
+        epochs: Those of the other tasks, which run or have run.
+        is_first: Whether no other tasks run: a new attempt of the whole job begins.
 
     Example:
         >>> AttemptPlan(2).task_id(VertexId(1), 0)
@@ -36,6 +37,12 @@ class AttemptPlan:
     checkpoint_place: str | None = None
     tasks: Collection[SubtaskId] | None = None
     epochs: Mapping[SubtaskId, int] = field(default_factory=dict)
+    is_first: bool = True
+
+    @property
+    def beginning(self) -> Collection[SubtaskId] | None:
+        """The tasks that take the place of earlier attempts; None for all."""
+        return None if self.is_first else self.tasks
 
     def has(self, vertex: VertexId, subtask_index: int) -> bool:
         """Say whether a task begins."""

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from aiomailbox.checkpoint import CheckpointingMode, CheckpointWriter, received, sent
 from aiomailbox.exchange import (
+    BlockingOutput,
     InputChannel,
     InputGate,
     LocalInputChannel,
@@ -75,6 +76,12 @@ class Wiring(Protocol):
         """Return a partition of ``count`` channels, some of them to other places."""
         ...
 
+    def new_blocking_partition(
+        self, edge: Edge, partition_id: PartitionId, pool: LocalBufferPool, count: int
+    ) -> OutputPartition:
+        """Return a partition that is read when it is complete, here or elsewhere."""
+        ...
+
     def open_gate(self, owner: str, remote_channels: int) -> ChannelFactory:
         """Return what makes the channels of a gate whose producers are remote."""
         ...
@@ -94,6 +101,7 @@ class TaskBuilder:
         plan: Which attempt this is, and what its tasks go on from.
         events: Gets what the tasks have to say.
         wiring: Says what is here; None for everything.
+        directory: Where files of partitions go; None for the system's place.
     """
 
     def __init__(
@@ -105,6 +113,7 @@ class TaskBuilder:
         events: BuilderEvents,
         *,
         wiring: Wiring | None = None,
+        directory: str | None = None,
     ) -> None:
         self._graph = graph
         self._config = config
@@ -134,6 +143,7 @@ class TaskBuilder:
         )
         self._of_attempt = plan
         self._wiring = wiring
+        self._directory = directory
         names = unique_names([vertex.name for vertex in graph.vertices])
         self._names = {
             vertex.id: name for vertex, name in zip(graph.vertices, names, strict=True)
@@ -305,7 +315,9 @@ class TaskBuilder:
             if not self._is_here(consumer, index)
         ]
         partition: OutputPartition
-        if self._wiring is not None and away:
+        if edge.is_blocking:
+            partition = self._blocking_partition(edge, partition_id, pool, count)
+        elif self._wiring is not None and away:
             partition = self._wiring.new_partition(
                 edge, partition_id, pool, count, away
             )
@@ -322,6 +334,17 @@ class TaskBuilder:
             edge.partitioner,
             flush_interval_ms=self._config.flush_interval_ms,
             random=random.Random(f"{self._services.seed}/{partition_id}"),
+        )
+
+    def _blocking_partition(
+        self, edge: Edge, partition_id: PartitionId, pool: LocalBufferPool, count: int
+    ) -> OutputPartition:
+        if self._wiring is not None:
+            return self._wiring.new_blocking_partition(edge, partition_id, pool, count)
+        codec = self._services.codec
+        assert codec is not None, "a job with blocking exchanges has a codec"
+        return BlockingOutput(
+            partition_id, pool, count, codec=codec, directory=self._directory
         )
 
     def _gate(

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from aiomailbox.clock import Clock, clock_of
 from aiomailbox.exchange import PartitionRegistry
-from aiomailbox.graph import JobGraph
+from aiomailbox.graph import JobGraph, has_blocking
 from aiomailbox.logs import library_log
 from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
@@ -82,7 +82,9 @@ def new_embedded_job(
     loop = asyncio.get_running_loop()
     used_clock = clock or clock_of(loop)
     seed = config.seed
-    classes = state_classes(graph) if config.needs_state_classes else ()
+    is_encoded = config.has_data_in_flight or has_blocking(graph)
+    needs_classes = config.needs_state_classes or is_encoded
+    classes = state_classes(graph) if needs_classes else ()
     services = JobServices(
         execution_id=secrets.token_hex(16),
         clock=used_clock,
@@ -102,7 +104,7 @@ def new_embedded_job(
                 [one for one in classes if isinstance(one, type)],
                 has_arrow="pyarrow" in sys.modules,
             )
-            if config.has_data_in_flight
+            if is_encoded
             else None
         ),
     )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from aiomailbox.graph import JobGraph
+from aiomailbox.graph import JobGraph, has_blocking
 from aiomailbox.ids import SubtaskId
 from aiomailbox.records import CheckpointBarrier, StopMode
 from aiomailbox.runtime.attempt_plan import AttemptPlan
@@ -42,6 +42,10 @@ class AttemptEvents(CheckpointEvents, Protocol):
         self, error: BaseException, tasks: Collection[SubtaskId] | None = None
     ) -> None:
         """Hear of a failure of a whole place: of tasks there, or of none."""
+        ...
+
+    def on_lost(self, error: BaseException, tasks: Collection[SubtaskId]) -> None:
+        """Hear that a place is gone, and with it tasks that run and what others left."""
         ...
 
     def on_changed(self) -> None:
@@ -166,16 +170,17 @@ class EmbeddedHost:
 
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
         """Make the tasks of a plan."""
-        self._services.begin_attempt(plan.tasks)
+        self._services.begin_attempt(plan.beginning)
         builder = TaskBuilder(
             self._graph,
             self._config,
             self._services,
             plan,
             events,
+            directory=self._scratch.below("") if has_blocking(self._graph) else None,
         )
         tasks = builder.build()
-        if plan.tasks is None:
+        if plan.is_first:
             self._local = LocalTasks(tasks, events)
         else:
             self._local.add(tasks)

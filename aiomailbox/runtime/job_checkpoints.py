@@ -197,6 +197,7 @@ class JobCheckpoints:
             restored_id,
             self._place,
             tasks,
+            is_first=False,
         )
 
     async def _begin_epoch(self, tasks: frozenset[SubtaskId] | None = None) -> None:

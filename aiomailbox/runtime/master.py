@@ -290,30 +290,33 @@ class JobMaster:
             self._warn_of_restart(error, tasks)
         return may_restart
 
-    async def prepare_tasks(self, tasks: frozenset[SubtaskId]) -> AttemptPlan | None:
-        """Wait as long as the strategy says, then find what tasks begin again with."""
+    async def prepare_tasks(
+        self, tasks: frozenset[SubtaskId], *, is_restart: bool
+    ) -> AttemptPlan | None:
+        """Find what tasks begin with; if they have failed, after the strategy's delay."""
         plans: list[AttemptPlan] = []
 
         async def prepare() -> None:
-            await asyncio.sleep(self._backoff.delay_ms / 1000)
+            if is_restart:
+                await asyncio.sleep(self._backoff.delay_ms / 1000)
             await self._host.prepare()
             plans.append(await self._checkpoints.begin_again(tasks))
 
-        what = f"starting tasks of job {self.graph.name!r} again"
+        what = f"starting tasks of job {self.graph.name!r}"
         beginning = self._part(prepare(), what)
         self._beginning = beginning
         await self._supervise(beginning, self.cancel)
         self._beginning = None
-        if not plans or self.state is not JobState.RESTARTING:
+        if not plans or self.state not in _ACTIVE:
             return None
         return plans[0]
 
-    def on_tasks_deployed(self, plan: AttemptPlan, *, are_last: bool) -> None:
-        """Give splits to tasks that begin again."""
+    def on_tasks_deployed(self, plan: AttemptPlan, *, is_restart: bool) -> None:
+        """Give splits to tasks that begin while others run, or have run."""
         assert plan.tasks is not None, "those of a part are named"
-        self._restarts += 1
-        self._task_restarts.update(plan.tasks)
-        if are_last:
+        if is_restart:
+            self._restarts += 1
+            self._task_restarts.update(plan.tasks)
             self.lifecycle.advance(JobState.RUNNING)
         try:
             self.sources.reset_readers(plan.tasks, plan.restored_id)
@@ -428,11 +431,13 @@ class JobMaster:
         self, error: BaseException, tasks: Collection[SubtaskId] | None = None
     ) -> None:
         self._failure_report.keep(error, self._restarts)
-        what = "the job" if tasks is None else f"{len(tasks)} tasks of the job"
+        what, facts = "the job failed and starts again", {}
+        if tasks is not None:
+            what = "a part of the job failed and starts again"
+            facts = {"tasks": sorted(map(str, tasks))}
         self.services.log.warning(
-            f"{what} failed and starts again"
-            if tasks is None
-            else f"{what} failed and start again",
+            what,
+            **facts,
             restarts=self._restarts,
             delay_s=self._backoff.delay_ms / 1000,
             error=safe_repr(error),

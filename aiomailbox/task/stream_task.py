@@ -452,6 +452,8 @@ class StreamTask:
         self.processor.prepare_close()
         await self.processor.drain()
         self._flush()
+        for writer in self.plan.writers:
+            await writer.settle()
         for operator_id, committables in self._prepared.take_rest().items():
             self._hand_over(operator_id, committables)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange import (
     ForwardPartitioner,
     Partitioner,
@@ -15,11 +16,11 @@ from aiomailbox.exchange import (
 )
 from aiomailbox.graph import (
     ChainingStrategy,
-    Edge,
     FailoverRegions,
     JobGraph,
     Transformation,
     build_job_graph,
+    check_blocking,
 )
 from aiomailbox.ids import SubtaskId, VertexId
 
@@ -48,8 +49,12 @@ def ids(*pairs: tuple[int, int]) -> frozenset[SubtaskId]:
     return frozenset(SubtaskId(VertexId(vertex), index) for vertex, index in pairs)
 
 
-def into(vertex: str) -> Callable[[Edge], bool]:
-    return lambda edge: edge.target.name == vertex
+def block(graph: JobGraph, *targets: str) -> JobGraph:
+    """Let the exchanges to some vertices keep their records; without any, all."""
+    for vertex in graph.vertices:
+        for edge in vertex.out_edges:
+            edge.is_blocking = not targets or edge.target.name in targets
+    return graph
 
 
 def test_pipelines_that_share_no_data_are_regions_of_their_own(chain: Chain) -> None:
@@ -89,7 +94,7 @@ def test_two_inputs_of_one_task_are_of_its_region(
 
 def test_a_region_ends_where_records_are_kept(chain: Chain) -> None:
     graph = chain(RebalancePartitioner(), RebalancePartitioner(), parallelism=[1, 2, 2])
-    regions = FailoverRegions(graph, into("1"))
+    regions = FailoverRegions(block(graph, "1"))
     upper, lower = ids((0, 0)), ids((1, 0), (1, 1), (2, 0), (2, 1))
     assert regions.regions == [upper, lower]
     failed = SubtaskId(VertexId(2), 1)
@@ -103,9 +108,31 @@ def test_a_region_ends_where_records_are_kept(chain: Chain) -> None:
 
 def test_consumers_of_consumers_start_again_too(chain: Chain) -> None:
     graph = chain(*[RebalancePartitioner()] * 3, parallelism=[1, 1, 1, 1])
-    regions = FailoverRegions(graph, lambda edge: True)
+    regions = FailoverRegions(block(graph))
     below = regions.to_restart(SubtaskId(VertexId(1), 0))
     assert below == ids((1, 0), (2, 0), (3, 0))
+
+
+def test_a_region_begins_when_those_that_it_reads_have_finished(chain: Chain) -> None:
+    graph = block(chain(ForwardPartitioner(), parallelism=[2, 2]))
+    regions = FailoverRegions(graph)
+    assert regions.can_begin(()) == ids((0, 0), (0, 1))
+    assert regions.can_begin(ids((0, 1))) == ids((0, 0), (0, 1), (1, 1))
+    assert regions.has_readers(SubtaskId(VertexId(0), 1), ids((0, 1)))
+    assert not regions.has_readers(SubtaskId(VertexId(0), 1), ids((0, 1), (1, 1)))
+    check_blocking(graph)
+
+
+def test_what_waits_for_itself_is_refused(
+    item: Callable[..., Transformation], via: Callable[..., Any]
+) -> None:
+    start = item("start")
+    other = item("other", via(start, RebalancePartitioner()))
+    both = item("both", via(other), via(start, RebalancePartitioner()))
+    graph = block(build_job_graph("job", [both], parallelism=2), "other")
+    with pytest.raises(InvalidArgumentError, match="both would wait for ever"):
+        check_blocking(graph)
+    check_blocking(block(graph, "other", "both"))
 
 
 def test_each_task_is_of_one_region(chain: Chain) -> None:

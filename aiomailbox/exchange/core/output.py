@@ -101,6 +101,10 @@ class OutputPartition(Protocol):
         """Tell every consumer that nothing at all follows, and close. Idempotent."""
         ...
 
+    async def settle(self) -> None:
+        """Suspend until what was emitted outlives its task, if that is its nature."""
+        ...
+
     def create_view(
         self, subpartition_index: int, listener: DataListener
     ) -> ObjectView:

@@ -72,6 +72,10 @@ class Output(abc.ABC):
             self.flush_all()
             await self.availability.waiter()
 
+    async def settle(self) -> None:
+        """Return at once: consumers take what is queued while they run."""
+        return
+
     def on_consumed(self, callback: Callable[[], None]) -> None:
         """Call back once: all have released it, or everything was released."""
         self._users.on_consumed(callback)

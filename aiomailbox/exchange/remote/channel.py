@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Iterator
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from aiomailbox.errors import (
-    CorruptStreamError,
     IllegalStateError,
     PartitionNotFoundError,
     RemoteFailureError,
@@ -29,14 +27,14 @@ from aiomailbox.exchange.core.contract import (
     ChannelStatistics,
     PolledBuffer,
 )
+from aiomailbox.exchange.frames.element_reader import ElementReader
 from aiomailbox.exchange.input.channel import InputChannel, retry_delays_ms
 from aiomailbox.exchange.remote.endpoints import ChannelLink, PeerAddress, Receiver
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.exchange.remote.received import ReceivedBuffers
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory import Buffer, DataType, LocalBufferPool, NetworkBuffer
-from aiomailbox.records import ByteReader, Element, ElementCodec, decode_event
-from aiomailbox.records.spanning import RecordDeserializer
+from aiomailbox.records import ElementCodec
 
 __all__ = ["ChannelConnector", "RemoteInputChannel"]
 
@@ -101,24 +99,25 @@ class RemoteInputChannel(InputChannel):
         # released is not for another one that reads the same.
         self.receiver_id: bytes = next(_NUMBERS).to_bytes(_RECEIVER_ID_BYTES, "big")
         self._connector = connector
-        self._codec = codec
         self._delays_ms = retry_delays_ms(retry_initial_ms, retry_max_ms)
         self._retry: asyncio.TimerHandle | None = None
         self._link: ChannelLink | None = None
         self._gate_buffers = buffers
         self._buffers = buffers.claim(self._on_credit)
         self._received = ReceivedBuffers(self._buffers, self)
-        self._deserializer = RecordDeserializer(spill_directory=spill_directory)
+        self._reader = ElementReader(codec, str(partition_id), spill_directory)
         self._buffer_bytes: int | None = None
-        self._buffers_total = 0
-        self._records_total = 0
-        self.bytes_total: int = 0
 
     def __repr__(self) -> str:
         return (
             f"<RemoteInputChannel {self.index}: {self.partition_id}"
             f"[{self.subpartition_index}] at {self.address}>"
         )
+
+    @property
+    def bytes_total(self) -> int:
+        """Bytes that were read, events included."""
+        return self._reader.bytes_total
 
     @property
     def buffers_in_use(self) -> int:
@@ -193,7 +192,7 @@ class RemoteInputChannel(InputChannel):
         Raises:
             IllegalStateError: If a newer checkpoint's barrier has arrived.
         """
-        found = [self._deserializer.unconsumed()]
+        found = [self._reader.unconsumed()]
         for buffer in self._received.in_flight(checkpoint_id):
             found.append(bytes(buffer.readable()))
             buffer.recycle()
@@ -235,7 +234,7 @@ class RemoteInputChannel(InputChannel):
         if self._link is not None:
             self._link.close()
         self._received.release()
-        self._deserializer.clear()
+        self._reader.clear()
         self._gate_buffers.let_go()
 
     def statistics(self) -> ChannelStatistics:
@@ -243,8 +242,8 @@ class RemoteInputChannel(InputChannel):
         return ChannelStatistics(
             queued_buffers=len(self._received),
             queued_bytes=self._received.queued_bytes,
-            buffers_total=self._buffers_total,
-            records_total=self._records_total,
+            buffers_total=self._reader.buffers_total,
+            records_total=self._reader.records_total,
             bytes_total=self.bytes_total,
         )
 
@@ -322,46 +321,17 @@ class RemoteInputChannel(InputChannel):
         self._gate.on_channel_priority(self, sequence_number)
 
     def _read(self, buffer: Buffer) -> ObjectBuffer | None:
-        content = buffer.readable()
-        self._buffers_total += 1
-        self.bytes_total += len(content)
         try:
-            if buffer.data_type.is_event:
-                return self._read_event(content, buffer.data_type)
-            elements = list(self._elements(content))
+            return self._reader.read(buffer)
         except BaseException as error:
             # What was read of the buffer is lost, so nothing after it makes sense.
-            self._deserializer.clear()
+            self._reader.clear()
             add_note(
                 error, f"in what arrived from {self.partition_id} at {self.address}"
             )
             if self.error is None:
                 self.error = error
             raise
-        if not elements:
-            return None
-        taken = ObjectBuffer.of_elements(elements)
-        self._records_total += taken.record_count
-        return taken
-
-    def _read_event(self, content: memoryview, data_type: DataType) -> ObjectBuffer:
-        event = decode_event(content)
-        if (
-            data_type is DataType.END_OF_PARTITION
-            and self._deserializer.has_unfinished_record
-        ):
-            raise CorruptStreamError(
-                f"{self.partition_id} ended in the middle of a record"
-            )
-        return ObjectBuffer.for_event(event)
-
-    def _elements(self, content: memoryview) -> Iterator[Element]:
-        read = self._codec.read
-        for record in self._deserializer.records(content):
-            source = ByteReader(record)
-            element = read(source)
-            source.expect_end("an element of a channel")
-            yield cast("Element", element)
 
     def _raise(self, error: BaseException) -> None:
         if isinstance(error, RemoteFailureError):

@@ -85,13 +85,18 @@ class WorkerDesk:
         return [self.addresses[peer] for peer in sorted(self.addresses)]
 
     def begin_attempt(
-        self, number: int, tasks: Collection[SubtaskId] | None = None
+        self,
+        number: int,
+        tasks: Collection[SubtaskId] | None = None,
+        *,
+        is_first: bool = True,
     ) -> None:
         """Take of tasks from now on only what is about this attempt; older are over.
 
         Args:
             number: The attempt.
-            tasks: Which tasks it is of; None for all.
+            tasks: Which tasks begin; None for all.
+            is_first: Whether all others are over, too.
         """
         self._attempt = number
         everything = [
@@ -103,10 +108,18 @@ class WorkerDesk:
         beginning = [one for one in everything if tasks is None or one in tasks]
         self._epochs.update(dict.fromkeys(beginning, number))
         self.running.update(beginning)
-        if tasks is None:
+        if is_first:
             self._whole = number
             self._limits.begin_attempt()
             self.views.clear()
+
+    def placed_at(self, peer: int) -> list[SubtaskId]:
+        """Return the tasks of a worker that have begun, whether they run or not."""
+        return [one for one in self._epochs if self._placement.is_at(peer, *one)]
+
+    def is_at(self, peer: int, tasks: Collection[SubtaskId]) -> bool:
+        """Say whether a worker has some of the tasks."""
+        return any(self._placement.is_at(peer, *one) for one in tasks)
 
     def running_at(self, peer: int) -> list[SubtaskId]:
         """Return the tasks of a worker that have not ended."""

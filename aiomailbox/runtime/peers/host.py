@@ -189,8 +189,8 @@ class PeersHost:
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
         """Make the tasks of this process, and let the workers make theirs."""
         self._events = events
-        self._services.begin_attempt(plan.tasks)
-        self._desk.begin_attempt(plan.number, plan.tasks)
+        self._services.begin_attempt(plan.beginning)
+        self._desk.begin_attempt(plan.number, plan.tasks, is_first=plan.is_first)
         builder = TaskBuilder(
             self._shipment.graph,
             self._config,
@@ -199,12 +199,12 @@ class PeersHost:
             events,
             wiring=self._network,
         )
-        if plan.tasks is None:
+        if plan.is_first:
             self._local = LocalTasks(builder.build(), events)
         else:
             self._local.add(builder.build())
         for worker in self._workers:
-            if plan.tasks is None or self._desk.running_at(worker.peer):
+            if plan.is_first or self._desk.is_at(worker.peer, plan.tasks or ()):
                 self._deploy_at(worker, plan)
         if self._early is not None:
             events.on_failed(self._early)
@@ -224,6 +224,7 @@ class PeersHost:
                 plan.checkpoint_place,
                 None if plan.tasks is None else sorted(plan.tasks),
                 sorted(plan.epochs.items()),
+                plan.is_first,
             )
         )
 
@@ -409,13 +410,12 @@ class PeersHost:
         }
 
     def _fail(self, error: BaseException, worker: Worker) -> None:
-        tasks = self._desk.running_at(worker.peer)
         if self._events is None or worker.peer not in self._desk.addresses:
             self._early = self._early or error
-        elif tasks:
-            self._events.on_failed(error, tasks)
-        elif not worker.has_exited:
-            self._events.on_failed(error)
+        elif worker.has_exited:
+            self._events.on_lost(error, self._desk.placed_at(worker.peer))
+        else:
+            self._events.on_failed(error, self._desk.running_at(worker.peer))
 
     def _tell(self) -> None:
         self._changed.set_available()

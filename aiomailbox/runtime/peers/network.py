@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from aiomailbox.exchange import (
     BUFFER_SIZE_BYTES,
+    BlockingOutput,
     InputChannel,
     InputGate,
     MixedResultPartition,
@@ -139,6 +140,18 @@ class PeerNetwork:
             codec=self._codec(edge),
             buffer_size_bytes=self._config.buffer_size_bytes,
             frame_bytes_wished=_SEGMENT_BYTES,
+        )
+
+    def new_blocking_partition(
+        self, edge: Edge, partition_id: PartitionId, pool: LocalBufferPool, count: int
+    ) -> OutputPartition:
+        """Return a partition that is read when it is complete."""
+        return BlockingOutput(
+            partition_id,
+            pool,
+            count,
+            codec=self._codec(edge),
+            directory=self._place.directory(""),
         )
 
     def open_gate(self, owner: str, remote_channels: int) -> ChannelFactory:

@@ -57,6 +57,7 @@ class _FlatEdge:
     partitioner: Any
     tag: Any
     chained: bool
+    is_blocking: bool
 
 
 @dataclass(slots=True)
@@ -214,6 +215,7 @@ def _flattened(
                 edge.partitioner,
                 edge.tag,
                 edge.chained,
+                edge.is_blocking,
             )
             for edge in edges
         ],
@@ -253,6 +255,7 @@ def _graph(flat: _FlatGraph) -> JobGraph:
             edge.partitioner,
             edge.tag,
             edge.chained,
+            edge.is_blocking,
         )
         for edge in flat.edges
     ]

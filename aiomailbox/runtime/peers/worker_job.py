@@ -198,6 +198,7 @@ class WorkerJob:
                     message.checkpoint_place,
                     None if message.tasks is None else frozenset(message.tasks),
                     dict(message.epochs),
+                    message.is_first,
                 )
                 self._deploy(message.addresses, plan)
             case Splits():
@@ -246,8 +247,8 @@ class WorkerJob:
     ) -> None:
         """Make the tasks now: what comes next may be for them."""
         self._network.know(addresses)
-        self._services.begin_attempt(plan.tasks)
-        if plan.tasks is None:
+        self._services.begin_attempt(plan.beginning)
+        if plan.is_first:
             self._limits.begin_attempt()
         # Of one whose tasks have begun again there is nothing to tell any more.
         self._attempts = [each for each in self._attempts if not each.tasks.is_over]

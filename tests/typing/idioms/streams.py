@@ -125,12 +125,18 @@ def calls(stream: am.DataStream[Order]) -> None:
     assert_type(stream.map_async(Client()), am.DataStream[int])
 
 
+def key_of(order: Order) -> int:
+    return len(repr(order))
+
+
 def little_helpers(stream: am.DataStream[Order]) -> None:
     assert_type(stream.batch(2, within=am.seconds(1)), am.DataStream[list[Order]])
     assert_type(stream.buffer(10), am.DataStream[Order])
     assert_type(stream.sample(0.1), am.DataStream[Order])
     assert_type(stream.rate_limit(am.RateLimit(5)), am.DataStream[Order])
     assert_type(stream.rebalance(), am.DataStream[Order])
+    assert_type(stream.blocking(), am.DataStream[Order])
+    assert_type(stream.key_by(key_of).blocking(), am.KeyedStream[int, Order])
     assert_type(stream.broadcast(), am.DataStream[Order])
     assert_type(stream.union(stream, stream), am.DataStream[Order])
     assert_type(stream.name("orders").uid("orders"), am.DataStream[Order])

@@ -232,6 +232,9 @@ class ShuffleOutput:
         """
         raise IllegalStateError(f"{self!r} carries no {event!r}")
 
+    async def settle(self) -> None:
+        """Do nothing: Spark keeps what it is given."""
+
     async def writable(self) -> None:
         """Suspend until another buffer fits."""
         while not self.availability.available:

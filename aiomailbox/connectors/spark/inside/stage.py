@@ -306,6 +306,12 @@ class _StageTask(NoCheckpointEvents):
         codec = self._codecs[target.number]
         return ShuffleOutput(partition_id, pool, target, subtasks, self._writer, codec)
 
+    def new_blocking_partition(
+        self, edge: Edge, partition_id: PartitionId, pool: LocalBufferPool, count: int
+    ) -> OutputPartition:
+        """Return an output towards the shuffle, which always is of this kind."""
+        return self.new_partition(edge, partition_id, pool, count, [])
+
     def open_gate(self, owner: str, remote_channels: int) -> ChannelFactory:
         """Note which edges a gate has; its channels are those that Spark brings."""
         edges: list[Edge] = []
