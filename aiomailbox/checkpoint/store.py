@@ -96,6 +96,7 @@ class CheckpointStore:
         # By the numbers of complete checkpoints the shared files that each has; None
         # where nobody knows.
         self._shared: dict[int, set[str] | None] = {}
+        self._has_completed = False
         # By their numbers checkpoints that failed, and how often to look there again.
         self._failed: dict[int, int] = {}
         self._claim = storage.claim(
@@ -119,6 +120,11 @@ class CheckpointStore:
     def place(self) -> str:
         """The path or URL of the job's directory."""
         return f"{self._storage.place}/{self._below}"
+
+    @property
+    def has_completed(self) -> bool:
+        """Whether a checkpoint was completed here, and not only by earlier lives."""
+        return self._has_completed
 
     @property
     def next_checkpoint_id(self) -> int:
@@ -174,6 +180,7 @@ class CheckpointStore:
         directory = self._directory(checkpoint_id)
         self._storage.write(f"{directory}/{METADATA_NAME}", chunks)
         self._complete.add(checkpoint_id)
+        self._has_completed = True
         self._shared[checkpoint_id] = metadata.shared_files
         newest = max(checkpoint_id, self._job.completed)
         last_id = max(checkpoint_id, self._job.last_id)

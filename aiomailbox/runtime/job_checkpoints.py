@@ -320,7 +320,8 @@ class JobCheckpoints:
             self._place = await run_in_thread(self._scratch.below, "")
         else:
             self._place = os.fspath(settings.directory)
-        self._store = await run_in_thread(self._new_store, self._place)
+        await run_in_thread(self._make_store, self._place)
+        assert self._store is not None, "it was made"
         assert self.coordinator is not None, "there are settings"
         self.coordinator.open(self._store)
         if isinstance(open_storage(self._place), RemoteStorage):
@@ -328,9 +329,10 @@ class JobCheckpoints:
                 self._renew(self._store), name=f"claim of job {self._graph.name}"
             )
 
-    def _new_store(self, place: str) -> CheckpointStore:
+    def _make_store(self, place: str) -> None:
+        # Set here: whoever waits may be cancelled, and the claim is to be given back.
         services = self._services
-        return CheckpointStore(
+        self._store = CheckpointStore(
             open_storage(place),
             services.job_id,
             services.clock,
@@ -366,7 +368,10 @@ class JobCheckpoints:
         settings = self._config.checkpoints
         assert settings is not None, "there is a store only with settings"
         try:
-            if not settings.keeps_after(
+            # What earlier lives have left is not lost by one that came to nothing, such as
+            # for a class that does not fit.
+            is_over = state is JobState.FINISHED or store.has_completed
+            if is_over and not settings.keeps_after(
                 failed=state is JobState.FAILED, cancelled=state is JobState.CANCELED
             ):
                 await run_in_thread(store.discard_all)

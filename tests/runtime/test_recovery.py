@@ -467,3 +467,58 @@ async def test_a_job_that_has_failed_leaves_the_journal_and_one_that_has_not_doe
     assert {calls[value] for value in range(10)} == {1}
     await program(FailsAt()).execute("calls", restore_from="latest")
     assert {calls[value] for value in range(10)} == {2}, "success ends the journal"
+
+
+async def test_a_life_that_cannot_be_restored_loses_nothing_that_others_have_left(
+    tmp_path: Path,
+) -> None:
+    results: list[tuple[int, int]] = []
+
+    def program(fails: FailsAt, kind: type) -> Any:
+        env = environment(directory=tmp_path).set_restart_strategy(am.restart.none())
+        descriptor = am.ValueStateDescriptor("sum", kind)
+
+        class Sums(am.KeyedProcessFunction):
+            def open(self, context: Any) -> None:
+                self.sum = context.keyed_state.get_value(descriptor)
+
+            def process_element(self, value: int, context: Any, out: Any) -> None:
+                self.sum.update((self.sum.value() or kind()) + kind(value))
+                out.collect((context.current_key, self.sum.value()))
+
+        stream = env.from_collection(list(range(COUNT))).map(now_and_then).map(fails)
+        keyed = stream.key_by(lambda value: value % KEYS)
+        keyed.process(Sums()).uid("sums").sink_to(results.append)
+        return env
+
+    kept = program(FailsAt(2_000), int)
+    kept.enable_checkpointing(
+        0.05, directory=tmp_path, retention=am.Retention.ON_FAILURE
+    )
+    with pytest.raises(JobFailedError):
+        await kept.execute("sums")
+    # Somebody edits the program, and what was int is str now.
+    with pytest.raises(JobFailedError, match="was written as int"):
+        await program(FailsAt(), str).execute("sums", restore_from="latest")
+    # Or looks at it for a moment only.
+    async with program(FailsAt(), int).start("sums", restore_from="latest") as job:
+        await job.cancel()
+    results.clear()
+    await program(FailsAt(), int).execute("sums", restore_from="latest")
+    assert len(results) < COUNT
+    assert totals(results) == EXPECTED
+
+
+async def test_a_job_that_is_cancelled_at_once_gives_its_place_back(
+    tmp_path: Path,
+) -> None:
+    for delays in range(12):
+        env = environment(directory=tmp_path)
+        sums(env, FailsAt(), [])
+        async with env.start("sums") as job:
+            for _ in range(delays):
+                await asyncio.sleep(0)
+            await job.cancel()
+    env = environment(directory=tmp_path)
+    sums(env, FailsAt(), [])
+    await env.execute("sums")
