@@ -13,6 +13,7 @@ from aiomailbox.operators import (
     USER_ERRORS,
     CommitterContext,
     Pending,
+    RunInterruption,
     RuntimeContext,
     check_function,
     is_async_callable,
@@ -51,6 +52,7 @@ class FunctionSink:
         self.function: Callable[..., Any] = check_function(
             function, "function", arity=1
         )
+        self.may_leave_rest: bool = is_async_callable(self.function)
 
     def create_writer(self, context: RuntimeContext) -> _FunctionWriter:
         """Create the writer of one subtask."""
@@ -63,6 +65,7 @@ class FunctionSink:
 
 class _FunctionWriter(ImmediateWriter):
     def __init__(self, function: Callable[[Any], object]) -> None:
+        self.interruption: RunInterruption | None = None
         self._function = function
         self._is_async = is_async_callable(function)
 
@@ -84,11 +87,18 @@ class _FunctionWriter(ImmediateWriter):
 
     async def _await_each(self, run: Run) -> None:
         function: Any = self._function
+        interruption = self.interruption
+        if interruption is not None:
+            interruption.start()
         values = iter(run.values)
         try:
             for value in values:
                 result: Awaitable[object] = function(value)
                 await result
+                if interruption is not None and interruption.watch.has_waited:
+                    following = len(run) - length_hint(values)
+                    if await interruption.look_around(run, following):
+                        return
         except USER_ERRORS as error:
             if is_closing(error):
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aiomailbox.mailbox.budget import SliceWatch
 from aiomailbox.mailbox.default_action import (
     MailboxController,
     MailboxDefaultAction,
@@ -36,6 +37,7 @@ __all__ = [
     "MailboxStatistics",
     "PeriodMeter",
     "PeriodTimer",
+    "SliceWatch",
     "Suspension",
     "TaskMailbox",
     "TimeShares",

@@ -16,7 +16,7 @@ from typing import Final
 from aiomailbox.clock import Clock, clock_of
 from aiomailbox.mailbox.governor import LoopGovernor, governor_of
 
-__all__ = ["LoopClock", "SliceBudget"]
+__all__ = ["LoopClock", "SliceBudget", "SliceWatch"]
 
 # Releasing the loop costs about 8 us: under 10 ns per turn at this many.
 _TURNS_MAX: Final = 1024
@@ -124,6 +124,20 @@ class SliceBudget:
             await governor.next_turn(first=True)
             self.restart()
 
+    def now_on_loop(self) -> tuple[float, LoopGovernor]:
+        """Return the time, in seconds, and the governor; a slice is open then."""
+        governor = self._governor
+        if governor is None:
+            governor = self._governor = governor_of(asyncio.get_running_loop())
+        now = self._clock.monotonic()
+        governor.begun(now)
+        return now, governor
+
+    @property
+    def slice_s(self) -> float:
+        """How long a slice lasts, in seconds."""
+        return self._slice_s
+
     def _fit_stride(self, elapsed_s: float) -> None:
         """Let a stride take a sixteenth of a slice; it grows slowly and falls at once."""
         turn_s = elapsed_s / max(1, self._turns)
@@ -132,3 +146,35 @@ class SliceBudget:
             self.stride = longest
         else:
             self.stride = max(1, int(self._slice_s / (turn_s * _STRIDE_MAX)))
+
+
+class SliceWatch:
+    """Tells whether work that awaits now and then has taken longer than a slice.
+
+    The event loop closes the slice of a turn as soon as it gets one: where that has not
+    happened nothing was waited for, and no clock is read.
+
+    Args:
+        budget: Of the mailbox loop that does the work.
+    """
+
+    __slots__ = ("_began", "_budget", "_governor", "_started")
+
+    def __init__(self, budget: SliceBudget) -> None:
+        self._budget = budget
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._started, self._governor = self._budget.now_on_loop()
+        self._began = self._governor.began
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether the event loop has had a turn since `start`, or since `is_over`."""
+        return self._governor.began is not self._began
+
+    def is_over(self) -> bool:
+        """Say whether the work has taken longer than a slice."""
+        now, governor = self._budget.now_on_loop()
+        self._began = governor.began
+        return now - self._started >= self._budget.slice_s

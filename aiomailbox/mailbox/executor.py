@@ -9,6 +9,7 @@ from typing import TypeVar, cast, overload
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import MailboxClosedError, RejectedMailError
+from aiomailbox.mailbox.budget import SliceWatch
 from aiomailbox.mailbox.control import LoopControl
 from aiomailbox.mailbox.mail import Mail, MailOptions, check_priority
 from aiomailbox.mailbox.submission import MailFuture, Submission
@@ -259,6 +260,23 @@ class MailboxExecutor:
             WrongTaskError: If the caller is not the mailbox's task.
         """
         await self._yielder.run_waiting(self._priority)
+
+    def watch(self) -> SliceWatch:
+        """Return what tells whether work has taken longer than a slice."""
+        return self._yielder.watch()
+
+    async def wait_until(self, availability: Availability) -> None:
+        """Run mail, as in `run_waiting`, until something is available; maybe at once.
+
+        In the middle of a record, or of a run: what is in no state yet is not
+        snapshotted meanwhile.
+
+        Raises:
+            StopTask: If the task was cancelled.
+            YieldDepthError: If mails yield to mails too deep.
+            WrongTaskError: If the caller is not the mailbox's task.
+        """
+        await self._yielder.wait_until(availability, self._priority)
 
     async def pause_until(self, availability: Availability) -> None:
         """Run mail, as in `pause`, until something is available; maybe at once.

@@ -29,16 +29,20 @@ class LoopGovernor:
 
     Belongs to that event loop: all methods are called while it runs.
 
+    Attributes:
+        began: When the slice of this turn of the event loop began, seconds; None before
+            somebody opens one. An object of its own for each slice.
+
     Invariants:
         While a slice is open its end is scheduled. While somebody stands in line, that
         is so or an admission is scheduled.
     """
 
-    __slots__ = ("_admitted", "_began", "_is_admitting", "_line")
+    __slots__ = ("_admitted", "_is_admitting", "_line", "began")
 
     def __init__(self) -> None:
         self._line: deque[asyncio.Future[None]] = deque()
-        self._began: float | None = None
+        self.began: float | None = None
         self._is_admitting = False
         self._admitted = 1
 
@@ -48,10 +52,10 @@ class LoopGovernor:
         Args:
             now: The time, in seconds.
         """
-        if self._began is None:
-            self._began = now
+        if self.began is None:
+            self.began = now
             asyncio.get_running_loop().call_soon(self._close_slice)
-        return self._began
+        return self.began
 
     async def next_turn(self, *, first: bool = False) -> None:
         """Wait until the event loop has had its turn and it is the caller's.
@@ -66,12 +70,12 @@ class LoopGovernor:
         else:
             self._line.append(admission)
             self._admitted = max(1, self._admitted // 2)
-        if self._began is None:
+        if self.began is None:
             self._schedule_admission()
         await admission
 
     def _close_slice(self) -> None:
-        self._began = None
+        self.began = None
         if self._line:
             self._schedule_admission()
         else:
@@ -84,7 +88,7 @@ class LoopGovernor:
 
     def _admit(self) -> None:
         self._is_admitting = False
-        if self._began is not None:
+        if self.began is not None:
             # Somebody works without having waited; closing that slice leads here again.
             return
         line = self._line

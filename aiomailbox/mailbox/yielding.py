@@ -17,7 +17,7 @@ from typing import Final, cast
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import MailFailedError, YieldDepthError
-from aiomailbox.mailbox.budget import SliceBudget
+from aiomailbox.mailbox.budget import SliceBudget, SliceWatch
 from aiomailbox.mailbox.control import LoopControl, attach_later_error
 from aiomailbox.mailbox.default_action import ActionGate
 from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
@@ -93,6 +93,10 @@ class MailYielder:
         """Spend a turn of the slice and say whether it is used up."""
         return self._budget.is_over()
 
+    def watch(self) -> SliceWatch:
+        """Return what tells whether work has taken longer than a slice."""
+        return SliceWatch(self._budget)
+
     async def yield_once(self, priority: int) -> None:
         """Run one eligible mail; waits for it."""
         control, mailbox = self._control, self._mailbox
@@ -132,8 +136,11 @@ class MailYielder:
         self._control.raise_if_cancelled()
 
     async def pause_until(self, availability: Availability, priority: int) -> None:
+        """Run the mail of a pause as it comes until something is available."""
+        await self.wait_until(availability, self._priority_in_pause(priority))
+
+    async def wait_until(self, availability: Availability, priority: int) -> None:
         """Run eligible mail as it comes until something is available."""
-        priority = self._priority_in_pause(priority)
         while not availability.available:
             waiter = availability.waiter()
             try:

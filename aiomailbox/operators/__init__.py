@@ -70,6 +70,7 @@ from aiomailbox.operators.core.hooks import (
     owner_of,
 )
 from aiomailbox.operators.core.input_selection import InputSelectable, InputSelection
+from aiomailbox.operators.core.interruption import RunInterruption
 from aiomailbox.operators.core.locate import (
     is_own_line,
     is_users,
@@ -174,6 +175,7 @@ from aiomailbox.operators.sinks.sink import (
     SinkWriter,
 )
 from aiomailbox.operators.snapshots import (
+    HeldElement,
     OperatorSnapshot,
     SnapshotDescription,
     StateDescription,
@@ -181,8 +183,10 @@ from aiomailbox.operators.snapshots import (
     decode_state,
     describe_snapshot,
     encode_snapshot,
+    held_elements,
     redistribute,
     snapshot_chunks,
+    with_held_elements,
 )
 from aiomailbox.operators.sources.operator import SourceMode, SourceOperator
 from aiomailbox.operators.sources.source import (
@@ -262,6 +266,7 @@ __all__ = [
     "FusedOperator",
     "Guarantee",
     "Handover",
+    "HeldElement",
     "Input",
     "InputSelectable",
     "InputSelection",
@@ -312,6 +317,7 @@ __all__ = [
     "RecordFailures",
     "RecordFields",
     "RepeatedWarnings",
+    "RunInterruption",
     "RuntimeContext",
     "SampleOperator",
     "SelectorWhere",
@@ -371,6 +377,7 @@ __all__ = [
     "first",
     "fused",
     "guarantee_of",
+    "held_elements",
     "in_pieces",
     "in_turn",
     "is_async_aggregate",
@@ -409,4 +416,5 @@ __all__ = [
     "users_line",
     "watched_input",
     "watched_write",
+    "with_held_elements",
 ]

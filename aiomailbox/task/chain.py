@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
 from aiomailbox.availability import Availability
+from aiomailbox.errors import StateError
 from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox import MailboxExecutor, MailboxProcessor
 from aiomailbox.operators import (
+    Input,
     Operator,
     OperatorSnapshot,
     Output,
@@ -33,6 +35,7 @@ from aiomailbox.records import (
     OutputTag,
     StopMode,
 )
+from aiomailbox.task.backlog import Backlog, has_backlog
 from aiomailbox.task.context import TaskRuntimeContext
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
@@ -42,6 +45,7 @@ from aiomailbox.task.outputs import (
     ChainingOutput,
     OperatorOutput,
     WriterOutput,
+    all_of,
     main_output,
 )
 from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
@@ -60,12 +64,20 @@ class Link:
         members: The indexes of the plan's operators in it, head first.
         mailbox: The mailbox at its priority.
         timers: The processing-time timers of its members.
+        backlog: What stands before it; None if it never leaves the rest of a run.
     """
 
     operator: Operator
     members: list[int]
     mailbox: MailboxExecutor
     timers: list[MailboxProcessingTimeService]
+    backlog: Backlog | None = None
+
+    def input(self, index: int) -> Input:
+        """Return an input of the operator."""
+        if self.backlog is not None:
+            return self.backlog.inputs[index]
+        return watched_input(self.operator, index)
 
 
 class OperatorChain:
@@ -117,6 +129,15 @@ class OperatorChain:
         """The operators, head first."""
         return [link.operator for link in self.links]
 
+    def head_input(self, index: int) -> Input:
+        """Return an input of the task."""
+        return self.links[0].input(index)
+
+    @property
+    def backlogs(self) -> list[Backlog]:
+        """What may stand before the operators, head first."""
+        return [link.backlog for link in self.links if link.backlog is not None]
+
     def room(self) -> Callable[[], int] | None:
         """Return what tells how many records fit; None if no operator is ever full."""
         operators = [link.operator for link in self.links if link.operator.fills_up]
@@ -147,6 +168,8 @@ class OperatorChain:
 
     async def resume(self) -> None:
         """Go on with what a snapshot interrupted, tail first."""
+        for backlog in self.backlogs:
+            backlog.resume()
         for link in reversed(self.links):
             with self._naming(link, "resume"):
                 await _finish(link.operator.resume())
@@ -159,6 +182,9 @@ class OperatorChain:
                 with self._naming(link, "restore"):
                     for _ in link.operator.restoring(snapshot):
                         await asyncio.sleep(0)
+                if link.backlog is not None:
+                    link.backlog.restore(snapshot)
+            self._check_backlog(link, snapshots)
 
     def snapshot(self) -> dict[OperatorId, OperatorSnapshot]:
         """Return each operator's snapshot by its id, tail first.
@@ -168,7 +194,10 @@ class OperatorChain:
         found: dict[OperatorId, OperatorSnapshot] = {}
         for link in reversed(self.links):
             with self._naming(link, "snapshot"):
-                found[self._operator_id(link)] = link.operator.snapshot()
+                taken = link.operator.snapshot()
+                if link.backlog is not None:
+                    taken = replace(taken, own=link.backlog.snapshot(taken))
+                found[self._operator_id(link)] = taken
         return found
 
     @property
@@ -208,6 +237,8 @@ class OperatorChain:
         before it, and what it queues runs before the next operator is touched.
         """
         for position, link in enumerate(self.links):
+            if link.backlog is not None:
+                await link.backlog.emptied()
             if position and mode is StopMode.DRAIN:
                 with self._naming(link, "end_input"):
                     await _finish(link.operator.end_input())
@@ -278,6 +309,25 @@ class OperatorChain:
     def _operator_id(self, link: Link) -> OperatorId:
         return self._plan.operators[link.members[0]].operator_id
 
+    def _check_backlog(
+        self, link: Link, snapshots: Mapping[OperatorId, OperatorSnapshot]
+    ) -> None:
+        """Refuse to lose records that an operator had still to await.
+
+        Raises:
+            StateError: If its function is not awaited any more.
+        """
+        for member in link.members if link.backlog is None else link.members[1:]:
+            plan = self._plan.operators[member]
+            snapshot = snapshots.get(plan.operator_id)
+            if snapshot is not None and has_backlog(snapshot):
+                raise StateError(
+                    f"operator {plan.name!r} (uid {plan.uid!r}) had an async def "
+                    "function when the checkpoint was taken, which had still to be "
+                    "awaited for some records. Restore the job with such a function, "
+                    "or stop it with drain=True before the function is changed."
+                )
+
     def _build(self, index: int, links: dict[int, Link]) -> Link:
         plan = self._plan.operators[index]
         operator = plan.factory()
@@ -297,6 +347,8 @@ class OperatorChain:
             output = cast("Output", watched)
         operator.setup(context, output)
         link = Link(operator, [index], mailbox, [timers])
+        if any(operator.may_leave_rest(i) for i in range(len(operator.inputs))):
+            link.backlog = Backlog(operator, mailbox, self._environment.clock)
         if context.mutations is not None:
             return link
         return _fused(link, links, plan.outgoing)
@@ -328,10 +380,12 @@ def _way(
     if edge.writer is not None:
         return WriterOutput(edge.writer, context)
     assert edge.target is not None, "an edge leads to an operator or to a writer"
-    target = links[edge.target].operator
-    entry = watched_input(target, 0)
+    link = links[edge.target]
+    target, room = link.operator, link.operator.output.availability
+    if link.backlog is not None:
+        room = all_of([link.backlog.availability, room])
     records_in = target.context.metrics.counter("num_records_in")
-    return ChainingOutput(entry, target.output.availability, records_in)
+    return ChainingOutput(link.input(0), room, records_in)
 
 
 def _fused(link: Link, links: dict[int, Link], outgoing: list[OutgoingEdge]) -> Link:

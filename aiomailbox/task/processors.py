@@ -14,12 +14,12 @@ from aiomailbox.errors import IllegalStateError
 from aiomailbox.eventtime import ValveSnapshot
 from aiomailbox.exchange import InputGate
 from aiomailbox.operators import (
+    Input,
     InputSelection,
     InputStatus,
     Operator,
     Pending,
     SourceOperator,
-    watched_input,
 )
 from aiomailbox.records import RUN_LENGTH_MAX, Element
 from aiomailbox.task.barriers import InputBarriers
@@ -318,35 +318,41 @@ class MultiInputProcessor:
 
 def create_processor(
     head: Operator,
+    input_of: Callable[[int], Input],
     gates: list[InputGate],
     environment: TaskEnvironment,
     room: Callable[[], int] | None = None,
     barriers: InputBarriers | None = None,
     records_max: int = RUN_LENGTH_MAX,
+    left: Callable[[], int] | None = None,
 ) -> InputProcessor:
     """Return the processor for a head operator: source, one input or several.
 
     Args:
         head: The operator.
+        input_of: Returns one of its inputs.
         gates: What it reads.
         environment: What the task was given.
         room: How many records the operators can take without waiting; None if they
             never have to.
         barriers: Takes the events of checkpoints; None for a job without.
         records_max: The most records that the operators are given at once.
+        left: How many records operators have left; None if they never leave any.
     """
     if isinstance(head, SourceOperator):
-        size = SliceSize(environment.clock, records_max=records_max, room=room)
+        size = SliceSize(
+            environment.clock, records_max=records_max, room=room, left=left
+        )
         return OneInputProcessor(SourceInput(head, size))
     select = getattr(head, "next_selection", None)
     # Whoever selects is asked after each record: a slice must not be longer.
     longest = records_max if not select else 1
-    size = SliceSize(environment.clock, records_max=longest, room=room)
+    size = SliceSize(environment.clock, records_max=longest, room=room, left=left)
     metrics = head.context.metrics
     network = [
         NetworkInput(
             gate,
-            watched_input(head, index),
+            input_of(index),
             size,
             metrics,
             None if barriers is None else barriers.of_gate(index),

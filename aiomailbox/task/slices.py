@@ -33,6 +33,8 @@ class SliceSize:
         records_max: The longest slice.
         room: How many records the operators can take without waiting; None if they
             never have to.
+        left: How many records of the last slice operators have left; None if they
+            never leave any.
 
     Attributes:
         records: How long the next slice should be, 1 to ``records_max``.
@@ -52,7 +54,7 @@ class SliceSize:
         1
     """
 
-    __slots__ = ("_monotonic", "_records_max", "_room", "_target_s", "records")
+    __slots__ = ("_left", "_monotonic", "_records_max", "_room", "_target_s", "records")
 
     def __init__(
         self,
@@ -61,12 +63,14 @@ class SliceSize:
         *,
         records_max: int = RUN_LENGTH_MAX,
         room: Callable[[], int] | None = None,
+        left: Callable[[], int] | None = None,
     ) -> None:
         self.records: int = 1
         if records_max > RUN_LENGTH_MAX:
             # Columns: a kernel is not interrupted, and costs as much for few records.
             self.records = RUN_LENGTH_MAX
             target_s *= _COLUMN_STRETCH
+        self._left = left
         self._room = room
         self._records_max = records_max
         self._target_s = target_s
@@ -93,6 +97,8 @@ class SliceSize:
         elapsed = self._monotonic() - started
         longest = min(_AWAITED_MAX, self._records_max) if awaited else self._records_max
         longest = min(2 * self.records, longest)
+        if awaited and self._left is not None:
+            count = max(1, count - self._left())
         if elapsed * longest <= self._target_s * count:
             self.records = longest
         else:

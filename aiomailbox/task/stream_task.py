@@ -14,7 +14,14 @@ Concept:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -37,6 +44,7 @@ from aiomailbox.records import (
     Watermark,
 )
 from aiomailbox.supervision import Closing, SupervisedTask
+from aiomailbox.task.backlog import Backlog
 from aiomailbox.task.chain import OperatorChain
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
@@ -90,6 +98,8 @@ class StreamTask:
         self._restored = restored
         self._timers = SystemProcessingTimeService(environment.clock)
         self._output = all_of([writer.availability for writer in plan.writers])
+        self._backlog = all_of([])
+        self._goes_on = self._output
         self._helpers = HelperTasks(self.fail, environment.cancel_timeout_s)
         self._input: InputProcessor | None = None
         self._checkpoints: TaskCheckpoints | None = None
@@ -307,13 +317,17 @@ class StreamTask:
         if self._restored is not None:
             await self.chain.restore(self._restored.operators)
         self._checkpoints = self._new_checkpoints(self.chain)
+        backlogs = self.chain.backlogs
+        self._backlog = all_of([one.availability for one in backlogs])
         self._input = create_processor(
             self.chain.head,
+            self.chain.head_input,
             self.plan.gates,
             self.environment,
             self.chain.room(),
             None if self._checkpoints is None else self._checkpoints.barriers,
             self.chain.run_length_max,
+            partial(_records_in, backlogs) if backlogs else None,
         )
         if self._restored is not None:
             self._input.restore(self._restored.inputs.get(self.chain.head_id, ()))
@@ -325,6 +339,9 @@ class StreamTask:
         accepts = self.chain.accepts()
         if accepts and not self.chain.head.takes_input_always:
             self._output = all_of([self._output, *accepts])
+        self._goes_on = all_of(
+            [self._backlog, self._output] if backlogs else [self._output]
+        )
         self._check_cancelled()
         self.lifecycle.advance(TaskState.RUNNING)
         await self.chain.resume()
@@ -362,7 +379,7 @@ class StreamTask:
         if pending is not None:
             source.pending = None
             return self._continue_after(pending, status, controller)
-        if status is InputStatus.MORE_AVAILABLE and self._output.available:
+        if status is InputStatus.MORE_AVAILABLE and self._goes_on.available:
             return None
         return self._on_status(status, controller)
 
@@ -382,9 +399,9 @@ class StreamTask:
     ) -> Awaitable[None] | None:
         match status:
             case InputStatus.MORE_AVAILABLE:
-                self._wait_for_output(controller)
+                self._wait_for_room(controller)
             case InputStatus.NOTHING_AVAILABLE:
-                if not self._wait_for_output(controller):
+                if not self._wait_for_room(controller):
                     self._wait_for_input(controller)
             case InputStatus.STOPPED:
                 return self._end_data(StopMode.NO_DRAIN)
@@ -397,8 +414,12 @@ class StreamTask:
                 raise AssertionError("recovery ended outside restore")
         return None
 
-    def _wait_for_output(self, controller: MailboxController) -> bool:
-        """Suspend the default action until there is room for output; say whether."""
+    def _wait_for_room(self, controller: MailboxController) -> bool:
+        """Suspend the default action until more input can be taken; say whether."""
+        if not self._backlog.available:
+            # Neither idle nor backpressured: mail works it off.
+            self._goes_on.on_available(controller.suspend_default_action().resume)
+            return True
         if self._output.available:
             return False
         self._suspend(controller, self._output, self.processor.metrics.backpressured)
@@ -564,3 +585,7 @@ class StreamTask:
             writer.finish()
         else:
             writer.partition.release(error)
+
+
+def _records_in(backlogs: Sequence[Backlog]) -> int:
+    return sum(backlog.records for backlog in backlogs)

@@ -13,6 +13,25 @@ from aiomailbox.availability import Availability
 from aiomailbox.mailbox import MailFuture, MailOptions
 
 
+class HarnessWatch:
+    """Looks like a `SliceWatch`: no slice is ever over."""
+
+    def __init__(self, mailbox: HarnessMailbox) -> None:
+        self._mailbox = mailbox
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether mail waits."""
+        return self._mailbox.has_mail
+
+    def is_over(self) -> bool:
+        """Return False."""
+        return False
+
+
 class HarnessMailbox:
     """Keeps mail until `run_all`; looks like a `MailboxExecutor`.
 
@@ -148,6 +167,14 @@ class HarnessMailbox:
     async def run_waiting(self) -> None:
         """Run the mail that is there."""
         await self.pause()
+
+    def watch(self) -> HarnessWatch:
+        """Return what says that it is time to look for mail when there is some."""
+        return HarnessWatch(self)
+
+    async def wait_until(self, availability: Availability) -> None:
+        """Run mail as it comes until something is available."""
+        await self.pause_until(availability)
 
     async def pause_until(self, availability: Availability) -> None:
         """Run mail as it comes until something is available."""

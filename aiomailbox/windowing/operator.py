@@ -124,6 +124,14 @@ class WindowOperator(StatefulOperator):
         self._life = FunctionLife(self._function)
         return self._failures.guard(self._life.open, context, self._process_context)
 
+    def may_leave_rest(self, index: int) -> bool:
+        """Whether it may leave the rest of a run: its functions may give awaitables."""
+        return True
+
+    def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
+        """Return what reads a record's key."""
+        return key_function(self._spec.key)
+
     def process_run(self, run: Run) -> Pending:
         """Add each record to its windows."""
         if not len(run):
@@ -191,11 +199,17 @@ class WindowOperator(StatefulOperator):
     async def _process_rest(
         self, pending: Pending, run: Run, keys: list[Any], index: int
     ) -> None:
-        mailbox = self.context.mailbox
+        interruption = self.interruption
+        watch = interruption.start()
         while pending is not None:
             await pending
-            if mailbox.has_mail:
-                await mailbox.run_waiting()
+            if watch.has_waited:
+                # What was collected goes out before anybody looks at the operator.
+                emitted = self.emit_collected()
+                if emitted is not None:
+                    await emitted
+                if await interruption.look_around(run, index + 1):
+                    return
             pending, index = self._advance(run, keys, index + 1)
         emitted = self.emit_collected()
         if emitted is not None:

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import aiomailbox as am
-from aiomailbox.operators import AsyncMapOperator, AsyncStatelessOperator, StageKind
+from aiomailbox.operators import (
+    AsyncMapOperator,
+    AsyncStatelessOperator,
+    CoProcessOperator,
+    FlatMapOperator,
+    IntervalJoinOperator,
+    KeyedAggregateOperator,
+    KeyedCoProcessOperator,
+    KeyedProcessOperator,
+    KeyedReduceOperator,
+    MapOperator,
+    Operator,
+    ProcessOperator,
+    StageKind,
+)
+from aiomailbox.records import ListRun
+from aiomailbox.windowing import window_operator
 
 _RECORD_S = 0.010
 _PERIOD_MS = 50
@@ -166,31 +183,206 @@ async def test_mail_waits_for_one_call_of_map_async_at_most(
     assert max(waited) <= 0.051
 
 
-async def test_records_that_are_suddenly_slow_hold_mail_back_for_64_at_most(
-    bench: Any,
-) -> None:
-    loop = asyncio.get_running_loop()
+_FAST = 1_000
 
-    async def function(value: int) -> int:
-        if value >= 5_000:
-            await asyncio.sleep(_RECORD_S)
+
+class _Slow:
+    """Waits for each value from 1,000 on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    async def __call__(self, value: Any) -> Any:
+        if value >= _FAST:
+            await asyncio.sleep(self.seconds)
         return value
 
-    (producer,) = bench.input(permits=200)
-    bench.add(lambda: AsyncStatelessOperator(StageKind.MAP, function))
-    consumer = bench.output(permits=200)
+    async def reduce(self, reduced: Any, value: Any) -> Any:
+        return await self(value)
+
+    async def join(self, left: Any, right: Any) -> Any:
+        return await self(left)
+
+
+class _SlowAggregate(am.AggregateFunction):
+    def __init__(self, slow: _Slow) -> None:
+        self.slow = slow
+
+    def create_accumulator(self) -> Any:
+        return 0
+
+    async def add(self, value: Any, accumulator: Any) -> Any:
+        return await self.slow(value)
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return max(first, second)
+
+
+class _SlowFunction(am.ProcessFunction):
+    def __init__(self, slow: _Slow) -> None:
+        self.slow = slow
+
+    async def process_element(self, value: Any, context: Any, out: Any) -> None:
+        out.collect(await self.slow(value))
+
+
+class _SlowKeyed(am.KeyedProcessFunction):
+    def __init__(self, slow: _Slow) -> None:
+        self.slow = slow
+
+    async def process_element(self, value: Any, context: Any, out: Any) -> None:
+        out.collect(await self.slow(value))
+
+
+class _SlowCo(am.CoProcessFunction):
+    def __init__(self, slow: _Slow) -> None:
+        self.slow = slow
+
+    async def process_element1(self, value: Any, context: Any, out: Any) -> None:
+        out.collect(await self.slow(value))
+
+    async def process_element2(self, value: Any, context: Any, out: Any) -> None:
+        out.collect(await self.slow(value))
+
+
+class _SlowKeyedCo(am.KeyedCoProcessFunction):
+    process_element1 = _SlowCo.process_element1
+    process_element2 = _SlowCo.process_element2
+
+    def __init__(self, slow: _Slow) -> None:
+        self.slow = slow
+
+
+class _SlowWindow(am.ProcessWindowFunction):
+    def __init__(self, slow: _Slow) -> None:
+        self.slow = slow
+
+    async def process(self, key: Any, context: Any, elements: Any, out: Any) -> None:
+        for element in elements:
+            out.collect(await self.slow(element))
+
+
+class _SlowOperator(Operator):
+    def __init__(self, slow: _Slow) -> None:
+        self.slow = slow
+
+    async def process_element(self, value: Any, timestamp: int | None) -> None:
+        emitted = self.output.emit_run(ListRun([await self.slow(value)]))
+        assert emitted is None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _one(value: Any) -> int:
+    return 1
+
+
+def _map_of(slow: _Slow) -> Any:
+    return AsyncStatelessOperator(StageKind.MAP, slow)
+
+
+def _counting_windows(**functions: Any) -> Any:
+    trigger = am.PurgingTrigger(am.CountTrigger(1))
+    return window_operator(_one, am.GlobalWindows(), trigger=trigger, **functions)
+
+
+_KEYED = ("keyed process", "reduce", "aggregate", "window function", "window aggregate")
+_SHAPES: dict[str, Callable[[_Slow], list[Callable[[], Any]]]] = {
+    "at the head": lambda slow: [lambda: _map_of(slow)],
+    "after a fused map": lambda slow: [
+        lambda: MapOperator(_same),
+        lambda: MapOperator(_same),
+        lambda: _map_of(slow),
+    ],
+    "between two others": lambda slow: [
+        lambda: AsyncStatelessOperator(StageKind.MAP, _Slow(0)),
+        lambda: _map_of(slow),
+        lambda: MapOperator(_same),
+    ],
+    "after a flat_map": lambda slow: [
+        lambda: FlatMapOperator(lambda value: [value]),
+        lambda: _map_of(slow),
+    ],
+    "two of them": lambda slow: [lambda: _map_of(slow), lambda: _map_of(slow)],
+    "process": lambda slow: [lambda: ProcessOperator(_SlowFunction(slow))],
+    "keyed process": lambda slow: [
+        lambda: KeyedProcessOperator(_one, _SlowKeyed(slow))
+    ],
+    "reduce": lambda slow: [lambda: KeyedReduceOperator(_one, slow.reduce)],
+    "aggregate": lambda slow: [
+        lambda: KeyedAggregateOperator(_one, _SlowAggregate(slow))
+    ],
+    "window function": lambda slow: [
+        lambda: _counting_windows(window_function=_SlowWindow(slow))
+    ],
+    "window aggregate": lambda slow: [
+        lambda: _counting_windows(aggregate=_SlowAggregate(slow))
+    ],
+    "by default": lambda slow: [lambda: _SlowOperator(slow)],
+}
+
+
+@pytest.mark.parametrize("seconds", [_RECORD_S, 1.0])
+@pytest.mark.parametrize("shape", list(_SHAPES))
+async def test_mail_waits_for_one_record_where_records_are_suddenly_slow(
+    bench: Any, shape: str, seconds: float
+) -> None:
+    (producer,) = bench.input(permits=64)
+    for factory in _SHAPES[shape](_Slow(seconds)):
+        bench.add(factory)
+        bench.plans[-1].is_keyed = shape in _KEYED
+    consumer = bench.output(permits=64)
     task = bench.start()
-    for start in range(0, 5_200, 100):
+    for start in range(0, _FAST + 100, 100):
         producer.send(*range(start, start + 100))
+    waited = await _time_of_mail(task, consumer, _FAST + 100)
+    # One record of each of the two that are slow.
+    assert max(waited) <= (2 if shape == "two of them" else 1) * seconds + 0.001
+    assert sum(waited) > 60 * seconds
+    assert consumer.elements == list(range(_FAST + 100))
+
+
+@pytest.mark.parametrize("seconds", [_RECORD_S, 1.0])
+@pytest.mark.parametrize("shape", ["join", "functions", "keyed functions"])
+async def test_mail_waits_for_one_record_of_two_streams(
+    bench: Any, shape: str, seconds: float
+) -> None:
+    slow = _Slow(seconds)
+    first, second = bench.input(permits=64)[0], bench.input(permits=64)[0]
+    if shape == "join":
+        bench.add(lambda: IntervalJoinOperator(_same, _same, 0, 0, slow.join))
+    elif shape == "functions":
+        bench.add(lambda: CoProcessOperator(_SlowCo(slow)))
+    else:
+        bench.add(lambda: KeyedCoProcessOperator(_same, _same, _SlowKeyedCo(slow)))
+    bench.plans[-1].is_keyed = shape != "functions"
+    consumer = bench.output(permits=64)
+    task = bench.start()
+    for start in range(0, _FAST + 100, 100):
+        values = list(range(start, start + 100))
+        for producer in (first, second):
+            producer.writer.emit_run(ListRun(values, values))
+    count = (_FAST + 100) * (1 if shape == "join" else 2)
+    waited = await _time_of_mail(task, consumer, count)
+    assert max(waited) <= seconds + 0.001
+    assert sum(waited) > 60 * seconds
+    assert sorted(set(consumer.elements)) == list(range(_FAST + 100))
+
+
+async def _time_of_mail(task: Any, consumer: Any, count: int) -> list[float]:
+    """Return how long mail of the task waited until all records have come."""
+    loop = asyncio.get_running_loop()
     waited: list[float] = []
-    while len(consumer.elements) < 5_200:
-        sent = loop.time()
-        arrived = loop.create_future()
+    while len(consumer.elements) < count:
+        sent, arrived = loop.time(), loop.create_future()
         task.processor.main_executor.execute(arrived.set_result, None)
         await arrived
         waited.append(loop.time() - sent)
         await asyncio.sleep(0.001)
         consumer.read()
-    slow = [seconds for seconds in waited if seconds > 0]
-    assert max(slow) <= 64 * _RECORD_S + 0.001
-    assert sum(seconds > 2 * _RECORD_S for seconds in slow) <= 1
+    return waited

@@ -18,6 +18,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.errors import RecordMutatedError, StateError, UserFunctionError
 from aiomailbox.operators.core.blocked import Blocked
 from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.interruption import RunInterruption
 from aiomailbox.operators.core.locate import user_location
 from aiomailbox.operators.core.open_calls import OpenCalls
 from aiomailbox.operators.snapshots import OperatorSnapshot
@@ -177,6 +178,8 @@ class Operator:
     fills_up = False
     # Whether it works on columns where it gets any, and never asks for their rows.
     takes_columns: bool = False
+    # Lets the rest of a run wait; made by `setup`.
+    interruption: RunInterruption
     # What in it wants callbacks at points of wall-clock time; "" for nothing known.
     live_clock_need: str = ""
 
@@ -184,6 +187,18 @@ class Operator:
         """Take what the task provides. Called once, before anything else."""
         self.context = context
         self.output = output
+        self.interruption = RunInterruption(context.mailbox)
+
+    def may_leave_rest(self, index: int) -> bool:
+        """Whether it may leave the rest of a run of an input; see `RunInterruption`.
+
+        Whoever calls `process_run` and keeps no rest is never left one.
+        """
+        return type(self).process_run is Operator.process_run
+
+    def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
+        """Return what reads the key of an input's records; None if they have none."""
+        return None
 
     @property
     def room(self) -> int:
@@ -281,7 +296,7 @@ class Operator:
 
     def process_run(self, run: Run) -> Pending:
         """Process records; by default one by one through `process_element`."""
-        return _each(self.process_element, run, 0)
+        return _each(self.process_element, run, self.interruption)
 
     def process_element(self, value: Any, timestamp: int | None) -> Pending:
         """Process one record."""
@@ -354,10 +369,14 @@ class Operator:
 
 
 def _each(
-    process: Callable[[Any, int | None], Pending], run: Run, start: int
+    process: Callable[[Any, int | None], Pending],
+    run: Run,
+    interruption: RunInterruption,
 ) -> Pending:
-    pending, index = _advance(process, run, start)
-    return None if pending is None else _each_after(pending, process, run, index)
+    pending, index = _advance(process, run, 0)
+    if pending is None:
+        return None
+    return _each_after(pending, process, run, index, interruption)
 
 
 def _advance(
@@ -380,7 +399,11 @@ async def _each_after(
     process: Callable[[Any, int | None], Pending],
     run: Run,
     index: int,
+    interruption: RunInterruption,
 ) -> None:
+    watch = interruption.start()
     while pending is not None:
         await pending
+        if watch.has_waited and await interruption.look_around(run, index + 1):
+            return
         pending, index = _advance(process, run, index + 1)

@@ -50,13 +50,17 @@ class TwoInputOperator(Operator):
         super().restore_own(own)
         self._watermarks.restore(own.elements("inputs"))
 
+    def may_leave_rest(self, index: int) -> bool:
+        """Whether it may leave the rest of a run: on both inputs."""
+        return True
+
     def process_run1(self, run: Run) -> Pending:
         """Process records of the first input; by default one by one."""
-        return _each(self.process_element1, run, 0)
+        return _each(self.process_element1, run, self.interruption)
 
     def process_run2(self, run: Run) -> Pending:
         """Process records of the second input; by default one by one."""
-        return _each(self.process_element2, run, 0)
+        return _each(self.process_element2, run, self.interruption)
 
     def process_element1(self, value: Any, timestamp: int | None) -> Pending:
         """Process one record of the first input."""

@@ -117,7 +117,7 @@ class ElementOperator(FunctionOperator):
                 context,
                 self._collector,
                 self._failures,
-                self.context.mailbox,
+                self.interruption,
                 self.enter_of(index),
             )
             for index, (method, context) in enumerate(
@@ -139,6 +139,10 @@ class ElementOperator(FunctionOperator):
     def enter_of(self, index: int) -> Callable[[Any], None] | None:
         """Return what gets the key of each record of an input; None without keys."""
         return None
+
+    def may_leave_rest(self, index: int) -> bool:
+        """Whether it may leave the rest of a run: a function may give awaitables."""
+        return True
 
     def process_input(self, index: int, run: Run) -> Pending:
         """Call the method of an input for each record and emit its results."""

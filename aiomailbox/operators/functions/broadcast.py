@@ -159,6 +159,10 @@ class BroadcastProcessOperator(CoFunctionOperator):
         )
         self._descriptors = check_descriptors(descriptors)
 
+    def may_leave_rest(self, index: int) -> bool:
+        """Whether it may leave the rest of a run: not of what each subtask gets."""
+        return not index
+
     def make_contexts(self) -> Sequence[ProcessContext]:
         """Return a context that reads broadcast state, and one that writes it."""
         context, collector = self.context, self._collector
@@ -233,6 +237,10 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
         return KeyedReadOnlyContext(
             self.context, self._collector, self._timers, self._states
         )
+
+    def may_leave_rest(self, index: int) -> bool:
+        """Whether it may leave the rest of a run: not of what each subtask gets."""
+        return not index
 
     def enter_of(self, index: int) -> Callable[[Any], None] | None:
         """Return what makes the key the current one; a broadcast record has none."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.operators.core.callables import check_methods, describe
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.interruption import RunInterruption
 from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.records import MIN_TIMESTAMP, Run
@@ -85,7 +85,7 @@ class ElementCalls:
         context: Gets the event time of each record.
         collector: Gets the results.
         failures: Gets the records for which the function raises.
-        mailbox: The operator's; its mail runs between two calls that are awaited.
+        interruption: The operator's, asked between two calls that are awaited.
         enter: Called with the key of each record before the function, if there are keys.
     """
 
@@ -95,7 +95,7 @@ class ElementCalls:
         "_enter",
         "_failures",
         "_function",
-        "_mailbox",
+        "_interruption",
     )
 
     def __init__(
@@ -104,10 +104,10 @@ class ElementCalls:
         context: ProcessContext,
         collector: Collector,
         failures: RecordFailures,
-        mailbox: MailboxExecutor,
+        interruption: RunInterruption,
         enter: Callable[[Any], None] | None = None,
     ) -> None:
-        self._mailbox = mailbox
+        self._interruption = interruption
         self._function = function
         self._context = context
         self._collector = collector
@@ -161,6 +161,8 @@ class ElementCalls:
     async def _process_rest(
         self, pending: Pending, run: Run, keys: Sequence[Any], index: int
     ) -> None:
+        interruption = self._interruption
+        watch = interruption.start()
         while pending is not None:
             try:
                 await pending
@@ -170,8 +172,8 @@ class ElementCalls:
             emitted = self.emit()
             if emitted is not None:
                 await emitted
-            if self._mailbox.has_mail:
-                await self._mailbox.run_waiting()
+            if watch.has_waited and await interruption.look_around(run, index + 1):
+                return
             pending, index = self._advance(run, keys, index + 1)
         emitted = self.emit()
         if emitted is not None:

@@ -118,6 +118,10 @@ class KeyedFunctionOperator(ElementOperator, StatefulOperator):
         """Return the context of the methods that have a key."""
         return KeyedProcessContext(self.context, self._collector, self._timers)
 
+    def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
+        """Return what reads the key of an input's records; None if they have none."""
+        return self._selectors[index] if index < len(self._selectors) else None
+
     def process_input(self, index: int, run: Run) -> Pending:
         """Call the method of an input for each record, with its key."""
         if not len(run):

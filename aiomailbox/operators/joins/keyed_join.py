@@ -96,6 +96,10 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
         )
         return function
 
+    def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
+        """Return what reads the key of a side's records."""
+        return self._key2 if index else self._key1
+
     def process_run1(self, run: Run) -> Pending:
         """Join each record of the left stream."""
         return self._process_side(self._left, run)
@@ -163,8 +167,17 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
         keys: list[Any],
         index: int,
     ) -> None:
+        interruption = self.interruption
+        watch = interruption.start()
         while pending is not None:
             await pending
+            if watch.has_waited:
+                # What was collected goes out before anybody looks at the operator.
+                emitted = self.emit_collected()
+                if emitted is not None:
+                    await emitted
+                if await interruption.look_around(run, index + 1):
+                    return
             pending, index = self._advance(side, run, keys, index + 1)
         emitted = self.emit_collected()
         if emitted is not None:

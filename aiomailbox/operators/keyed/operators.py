@@ -79,6 +79,14 @@ class RollingOperator(StatefulOperator):
         )
         return None
 
+    def may_leave_rest(self, index: int) -> bool:
+        """Whether it may leave the rest of a run: if its function is awaited."""
+        return self._is_async
+
+    def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
+        """Return what reads a record's key."""
+        return self._key
+
     def process_run(self, run: Run) -> Pending:
         """Update the content of each record's key and emit the results as one run."""
         values = run.values
@@ -152,9 +160,14 @@ class RollingOperator(StatefulOperator):
 
     async def _process_awaited(self, run: Run, keys: list[Any]) -> None:
         stamps = run.timestamps
+        availability, interruption = self.output.availability, self.interruption
+        watch = interruption.start()
         for index, (key, value) in enumerate(zip(keys, run.values, strict=True)):
             stamp = None if stamps is None else stamps[index]
-            await self.output.availability.wait()
+            if not availability.available:
+                if interruption.leave(run, index):
+                    return
+                await self.context.mailbox.wait_until(availability)
             pending: Pending
             try:
                 result = await self._update_one(key, value)
@@ -166,6 +179,8 @@ class RollingOperator(StatefulOperator):
                 pending = self.output.emit_run(taken)
             if pending is not None:
                 await pending
+            if watch.has_waited and await interruption.look_around(run, index + 1):
+                return
 
 
 class KeyedReduceOperator(RollingOperator):

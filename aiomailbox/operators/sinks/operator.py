@@ -77,11 +77,18 @@ class SinkOperator(Operator):
         self._writer = self._call(
             "create_writer", self.sink.create_writer, self.context
         )
+        if self.may_leave_rest(0):
+            awaiting: Any = self._writer
+            awaiting.interruption = self.interruption
         self.accepts = getattr(self._writer, "accepts", None)
         restored, self._restored = self._restored, []
         if restored:
             self._call("restore", self._writer.restore, restored)
         return None
+
+    def may_leave_rest(self, index: int) -> bool:
+        """Whether it may leave the rest of a run: if its writer awaits each record."""
+        return getattr(self.sink, "may_leave_rest", False)
 
     def process_run(self, run: Run) -> Pending:
         """Write records; those that the writer refuses go where ``on_error`` says."""

@@ -14,6 +14,7 @@ from aiomailbox.operators.snapshots.description import (
     StateDescription,
 )
 from aiomailbox.operators.snapshots.in_flight import (
+    HeldElement,
     HeldRecord,
     held_elements,
     with_held_elements,
@@ -22,6 +23,7 @@ from aiomailbox.operators.snapshots.redistribution import redistribute
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 
 __all__ = [
+    "HeldElement",
     "HeldRecord",
     "OperatorSnapshot",
     "SnapshotDescription",

@@ -8,21 +8,23 @@ from typing import Any, Final
 from aiomailbox.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
 
-__all__ = ["HeldRecord", "held_elements", "with_held_elements"]
+__all__ = ["HeldElement", "HeldRecord", "held_elements", "with_held_elements"]
 
 # A value and its event time, None or `MIN_TIMESTAMP` for none.
 HeldRecord = tuple[Any, int | None]
-_Element = HeldRecord | Watermark | WatermarkStatus
+HeldElement = HeldRecord | Watermark | WatermarkStatus
 
-_RECORDS: Final = "held-records"
-_CONTROLS: Final = "held-controls"
+_NAME: Final = "held"
+_RECORDS: Final = "-records"
+_CONTROLS: Final = "-controls"
 
 
 def with_held_elements(
     own: OperatorStateSnapshot,
-    elements: Iterable[_Element],
+    elements: Iterable[HeldElement],
     *,
     follow_keys: bool = False,
+    name: str = _NAME,
 ) -> OperatorStateSnapshot:
     """Return what an operator keeps, with what it holds back, in order.
 
@@ -31,6 +33,7 @@ def with_held_elements(
         elements: What it holds back.
         follow_keys: Whether each subtask is to get all records when the parallelism
             changes, because it knows which are its own; if not, they are split.
+        name: Under which they are kept.
     """
     records: list[HeldRecord] = []
     controls: list[tuple[int, int | str]] = []
@@ -42,14 +45,16 @@ def with_held_elements(
         else:
             records.append(element)
     mode = RedistributionMode.MERGE if follow_keys else RedistributionMode.SPLIT
-    own = own.with_list(_RECORDS, records, mode)
+    own = own.with_list(name + _RECORDS, records, mode)
     if not controls:
         return own
     places = (len(records), tuple(controls))
-    return own.with_list(_CONTROLS, [places], RedistributionMode.MERGE)
+    return own.with_list(name + _CONTROLS, [places], RedistributionMode.MERGE)
 
 
-def held_elements(own: OperatorStateSnapshot, watermark_ms: int) -> list[_Element]:
+def held_elements(
+    own: OperatorStateSnapshot, watermark_ms: int, name: str = _NAME
+) -> list[HeldElement]:
     """Return what was held back, in order.
 
     Where the records were spread anew, they come first and then the operator's
@@ -58,16 +63,17 @@ def held_elements(own: OperatorStateSnapshot, watermark_ms: int) -> list[_Elemen
     Args:
         own: What the operator kept.
         watermark_ms: How far event time had come before the operator.
+        name: Under which it was kept.
     """
-    records: list[HeldRecord] = own.elements(_RECORDS)
-    places = own.elements(_CONTROLS)
+    records: list[HeldRecord] = own.elements(name + _RECORDS)
+    places = own.elements(name + _CONTROLS)
     if not places:
         return [*records]
     count, controls = places[0]
     if len(places) > 1 or count != len(records):
         last = Watermark(watermark_ms)
         return [*records] if watermark_ms == MIN_TIMESTAMP else [*records, last]
-    elements: list[_Element] = []
+    elements: list[HeldElement] = []
     taken = 0
     for place, control in controls:
         elements += records[taken:place]

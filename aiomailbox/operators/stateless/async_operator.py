@@ -96,6 +96,10 @@ class AsyncStatelessOperator(Operator):
         )
         return None
 
+    def may_leave_rest(self, index: int) -> bool:
+        """Whether it may leave the rest of a run: always."""
+        return True
+
     def process_run(self, run: Run) -> Pending:
         """Await the function for each record, in order."""
         return self._process(run) if len(run) else None
@@ -103,17 +107,21 @@ class AsyncStatelessOperator(Operator):
     async def _process(self, run: Run) -> None:
         values, timestamps = run.values, run.timestamps
         process = self._process_generated if self._generates else self._process_awaited
-        mailbox = self.context.mailbox
+        availability, interruption = self.output.availability, self.interruption
+        watch = interruption.start()
         for index, value in enumerate(values):
             timestamp = None if timestamps is None else timestamps[index]
-            await self.output.availability.wait()
+            if not availability.available:
+                if interruption.leave(run, index):
+                    return
+                await self.context.mailbox.wait_until(availability)
             await process(value, timestamp)
             if self._failures.waiting:
                 reported = self._failures.report()
                 if reported is not None:
                     await reported
-            if mailbox.has_mail:
-                await mailbox.run_waiting()
+            if watch.has_waited and await interruption.look_around(run, index + 1):
+                return
 
     async def _process_awaited(self, value: Any, timestamp: int | None) -> None:
         try:
@@ -150,7 +158,7 @@ class AsyncStatelessOperator(Operator):
             if len(piece) < length:
                 return
             await asyncio.sleep(0)
-            await self.output.availability.wait()
+            await self._wait_for_room()
 
     async def _process_generated(self, value: Any, timestamp: int | None) -> None:
         async with contextlib.aclosing(self.function(value)) as items:
@@ -163,7 +171,13 @@ class AsyncStatelessOperator(Operator):
                     self._failures.take(value, timestamp, error)
                     return
                 await self._emit([item], timestamp)
-                await self.output.availability.wait()
+                await self._wait_for_room()
+
+    async def _wait_for_room(self) -> None:
+        """Wait in the middle of a record, while those behind go on with theirs."""
+        availability = self.output.availability
+        if not availability.available:
+            await self.context.mailbox.wait_until(availability)
 
     async def _emit(self, results: list[Any], timestamp: int | None) -> None:
         if not results:

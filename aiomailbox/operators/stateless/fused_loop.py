@@ -70,6 +70,7 @@ class FusedLoop:
         self._kinds = tuple(stage.kind for stage in stages)
         self._failures = [stage.failures() for stage in stages]
         self._output = output
+        self._mailbox = self.stages[0].context.mailbox
         self._expands = StageKind.FLAT_MAP in self._kinds
         # Timestamps of a chain that neither drops nor adds records stay as they are.
         self._keeps_all = all(
@@ -157,7 +158,8 @@ class FusedLoop:
                 if pending is not None:
                     await pending
                 await asyncio.sleep(0)
-                await self._output.availability.wait()
+                if not self._output.availability.available:
+                    await self._mailbox.wait_until(self._output.availability)
                 values, timestamps, has_more = next(pieces)
                 pending = self._emit_piece(values, timestamps)
             if pending is not None:
