@@ -500,7 +500,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 # Public names behind an extra are not in __all__, so that a star import works bare.
-_BEHIND_AN_EXTRA = ("ArrowSource", "ParquetSink", "SparkSource", "SparkStreamSource")
+_BEHIND_AN_EXTRA = (
+    "ArrowSource",
+    "ParquetSink",
+    "SparkSource",
+    "SparkStreamSource",
+    "SparkTableSink",
+)
 # What only some programs need is imported when it is asked for.
 _LATE = ("FileSink", "FileSource", "RedisSink", "SqlSink")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -27,9 +27,11 @@ from aiomailbox.operators import (
     check_on_error,
     describe,
     field_or_function,
+    fields_read,
     is_async_callable,
     stateless,
 )
+from aiomailbox.policies import Cache
 
 OperatorT = TypeVar("OperatorT", bound=Operator)
 
@@ -37,6 +39,8 @@ OperatorT = TypeVar("OperatorT", bound=Operator)
 MAX_PARALLELISM_MAX: Final = 2**15
 # What `explain` says of operators that keep something per key for ever.
 GROWS_WITH_KEYS: Final = "state grows with the number of keys, no TTL"
+# Arguments of operators that are names of fields where they are texts.
+_NAMES_OF_FIELDS: Final = frozenset({"id", "key"})
 
 
 def check_count(value: object, parameter: str) -> int:
@@ -105,6 +109,37 @@ def known_fields(origins: list[Origin]) -> RecordFields | None:
             for origin in origins
         ]
     )
+
+
+def check_reads(fields: RecordFields | None, factory: object) -> None:
+    """Refuse an operator that reads a field by a name that no record has.
+
+    Args:
+        fields: The fields of the records that it gets, None if they are not known.
+        factory: What makes it, with its arguments.
+
+    Raises:
+        InvalidArgumentError: Then; names the parameter, the field and those there are.
+    """
+    if fields is None or not isinstance(factory, partial):
+        return
+    arguments = [("key", value) for value in factory.args]
+    for parameter, value in [*arguments, *factory.keywords.items()]:
+        for name, selector in _reads(parameter, value):
+            fields.check(selector, name)
+
+
+def _reads(parameter: str, value: object) -> Iterator[tuple[str, FieldSelector]]:
+    if isinstance(value, FieldSelector):
+        yield parameter, value
+    elif isinstance(value, str) and parameter in _NAMES_OF_FIELDS:
+        yield parameter, FieldSelector(value, parameter)
+    elif isinstance(value, Cache) and isinstance(value.key, str):
+        yield "key", FieldSelector(value.key, "key")
+    elif isinstance(value, WatermarkStrategy) and isinstance(value.assigner, str):
+        yield "with_timestamp_assigner", FieldSelector(value.assigner, "assigner")
+    else:
+        yield from fields_read(value)
 
 
 def key_selector(

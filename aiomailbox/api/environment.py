@@ -16,6 +16,7 @@ from aiomailbox.api.build import (
     check_count,
     check_max_parallelism,
     check_name,
+    check_reads,
     check_strategy,
 )
 from aiomailbox.api.definition import JobDefinition
@@ -135,11 +136,14 @@ class StreamExecutionEnvironment:
             )
         strategy = watermark_strategy or WatermarkStrategy.no_watermarks()
         check_strategy(strategy, "watermark_strategy")
+        fields = getattr(source, "record_fields", None)
+        factory = partial(SourceOperator, source, strategy)
+        check_reads(fields, factory)
         item = Transformation(
             name=check_name(name, "name"),
-            factory=partial(SourceOperator, source, strategy),
+            factory=factory,
             parallelism_max=getattr(source, "parallelism_max", None),
-            record_fields=getattr(source, "record_fields", None),
+            record_fields=fields,
             source=source,
         )
         stream: DataStream[Any] = DataStream(self._definition, [Origin(item)])

@@ -33,6 +33,7 @@ from aiomailbox.api.build import (
     check_kind,
     check_max_parallelism,
     check_name,
+    check_reads,
     check_strategy,
     described_key,
     function_info,
@@ -118,7 +119,6 @@ from aiomailbox.operators import (
     check_function,
     check_on_error,
     fail,
-    field_or_function,
     pair,
     stateless,
 )
@@ -1088,9 +1088,8 @@ class DataStream(Generic[T]):
     ) -> DataStream[T]:
         """Give each record to the subtask that ``partitioner(key, count)`` names."""
         check_function(partitioner, "partitioner", arity=2)
-        return self._partitioned(
-            CustomPartitioner(partitioner, field_or_function(key, "key"))
-        )
+        selector = key_selector(key, self._origins)
+        return self._partitioned(CustomPartitioner(partitioner, selector))
 
     @overload
     def checked(self, output_type: None) -> DataStream[T]: ...
@@ -1400,6 +1399,7 @@ class DataStream(Generic[T]):
     def _derive(
         self, name: str, factory: OperatorFactory, **facts: Any
     ) -> DataStream[Any]:
+        check_reads(known_fields(self._origins), factory)
         item = Transformation(name, factory, [self._origins], **facts)
         return DataStream(self._definition, [Origin(item)])
 
@@ -1428,6 +1428,7 @@ class DataStream(Generic[T]):
         self, other: DataStream[Any], key: SidedKey, assigner: WindowAssigner
     ) -> WindowedStream[Any, Any]:
         """Return the windows of both streams, united, each record with its side."""
+        key.check(known_fields(self._origins), known_fields(other._origins))
         first, second = (
             stream._derive(name, partial(stateless, StageKind.MAP, mark))
             for stream, name, mark in (

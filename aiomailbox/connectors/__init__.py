@@ -53,6 +53,7 @@ _BEHIND_AN_EXTRA: Final = {
     "default_parallelism": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "new_input": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "SparkStreamSource": ("aiomailbox.connectors.spark", "spark", "pyspark"),
+    "SparkTableSink": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "dataframe_from_records": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "record_batches": ("aiomailbox.columnar", "spark", "pyarrow"),
     "ExpressionFilter": ("aiomailbox.columnar", "spark", "pyarrow"),

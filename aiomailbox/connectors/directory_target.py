@@ -17,6 +17,8 @@ from aiomailbox.connectors.directory_commit import GrowingCommitter, WholeCommit
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators import CommitterContext, RuntimeContext
 from aiomailbox.storage import (
+    CommitLog,
+    Following,
     GrowingDirectory,
     StagedDirectory,
     make_directories,
@@ -36,10 +38,13 @@ class DirectoryTarget:
     Attributes:
         path: Where it is, or will be.
         overwrite: Whether what is there is replaced.
+        follow: Whether a log tells readers of commits, and what becomes of files that
+            all have passed.
     """
 
     path: Path
     overwrite: bool
+    follow: Following | None = None
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], mode: WriteMode) -> DirectoryTarget:
@@ -64,14 +69,16 @@ class DirectoryTarget:
     ) -> GrowingCommitter | WholeCommitter:
         """Create the committer: one that adds with each checkpoint, or one at the end."""
         path, token = self.path, _token(context)
+        log = None if self.follow is None else CommitLog(self.follow)
         if not context.commits_at_checkpoints:
-            whole = StagedDirectory(path, token, overwrite=self.overwrite)
+            whole = StagedDirectory(path, token, overwrite=self.overwrite, log=log)
             return WholeCommitter(str(path), whole, context)
         growing = GrowingDirectory(
             path,
             token,
             overwrite=self.overwrite,
             is_resumable=context.is_resumable,
+            log=log,
         )
         return GrowingCommitter(str(path), growing, context)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from aiomailbox.connectors.parquet_partitions import check_columns
 from aiomailbox.connectors.parquet_writer import ParquetWriter
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators import CommitterContext, Guarantee, RuntimeContext
+from aiomailbox.storage import Following
 
 __all__ = ["ParquetSink"]
 
@@ -48,6 +50,10 @@ class ParquetSink:
             outermost first, instead of being in files: texts, integers, bools or dates.
             Readers that want some of the values open only these directories. An empty
             text is read as None, as of Spark's own files.
+        follow: Whether the directory has a log of its commits, by which
+            ``spark.readStream.format("aiomailbox")`` follows it, commit by commit:
+            ``"keep"`` keeps all files, ``"delete"`` deletes those of commits that all
+            its readers have passed, but for the newest.
 
     Raises:
         InvalidArgumentError: If an argument has a value that cannot work.
@@ -73,8 +79,13 @@ class ParquetSink:
         rows_per_file: int | None = None,
         row_group_rows: int = 65_536,
         partition_by: str | Sequence[str] = (),
+        follow: Following | None = None,
     ) -> None:
-        self._target = DirectoryTarget.of(path, mode)
+        if follow not in {None, "keep", "delete"}:
+            raise InvalidArgumentError(
+                "follow", f"{follow!r} is unknown", 'Use "keep", "delete" or None.'
+            )
+        self._target = replace(DirectoryTarget.of(path, mode), follow=follow)
         if schema is not None and not isinstance(schema, pa.Schema):
             raise WrongTypeError(
                 "schema", f"{schema!r} is no schema", "Use pyarrow.schema([...])."

@@ -7,6 +7,7 @@ from typing import Any
 
 from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.storage.checked import checked_chunks, checked_frames
+from aiomailbox.storage.commit_log import CommitLog, Following
 from aiomailbox.storage.contract import Claim, Storage
 from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
 from aiomailbox.storage.growing_directory import GrowingDirectory
@@ -24,8 +25,10 @@ __all__ = [
     "LEASE_MS",
     "AppendLog",
     "Claim",
+    "CommitLog",
     "Disk",
     "ExchangeNotSupportedError",
+    "Following",
     "GrowingDirectory",
     "LocalClaim",
     "LocalStorage",

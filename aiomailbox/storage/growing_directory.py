@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from aiomailbox.errors import SinkError
+from aiomailbox.storage.commit_log import CommitLog
 from aiomailbox.storage.disk import Disk
 from aiomailbox.storage.workplace import SUCCESS, Workplace
 
@@ -59,6 +60,7 @@ class GrowingDirectory:
         overwrite: Whether a target is replaced that is not this job's.
         is_resumable: Whether what is prepared outlives an execution that fails.
         disk: The file operations.
+        log: Tells readers of commits; None for none.
 
     Raises:
         SinkError: If ``path`` is the root of all paths.
@@ -84,8 +86,10 @@ class GrowingDirectory:
         overwrite: bool,
         is_resumable: bool = False,
         disk: Disk | None = None,
+        log: CommitLog | None = None,
     ) -> None:
         self._disk = disk or Disk()
+        self._log = log
         self._workplace = Workplace(path, self._disk)
         self._marker = self._workplace.target / _MARKER
         self._token = token
@@ -168,6 +172,11 @@ class GrowingDirectory:
             disk.sync(directory)
         newest = max(checkpoint_id, committed.checkpoint_id)
         self._mark(_Committed(self._token, newest, tuple(names)))
+        if self._log is not None:
+            # Not before: readers may delete what they have passed, and only what is
+            # marked may be missing.
+            final_names = [self._workplace.final_name(name) for name in names]
+            self._log.append(target, checkpoint_id, final_names)
         if is_final:
             disk.create(target / SUCCESS)
             disk.sync(target)
@@ -209,6 +218,8 @@ class GrowingDirectory:
         target = self._workplace.target
         if self._marker.exists():
             self._committed = self._read_marker()
+            if self._log is not None:
+                self._log.check(target)
             if (target / SUCCESS).exists():
                 self._disk.remove_file(target / SUCCESS)
         else:
@@ -225,6 +236,8 @@ class GrowingDirectory:
         disk.make_directory(workplace.new)
         first = _Committed(self._token, 0, ())
         disk.write(workplace.new / _MARKER, msgspec.json.encode(first))
+        if self._log is not None:
+            self._log.create(workplace.new)
         disk.sync(workplace.new)
         undo: list[Callable[[], None]] = []
         workplace.publish(overwrite=self._overwrite, undo=undo)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiomailbox.errors import SinkError
+from aiomailbox.storage.commit_log import CommitLog
 from aiomailbox.storage.disk import Disk
 from aiomailbox.storage.workplace import SUCCESS, Workplace
 
@@ -28,6 +29,7 @@ class StagedDirectory:
         token: Names the execution.
         overwrite: Whether a target that exists is replaced.
         disk: The file operations.
+        log: Tells readers of commits; None for none.
 
     Raises:
         SinkError: If ``path`` is the root of all paths.
@@ -46,9 +48,16 @@ class StagedDirectory:
     """
 
     def __init__(
-        self, path: Path, token: str, *, overwrite: bool, disk: Disk | None = None
+        self,
+        path: Path,
+        token: str,
+        *,
+        overwrite: bool,
+        disk: Disk | None = None,
+        log: CommitLog | None = None,
     ) -> None:
         self._disk = disk or Disk()
+        self._log = log
         self._workplace = Workplace(path, self._disk)
         self._token = token
         self._overwrite = overwrite
@@ -102,6 +111,10 @@ class StagedDirectory:
                 changed.add(final.parent)
             if staged.exists() or not final.exists():
                 disk.move(staged, final)
+        if self._log is not None:
+            self._log.create(new)
+            final_names = [workplace.final_name(name) for name in names]
+            self._log.append(new, 0, final_names)
         disk.create(new / SUCCESS)
         for directory in sorted(changed):
             disk.sync(directory)

@@ -20,6 +20,7 @@ from aiomailbox.operators import (
     KeySelector,
     Pending,
     RecordFailures,
+    RecordFields,
     callable_kind,
     check_function,
     describe,
@@ -67,6 +68,18 @@ class SidedKey:
             field_or_function(where, "where"),
             field_or_function(equal_to, "equal_to"),
         )
+
+    def check(self, first: RecordFields | None, second: RecordFields | None) -> None:
+        """Refuse a field that no record of its stream has, where that is known.
+
+        Raises:
+            InvalidArgumentError: Then; names the field and those there are.
+        """
+        for fields, key, parameter in zip(
+            (first, second), self._keys, ("where", "equal_to"), strict=True
+        ):
+            if fields is not None:
+                fields.check(key, parameter)
 
     def __call__(self, record: Sided) -> Any:
         """Return the key."""

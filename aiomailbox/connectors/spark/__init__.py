@@ -17,14 +17,19 @@ if TYPE_CHECKING:
         new_exchange_input,
         run_in_barrier,
     )
+    from aiomailbox.connectors.spark.format import register_format
     from aiomailbox.connectors.spark.inside.applied import Application, Applied
     from aiomailbox.connectors.spark.inside.frames import default_parallelism, new_input
     from aiomailbox.connectors.spark.library import ship_library
     from aiomailbox.connectors.spark.reader import SparkSplit
     from aiomailbox.connectors.spark.result import dataframe_from_records
-    from aiomailbox.connectors.spark.segments import dataframe_from_runs
+    from aiomailbox.connectors.spark.segments import (
+        dataframe_from_runs,
+        dataframe_from_state,
+    )
     from aiomailbox.connectors.spark.source import SparkSource
     from aiomailbox.connectors.spark.streaming import SparkStreamSource
+    from aiomailbox.connectors.spark.table_sink import SparkTableSink
 
 __all__ = [
     "Application",
@@ -34,14 +39,17 @@ __all__ = [
     "SparkSource",
     "SparkSplit",
     "SparkStreamSource",
+    "SparkTableSink",
     "dataframe_from_records",
     "dataframe_from_runs",
+    "dataframe_from_state",
     "default_parallelism",
     "ensure_java",
     "find_java",
     "local_session",
     "new_exchange_input",
     "new_input",
+    "register_format",
     "run_in_barrier",
     "ship_library",
 ]
@@ -55,10 +63,13 @@ _LAZY = {
     "dataframe_from_runs": "aiomailbox.connectors.spark.segments",
     "default_parallelism": "aiomailbox.connectors.spark.inside.frames",
     "new_input": "aiomailbox.connectors.spark.inside.frames",
+    "register_format": "aiomailbox.connectors.spark.format",
     "SparkSource": "aiomailbox.connectors.spark.source",
     "ship_library": "aiomailbox.connectors.spark.library",
     "SparkStreamSource": "aiomailbox.connectors.spark.streaming",
     "SparkSplit": "aiomailbox.connectors.spark.reader",
+    "SparkTableSink": "aiomailbox.connectors.spark.table_sink",
+    "dataframe_from_state": "aiomailbox.connectors.spark.segments",
     "dataframe_from_records": "aiomailbox.connectors.spark.result",
 }
 

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.columnar import NamedTupleForm, RecordForm, record_form
+from aiomailbox.columnar import (
+    ClassForm,
+    DictForm,
+    NamedTupleForm,
+    RecordForm,
+    record_form,
+)
 from aiomailbox.connectors.spark.jobs import is_connect
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.connectors.spark.row_form import RowForm
 from aiomailbox.connectors.spark.types import nested_types
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
+from aiomailbox.operators import RecordFields
 
-__all__ = ["check_names", "checked_schema", "checked_stream", "form_of"]
+__all__ = [
+    "check_names",
+    "check_session",
+    "checked_schema",
+    "checked_stream",
+    "fields_of",
+    "form_of",
+]
 
 
 def checked_schema(df: Any, parameter: str = "df") -> Any:
@@ -66,7 +80,7 @@ def _examined(df: Any, parameter: str) -> tuple[bool, Any]:
             f"{type(df).__name__} is not a Spark DataFrame",
             "Pass a pyspark.sql.DataFrame.",
         )
-    if _is_stopped(df):
+    if _has_stopped(df.sparkSession):
         raise InvalidArgumentError(
             parameter,
             "the Spark session that it belongs to was stopped",
@@ -105,8 +119,42 @@ def check_names(schema: Any, form: RecordForm) -> None:
             form.builder(tuple(field.name for field in kind.fields), ".".join(where))
 
 
-def _is_stopped(df: Any) -> bool:
-    session = df.sparkSession
+def fields_of(form: RecordForm | None, names: list[str]) -> RecordFields | None:
+    """Return the fields that records of a form have; None if not known.
+
+    Args:
+        form: What a record is; None if batches are.
+        names: The columns.
+    """
+    if form is None:
+        return None
+    if isinstance(form, ClassForm):
+        return RecordFields.of_type(form.record_type)
+    # A tuple has methods, which can be read by name, too.
+    readable = () if isinstance(form, DictForm) else dir(tuple)
+    return RecordFields(tuple(names), frozenset(readable))
+
+
+def check_session(spark: Any, parameter: str = "spark") -> None:
+    """Check that a session can be used now.
+
+    Raises:
+        WrongTypeError: If it is none.
+        InvalidArgumentError: If it was stopped.
+    """
+    if not hasattr(spark, "createDataFrame") or not hasattr(spark, "readStream"):
+        raise WrongTypeError(
+            parameter,
+            f"{type(spark).__name__} is no Spark session",
+            "Pass a pyspark.sql.SparkSession.",
+        )
+    if _has_stopped(spark):
+        raise InvalidArgumentError(
+            parameter, "the Spark session was stopped", "Make a new one."
+        )
+
+
+def _has_stopped(session: Any) -> bool:
     if hasattr(session, "is_stopped"):
         return bool(session.is_stopped)
     context = getattr(session, "_sc", None)

@@ -10,16 +10,17 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import parquet
 
+from aiomailbox.checkpoint import Savepoint
 from aiomailbox.columnar import BatchMaker
 from aiomailbox.connectors.spark.jobs import is_connect_session
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.connectors.spark.result import spark_schema
 from aiomailbox.errors import InvalidArgumentError, TargetExistsError, UsageError
-from aiomailbox.records import Run
+from aiomailbox.records import ListRun, Run
 from aiomailbox.scratch import ScratchDirectory
 from aiomailbox.threads import run_in_thread
 
-__all__ = ["SEGMENT_BYTES", "dataframe_from_runs"]
+__all__ = ["SEGMENT_BYTES", "dataframe_from_runs", "dataframe_from_state"]
 
 # What is collected before it is written; up to so much is never written.
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
@@ -79,6 +80,44 @@ async def dataframe_from_runs(
     await run_in_thread(segments.write, waiting)
     with explaining_loss(spark, "a DataFrame was made"):
         return await run_in_thread(segments.read, wanted)
+
+
+async def dataframe_from_state(
+    spark: Any, savepoint: Savepoint, uid: str, name: str, *, path: Any = None
+) -> Any:
+    """Return what a state holds in a savepoint or checkpoint, as a DataFrame.
+
+    Columns are those of `Savepoint.arrow`: ``key``, ``namespace`` where there is one, and
+    ``value``.
+
+    Args:
+        spark: The session.
+        savepoint: The savepoint.
+        uid: The operator's uid, its id, or its name.
+        name: The state's name.
+        path: Where the rows become files; see `dataframe_from_runs`.
+
+    Raises:
+        StateError: If there is no such operator or state, or it cannot be read.
+        InvalidArgumentError: If the state holds nothing.
+        DamagedFileError: If a file is not what was written.
+        UnsupportedColumnError: If Spark has no type for a column; names it.
+        SparkJobError: If Spark's Java process has ended.
+
+    Example:
+        >>> import aiomailbox as am
+        >>> savepoint = am.Savepoint("savepoints/1")  # doctest: +SKIP
+        >>> df = await dataframe_from_state(
+        ...     spark, savepoint, "totals", "sum"
+        ... )  # doctest: +SKIP
+    """
+    batches = savepoint.arrow(uid, name)
+
+    async def runs() -> AsyncIterator[Run]:
+        while (batch := await run_in_thread(next, batches, None)) is not None:
+            yield ListRun([batch])
+
+    return await dataframe_from_runs(spark, runs(), path=path)
 
 
 class _Segments:

@@ -10,6 +10,7 @@ from aiomailbox.columnar import ClassForm
 from aiomailbox.connectors.spark.frame_checks import (
     check_names,
     checked_schema,
+    fields_of,
     form_of,
 )
 from aiomailbox.connectors.spark.reader import SparkReader, SparkSplit
@@ -22,6 +23,7 @@ from aiomailbox.operators import (
     Boundedness,
     EnumeratorContext,
     ReaderContext,
+    RecordFields,
     StaticEnumerator,
 )
 
@@ -142,6 +144,11 @@ class SparkSource:
         """The class of the records, if it is the user's or Spark's."""
         form = self._plan.form
         return (form.record_type,) if isinstance(form, ClassForm | RowForm) else ()
+
+    @property
+    def record_fields(self) -> RecordFields | None:
+        """The fields of the records: the columns, or those of the user's class."""
+        return fields_of(self._plan.form, self._names)
 
     @property
     def gives_columns(self) -> bool:

@@ -24,6 +24,7 @@ from aiomailbox.connectors.spark.fingerprint import wrapped
 from aiomailbox.connectors.spark.frame_checks import (
     check_names,
     checked_stream,
+    fields_of,
     form_of,
 )
 from aiomailbox.connectors.spark.jobs import spark_job_error
@@ -46,6 +47,7 @@ from aiomailbox.operators import (
     Pending,
     ReaderContext,
     ReaderOutput,
+    RecordFields,
     StaticEnumerator,
 )
 from aiomailbox.policies import check_count
@@ -86,7 +88,10 @@ class SparkStreamSource:
     checkpoints, one holds them: the query goes at the pipeline's pace, one batch a
     checkpoint. A restart goes on exactly where the last checkpoint was taken, by the
     query's id, the batch's number and the row in it; a batch whose rows come otherwise
-    than before is refused. The query starts and ends with the job.
+    than before is refused. The query starts and ends with the job. Spark's checkpoint and
+    the job's belong together: a job that is cancelled keeps its own with
+    ``retention=am.Retention.ON_CANCELLATION`` only, and a job that begins without one
+    gets what Spark has not taken for done yet.
 
     Needs a classic session: on Spark Connect foreachBatch runs at the server.
 
@@ -138,6 +143,7 @@ class SparkStreamSource:
         self._checkpoint = str(checkpoint)
         self._depth = handover_batches
         self._plan = ReadPlan(df, "arrow", form, False, batch_rows)
+        self._names = [field.name for field in schema.fields]
 
     @property
     def boundedness(self) -> Boundedness:
@@ -150,6 +156,11 @@ class SparkStreamSource:
         """The class of the records, if it is the user's or Spark's."""
         form = self._plan.form
         return (form.record_type,) if isinstance(form, ClassForm | RowForm) else ()
+
+    @property
+    def record_fields(self) -> RecordFields | None:
+        """The fields of the records: the columns, or those of the user's class."""
+        return fields_of(self._plan.form, self._names)
 
     def create_enumerator(
         self, context: EnumeratorContext[StreamSplit], state: list[Any] | None = None
@@ -167,8 +178,7 @@ class SparkStreamSource:
         return _StreamReader(context, self._plan, writer, self._depth)
 
     def __repr__(self) -> str:
-        names = ", ".join(self._plan.df.columns)
-        return f"<SparkStreamSource of {names}>"
+        return f"<SparkStreamSource of {', '.join(self._names)}>"
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
@@ -405,6 +415,12 @@ class _StreamReader:
         return False
 
     def _begin(self, split: StreamSplit, item: _BatchBegin) -> None:
+        if not split.query_id and item.batch:
+            self._context.log.warning(
+                "the query goes on with a batch, and this job began without a position: "
+                "what earlier batches brought is in no state of it",
+                batch=item.batch,
+            )
         if item.batch != split.batch:
             split = StreamSplit(batch=item.batch)
             self._replayed = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, overload
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
@@ -101,6 +101,33 @@ def _has(function: object, method: str) -> bool:
     found = getattr(function, method, None)
     empty = getattr(AggregateFunction, method)
     return callable(found) and getattr(found, "__func__", found) is not empty
+
+
+def fields_read(aggregate: object) -> Iterator[tuple[str, FieldSelector]]:
+    """Yield the fields that an aggregate reads by name, each after its parameter.
+
+    Example:
+        >>> [(name, each.field) for name, each in fields_read(sum_("amount"))]
+        [('field', 'amount')]
+    """
+    pieces = aggregate._pieces if isinstance(aggregate, Aggregate) else ()
+    for kind, selector in pieces:
+        if kind == "custom":
+            yield from fields_read(selector)
+        else:
+            name = "where" if kind == "count_where" else "field"
+            yield from _selectors(name, selector)
+    if not pieces:
+        for name in ("field", "by"):
+            yield from _selectors(name, getattr(aggregate, name, None))
+
+
+def _selectors(name: str, selector: Any) -> Iterator[tuple[str, FieldSelector]]:
+    if type(selector) is FieldSelector:
+        yield name, selector
+    elif type(selector) is SelectorWhere:
+        yield from _selectors(name, selector.read)
+        yield from _selectors("where", selector.where)
 
 
 class Aggregate(Generic[InT, OutT]):

@@ -1,0 +1,299 @@
+"""Results appended to a table of Spark, checkpoint by checkpoint.
+
+Theory of operation: writers stage Parquet files; when a checkpoint is complete, Spark reads
+its files and appends their rows to the table in one write. That write may happen again:
+Spark's append says nothing of what was appended before. With a ledger column each row
+says which commit brought it, and a commit whose rows are there already is passed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from aiomailbox.connectors.directory_target import Segments
+from aiomailbox.connectors.parquet_writer import ParquetWriter
+from aiomailbox.connectors.spark.frame_checks import check_session
+from aiomailbox.connectors.spark.lost import explaining_loss
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    SinkError,
+    UsageError,
+    WrongTypeError,
+)
+from aiomailbox.operators import CommitterContext, Guarantee, RuntimeContext
+from aiomailbox.storage import make_directories
+from aiomailbox.threads import ThreadTurns
+
+__all__ = ["SparkTableSink"]
+
+_ROW_GROUP_ROWS: Final = 65_536
+_DONE_KEPT: Final = 16
+
+
+class SparkTableSink:
+    """Appends records to a table of Spark's catalog.
+
+    Records are staged as Parquet files; with every checkpoint (or, without, when the job
+    has succeeded) Spark appends those of it in one write. A table that is not there is
+    made.
+
+    Guarantee: Spark's append is not idempotent. With ``ledger=``, exactly once: a column
+    of this name says for each row which commit brought it, and what a crash left
+    uncertain is looked up there. An append that a crash has cut in half, which formats
+    with a log (Delta Lake, Iceberg) do not know, is told by its number of rows, and the
+    job fails with what to delete. Without a ledger, at least once.
+
+    Args:
+        spark: The session, classic or Connect.
+        table: The table's name, as ``"sales.delays"``.
+        stage: A directory for staged files, in storage that Spark's executors and this
+            process see.
+        ledger: The name of the column that says which commit brought a row; a table that
+            is there needs it, of type string. None for none.
+        schema: The rows' schema; None takes that of the first records of a subtask.
+
+    Raises:
+        WrongTypeError: If an argument is of another type.
+        InvalidArgumentError: If the session was stopped, or a name is empty.
+
+    Example:
+        >>> from aiomailbox.connectors.spark import SparkTableSink
+        >>> SparkTableSink(spark, "delays", stage="stage")  # doctest: +SKIP
+        <SparkTableSink 'delays'>
+    """
+
+    stays_in_parent = True
+
+    def __init__(
+        self,
+        spark: Any,
+        table: str,
+        *,
+        stage: str | os.PathLike[str],
+        ledger: str | None = None,
+        schema: pa.Schema | None = None,
+    ) -> None:
+        check_session(spark)
+        for name, value in (("table", table), ("ledger", ledger)):
+            if value is None and name == "ledger":
+                continue
+            if not isinstance(value, str):
+                raise WrongTypeError(name, f"{value!r} is no name", "Give a str.")
+            if not value:
+                raise InvalidArgumentError(name, "it is empty", "Give a name.")
+        if schema is not None and not isinstance(schema, pa.Schema):
+            raise WrongTypeError(
+                "schema", f"{schema!r} is no schema", "Use pyarrow.schema([...])."
+            )
+        if schema is not None and ledger in schema.names:
+            raise InvalidArgumentError(
+                "ledger", f"the records have a column {ledger!r}", "Use another name."
+            )
+        self._spark = spark
+        self._table = table
+        self._stage = Path(stage).absolute()
+        self._ledger = ledger
+        self._schema = schema
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised about records that are processed again after a failure."""
+        return (
+            Guarantee.AT_LEAST_ONCE if self._ledger is None else Guarantee.EXACTLY_ONCE
+        )
+
+    def create_writer(self, context: RuntimeContext) -> ParquetWriter:
+        """Create the writer of one subtask."""
+        token = _token(context)
+        prefix = f"part-{context.subtask_index:05d}-{context.attempt}"
+        prefix = f"{prefix}-{context.execution_id[:12]}"
+        return ParquetWriter(
+            Segments(self._stage / token, prefix, ".parquet"),
+            schema=self._schema,
+            rows_per_file=None,
+            row_group_rows=_ROW_GROUP_ROWS,
+        )
+
+    def create_committer(self, context: CommitterContext) -> _TableCommitter:
+        """Create the committer."""
+        table = _Table(self._spark, self._table, self._ledger)
+        return _TableCommitter(table, self._stage, context)
+
+    def __repr__(self) -> str:
+        return f"<SparkTableSink {self._table!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a SparkTableSink cannot be pickled: its session lives in this process. "
+            "Pickle the pipeline (am.pipeline) and attach the sink where it runs."
+        )
+
+
+class _Table:
+    """The table, as a commit needs it; all calls block."""
+
+    def __init__(self, spark: Any, name: str, ledger: str | None) -> None:
+        self._spark = spark
+        self._name = name
+        self._ledger = ledger
+
+    def check(self) -> None:
+        """Check that a table that is there has the ledger.
+
+        Raises:
+            SinkError: If it has not.
+        """
+        if self._ledger is None or not self._spark.catalog.tableExists(self._name):
+            return
+        kinds = dict(self._spark.table(self._name).dtypes)
+        if kinds.get(self._ledger) != "string":
+            raise SinkError(
+                f"table {self._name!r} has no column {self._ledger!r} of type string for "
+                f"the ledger: ALTER TABLE {self._name} ADD COLUMN {self._ledger} STRING, "
+                "or leave ledger= out"
+            )
+
+    def append(self, files: list[Path], commit: str) -> None:
+        """Append the rows of files, unless they are there.
+
+        Raises:
+            SinkError: If some of them are there.
+        """
+        from pyspark.sql import functions as sf
+
+        df = self._spark.read.parquet(*[file.as_uri() for file in files])
+        if self._ledger is not None:
+            if self._ledger in df.columns:
+                raise SinkError(
+                    f"the records have a column {self._ledger!r}, which is the ledger's: "
+                    "give it another name"
+                )
+            if self._has(commit, sum(map(_rows_of, files))):
+                return
+            df = df.withColumn(self._ledger, sf.lit(commit))
+        df.write.mode("append").saveAsTable(self._name)
+
+    def has_any(self, commit: str) -> bool:
+        """Say whether the ledger knows a commit."""
+        return self._ledger is not None and self._count(commit) > 0
+
+    def _count(self, commit: str) -> int:
+        from pyspark.sql import functions as sf
+
+        if not self._spark.catalog.tableExists(self._name):
+            return 0
+        table = self._spark.table(self._name)
+        return int(table.where(sf.col(self._ledger) == commit).count())
+
+    def _has(self, commit: str, rows: int) -> bool:
+        there = self._count(commit)
+        if there not in {0, rows}:
+            raise SinkError(
+                f"table {self._name!r} has {there} of {rows} rows of commit {commit!r}: an "
+                "append was cut in half. DELETE those WHERE "
+                f"{self._ledger} = '{commit}' and go on from the checkpoint"
+            )
+        return bool(there)
+
+    def explained(self, doing: str) -> Any:
+        """Return what says so if Spark is gone meanwhile."""
+        return explaining_loss(self._spark, doing)
+
+
+class _TableCommitter:
+    """Appends what a checkpoint has; see `SparkTableSink`."""
+
+    def __init__(self, table: _Table, stage: Path, context: CommitterContext) -> None:
+        self._table = table
+        self._context = context
+        self._token = _token(context)
+        self._folder = stage / self._token
+        self._turns = ThreadTurns()
+
+    async def begin(self, *, restored: bool) -> None:
+        """Check the table, and make the staging directory.
+
+        Raises:
+            SinkError: If the table has no ledger, or nothing can be staged.
+        """
+        await self._turns.run(partial(self._begin, restored))
+
+    async def commit(
+        self, committables: list[Any], *, checkpoint_id: int, is_final: bool
+    ) -> None:
+        """Append the rows of staged files.
+
+        Raises:
+            SinkError: If staged files are gone, or Spark refuses.
+        """
+        if committables:
+            await self._turns.run(
+                partial(self._commit, sorted(committables), checkpoint_id)
+            )
+
+    async def recover(self) -> None:
+        """Remove what was staged and is in no checkpoint."""
+        await self._turns.run(self._clear)
+
+    async def end(self, *, succeeded: bool) -> None:
+        """Remove what is staged, unless another execution may commit it."""
+        if succeeded or not self._context.is_resumable:
+            await self._turns.run(
+                partial(shutil.rmtree, self._folder, ignore_errors=True)
+            )
+
+    def _begin(self, restored: bool) -> None:
+        with self._table.explained("a table was looked up"):
+            self._table.check()
+        if not restored:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            make_directories(self._folder)
+        except OSError as error:
+            raise SinkError(f"{str(self._folder)!r} cannot be made: {error}") from error
+
+    def _commit(self, names: list[str], checkpoint_id: int) -> None:
+        # Names of files never come again, so this names these rows.
+        digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
+        commit = f"{self._token}-{digest}"
+        files = [self._folder.parent / name for name in names]
+        done = self._folder / f".{checkpoint_id:020d}-{digest}.done"
+        if not done.exists():
+            with self._table.explained("rows were appended to a table"):
+                if all(file.exists() for file in files):
+                    self._table.append(files, commit)
+                elif not self._table.has_any(commit):
+                    raise SinkError(
+                        f"files that were staged for commit {commit!r} are gone. Their "
+                        "records are lost: go on from an older checkpoint, or begin anew."
+                    )
+            done.touch()
+        for file in files:
+            file.unlink(missing_ok=True)
+        # Those that may be committed again are among the last.
+        for old in sorted(self._folder.glob(".*.done"))[:-_DONE_KEPT]:
+            old.unlink()
+
+    def _clear(self) -> None:
+        for file in self._folder.glob("part-*"):
+            file.unlink()
+
+
+def _rows_of(file: Path) -> int:
+    return int(parquet.read_metadata(file).num_rows)
+
+
+def _token(context: RuntimeContext | CommitterContext) -> str:
+    # Of job and sink, the same for whoever goes on.
+    identity = f"{context.job_id}\0{context.operator_id}"
+    if not context.commits_at_checkpoints:
+        identity = context.execution_id
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
