@@ -95,6 +95,15 @@ def cluster(session: nox.Session) -> None:
 
 
 @nox.session
+def memory(session: nox.Session) -> None:
+    """Do 20 million rows of a DataFrame fit through 1 GiB of JVM and 300 MiB of ours?"""
+    prepare(session, "test")
+    tests = "tests/connectors/spark/test_memory.py"
+    options = ["--spark-memory", "-s", "-o", "faulthandler_timeout=0"]
+    session.run("pytest", tests, *options, *session.posargs, env=ENV)
+
+
+@nox.session
 def crash(session: nox.Session) -> None:
     """Kill programs and workers at random moments, 30 times; results must be equal."""
     prepare(session, "test")

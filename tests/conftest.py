@@ -47,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run tests/conformance on the recorded files of DIR",
     )
     parser.addoption(
+        "--spark-memory",
+        action="store_true",
+        help="run the tests marked spark_memory too, which stream many rows",
+    )
+    parser.addoption(
         "--local-cluster",
         action="store_true",
         help="run the tests marked local_cluster too, which start executors",
@@ -86,6 +91,7 @@ def pytest_collection_modifyitems(
             # tests that follow: none but a test that hangs may reach it.
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S), append=False)
     _leave_out(config, items, "soak", config.getoption("minutes") is None)
+    _leave_out(config, items, "spark_memory", not config.getoption("spark_memory"))
     _leave_out(config, items, "local_cluster", not config.getoption("local_cluster"))
 
 

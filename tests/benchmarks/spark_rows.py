@@ -111,6 +111,17 @@ def job_batches(df: Any) -> int:
     return am.run(work())
 
 
+def job_staged(df: Any, stage: str) -> int:
+    """Stream Arrow batches of what was staged before."""
+
+    async def work() -> int:
+        env = am.StreamExecutionEnvironment()
+        source = am.SparkSource(df, records="batch", stage=stage)
+        return sum([batch.num_rows async for batch in env.from_source(source)])
+
+    return am.run(work())
+
+
 async def _latencies(stop: asyncio.Event) -> list[float]:
     late: list[float] = []
     while not stop.is_set():

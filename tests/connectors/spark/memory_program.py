@@ -1,0 +1,59 @@
+"""Run by test_memory.py: streams many rows in, and says by how much the process grew.
+
+Arguments: how many rows, and what a record is: "namedtuple" or "batch".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+from typing import Any
+
+import aiomailbox as am
+from aiomailbox.connectors.spark import local_session
+
+PARTITIONS = 40
+
+
+def peak_mib() -> float:
+    """Return the most memory that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+async def count(df: Any, records: Any) -> int:
+    """Return how many rows there are, by a job that has seen each."""
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_source(am.SparkSource(df, records=records))
+    if records == "batch":
+        return sum([batch.num_rows async for batch in stream])
+    return await stream.map(lambda row: row.value).count()
+
+
+async def main(rows: int, records: Any) -> None:
+    """Stream few rows, then all of them."""
+    spark = local_session(
+        "memory",
+        **{"spark.driver.memory": "1g", "spark.driver.maxResultSize": "256m"},
+    )
+
+    def frame(size: int) -> Any:
+        return spark.range(0, size, 1, PARTITIONS).selectExpr(
+            "id",
+            "concat('key-', id % 1000) AS key",
+            "id * 0.5D AS value",
+            "timestamp_millis(1700000000000 + id) AS ts",
+            "id % 2 = 0 AS flag",
+        )
+
+    assert await count(frame(100_000), records) == 100_000
+    before = peak_mib()
+    assert await count(frame(rows), records) == rows
+    heap = spark.sparkContext._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20
+    print(f"{rows} rows as {records}: grew by {peak_mib() - before:.0f} MiB")
+    print(f"JVM heap {heap} MiB")
+    print(round(peak_mib() - before))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
