@@ -1088,7 +1088,7 @@ class DataStream(Generic[T]):
     ) -> DataStream[T]:
         """Give each record to the subtask that ``partitioner(key, count)`` names."""
         check_function(partitioner, "partitioner", arity=2)
-        selector = key_selector(key, self._origins)
+        selector = key_selector(key, (), self._origins)
         return self._partitioned(CustomPartitioner(partitioner, selector))
 
     @overload

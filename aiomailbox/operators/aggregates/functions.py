@@ -110,7 +110,7 @@ def fields_read(aggregate: object) -> Iterator[tuple[str, FieldSelector]]:
         >>> [(name, each.field) for name, each in fields_read(sum_("amount"))]
         [('field', 'amount')]
     """
-    pieces = aggregate._pieces if isinstance(aggregate, Aggregate) else ()
+    pieces = aggregate.pieces if isinstance(aggregate, Aggregate) else ()
     for kind, selector in pieces:
         if kind == "custom":
             yield from fields_read(selector)
