@@ -9,12 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime import ValveSnapshot
-from aiomailbox.graph import JobGraph, channel_name, consumers_of
+from aiomailbox.exchange import decode_in_flight, encode_in_flight
+from aiomailbox.graph import (
+    JobGraph,
+    channel_name,
+    consumers_of,
+    is_channel_of,
+    producer_of_channel,
+)
 from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.operators import OperatorSnapshot, redistribute
+from aiomailbox.records import (
+    ElementCodec,
+    LatencyMarker,
+    Watermark,
+    WatermarkStatus,
+)
 from aiomailbox.task import TaskSnapshot
 
 __all__ = [
@@ -31,6 +45,7 @@ __all__ = [
 RestoredTasks = Mapping[tuple[VertexId, int], TaskSnapshot]
 _Inputs = tuple[ValveSnapshot, ...]
 _Channels = Mapping[str, tuple[bytes, ...]]
+_InFlight = dict[tuple[VertexId, int], dict[str, tuple[bytes, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +105,11 @@ def job_snapshot(
 
 
 def restored_tasks(
-    snapshot: JobSnapshot, graph: JobGraph, *, allow_unmatched: bool = False
+    snapshot: JobSnapshot,
+    graph: JobGraph,
+    *,
+    allow_unmatched: bool = False,
+    codec: ElementCodec | None = None,
 ) -> dict[tuple[VertexId, int], TaskSnapshot]:
     """Return what each task of a graph goes on from.
 
@@ -99,10 +118,12 @@ def restored_tasks(
             other numbers of subtasks.
         graph: What is to run.
         allow_unmatched: Whether state may be left that no operator of the graph has.
+        codec: For records in flight, where there are other numbers of subtasks.
 
     Raises:
         StateError: If there is such state and it may not be left, the state of an
-            operator cannot be spread, or the number of key groups is another one.
+            operator cannot be spread, the number of key groups is another one, or
+            records are in flight on an exchange that the graph does not have.
 
     Concept:
         Flink, ``StateAssignmentOperation``.
@@ -110,7 +131,7 @@ def restored_tasks(
     if not allow_unmatched:
         _check_matched(snapshot, graph)
     _check_key_groups(snapshot, graph)
-    in_flight = _in_flight(snapshot.channels, graph)
+    in_flight = _in_flight(snapshot.channels, graph, codec)
     tasks: dict[tuple[VertexId, int], TaskSnapshot] = {}
     for vertex in graph.vertices:
         spread = {
@@ -212,8 +233,8 @@ def _check_key_groups(snapshot: JobSnapshot, graph: JobGraph) -> None:
 
 
 def _in_flight(
-    channels: _Channels, graph: JobGraph
-) -> dict[tuple[VertexId, int], dict[str, tuple[bytes, ...]]]:
+    channels: _Channels, graph: JobGraph, codec: ElementCodec | None
+) -> _InFlight:
     """Return what each task has to process first, per channel, in its order.
 
     What had arrived comes before what was still to be sent, and an element may begin in
@@ -224,7 +245,7 @@ def _in_flight(
         Flink, FLIP-547: output buffers are recovered on the downstream task.
     """
     left = dict(channels)
-    found: dict[tuple[VertexId, int], dict[str, tuple[bytes, ...]]] = {}
+    found: _InFlight = {}
     edges = [edge for vertex in graph.vertices for edge in vertex.out_edges]
     for edge in edges if left else []:
         vertex = graph.vertex_of(edge.target)
@@ -238,10 +259,48 @@ def _in_flight(
                 if data:
                     of_task = found.setdefault((vertex.id, consumer), {})
                     of_task[received(name)] = data
-    if left:
-        raise StateError(
-            f"the checkpoint is unaligned: it has records in flight, {min(left)}, "
-            "and the job has no such channel. Restore it with the same graph and "
-            "parallelism, or take a savepoint, which has none in flight."
-        )
+    names = sorted({name.partition(": ")[2] for name in left})
+    for name in names:
+        data = left.get(received(name), ()) + left.get(sent(name), ())
+        _spread_channel(name, data, graph, codec, found)
     return found
+
+
+def _spread_channel(
+    name: str,
+    data: tuple[bytes, ...],
+    graph: JobGraph,
+    codec: ElementCodec | None,
+    found: _InFlight,
+) -> None:
+    """Give the records of a channel, as the exchange says, to other numbers of subtasks.
+
+    Each keeps the order of its records. Watermarks are left out: those of the channels
+    of a task that there was are not those of one that there is.
+
+    Concept:
+        Flink, ``RecoveredChannelStateHandler`` and its record filter.
+    """
+    edges = (edge for vertex in graph.vertices for edge in vertex.out_edges)
+    edge = next((one for one in edges if is_channel_of(name, one)), None)
+    if edge is None or codec is None:
+        raise StateError(
+            f"the checkpoint is unaligned: it has records in flight, {name}, and the "
+            "job has no such exchange. Restore it with operators that are connected and "
+            "chained as they were, or take a savepoint, which has none in flight."
+        )
+    vertex = graph.vertex_of(edge.target)
+    producers, consumers = edge.source.parallelism, edge.target.parallelism
+    former = producer_of_channel(name)
+    producer = former % producers
+    targets = consumers_of(edge.partitioner, producer, producers, consumers)
+    split = edge.partitioner.fresh(Random(former)).split_run
+    for element in decode_in_flight(codec, data):
+        if isinstance(element, Watermark | WatermarkStatus | LatencyMarker):
+            continue
+        for channel, run in split(element, len(targets)):
+            consumer = targets[channel]
+            of_task = found.setdefault((vertex.id, consumer), {})
+            key = received(channel_name(edge, producer, consumer))
+            encoded = encode_in_flight(codec, [run])
+            of_task[key] = (*of_task.get(key, ()), encoded)

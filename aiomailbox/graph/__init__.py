@@ -1,7 +1,12 @@
 """From the user's calls to the job that is deployed."""
 
 from aiomailbox.graph.chaining import build_job_graph, is_chainable
-from aiomailbox.graph.channels import channel_name, why_never_unaligned
+from aiomailbox.graph.channels import (
+    channel_name,
+    is_channel_of,
+    producer_of_channel,
+    why_never_unaligned,
+)
 from aiomailbox.graph.columns import rows_from
 from aiomailbox.graph.describe import (
     describe_mermaid,
@@ -45,7 +50,9 @@ __all__ = [
     "describe_text",
     "has_blocking",
     "is_chainable",
+    "is_channel_of",
     "operator_ids",
+    "producer_of_channel",
     "producers_of",
     "reachable",
     "rows_from",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from aiomailbox.exchange import (
@@ -13,8 +14,15 @@ from aiomailbox.exchange import (
 )
 from aiomailbox.graph.job_graph import Edge
 
-__all__ = ["channel_name", "why_never_unaligned"]
+__all__ = [
+    "channel_name",
+    "is_channel_of",
+    "producer_of_channel",
+    "why_never_unaligned",
+]
 
+# At the end of a channel's two halves.
+_SUBTASKS: Final = re.compile(r"\[(\d+)/\d+\](?= to |$)")
 _OVERTAKING: Final = (
     CustomPartitioner,
     GlobalPartitioner,
@@ -40,6 +48,26 @@ def channel_name(edge: Edge, producer: int, consumer: int) -> str:
         f"{source.operator_id}.{number}[{producer}/{source.parallelism}] to "
         f"{target.operator_id}.{edge.input_index}[{consumer}/{target.parallelism}]"
     )
+
+
+def is_channel_of(name: str, edge: Edge) -> bool:
+    """Say whether a name is of a channel of an exchange, with any numbers of subtasks."""
+    return _without_subtasks(name) == _without_subtasks(channel_name(edge, 0, 0))
+
+
+def producer_of_channel(name: str) -> int:
+    """Return the subtask that sends on a channel.
+
+    Example:
+        >>> producer_of_channel("a.0[1/2] to b.0[0/3]")
+        1
+    """
+    found = _SUBTASKS.search(name)
+    return 0 if found is None else int(found.group(1))
+
+
+def _without_subtasks(name: str) -> str:
+    return _SUBTASKS.sub("", name)
 
 
 def why_never_unaligned(edge: Edge) -> str:

@@ -218,6 +218,7 @@ class JobCheckpoints:
                 restored.snapshot,
                 self._graph,
                 allow_unmatched=self._config.allow_unmatched_state,
+                codec=self._services.codec,
             ),
             **finished_tasks(restored.metadata.finished_operators, self._graph),
         }

@@ -241,8 +241,9 @@ async def test_records_that_cannot_be_kept_are_not_overtaken(
     assert "cannot be kept" in caplog.text
 
 
-async def test_an_unaligned_checkpoint_is_for_the_same_parallelism_only(
-    tmp_path: Path,
+@pytest.mark.parametrize("parallelism", [1, 3, 5])
+async def test_what_was_in_flight_is_spread_over_another_number_of_subtasks(
+    tmp_path: Path, parallelism: int
 ) -> None:
     def program(parallelism: int) -> Any:
         env = environment(
@@ -259,14 +260,80 @@ async def test_an_unaligned_checkpoint_is_for_the_same_parallelism_only(
     async with program(2).start("one") as job:
         while not results:
             await asyncio.sleep(0.05)
-        await job.trigger_checkpoint()
-        savepoint = await job.trigger_savepoint(tmp_path / "savepoint")
+        taken = await job.trigger_checkpoint()
         await job.cancel()
-    with pytest.raises(JobFailedError, match="in flight") as caught:
-        await program(3).execute("one", restore_from="latest")
-    assert isinstance(caught.value.__cause__, StateError)
-    await program(3).execute("one", restore_from=savepoint.place)
+    assert any(kept_in_flight(taken.place).values())
+    results.clear()
+    await program(parallelism).execute("one", restore_from="latest")
     assert results == EXPECTED
+
+
+@pytest.mark.parametrize(
+    "edge", ["rebalance", "shuffle", "global_", "partition_custom"]
+)
+async def test_every_kind_of_exchange_spreads_what_was_in_flight(
+    tmp_path: Path, edge: str
+) -> None:
+    seen: set[int] = set()
+
+    async def slow(value: int) -> int:
+        if value % 50 == 0:
+            await asyncio.sleep(0.2)
+        seen.add(value)
+        return value
+
+    def program(parallelism: int) -> Any:
+        env = environment(
+            None,
+            directory=tmp_path,
+            retention=am.Retention.ON_CANCELLATION,
+            parallelism=parallelism,
+        )
+        numbers = env.from_collection(list(range(COUNT))).set_parallelism(1)
+        options = ()
+        if edge == "partition_custom":
+            options = (lambda key, count: key % count, lambda value: value)
+        spread = getattr(numbers, edge)(*options)
+        spread.map(slow).uid("slow").disable_chaining().sink_to(lambda value: None)
+        return env
+
+    async with program(2).start("one") as job:
+        while not seen:
+            await asyncio.sleep(0.05)
+        taken = await job.trigger_checkpoint()
+        await job.cancel()
+    before = set(seen)
+    assert sum(map(len, kept_in_flight(taken.place).values())) > 100
+    await program(3).execute("one", restore_from="latest")
+    assert seen == set(range(COUNT)) > before
+
+
+async def test_records_in_flight_on_an_exchange_that_is_gone_are_refused(
+    tmp_path: Path,
+) -> None:
+    def program(*, has_keys: bool) -> Any:
+        env = environment(
+            None, directory=tmp_path, retention=am.Retention.ON_CANCELLATION
+        )
+        env.set_restart_strategy(am.restart.none())
+        numbers = env.from_collection(list(range(COUNT))).set_parallelism(1).uid("in")
+        if has_keys:
+            slow = Remembers(FailsAt(), results, 0.2)
+            found = numbers.key_by(lambda value: value % KEYS).process(slow)
+        else:
+            found = numbers.map(lambda value: value).set_parallelism(1)
+        found.uid("out").sink_to(lambda value: None)
+        return env
+
+    results: dict[int, list[int]] = {}
+    async with program(has_keys=True).start("one") as job:
+        while not results:
+            await asyncio.sleep(0.05)
+        await job.trigger_checkpoint()
+        await job.cancel()
+    with pytest.raises(JobFailedError, match="take a savepoint") as caught:
+        await program(has_keys=False).execute("one", restore_from="latest")
+    assert isinstance(caught.value.__cause__, StateError)
 
 
 def test_explain_says_on_which_edges_barriers_never_overtake() -> None:

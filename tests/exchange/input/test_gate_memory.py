@@ -67,7 +67,7 @@ class Readers:
     def read(self, size_bytes: int) -> None:
         """Let every channel read so many bytes."""
         for channel in self.gate.channels:
-            channel.bytes_total += size_bytes
+            channel._reader.bytes_total += size_bytes
 
     @property
     def sizes(self) -> list[list[int]]:

@@ -197,7 +197,7 @@ def test_a_new_attempt_of_some_tasks_ends_nothing_that_others_say() -> None:
     first: Any = SimpleNamespace(peer=1, name="worker 1")
     second: Any = SimpleNamespace(peer=2, name="worker 2")
     made.begin_attempt(0)
-    made.begin_attempt(1, {SECOND})
+    made.begin_attempt(1, {SECOND}, is_first=False)
     assert made.take(second, 0, SplitRequest(0, 1), events) is None
     assert made.take(second, 0, Ended(), events) is None
     assert asked == []
