@@ -23,7 +23,12 @@ from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.job import JobClient
 from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import verb
-from aiomailbox.checkpoint import CheckpointingMode, CheckpointSettings, Retention
+from aiomailbox.checkpoint import (
+    MEMORY_THRESHOLD,
+    CheckpointingMode,
+    CheckpointSettings,
+    Retention,
+)
 from aiomailbox.clock import Clock
 from aiomailbox.connectors import AsyncIterableSource, CollectionSource
 from aiomailbox.durations import duration_ms
@@ -375,6 +380,7 @@ class StreamExecutionEnvironment:
         retention: Retention = Retention.NEVER,
         after_tasks_finish: bool = True,
         journal_directory: str | PathLike[str] | None = None,
+        memory_threshold: int = MEMORY_THRESHOLD,
     ) -> StreamExecutionEnvironment:
         """Take checkpoints, so that jobs go on from the last one when they fail.
 
@@ -397,6 +403,8 @@ class StreamExecutionEnvironment:
             after_tasks_finish: Whether they go on once some tasks have finished.
             journal_directory: Where operators with a journal keep finished calls: a
                 path or a URL; None for beside the checkpoints.
+            memory_threshold: What a task keeps in at most so many bytes is a part of
+                the metadata, and no file of its own.
 
         Raises:
             InvalidArgumentError: If a number is out of its range, or settings exclude
@@ -425,6 +433,7 @@ class StreamExecutionEnvironment:
             retention=retention,
             after_tasks_finish=after_tasks_finish,
             journal_directory=journal_directory,
+            memory_threshold=memory_threshold,
         )
         self._definition.config = replace(self._definition.config, checkpoints=settings)
         return self

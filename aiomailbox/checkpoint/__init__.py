@@ -59,6 +59,7 @@ from aiomailbox.checkpoint.restored import (
 from aiomailbox.checkpoint.retention import CompletedCheckpoints
 from aiomailbox.checkpoint.savepoint import Savepoint, SavepointOperator
 from aiomailbox.checkpoint.settings import (
+    MEMORY_THRESHOLD,
     CheckpointingMode,
     CheckpointSettings,
     Retention,
@@ -69,6 +70,7 @@ from aiomailbox.checkpoint.writer import CheckpointWriter
 
 __all__ = [
     "LATEST",
+    "MEMORY_THRESHOLD",
     "Acknowledgement",
     "CancelExpiry",
     "CheckpointAction",

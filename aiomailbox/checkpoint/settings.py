@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from os import PathLike
+from typing import Final
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.policies import check_count
 from aiomailbox.records import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
 
-__all__ = ["CheckpointSettings", "CheckpointingMode", "Retention"]
+__all__ = ["MEMORY_THRESHOLD", "CheckpointSettings", "CheckpointingMode", "Retention"]
+
+# A file of its own costs some syncs.
+MEMORY_THRESHOLD: Final = 16 * 1024
 
 
 class Retention(Enum):
@@ -63,6 +67,9 @@ class CheckpointSettings:
             a URL; None for beside the checkpoints. With these in an object store, a file
             system that appends is faster.
 
+        memory_threshold: What a task keeps in at most so many bytes is a part of the
+            checkpoint's metadata, and no file of its own.
+
     Raises:
         InvalidArgumentError: If a number is out of its range, or settings exclude each
             other.
@@ -91,6 +98,7 @@ class CheckpointSettings:
     retention: Retention = Retention.NEVER
     after_tasks_finish: bool = True
     journal_directory: str | PathLike[str] | None = None
+    memory_threshold: int = MEMORY_THRESHOLD
 
     def __post_init__(self) -> None:
         if self.interval is not None and self.interval_ms < 10:
@@ -110,7 +118,8 @@ class CheckpointSettings:
         duration_ms(self.min_pause, "min_pause")
         check_count(self.max_concurrent, "max_concurrent")
         check_count(self.retained, "retained")
-        _check_tolerable(self.tolerable_failures)
+        _check_from_0(self.tolerable_failures, "tolerable_failures")
+        _check_from_0(self.memory_threshold, "memory_threshold")
         if not isinstance(self.retention, Retention):
             raise WrongTypeError(
                 "retention", f"{self.retention!r} is none", "Use a Retention."
@@ -184,12 +193,8 @@ class CheckpointSettings:
             )
 
 
-def _check_tolerable(value: int) -> None:
+def _check_from_0(value: int, name: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise WrongTypeError(
-            "tolerable_failures", f"{value!r} is not a whole number", "Use an int."
-        )
+        raise WrongTypeError(name, f"{value!r} is not a whole number", "Use an int.")
     if value < 0:
-        raise InvalidArgumentError(
-            "tolerable_failures", f"{value} is negative", "Use 0 or more."
-        )
+        raise InvalidArgumentError(name, f"{value} is negative", "Use 0 or more.")

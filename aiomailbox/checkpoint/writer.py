@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.checkpoint.layout import checkpoint_directory, job_directory
+from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD
 from aiomailbox.checkpoint.shared_files import SharedFilesWriter
 from aiomailbox.checkpoint.task_bytes import (
     TaskBytes,
@@ -19,10 +20,7 @@ from aiomailbox.ids import SubtaskId
 from aiomailbox.storage import Storage, open_storage
 from aiomailbox.task import TaskSnapshot
 
-__all__ = ["INLINE_BYTES_MAX", "CheckpointWriter"]
-
-# A file of its own costs some syncs; what is smaller goes with the metadata.
-INLINE_BYTES_MAX: Final = 16 * 1024
+__all__ = ["CheckpointWriter"]
 
 
 class CheckpointWriter:
@@ -33,6 +31,7 @@ class CheckpointWriter:
         job_id: The identity of the job.
         classes: The classes that state may hold, or type hints that name them; state
             of others is refused, for nobody could read it. None for all that occur.
+        memory_threshold: What has at most so many bytes goes with the metadata.
 
     Example:
         >>> import tempfile
@@ -45,11 +44,17 @@ class CheckpointWriter:
     """
 
     def __init__(
-        self, storage: Storage, job_id: str, classes: Iterable[Any] | None = None
+        self,
+        storage: Storage,
+        job_id: str,
+        classes: Iterable[Any] | None = None,
+        *,
+        memory_threshold: int = MEMORY_THRESHOLD,
     ) -> None:
         self._storage = storage
         self._below = job_directory(job_id)
         self._classes = None if classes is None else list(classes)
+        self._memory_threshold = memory_threshold
         self._shared = SharedFilesWriter(storage, self._below)
 
     def write_task(
@@ -85,9 +90,9 @@ class CheckpointWriter:
         head: list[bytes] = []
         for chunk in chunks:
             head.append(chunk)
-            if made.size > INLINE_BYTES_MAX:
+            if made.size > self._memory_threshold:
                 break
-        is_inline = made.size <= INLINE_BYTES_MAX
+        is_inline = made.size <= self._memory_threshold
         if not is_inline:
             storage, below = self._place(checkpoint_id, location)
             storage.write(f"{below}{name}", chain(head, chunks))

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from aiomailbox.checkpoint import CheckpointingMode, CheckpointWriter, received, sent
+from aiomailbox.checkpoint import (
+    MEMORY_THRESHOLD,
+    CheckpointingMode,
+    CheckpointWriter,
+    received,
+    sent,
+)
 from aiomailbox.exchange import (
     BlockingOutput,
     InputChannel,
@@ -124,7 +130,14 @@ class TaskBuilder:
             None
             if place is None
             else CheckpointWriter(
-                open_storage(place), services.job_id, services.state_classes
+                open_storage(place),
+                services.job_id,
+                services.state_classes,
+                memory_threshold=(
+                    MEMORY_THRESHOLD
+                    if config.checkpoints is None
+                    else config.checkpoints.memory_threshold
+                ),
             )
         )
         has_journal = any(

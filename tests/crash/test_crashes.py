@@ -10,7 +10,6 @@ import asyncio
 import os
 import random
 import signal
-import sqlite3
 import sys
 import tempfile
 from collections import Counter
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.connectors.databases import PostgresSchema
 from tests.crash.program import CONCURRENCY
 from tests.crash.server import CountingServer
 
@@ -127,23 +127,20 @@ async def run_with_crashes(
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_kills_change_no_result_and_pay_for_no_finished_call_twice(
-    seed: int, tmp_path: Path
+    seed: int, tmp_path: Path, postgres: PostgresSchema
 ) -> None:
     # In turn: all in one process, and in workers, which are killed too.
     workers = 2 * (seed % 2)
     rows = write_input(tmp_path)
-    database = str(tmp_path / "rows.db")
-    with sqlite3.connect(database) as connection:
-        connection.execute("CREATE TABLE priced (id INTEGER, total INTEGER)")
+    await postgres.execute("CREATE TABLE priced (id BIGINT, total BIGINT)")
     server = CountingServer(seed)
     with tempfile.TemporaryDirectory(prefix="aiomailbox-") as place:
         socket = f"{place}/calls.sock"
         async with server.at(socket):
             kills = await run_with_crashes(
-                tmp_path, database, socket, workers, random.Random(seed), server
+                tmp_path, postgres.url, socket, workers, random.Random(seed), server
             )
-    with sqlite3.connect(database) as connection:
-        priced = connection.execute("SELECT id, total FROM priced").fetchall()
+    priced = await postgres.execute("SELECT id, total FROM priced")
     wanted = Counter((row["id"], 2 * row["price"]) for row in rows)
     windows = pq.read_table(tmp_path / "windows").to_pylist()
     got = Counter((one["key"], one["count"], one["total"]) for one in windows)

@@ -11,6 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 import aiomailbox as am
+from aiomailbox.operators import InputStatus, StaticEnumerator
+from aiomailbox.testing import ScriptedSource
+from aiomailbox.testing.scripted_source import ScriptedReader, ScriptSplit
 
 COUNT = 240
 KEYS = 5
@@ -246,6 +249,49 @@ async def looked_up(event: Event) -> int:
     return event.number
 
 
+class Dealt(ScriptedSource):
+    """Hands out pieces one by one, to readers that have nothing left."""
+
+    def create_enumerator(self, context: Any, state: Any = None) -> Any:
+        splits = (
+            [ScriptSplit(name) for name in self.scripts] if state is None else state
+        )
+        return StaticEnumerator(context, list(splits), on_request=True)
+
+    def create_reader(self, context: Any) -> Any:
+        return DealtReader(self, context)
+
+
+class DealtReader(ScriptedReader):
+    def __init__(self, source: Dealt, context: Any) -> None:
+        super().__init__(source)
+        self.context = context
+        self.has_asked = False
+
+    def add_splits(self, splits: list[ScriptSplit]) -> None:
+        self.has_asked = False
+        super().add_splits(splits)
+
+    def poll_next(self, output: Any) -> InputStatus:
+        status = super().poll_next(output)
+        if status is InputStatus.NOTHING_AVAILABLE and not self.has_asked:
+            self.has_asked = True
+            self.context.request_split()
+        return status
+
+
+def dealt(env: Any, sink: Any) -> None:
+    pieces = {str(start): EVENTS[start : start + 10] for start in range(0, COUNT, 10)}
+    source = Dealt(pieces, run_length=5)
+    events = env.from_source(source, name="pieces").uid("pieces")
+    events.map(awaiting).map(lambda event: event.number).sink_to(sink)
+
+
+async def awaiting(event: Event) -> Event:
+    await asyncio.sleep(event.number % 3 / 100)
+    return event
+
+
 def map_async_ordered(env: Any, sink: Any) -> None:
     ordered(env).map_async(looked_up, concurrency=8).uid("calls").sink_to(sink)
 
@@ -364,6 +410,21 @@ class Collect(am.BroadcastProcessFunction):
 def broadcast_state(env: Any, sink: Any) -> None:
     rules = ordered(env, "rules", 10).broadcast(RULES)
     ordered(env).connect(rules).process(Collect()).uid("check").sink_to(sink)
+
+
+class Padded(am.KeyedProcessFunction):
+    """Keeps more than fits into the metadata of a checkpoint."""
+
+    def open(self, context: Any) -> None:
+        self.seen = context.keyed_state.get_list(am.ListStateDescriptor("seen", str))
+
+    def process_element(self, value: Event, context: Any, out: Any) -> None:
+        self.seen.add(f"{value.number:0500}")
+        out.collect((value.key, len(list(self.seen.get()))))
+
+
+def large_state(env: Any, sink: Any) -> None:
+    ordered(env).key_by("key").process(Padded()).uid("padded").sink_to(sink)
 
 
 class Split(am.ProcessFunction):
@@ -521,6 +582,7 @@ PIPELINES: dict[str, Pipeline] = {
         as_of_join,
         window_join,
         union_of_unequal,
+        dealt,
         map_async_ordered,
         map_async_unordered,
         map_async_by_key,
@@ -538,6 +600,7 @@ PIPELINES: dict[str, Pipeline] = {
         watermarks_on_the_way,
         sliding_unevenly,
         keyed_broadcast,
+        large_state,
         connected_without_keys,
         awaited,
         journalled,

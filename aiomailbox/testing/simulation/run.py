@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiomailbox.api import StreamExecutionEnvironment
-from aiomailbox.checkpoint import CheckpointingMode, Retention, find_checkpoints
+from aiomailbox.checkpoint import (
+    MEMORY_THRESHOLD,
+    CheckpointingMode,
+    Retention,
+    find_checkpoints,
+)
 from aiomailbox.errors import (
     CheckpointFailedError,
     JobCancelledError,
@@ -201,6 +206,7 @@ class _Program:
             retained=draw.choice((1, 2)),
             retention=Retention.ON_CANCELLATION,
             journal_directory=self._journals if life.world.journal_appends else None,
+            memory_threshold=draw.choice((MEMORY_THRESHOLD, 0)),
             **how,
         )
         # Without faults, what fails fails by itself.
