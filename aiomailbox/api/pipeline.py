@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any, Generic, TypeVar
 
 from aiomailbox.api.build import check_count
@@ -57,6 +57,7 @@ class Pipeline(Generic[InT, OutT]):
         parallelism: int | None = None,
         max_parallelism: int | None = None,
         config: JobConfig | None = None,
+        journal: str | PathLike[str] | None = None,
         **named: Any,
     ) -> Any:
         """Run the steps inside Spark, over its own shuffle, and return DataFrames.
@@ -76,7 +77,14 @@ class Pipeline(Generic[InT, OutT]):
                 those right behind a DataFrame, which has its own partitions; None for
                 the cores that Spark has.
             max_parallelism: Key groups; None for Flink's default.
-            config: Settings of the runtime.
+            config: Settings of the runtime; ``config.job_id`` names the run in a
+                journal, None for the pipeline's name.
+            journal: A directory that all workers see, for what calls of
+                ``map_async(journal=True, id=...)`` came to: another action, a repeated
+                task and a program that applies the pipeline again with this directory
+                read it instead of calling. Each task attempt appends to a file of its
+                own; one that runs beside another may call what the other has not
+                finished. A task holds about 150 bytes for each call that is kept.
             **named: The DataFrames of several inputs, by the function's parameters.
 
         Returns:
@@ -124,6 +132,7 @@ class Pipeline(Generic[InT, OutT]):
             list(inputs.values()),
             definition.sinks,
             definition.config,
+            None if journal is None else fspath(journal),
         )
         return Applied(application, schema)
 

@@ -13,6 +13,7 @@ from aiomailbox.journal.entries import Entry, EntryKind, record_key
 from aiomailbox.journal.job import JobJournal
 from aiomailbox.journal.journals import Journals
 from aiomailbox.journal.place import JournalPlace, LocalPlace, RemotePlace
+from aiomailbox.journal.shared import SharedJournals
 from aiomailbox.journal.subtask import SubtaskJournal
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Journals",
     "LocalPlace",
     "RemotePlace",
+    "SharedJournals",
     "SubtaskJournal",
     "record_key",
 ]

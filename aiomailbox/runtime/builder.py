@@ -145,8 +145,8 @@ class TaskBuilder:
             for vertex in graph.vertices
             for node in vertex.nodes
         )
-        self._journals = (
-            None
+        self._journals: Journals | None = (
+            services.journals
             if place is None or not has_journal
             else Journals(
                 journal_place(config.checkpoints, place, services.job_id),

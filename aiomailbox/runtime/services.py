@@ -11,6 +11,7 @@ from aiomailbox.errors import IllegalStateError
 from aiomailbox.eventtime import AlignmentGroups
 from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.ids import OperatorId, SubtaskId
+from aiomailbox.journal import SharedJournals
 from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators import Handover, Limiter
@@ -85,6 +86,8 @@ class JobServices:
         state_classes: The classes that the state of the job may hold, or type hints
             that name them.
         codec: For data in flight; None for a job that neither keeps nor restores any.
+        journals: Where calls are kept of tasks that no master directs; None for a job
+            that keeps them beside its checkpoints, or not at all.
     """
 
     execution_id: str
@@ -104,6 +107,7 @@ class JobServices:
     no_processing_time: str = ""
     state_classes: Sequence[Any] = ()
     codec: ElementCodec | None = None
+    journals: SharedJournals | None = None
 
     def begin_attempt(self, tasks: Collection[SubtaskId] | None = None) -> None:
         """Release what an attempt of tasks has left, for the next one; None for all."""

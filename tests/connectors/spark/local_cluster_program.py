@@ -58,6 +58,17 @@ def windowed(place: Path) -> Any:
     return pipeline
 
 
+def in_barrier(place: Path, df: Any) -> list[Any]:
+    """Return what the same gives in a barrier stage, which each death begins again."""
+    place.mkdir()
+    run = windowed(place).run_on(
+        df, place / "out", schema=Seen, order_by="id", checkpoint_interval=0.1
+    )
+    found = am.run(run)
+    assert sorted(path.name for path in place.iterdir()) == ["first", "out", "second"]
+    return sorted(tuple(row) for row in found.collect())
+
+
 def main(place: Path) -> None:
     os.environ["SPARK_HOME"] = os.path.dirname(pyspark.__file__)
     spark = local_session(
@@ -82,6 +93,7 @@ def main(place: Path) -> None:
         rows = env.from_collection([Seen(n, 0) for n in range(1000)])
         expected = am.run(windowed(place)(rows).collect())
         assert found == sorted(tuple(row) for row in expected), (found, expected)
+        assert in_barrier(place / "barrier", df) == found
         print("ok")
     finally:
         spark.stop()

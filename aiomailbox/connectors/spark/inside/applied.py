@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from aiomailbox.checkpoint import job_directory
 from aiomailbox.connectors.spark.inside.frames import (
     InputFrame,
     chained_frames,
@@ -57,6 +58,7 @@ class Application:
         inputs: The DataFrames.
         sinks: What ends inside the pipeline, which nothing may.
         config: Settings.
+        journal: Where finished calls are kept; None if they are not.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Application:
     inputs: list[InputFrame]
     sinks: list[Transformation]
     config: JobConfig
+    journal: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +126,7 @@ class Applied:
         result = Transformation("result", _no_operator, [application.origins])
         self._items = reachable([result])[:-1]
         check_applicable(self._items)
+        self._journal = _journal_of(application, self._items)
         found = output_schema(schema, application.origins, self._session)
         self._add(_Output(_RESULT, "result", found, [application.origins]))
         letters = [
@@ -197,11 +201,20 @@ class Applied:
             for frame in application.inputs
             if not frame.is_sorted
         ]
-        if any(each.is_async for item in self._items for each in item.functions):
-            lines.append(
-                "  Each action on a DataFrame, and each repeated task, calls again: "
-                "materialize(path) runs the pipeline once."
-            )
+        for item in self._items:
+            if any(each.is_async for each in item.functions) and not item.has_journal:
+                lines.append(
+                    f"  {item.name!r} calls again in each action on a DataFrame, and in "
+                    "each repeated task: materialize(path) runs the pipeline once, and "
+                    "map_async(..., journal=True, id=...) with apply_to(journal=PATH) "
+                    "keeps what calls came to."
+                )
+            if getattr(item.factory, "keywords", {}).get("ordered") is False:
+                lines.append(
+                    f"  {item.name!r} emits in the order in which calls end, which a "
+                    "repeated task does not repeat: behind rebalance() or shuffle() it "
+                    "may give other tasks other records. Leave ordered=False out there."
+                )
         return "\n".join(lines)
 
     def materialize(self, path: str | Path) -> Materialized:
@@ -264,7 +277,14 @@ class Applied:
         graph = application.build_graph(sinks)
         assert self._seed is not None
         df = application.inputs[0].df
-        return ship_job(graph, application.config, self._seed, self._job_id, df)
+        return ship_job(
+            graph,
+            application.config,
+            self._seed,
+            self._job_id,
+            df,
+            self._journal,
+        )
 
 
 class Materialized:
@@ -324,6 +344,41 @@ class Materialized:
             )
         mine = self._rows.where(f"kind = {int(RowKind.RESULT)} and edge = {number}")
         return mine.select("payload").mapInArrow(_unpacker(), self._schemas[number])
+
+
+def _journal_of(application: Application, items: list[Transformation]) -> str | None:
+    """Return where finished calls are kept.
+
+    Raises:
+        UsageError: If an operator keeps some, and there is no place for them.
+        InvalidArgumentError: If there is a place, and no operator keeps any; or one
+            where nothing can be appended.
+    """
+    keeping = [item for item in items if item.has_journal]
+    place = application.journal
+    if place is None:
+        if keeping:
+            raise UsageError(
+                f"operator {keeping[0].name!r} keeps finished calls, and there is no "
+                "place for them: write apply_to(df, journal=PATH), a directory that all "
+                "of Spark's workers see."
+            )
+        return None
+    if not keeping:
+        raise InvalidArgumentError(
+            "journal",
+            "no operator keeps finished calls",
+            "Write map_async(..., journal=True, id=...): the id says which call a record "
+            "means.",
+        )
+    if "://" in place:
+        raise InvalidArgumentError(
+            "journal",
+            f"{place!r} is a URL, and finished calls are appended to files",
+            "Give a directory that all of Spark's workers see, e.g. a mounted one.",
+        )
+    run = job_directory(application.config.job_id or application.name)
+    return str(Path(place).absolute() / run)
 
 
 def _dead_letter_tags(item: Transformation) -> list[OutputTag]:

@@ -65,6 +65,7 @@ class ShippedJob:
         payload: The job in bytes.
         limits: Its rate limits.
         door: Where those are that all workers share; None if there are none.
+        journal: The directory of finished calls; None if none are kept.
     """
 
     graph: JobGraph
@@ -72,6 +73,7 @@ class ShippedJob:
     payload: bytes
     limits: list[RateLimit]
     door: LimitDoor | None
+    journal: str | None
 
 
 def new_input(
@@ -114,7 +116,12 @@ def default_parallelism(df: Any) -> int:
 
 
 def ship_job(
-    graph: JobGraph, config: JobConfig, seed: int, job_id: bytes, df: Any
+    graph: JobGraph,
+    config: JobConfig,
+    seed: int,
+    job_id: bytes,
+    df: Any,
+    journal: str | None,
 ) -> ShippedJob:
     """Return a job for Spark's workers.
 
@@ -124,6 +131,7 @@ def ship_job(
         seed: Of its random sources.
         job_id: 16 bytes that name it.
         df: A DataFrame of the session that it runs in.
+        journal: The directory of finished calls; None if none are kept.
 
     Raises:
         NotShippableError: If an operator cannot be pickled; names it and what of it.
@@ -139,7 +147,7 @@ def ship_job(
     if check_limits(limits, is_connect=is_connect(df)):
         host = df.sparkSession.conf.get("spark.driver.host", "127.0.0.1")
         door = open_door(host, secrets.token_bytes(16), limits)
-    return ShippedJob(graph, JobLevels(graph), payload, limits, door)
+    return ShippedJob(graph, JobLevels(graph), payload, limits, door, journal)
 
 
 def chained_frames(
@@ -158,7 +166,9 @@ def chained_frames(
 
     def stage(level: int, vertex: int | None) -> tuple[Any, Any]:
         is_last = level == last
-        part = StagePart(job.payload, job.limits, level, vertex, want, job.door)
+        part = StagePart(
+            job.payload, job.limits, level, vertex, want, job.door, job.journal
+        )
         final = WIRE_SCHEMA if schema is None else schema
         function = shipped(_STAGE, "run_stage", part)
         return function, final if is_last else WIRE_SCHEMA

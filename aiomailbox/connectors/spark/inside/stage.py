@@ -14,6 +14,7 @@ import io
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -39,6 +40,7 @@ from aiomailbox.exchange import (
 )
 from aiomailbox.graph import Edge
 from aiomailbox.ids import PartitionId, SubtaskId, TaskId
+from aiomailbox.journal import SharedJournals
 from aiomailbox.logs import library_log
 from aiomailbox.memory import LocalBufferPool, NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
@@ -50,6 +52,7 @@ from aiomailbox.runtime.exchange_plan import total_segments
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.peers.network import edge_codecs
+from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS
 from aiomailbox.runtime.peers.shipping import unpack
 from aiomailbox.runtime.responder import NoCheckpointEvents
 from aiomailbox.runtime.services import JobServices
@@ -79,6 +82,7 @@ class StagePart:
         vertex: Of the first stage, the source's place in it; else None.
         want: The one output whose batches leave the last stage; None for rows of all.
         door: Where the limits are that all workers share; None if there are none.
+        journal: The directory of finished calls; None if none are kept.
     """
 
     payload: bytes
@@ -87,6 +91,7 @@ class StagePart:
     vertex: int | None
     want: int | None
     door: LimitDoor | None
+    journal: str | None
 
 
 def run_stage(
@@ -433,7 +438,8 @@ class _StageTask(NoCheckpointEvents):
 
     def _services(self) -> JobServices:
         shipment, clock = self._shipment, SystemClock()
-        name = shipment.graph.name
+        name, journal = shipment.graph.name, self._part.journal
+        classes = (*RECORDS_OF_OURS, *shipment.record_types)
         return JobServices(
             execution_id=shipment.job_id.hex(),
             clock=clock,
@@ -448,6 +454,11 @@ class _StageTask(NoCheckpointEvents):
             ),
             handovers={RESULTS: self},  # type: ignore[dict-item]
             no_processing_time=_NO_CLOCK,
+            job_id=shipment.config.job_id or name,
+            state_classes=classes,
+            journals=None
+            if journal is None
+            else SharedJournals(Path(journal), classes),
         )
 
     def _cancel(self) -> None:

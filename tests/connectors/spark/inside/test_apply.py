@@ -373,6 +373,73 @@ def test_explain_says_what_runs_where_and_what_is_not_certain(spark: Any) -> Non
     assert "calls again" in enriched.apply_to(df, schema=Doubled).explain()
 
 
+def paying(place: Path) -> Any:
+    """Return a pipeline whose calls leave a file each, and one of which fails a task."""
+    calls = str(place / "calls")
+    Path(calls).mkdir(exist_ok=True)
+
+    @am.pipeline
+    def pipeline(rows: Any) -> Any:
+        async def pay(row: Any) -> Doubled:
+            Path(calls, f"{row.id}-{os.urandom(4).hex()}").touch()
+            return Doubled(row.id, 2 * row.id)
+
+        def refuse_once(paid: Any) -> Any:
+            if paid.id == 399 and not Path(calls, "refused").exists():
+                Path(calls, "refused").touch()
+                raise ConnectionError("try again")
+            return paid
+
+        paid = rows.map_async(pay, concurrency=8, journal=True, id=lambda row: row.id)
+        return paid.uid("pay").map(refuse_once)
+
+    return pipeline
+
+
+def calls_made(place: Path) -> list[int]:
+    names = [name for name in os.listdir(place / "calls") if name != "refused"]
+    return sorted(int(name.partition("-")[0]) for name in names)
+
+
+def test_calls_in_a_journal_are_made_once_in_all_actions_and_programs(
+    spark: Any, tmp_path: Path
+) -> None:
+    df = spark.range(0, 400, numPartitions=2)
+    journal = tmp_path / "journal"
+    applied = paying(tmp_path).apply_to(df, schema=Doubled, journal=journal)
+    with pytest.raises(Exception, match="try again"):
+        applied.result.collect()
+    assert len(calls_made(tmp_path)) > 150
+    expected = {Doubled(n, 2 * n): 1 for n in range(400)}
+    assert rows_of(applied.result) == expected
+    assert rows_of(applied.result.repartition(3)) == expected
+    again = paying(tmp_path).apply_to(
+        df.repartition(5), schema=Doubled, journal=journal
+    )
+    assert rows_of(again.result) == expected
+    assert calls_made(tmp_path) == [*range(400)]
+    config = am.JobConfig(job_id="another run")
+    other = paying(tmp_path).apply_to(
+        df, schema=Doubled, journal=journal, config=config
+    )
+    assert rows_of(other.result) == expected
+    assert len(calls_made(tmp_path)) == 800
+
+
+def test_a_journal_without_a_place_and_a_place_without_a_journal_are_refused(
+    spark: Any, tmp_path: Path
+) -> None:
+    df = spark.range(0, 4)
+    with pytest.raises(UsageError, match="journal=PATH"):
+        paying(tmp_path).apply_to(df, schema=Doubled)
+    with pytest.raises(InvalidArgumentError, match="journal=True"):
+        enriched.apply_to(df, schema=Doubled, journal=tmp_path)
+    with pytest.raises(InvalidArgumentError, match="is a URL"):
+        paying(tmp_path).apply_to(df, schema=Doubled, journal="s3://bucket/journal")
+    text = paying(tmp_path).apply_to(df, schema=Doubled, journal=tmp_path).explain()
+    assert "calls again" not in text
+
+
 def test_an_output_has_the_schema_of_its_declared_class(spark: Any) -> None:
     @am.pipeline
     def declared(rows: Any) -> Any:
