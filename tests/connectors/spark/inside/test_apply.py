@@ -289,7 +289,7 @@ def test_outputs_are_dataframes_and_a_materialized_pipeline_has_run_once(
     counted = kept_outputs.metrics()
     first = [task for name, task in counted.items() if name.startswith("df -> map")]
     assert len(first) == 2
-    assert sum(task["df.records_out"] for task in first) == 50
+    assert sum(task["df.num_records_out"] for task in first) == 50
 
 
 class Sides(am.KeyedProcessFunction):
