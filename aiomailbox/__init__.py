@@ -6,6 +6,7 @@ dependency are looked up when they are first used.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from aiomailbox import connectors as _connectors
@@ -512,10 +513,12 @@ _LATE = ("FileSink", "FileSource", "RedisSink", "SqlSink")
 
 
 def __getattr__(name: str) -> Any:
+    if name == "observe":
+        return importlib.import_module("aiomailbox.observe")
     if name not in _BEHIND_AN_EXTRA and name not in _LATE:
         raise AttributeError(f"module 'aiomailbox' has no attribute {name!r}")
     return getattr(_connectors, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_BEHIND_AN_EXTRA})
+    return sorted({*__all__, *_BEHIND_AN_EXTRA, "observe"})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aiomailbox.checkpoint import CheckpointingMode
 from aiomailbox.clock import Clock
-from aiomailbox.errors import InvalidArgumentError, UsageError
+from aiomailbox.errors import InvalidArgumentError, MissingExtraError, UsageError
 from aiomailbox.graph import (
     JobGraph,
     Transformation,
@@ -84,12 +84,28 @@ class JobDefinition:
             UsageError: If there is nothing to run.
         """
         place = deployment or self.deployment
+        config = traced(config or self.config)
         graph = self.job_graph(name, sinks, place)
-        _check_replayable(graph, config or self.config)
-        _check_blocking(graph, config or self.config)
-        return place.deploy(
-            graph, config or self.config, clock=self.clock, handovers=handovers or {}
-        )
+        _check_replayable(graph, config)
+        _check_blocking(graph, config)
+        return place.deploy(graph, config, clock=self.clock, handovers=handovers or {})
+
+
+def traced(config: JobConfig) -> JobConfig:
+    """Return the settings with the trace of the code that runs now, if calls have spans.
+
+    Raises:
+        MissingExtraError: If they are to have spans, and there is no OpenTelemetry.
+    """
+    if not config.trace_calls:
+        return config
+    try:
+        from opentelemetry import propagate
+    except ImportError as error:
+        raise MissingExtraError("trace_calls", "otel") from error
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return replace(config, trace_carrier=carrier)
 
 
 def _check_blocking(graph: JobGraph, config: JobConfig) -> None:

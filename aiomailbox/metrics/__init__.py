@@ -10,6 +10,7 @@ from aiomailbox.metrics.declared import (
     merged,
 )
 from aiomailbox.metrics.histogram import Histogram, HistogramValue
+from aiomailbox.metrics.hot_keys import HotKey, HotKeys
 from aiomailbox.metrics.instruments import Counter, MetricGroup
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "Counter",
     "Histogram",
     "HistogramValue",
+    "HotKey",
+    "HotKeys",
     "Merge",
     "Metric",
     "MetricGroup",

@@ -8,6 +8,7 @@ from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.metrics.catalogue import DECLARED
 from aiomailbox.metrics.declared import Merge, Metric, MetricKind, MetricValue
 from aiomailbox.metrics.histogram import Histogram
+from aiomailbox.metrics.hot_keys import HotKeys
 
 __all__ = ["Counter", "MetricGroup"]
 
@@ -35,6 +36,9 @@ class MetricGroup:
     aiomailbox declares itself, see docs/metrics.md, is of the declared kind; any other is
     declared here, when it is first asked for.
 
+    Attributes:
+        hot_keys: Counts the keys of an operator that has any.
+
     Example:
         >>> group = MetricGroup("map")
         >>> group.counter("orders", unit="orders").add(3)
@@ -51,6 +55,7 @@ class MetricGroup:
         self._gauges: dict[str, Callable[[], MetricValue]] = {}
         self._children: dict[str, MetricGroup] = {}
         self._own: dict[str, Metric] = {}
+        self.hot_keys: HotKeys | None = None
 
     def counter(self, name: str, *, unit: str = "1", text: str = "") -> Counter:
         """Return the counter of this name, new at 0.

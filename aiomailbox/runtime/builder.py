@@ -213,6 +213,8 @@ class TaskBuilder:
             state_backend=self._config.state_backend,
             cancel_timeout_s=self._config.cancel_timeout_s,
             stall_threshold_s=self._config.stall_threshold_s,
+            latency_interval_ms=self._config.latency_interval_ms,
+            trace_carrier=self._config.trace_carrier,
             check_mutations=self._config.check_mutations,
             no_processing_time=services.no_processing_time,
             checkpointing=self._checkpointing(task_id),

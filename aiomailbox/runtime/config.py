@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Final
@@ -47,6 +48,12 @@ class JobConfig:
             it is killed and the job fails; at least 3, infinite for as long as it
             likes. A function that keeps the process busy is no silence; one call of C
             code that keeps Python's global lock all that time is.
+        latency_interval_ms: How often each source sends a mark of the time through the job,
+            which every operator measures: at least 1, None for never. Marks wait in queues
+            as records do, and do not wait for functions.
+        trace_calls: Whether each asynchronous call is an OpenTelemetry span, with its
+            retries as events, in the trace of the code that starts the job.
+        trace_carrier: That trace; a job fills it in when it starts.
         stall_threshold_ms: From how many milliseconds on a function that holds the event
             loop is named in a warning; at least 50, None to watch no loop.
         check_mutations: Whether to look for operators that change records after they
@@ -70,7 +77,7 @@ class JobConfig:
         InvalidArgumentError: If a number is out of its range.
 
     Concept:
-        Flink, ``taskmanager.network.memory.buffer-debloat.enabled`` and ``.target``,
+        Flink, ``metrics.latency.interval``, ``taskmanager.network.memory.buffer-debloat.enabled`` and ``.target``,
         ``heartbeat.timeout``.
     """
 
@@ -83,6 +90,9 @@ class JobConfig:
     buffer_debloat_target_ms: int = 1_000
     cancel_timeout_s: float = 30.0
     heartbeat_timeout_s: float = 50.0
+    latency_interval_ms: int | None = None
+    trace_calls: bool = False
+    trace_carrier: Mapping[str, str] | None = None
     stall_threshold_ms: float | None = 100.0
     check_mutations: bool = False
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
@@ -122,6 +132,12 @@ class JobConfig:
                 "Workers give a sign of life once a second; 50 is usual.",
             )
 
+        if self.latency_interval_ms is not None and self.latency_interval_ms < 1:
+            raise InvalidArgumentError(
+                "latency_interval_ms",
+                f"{self.latency_interval_ms} is less than 1",
+                "Give milliseconds; 1,000 is usual, None is off.",
+            )
         if self.stall_threshold_ms is not None and not (
             _STALL_THRESHOLD_MS_MIN <= self.stall_threshold_ms < math.inf
         ):

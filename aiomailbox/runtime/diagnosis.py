@@ -163,9 +163,11 @@ def _skew(place: OperatorPlace, worst: TaskView, tasks: Sequence[TaskView]) -> s
     total, mine = sum(counts.values()), counts[worst.subtask_index]
     if len(counts) < 2 or not total or mine * len(counts) < _SKEWED * total:
         return ""
+    keys = next((one.hot_keys for one in worst.operators if one.name == place.name), [])
+    hot = f", most of all {keys[0].key}" if keys else ""
     return (
         f"; subtask {worst.subtask_index + 1} of {len(counts)} has "
-        f"{mine / total:.0%} of its records: the keys are skewed"
+        f"{mine / total:.0%} of its records: the keys are skewed{hot}"
     )
 
 

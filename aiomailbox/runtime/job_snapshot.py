@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.metrics import DECLARED, Metric, MetricValue
+from aiomailbox.metrics import DECLARED, HotKey, Metric, MetricValue
 from aiomailbox.operators import OpenCalls
 from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.stalls import Stall
@@ -67,6 +67,7 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
         calls: The asynchronous calls that it has begun, None if it makes none.
         blocked_by: What it waits for most, as a sentence; "" before it was looked at, and
             in virtual time.
+        hot_keys: The keys with the most records, with their share of all; estimated.
     """
 
     name: str
@@ -81,6 +82,7 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
     num_records_out_per_second: float = 0.0
     calls: OpenCalls | None = None
     blocked_by: str = ""
+    hot_keys: list[HotKey] = []
 
     @property
     def watermark_ms(self) -> int | None:

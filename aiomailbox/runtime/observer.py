@@ -13,7 +13,15 @@ from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final
 
 from aiomailbox.graph import Edge, JobGraph
-from aiomailbox.metrics import DECLARED, Merge, Metric, MetricKind, MetricValue, merged
+from aiomailbox.metrics import (
+    DECLARED,
+    HotKey,
+    Merge,
+    Metric,
+    MetricKind,
+    MetricValue,
+    merged,
+)
 from aiomailbox.operators import OpenCalls
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.runtime.builder import unique_names
@@ -40,6 +48,7 @@ __all__ = ["JobObserver", "Rates"]
 _WINDOW_S: Final = 5.0
 _SAMPLE_S: Final = 0.5
 _CALLS_MAX: Final = 20
+_HOT_KEYS_MAX: Final = 5
 _UNKNOWN: Final = Metric("", MetricKind.GAUGE, "1", Merge.SUM, "")
 
 
@@ -154,6 +163,7 @@ class JobObserver:
             ),
             calls=_joined(one.calls),
             blocked_by=blocked_sentence(look.place_of(one), look.tasks),
+            hot_keys=one.hot_keys(),
         )
         watermark = summary.watermark_ms
         if watermark is not None:
@@ -218,12 +228,27 @@ class _Operator:
         self.node = node
         self.values: dict[str, list[MetricValue]] = {}
         self.calls: list[OpenCalls] = []
+        self._keys: list[tuple[int, HotKey]] = []
+
+    def hot_keys(self) -> list[HotKey]:
+        """Return the hottest keys of all subtasks: each key is in one of them."""
+        counts = self.values.get("num_records_in", ())
+        total = sum(count for count in counts if isinstance(count, int))
+        if not total:
+            return []
+        shares = [
+            HotKey(one.key, one.share * count / total) for count, one in self._keys
+        ]
+        return sorted(shares, key=lambda one: -one.share)[:_HOT_KEYS_MAX]
 
     def add(self, view: OperatorView) -> None:
         for name, value in view.metrics.items():
             self.values.setdefault(name, []).append(value)
         if view.calls is not None:
             self.calls.append(view.calls)
+        count = view.metrics.get("num_records_in")
+        if isinstance(count, int):
+            self._keys += [(count, one) for one in view.hot_keys]
 
 
 class _Look:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aiomailbox.exchange import InputGate
-from aiomailbox.metrics import Metric, MetricValue
+from aiomailbox.metrics import HotKey, Metric, MetricValue
 from aiomailbox.operators import OpenCalls
 from aiomailbox.runtime.block_shares import BlockShare
 from aiomailbox.runtime.loop_watch import shares_of, stalls_of
@@ -34,12 +34,14 @@ class OperatorView:
         calls: The asynchronous calls that it has begun, the oldest of them; None if it
             makes none, or nobody asked for them.
         declared: What the metrics are that aiomailbox does not declare itself.
+        hot_keys: The keys with the most records, where it has keys.
     """
 
     name: str
     metrics: dict[str, MetricValue]
     calls: OpenCalls | None = None
     declared: list[Metric] = field(default_factory=list)
+    hot_keys: list[HotKey] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,11 @@ def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
         task.metrics(),
         [
             OperatorView(
-                group.name, group.snapshot(), calls.get(id(group)), group.declared
+                group.name,
+                group.snapshot(),
+                calls.get(id(group)),
+                group.declared,
+                [] if group.hot_keys is None else group.hot_keys.top(),
             )
             for group in task.environment.metrics.children
         ],

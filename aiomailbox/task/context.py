@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from aiomailbox.errors import IllegalStateError
@@ -66,6 +66,8 @@ class TaskRuntimeContext:
         self.attempt: int = environment.task_id.attempt
         self.commits_at_checkpoints: bool = environment.commits_at_checkpoints
         self.is_resumable: bool = environment.is_resumable
+        self.latency_interval_ms: int | None = environment.latency_interval_ms
+        self.trace_carrier: Mapping[str, str] | None = environment.trace_carrier
         self.key_group_range = key_group_range(
             environment.max_parallelism,
             environment.parallelism,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,8 @@ class TaskEnvironment:
         alignment: Finds the job-wide group of sources that wait for each other.
         state_backend: Makes the stores of operators with keys.
         cancel_timeout_s: How long the task may take to end once it is told to.
+        latency_interval_ms: How often sources mark the time; None for never.
+        trace_carrier: The trace that asynchronous calls belong to; None for no spans.
         stall_threshold_s: From when on its event loop counts as held; None for not to be
             watched for this.
         check_mutations: Whether records are watched that were emitted.
@@ -99,6 +101,8 @@ class TaskEnvironment:
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
     cancel_timeout_s: float = 30.0
     stall_threshold_s: float | None = None
+    latency_interval_ms: int | None = None
+    trace_carrier: Mapping[str, str] | None = None
     check_mutations: bool = False
     job_id: str = ""
     commits_at_checkpoints: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -104,6 +104,8 @@ class TestRuntimeContext:
         self.attempt = attempt
         self.commits_at_checkpoints = commits_at_checkpoints
         self.is_resumable = is_resumable
+        self.latency_interval_ms: int | None = None
+        self.trace_carrier: Mapping[str, str] | None = None
         self.key_group_range: KeyGroupRange = key_group_range(
             max_parallelism, parallelism, subtask_index
         )

@@ -30,6 +30,7 @@ from aiomailbox.operators.async_io.identity import announce
 from aiomailbox.operators.async_io.looking import LimitShown, look_at_calls
 from aiomailbox.operators.async_io.outcomes import Answers, Outcomes
 from aiomailbox.operators.async_io.settings import CallSettings
+from aiomailbox.operators.async_io.spans import spans_of
 from aiomailbox.operators.async_io.workers import WorkerPool
 from aiomailbox.operators.core.blocked import BlockCause, Blocked
 from aiomailbox.operators.core.callables import describe
@@ -87,6 +88,7 @@ class Caller:
         self._calls = metrics.counter("calls")
         self._retries = metrics.counter("retries")
         self._timeouts = metrics.counter("timeouts")
+        self._spans = spans_of(context)
         self._answers = Answers(function, settings, outcomes)
         self._pool = WorkerPool(context, slots, self._attempt)
 
@@ -151,7 +153,7 @@ class Caller:
     async def close(self) -> None:
         """Cancel everything and wait until no call is running."""
         for call in self._retrying | self._deadlines:
-            call.settle()
+            self._end(call)
         self._retrying.clear()
         self._deadlines.clear()
         await self._pool.close()
@@ -172,10 +174,15 @@ class Caller:
             entries = call.entries
             if self._scope is not None:
                 announce(self._scope, entries, call.attempts)
-            if self._batched:
-                result = await self._call([entry.value for entry in entries])
+            argument = (
+                [entry.value for entry in entries]
+                if self._batched
+                else entries[0].value
+            )
+            if self._spans is None:
+                result = await self._call(argument)
             else:
-                result = await self._call(entries[0].value)
+                result = await self._spans.attempt(call, self._call, argument)
         except asyncio.CancelledError as error:
             self._on_cancelled(worker, call, error)
         except USER_ERRORS as error:  # Retries and on_error decide.
@@ -335,6 +342,8 @@ class Caller:
             return
         for entry in call.entries:
             entry.attempts = call.attempts
+        if self._spans is not None:
+            self._spans.retry(call, reason, delay_s)
         self._retrying.add(call)
         loop = asyncio.get_running_loop()
         call.timer = loop.call_later(delay_s, self._again, call)
@@ -353,10 +362,12 @@ class Caller:
         self._pool.submit_first(call)
 
     def _give_up(self, call: Call, error: BaseException) -> None:
-        self._end(call)
+        self._end(call, error)
         for entry in call.entries:
             self._outcomes.on_failure(entry, error, call.attempts)
 
-    def _end(self, call: Call) -> None:
+    def _end(self, call: Call, error: BaseException | None = None) -> None:
         call.settle()
+        if self._spans is not None:
+            self._spans.end(call, error)
         self._deadlines.discard(call)

@@ -92,6 +92,7 @@ class Call:
         deadline: The timer of all attempts together.
         deadline_s: The time at which it fires, by the job's monotonic clock.
         settled: Whether all rows have a result or have failed.
+        span: Its span in a trace, None without one.
     """
 
     __slots__ = (
@@ -102,6 +103,7 @@ class Call:
         "entries",
         "is_leasing",
         "settled",
+        "span",
         "timer",
         "worker",
     )
@@ -119,6 +121,7 @@ class Call:
         self.deadline: asyncio.TimerHandle | None = None
         self.deadline_s: float = 0.0
         self.settled: bool = False
+        self.span: Any = None
 
     def cancel_timer(self) -> None:
         """Stop the timeout, or the wait before the next attempt."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
 from aiomailbox.availability import Availability
@@ -88,6 +88,9 @@ class RuntimeContext(Protocol):
             writer prepared is committed at each, and else at the job's success.
         is_resumable: Whether a checkpoint may outlive this execution, so that another
             one goes on from it.
+        latency_interval_ms: How often a source marks the time, None for never.
+        trace_carrier: The trace that the calls of this job belong to, in the W3C format;
+            None for a job without spans.
         key_group_range: The key groups of this subtask.
         clock: The job's clock.
         random: A random source seeded per operator and subtask.
@@ -116,6 +119,8 @@ class RuntimeContext(Protocol):
     attempt: int
     commits_at_checkpoints: bool
     is_resumable: bool
+    latency_interval_ms: int | None
+    trace_carrier: Mapping[str, str] | None
     key_group_range: KeyGroupRange
     clock: Clock
     random: random.Random

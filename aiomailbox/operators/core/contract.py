@@ -315,7 +315,18 @@ class Operator:
 
     def process_latency_marker(self, marker: LatencyMarker) -> Pending:
         """Pass the marker on."""
+        self.record_latency(marker)
         return self.output.emit_latency_marker(marker)
+
+    def record_latency(self, marker: LatencyMarker) -> None:
+        """Observe how long ago a source has sent a marker."""
+        context = self.context
+        latency = context.metrics.histogram(
+            f"latency_ms_from_{marker.operator}",
+            unit="ms",
+            text=f"How long records wait on their way from {marker.operator!r} to here.",
+        )
+        latency.observe(context.clock.now_ms() - marker.marked_ms)
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Pending:
         """Emit what must go out before the barrier of a checkpoint; `snapshot` follows.

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 
 from aiomailbox.errors import KeyTypeError, RecordTypeError, add_note
 from aiomailbox.keygroups import KeyGroupAssigner
+from aiomailbox.metrics import HotKeys
 from aiomailbox.operators.core.callables import describe, refuse_coroutine
 from aiomailbox.operators.core.contract import Operator
 from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
@@ -76,7 +77,7 @@ class KeyReader:
         ['a', 'b']
     """
 
-    __slots__ = ("_assigner", "_key", "_operator", "_type", "_types")
+    __slots__ = ("_assigner", "_hot", "_key", "_operator", "_type", "_types")
 
     def __init__(
         self,
@@ -93,6 +94,8 @@ class KeyReader:
         )
         self._type: type | None = None
         self._types: set[type] = set()
+        self._hot: HotKeys = HotKeys() if like is None else like._hot
+        operator.context.metrics.hot_keys = self._hot
 
     def read(self, values: list[Any]) -> list[Any]:
         """Return the key of each value, in order.
@@ -104,6 +107,7 @@ class KeyReader:
         """
         keys = self._apply(values)
         self.check(keys)
+        self._hot.sample(keys)
         return keys
 
     def check(self, keys: list[Any]) -> None:

@@ -29,6 +29,7 @@ from aiomailbox.records import (
     COLUMN_RUN_LENGTH_MAX,
     MIN_TIMESTAMP,
     RUN_LENGTH_MAX,
+    LatencyMarker,
     Run,
     StopMode,
 )
@@ -219,7 +220,23 @@ class SourceOperator(Operator):
             self._reader.start()
         if self._early_end:
             self.notify_no_more_splits()
+        interval_ms = context.latency_interval_ms
+        if interval_ms is not None:
+            context.processing_time.schedule_with_fixed_delay(
+                self._mark_time, interval_ms, interval_ms
+            )
         return None
+
+    def _mark_time(self, now_ms: int) -> Pending:
+        """Send a mark of the time behind the records that were read."""
+        context = self.context
+        if self._mode is not SourceMode.READING:
+            return None
+        return self.output.emit_latency_marker(
+            LatencyMarker(
+                context.clock.now_ms(), context.operator_name, context.subtask_index
+            )
+        )
 
     def poll(self) -> tuple[InputStatus, Pending]:
         """Read and emit at most one run.

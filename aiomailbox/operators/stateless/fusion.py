@@ -9,7 +9,7 @@ from aiomailbox.operators.core.contract import Operator, Output, Pending
 from aiomailbox.operators.stateless.fused_loop import FusedLoop
 from aiomailbox.operators.stateless.fused_source import is_compilable
 from aiomailbox.operators.stateless.operators import StatelessOperator
-from aiomailbox.records import Run
+from aiomailbox.records import LatencyMarker, Run
 
 
 class FusedOperator(Operator):
@@ -50,6 +50,11 @@ class FusedOperator(Operator):
         """Prepare the loop; it is compiled when the first run shows its form."""
         self._loop = FusedLoop(self.parts, self.output)
         return None
+
+    def record_latency(self, marker: LatencyMarker) -> None:
+        """Observe how long ago a source has sent a marker, for each of the operators."""
+        for part in self.parts:
+            part.record_latency(marker)
 
     def process_run(self, run: Run) -> Pending:
         """Apply all functions to each record and emit the results as one run."""

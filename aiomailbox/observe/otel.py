@@ -1,0 +1,125 @@
+"""A job's metrics for OpenTelemetry, through its API only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from aiomailbox.api import JobClient
+from aiomailbox.errors import MissingExtraError
+from aiomailbox.metrics import METRICS, HistogramValue, Metric, MetricKind
+from aiomailbox.observe.points import points_of
+from aiomailbox.observe.reading import JobReader, SharedJobs
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+
+__all__ = ["OpenTelemetryExport", "opentelemetry"]
+
+_QUANTILES: Final = {"p50": 0.5, "p99": 0.99}
+
+
+class OpenTelemetryExport:
+    """A job whose metrics a meter observes; made by `opentelemetry`."""
+
+    def __init__(self, jobs: SharedJobs, reader: JobReader) -> None:
+        self._jobs = jobs
+        self._reader = reader
+
+    def close(self) -> None:
+        """Observe the job no more. Again is a no-op."""
+        self._jobs.discard(self._reader)
+
+
+class _Shown:
+    """What a provider observes: instruments of one name are made once."""
+
+    def __init__(self) -> None:
+        self.jobs = SharedJobs()
+        self.metrics: set[Metric] = set()
+
+
+_shown: WeakKeyDictionary[Any, _Shown] = WeakKeyDictionary()
+
+
+def opentelemetry(
+    job: JobClient, meter_provider: MeterProvider | None = None
+) -> OpenTelemetryExport:
+    """Let OpenTelemetry observe a job's metrics, until it is closed.
+
+    The instruments are called ``aiomailbox.operator.num_records_in`` and so on, with the
+    attributes ``job``, ``operator`` and ``uid``, or ``task``. The metrics that a
+    function declares are observed from when the job is first shown. For one span per
+    asynchronous call see ``JobConfig(trace_calls=True)``.
+
+    Args:
+        job: The job, from the loop that it runs on.
+        meter_provider: The provider; None for that of the process.
+
+    Returns:
+        What ends it.
+
+    Raises:
+        MissingExtraError: If the API of OpenTelemetry is not installed.
+    """
+    try:
+        from opentelemetry import metrics
+    except ImportError as error:
+        raise MissingExtraError("opentelemetry", "otel") from error
+    provider = (
+        metrics.get_meter_provider() if meter_provider is None else meter_provider
+    )
+    shown = _shown.get(provider)
+    if shown is None:
+        shown = _shown[provider] = _Shown()
+    reader = shown.jobs.add(job)
+    meter = provider.get_meter("aiomailbox")
+    for metric in (*METRICS, *job.snapshot().declared):
+        if metric not in shown.metrics:
+            shown.metrics.add(metric)
+            _instrument(meter, metric, shown.jobs)
+    return OpenTelemetryExport(shown.jobs, reader)
+
+
+def _instrument(meter: Any, metric: Metric, jobs: SharedJobs) -> None:
+    name = f"aiomailbox.{metric.scope.value}.{metric.name}"
+    about = {"unit": metric.unit, "description": metric.text}
+    match metric.kind:
+        case MetricKind.COUNTER:
+            callbacks = [_observer(jobs, metric, _number)]
+            meter.create_observable_counter(name, callbacks, **about)
+        case MetricKind.GAUGE:
+            callbacks = [_observer(jobs, metric, _number)]
+            meter.create_observable_gauge(name, callbacks, **about)
+        case MetricKind.HISTOGRAM:
+            for suffix, quantile in _QUANTILES.items():
+                callbacks = [_observer(jobs, metric, _quantile(quantile))]
+                meter.create_observable_gauge(f"{name}.{suffix}", callbacks, **about)
+
+
+def _observer(
+    jobs: SharedJobs, metric: Metric, read: Callable[[Any], float | None]
+) -> Callable[[Any], Iterable[Any]]:
+    from opentelemetry.metrics import Observation
+
+    def observe(_: Any) -> Iterable[Any]:
+        for snapshot in jobs.read():
+            for point in points_of(snapshot):
+                if point.metric == metric:
+                    value = read(point.value)
+                    if value is not None:
+                        yield Observation(value, point.labels)
+
+    return observe
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) else None
+
+
+def _quantile(fraction: float) -> Callable[[Any], float | None]:
+    def read(value: Any) -> float | None:
+        return value.quantile(fraction) if isinstance(value, HistogramValue) else None
+
+    return read
