@@ -12,7 +12,12 @@ project = "aiomailbox"
 author = "the aiomailbox authors"
 copyright = author
 html_theme = "furo"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 

@@ -14,6 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
     "event_time": ("event-time", ["watermark", "windows", "sessions"]),
     "backpressure": ("backpressure", ["channel", "experiment"]),
+    "architecture": ("mailbox", ["architecture-light", "architecture-dark"]),
 }
 PICTURES = [(script, name) for script, (_, names) in PAGES.items() for name in names]
 
