@@ -27,6 +27,8 @@ class JobNumbers(msgspec.Struct, frozen=True):
             was none, or a checkpoint has completed since: what sinks committed with it
             is not to be done again, should the job fail before it ends.
         savepoint_id: Its number.
+        finished_ms: When the job ended well and its checkpoints were deleted, by the
+            clock on the wall; 0 if it has not, or has begun again.
     """
 
     epoch: int = 0
@@ -34,6 +36,7 @@ class JobNumbers(msgspec.Struct, frozen=True):
     last_id: int = 0
     savepoint: str = ""
     savepoint_id: int = 0
+    finished_ms: int = 0
 
 
 def has_job_file(storage: Storage, directory: str) -> bool:

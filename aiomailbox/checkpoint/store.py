@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -137,7 +138,7 @@ class CheckpointStore:
 
     def new_epoch(self) -> int:
         """Begin an attempt: return its number, above all that there were; durable."""
-        self._write_job(epoch=self._job.epoch + 1)
+        self._write_job(epoch=self._job.epoch + 1, finished_ms=0)
         return self._job.epoch
 
     def renew(self) -> None:
@@ -239,6 +240,14 @@ class CheckpointStore:
             self.discard(checkpoint_id)
         self._forget_savepoint()
 
+    def finish(self) -> None:
+        """Note that the job has ended well: whoever starts it again is told.
+
+        Raises:
+            OSError: If that cannot be written.
+        """
+        self._write_job(finished_ms=self._clock.now_ms())
+
     def load(
         self,
         which: int | str | os.PathLike[str],
@@ -326,11 +335,20 @@ class CheckpointStore:
                 return files.restored(classes, allow_pickle=allow_pickle)
             except (DamagedFileError, CorruptStreamError, FileNotFoundError) as error:
                 self._warn(checkpoint_id, files.place, str(error))
-        if candidates or expected:
+        if expected or self._job.savepoint:
             raise NoCheckpointError(
                 self.place,
                 "checkpoints were completed, and none of them can be read any more; "
                 "to begin anew, give the job another job_id, or remove the directory",
+            )
+        # What was torn while it was written never counted, and nothing of it was
+        # committed: the job has not come that far.
+        if self._job.finished_ms:
+            when = datetime.fromtimestamp(self._job.finished_ms / 1000, UTC)
+            self._log.warning(
+                "the job has ended well before, and begins anew",
+                place=self.place,
+                finished=when.isoformat(timespec="seconds"),
             )
         return None
 

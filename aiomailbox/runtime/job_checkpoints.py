@@ -379,6 +379,8 @@ class JobCheckpoints:
             # Only now: who runs a job again that has failed pays for no call twice.
             if state is JobState.FINISHED:
                 await self._finished_calls.remove()
+                if settings.is_durable:
+                    await run_in_thread(store.finish)
         finally:
             await run_in_thread(store.close)
 

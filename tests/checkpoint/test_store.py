@@ -264,6 +264,75 @@ def test_a_job_whose_checkpoints_are_all_gone_does_not_begin_anew(
         open_store(tmp_path).load("latest", [Visit])
 
 
+def tear(file: Path, how: str) -> None:
+    """Leave of a file what a crash may leave of it."""
+    match how:
+        case "truncated":
+            file.write_bytes(file.read_bytes()[:-7])
+        case "empty":
+            file.write_bytes(b"")
+        case "missing":
+            file.unlink()
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "missing"])
+@pytest.mark.parametrize("older", [False, True])
+def test_metadata_torn_while_it_was_written_hinders_no_start(
+    tmp_path: Path, how: str, older: bool
+) -> None:
+    """The numbers of the job are written after it: it never counted."""
+    log = RecordingLog()
+    store = open_store(tmp_path, log)
+    store.new_epoch()
+    if older:
+        take(store, tmp_path, 1, payload=LARGE)
+    numbers = (tmp_path / "job/_job").read_bytes()
+    take(store, tmp_path, 2, payload=LARGE)
+    (tmp_path / "job/_job").write_bytes(numbers)
+    tear(tmp_path / "job/chk-2/_metadata", how)
+    store.close()
+    again = open_store(tmp_path, log)
+    found = again.load("latest", [Visit])
+    assert found is None or number_of(found) == 1
+    assert (found is not None) == older
+    skipped = [event for _, event, _ in log.entries]
+    # Of one without any metadata nothing says that it was to count.
+    assert skipped == ([] if how == "missing" else ["checkpoint skipped"])
+    assert again.next_checkpoint_id == 3
+    take(again, tmp_path, 3)
+    assert number_of(again.load("latest", [Visit])) == 3
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "missing"])
+def test_metadata_that_is_damaged_later_is_of_a_checkpoint_that_counted(
+    tmp_path: Path, how: str
+) -> None:
+    """What sinks committed with it would be committed again from the beginning."""
+    store = open_store(tmp_path)
+    take(store, tmp_path, 1)
+    tear(tmp_path / "job/chk-1/_metadata", how)
+    store.close()
+    with pytest.raises(NoCheckpointError, match="none of them can be read"):
+        open_store(tmp_path).load("latest", [Visit])
+
+
+def test_who_begins_a_job_again_that_had_finished_is_told(tmp_path: Path) -> None:
+    log = RecordingLog()
+    store = open_store(tmp_path, log)
+    take(store, tmp_path, 1)
+    store.discard_all()
+    store.finish()
+    store.close()
+    again = open_store(tmp_path, log)
+    assert again.load("latest", [Visit]) is None
+    ((_, event, _),) = log.entries
+    assert event == "the job has ended well before, and begins anew"
+    again.new_epoch()
+    again.close()
+    assert open_store(tmp_path, log).load("latest", [Visit]) is None
+    assert len(log.entries) == 1
+
+
 def test_state_that_does_not_fit_is_refused_not_skipped(tmp_path: Path) -> None:
     log = RecordingLog()
     store = open_store(tmp_path, log)
