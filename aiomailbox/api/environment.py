@@ -398,7 +398,8 @@ class StreamExecutionEnvironment:
             unaligned: Whether barriers may overtake data, which then is part of them.
             aligned_timeout: With ``unaligned``, how long barriers wait for each other
                 first: a timedelta or seconds.
-            retained: How many are kept.
+            retained: How many are kept; with 1 there is none to fall back to if the
+                newest is damaged.
             retention: Which of them stay when the job has ended.
             after_tasks_finish: Whether they go on once some tasks have finished.
             journal_directory: Where operators with a journal keep finished calls: a

@@ -55,7 +55,8 @@ class CheckpointSettings:
             checkpoint.
         aligned_timeout: With ``unaligned``, how long barriers wait for each other
             before they overtake: a timedelta or seconds; 0 to overtake at once.
-        retained: How many completed checkpoints are kept.
+        retained: How many completed checkpoints are kept; with 1 there is none to fall
+            back to if the newest is damaged.
         directory: Where they are kept: a path, or a URL such as ``s3://bucket/jobs``;
             None for a temporary directory: then they help when a task or a worker
             fails, and not when the program does.

@@ -339,7 +339,8 @@ class CheckpointStore:
             raise NoCheckpointError(
                 self.place,
                 "checkpoints were completed, and none of them can be read any more; "
-                "to begin anew, give the job another job_id, or remove the directory",
+                "to begin anew, give the job another job_id, or remove the directory. "
+                "enable_checkpointing(..., retained=2) keeps one to fall back to",
             )
         # What was torn while it was written never counted, and nothing of it was
         # committed: the job has not come that far.
