@@ -636,15 +636,27 @@ class StorageClaimedError(WorldError):
     Args:
         place: The directory or URL.
         owner: Who holds it, as they said.
+        left_s: Where nobody can say whether they still run: how long they hold it,
+            unless they renew that.
     """
 
-    def __init__(self, place: str, owner: str) -> None:
+    def __init__(self, place: str, owner: str, left_s: float | None = None) -> None:
         self.place = place
         self.owner = owner
-        super().__init__(
-            f"{place} belongs to {owner or 'another job'}, which still runs. Give each "
-            "job a place of its own, or wait until that one has ended."
-        )
+        self.left_s = left_s
+        who = owner or "another job"
+        if left_s is None:
+            message = (
+                f"{place} belongs to {who}, which still runs. Give each job a place of "
+                "its own, or wait until that one has ended."
+            )
+        else:
+            message = (
+                f"{place} belongs to {who} for another {left_s:.0f} s, and for longer if "
+                "that one still runs. If it was killed, start again after that; else "
+                "give each job a place of its own."
+            )
+        super().__init__(message)
 
 
 class FencedError(WorldError):

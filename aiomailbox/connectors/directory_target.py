@@ -16,6 +16,7 @@ from typing import Any, Literal
 from aiomailbox.connectors.directory_commit import GrowingCommitter, WholeCommitter
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators import CommitterContext, RuntimeContext
+from aiomailbox.policies import local_path
 from aiomailbox.storage import (
     CommitLog,
     Following,
@@ -62,7 +63,7 @@ class DirectoryTarget:
             raise WrongTypeError("path", f"{path!r} is no path", "Give a directory.")
         if not str(path):
             raise InvalidArgumentError("path", "it is empty", "Give a directory.")
-        return cls(Path(path), mode == "overwrite")
+        return cls(local_path(path, "path"), mode == "overwrite")
 
     def create_committer(
         self, context: CommitterContext

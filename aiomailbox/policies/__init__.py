@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.policies.arguments import check_count, check_number
+from aiomailbox.policies.arguments import check_count, check_number, local_path
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache, LruCache
 from aiomailbox.policies.rate_limit import RateLimit, RateUsage, RateWindow
@@ -33,5 +33,6 @@ __all__ = [
     "Retry",
     "check_count",
     "check_number",
+    "local_path",
     "retry_after_s",
 ]

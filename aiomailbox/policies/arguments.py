@@ -1,13 +1,15 @@
-"""Checks of the numbers that policies are described with."""
+"""Checks of arguments: numbers, and paths of this machine."""
 
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 
-__all__ = ["check_count", "check_number"]
+__all__ = ["check_count", "check_number", "local_path"]
 
 
 def check_count(value: Any, parameter: str) -> int:
@@ -43,3 +45,24 @@ def check_number(
             parameter, f"{value!r} is out of range", f"Use at least {minimum}{upper}."
         )
     return value
+
+
+def local_path(path: str | os.PathLike[str], parameter: str) -> Path:
+    """Return a path of this machine.
+
+    Raises:
+        InvalidArgumentError: If it is a URL, which as a path would be a directory of
+            that name here.
+
+    Example:
+        >>> local_path("rows", "path")
+        PosixPath('rows')
+    """
+    text = os.fspath(path)
+    if "://" in text:
+        raise InvalidArgumentError(
+            parameter,
+            f"{text!r} is a URL, and files are written to a file system of this machine",
+            "Give a path, e.g. one where the storage is mounted.",
+        )
+    return Path(text)

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from aiomailbox.clock import Clock
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
 from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.policies import local_path
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.store import KeyedStateStore
 
@@ -83,7 +84,7 @@ class RocksDBStateBackend:
             may take, about; at least 1 MiB. A single list or map has to fit in it.
 
     Raises:
-        InvalidArgumentError: If ``memory_bytes`` is too small.
+        InvalidArgumentError: If ``memory_bytes`` is too small, or the path a URL.
         MissingExtraError: If ``rocksdict`` is not installed.
 
     Concept:
@@ -111,6 +112,8 @@ class RocksDBStateBackend:
         path: Any = self.path
         if path is not None and not isinstance(path, str | PathLike):
             raise WrongTypeError("path", f"{path!r} is not a path")
+        if path is not None:
+            local_path(path, "path")
         if importlib.util.find_spec("rocksdict") is None:
             raise MissingExtraError("RocksDBStateBackend", "rocksdb")
 

@@ -163,7 +163,8 @@ class Lease:
             return
         if is_mine or held.until_ms > now_ms:
             place = self._path.removesuffix(f"/{_LEASE}")
-            raise StorageClaimedError(place, held.owner)
+            left_s = max(held.until_ms - now_ms, 0) / 1000
+            raise StorageClaimedError(place, held.owner, left_s)
 
     def _held(self) -> _LeaseFile | None:
         self._files.invalidate_cache()

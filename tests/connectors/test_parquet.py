@@ -261,6 +261,19 @@ def test_a_path_that_is_none_is_named() -> None:
         ParquetSink(5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        ParquetSink,
+        lambda url: am.FileSink(url, "jsonl"),
+        lambda url: am.RocksDBStateBackend(path=url),
+    ],
+)
+def test_a_url_is_no_directory_of_that_name(make: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="'s3://bucket/rows' is a URL"):
+        make("s3://bucket/rows")
+
+
 def misfits(number: int) -> dict[str, Any]:
     return {"n": "three" if number % 3 == 0 else number}
 

@@ -120,8 +120,8 @@ def test_a_lease_runs_out_and_its_late_owner_is_told(tmp_path: Path) -> None:
     storage = RemoteStorage(f"memory://{tmp_path.name}")
     first = storage.claim("job", "first", now_ms=0)
     first.renew(now_ms=50_000)
-    with pytest.raises(StorageClaimedError):
-        storage.claim("job", "second", now_ms=LEASE_MS + 1)
+    with pytest.raises(StorageClaimedError, match="belongs to first for another 50 s"):
+        storage.claim("job", "second", now_ms=LEASE_MS)
     second = storage.claim("job", "second", now_ms=50_001 + LEASE_MS)
     with pytest.raises(StorageClaimedError, match="belongs to second"):
         first.renew(now_ms=50_002 + LEASE_MS)

@@ -16,6 +16,7 @@ from aiomailbox.connectors.spark.jobs import is_connect_session
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.connectors.spark.result import spark_schema
 from aiomailbox.errors import InvalidArgumentError, TargetExistsError, UsageError
+from aiomailbox.policies import local_path
 from aiomailbox.records import ListRun, Run
 from aiomailbox.scratch import ScratchDirectory
 from aiomailbox.threads import run_in_thread
@@ -126,7 +127,7 @@ class _Segments:
     def __init__(self, spark: Any, path: Any) -> None:
         self.count = 0
         self._spark = spark
-        self._path = None if path is None else Path(path).absolute()
+        self._path = None if path is None else local_path(path, "path").absolute()
         if self._path is not None and self._path.exists():
             raise TargetExistsError(f"{str(self._path)!r} exists already")
         self._draft: Path | None = None

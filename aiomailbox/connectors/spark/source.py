@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from aiomailbox.columnar import ClassForm
@@ -26,6 +25,7 @@ from aiomailbox.operators import (
     RecordFields,
     StaticEnumerator,
 )
+from aiomailbox.policies import local_path
 
 __all__ = ["SparkSource"]
 
@@ -117,7 +117,7 @@ class SparkSource:
         if partitions is not None:
             _check_positive("partitions", partitions)
         form = form_of(records)
-        place = None if stage is None else Stage(Path(stage).absolute())
+        place = None if stage is None else Stage(local_path(stage, "stage").absolute())
         schema = _schema(df, place)
         if place is None:
             chosen = check_path(schema, path)
