@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from os import PathLike
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiomailbox.api.body import Body
 from aiomailbox.api.verbs import verb
 from aiomailbox.errors import UsageError
-from aiomailbox.metrics import MetricValue
 from aiomailbox.records import SnapshotType, StopMode
 from aiomailbox.runtime import (
     BackpressureReport,
@@ -50,9 +49,9 @@ class JobMetrics:
 
     state: JobState
     duration_s: float
-    operators: dict[str, dict[str, MetricValue]]
-    tasks: dict[str, dict[str, MetricValue]]
-    checkpoints: dict[str, MetricValue]
+    operators: dict[str, dict[str, Any]]
+    tasks: dict[str, dict[str, Any]]
+    checkpoints: dict[str, Any]
 
     def total(self, name: str) -> int:
         """Return a count summed over all operators that have it."""
