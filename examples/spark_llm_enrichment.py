@@ -307,13 +307,21 @@ async def run(
             arguments += ["--rows", rows, "--tokens-per-minute", tokens_per_minute]
             async with program(*arguments) as process:
                 if life < kills:
-                    await model.until_answered(rows * (life + 1) // (kills + 1))
+                    ended = asyncio.create_task(process.wait())
+                    half = model.until_answered(rows * (life + 1) // (kills + 1))
+                    reached = asyncio.create_task(half)
+                    await asyncio.wait(
+                        [ended, reached], return_when=asyncio.FIRST_COMPLETED
+                    )
+                    reached.cancel()
+                    if ended.done():
+                        raise RuntimeError(f"{mode} ended before it was killed")
                     process.kill()
-                    await process.wait()
+                    await ended
                 else:
                     output, _ = await process.communicate()
                     if process.returncode:
-                        raise SystemExit(f"the job failed: {process.returncode}")
+                        raise RuntimeError(f"{mode} failed: {process.returncode}")
             busy_s += max(0.0, model.last_s - model.first_s)
     found: dict[str, int] = json.loads(output.splitlines()[-1])
     ideal_s = 60 * model.tokens / tokens_per_minute
