@@ -599,7 +599,7 @@ class DataStream(Generic[T]):
     ) -> WindowedStream[None, T, WindowT]:
         """Group all records into windows of time, in one subtask."""
         derive = partial(self._keyed, parallelism_max=1)
-        return WindowedStream(None, assigner, derive)
+        return WindowedStream(None, assigner, derive, self._origins)
 
     def union(self, *others: DataStream[T]) -> DataStream[T]:
         """Return the records of this stream and of others as one stream."""
@@ -1671,7 +1671,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         self, assigner: WindowAssigner[WindowT]
     ) -> WindowedStream[K, T, WindowT]:
         """Group the records of each key into windows of time."""
-        return WindowedStream(self.key, assigner, self._keyed)
+        return WindowedStream(self.key, assigner, self._keyed, self._origins)
 
     def sessionise(self, gap: timedelta | float) -> DataStream[Session[K, T]]:
         """Put records of a key between pauses together, as `Session` records.

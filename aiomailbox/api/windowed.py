@@ -7,10 +7,12 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
+from aiomailbox import connectors
 from aiomailbox.api.build import check_kind, described_key, function_info, own_copy
+from aiomailbox.api.columns import keyed_form
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.graph import FunctionInfo
+from aiomailbox.graph import FunctionInfo, Origin
 from aiomailbox.operators import (
     OnError,
     check_function,
@@ -28,6 +30,7 @@ from aiomailbox.windowing import (
     ProcessWindowFunction,
     PurgingTrigger,
     Trigger,
+    TumblingAggregateOperator,
     WindowAssigner,
     window_operator,
 )
@@ -64,8 +67,10 @@ class WindowedStream(Generic[K, T, WindowT]):
         key: Callable[[T], K] | None,
         assigner: WindowAssigner[WindowT],
         derive: Callable[..., DataStream[Any]],
+        origins: list[Origin],
     ) -> None:
         self._key = key
+        self._origins = origins
         self._derive = derive
         self._assigner = check_kind(
             assigner,
@@ -221,14 +226,26 @@ class WindowedStream(Generic[K, T, WindowT]):
             own_copy, window_operator, self._key, self._assigner, **settings, **work
         )
         # Wrong arguments and combinations fail here, where they are written.
-        factory()
+        sample = factory()
+        form: dict[str, Any] = {}
+        if type(sample) is TumblingAggregateOperator:
+            form = keyed_form(self._key, work.get("aggregate"), self._origins)
+        if form.get("takes_columns"):
+            factory = partial(
+                own_copy,
+                connectors.columnar_windows,
+                self._key,
+                self._assigner,
+                **settings,
+                **work,
+            )
         functions = tuple(
             info for work_item in work.values() for info in _function_infos(work_item)
         )
         purging = isinstance(settings.get("trigger"), PurgingTrigger)
         stays = isinstance(self._assigner, GlobalWindows) and not purging
         unbounded = _NEVER_PURGED if stays else ""
-        return self._derive(name, factory, functions, unbounded=unbounded)
+        return self._derive(name, factory, functions, unbounded=unbounded, **form)
 
 
 def _check_sync(value: object, kind: type[Any], parameter: str) -> Any:

@@ -27,6 +27,7 @@ from aiomailbox.columnar.forms import (
 from aiomailbox.columnar.projection import Drop, Rename, Select, WithColumns
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.tumbling import ColumnarTumblingOperator, columnar_windows
 from aiomailbox.records.named_tuples import record_class
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "BatchMaker",
     "ClassForm",
     "ColumnarAggregateOperator",
+    "ColumnarTumblingOperator",
     "DictForm",
     "Drop",
     "ExpressionFilter",
@@ -53,6 +55,7 @@ __all__ = [
     "check_reads",
     "check_unique",
     "column_decoder",
+    "columnar_windows",
     "in_micros",
     "needs_rows",
     "out_of_range",

@@ -18,7 +18,7 @@ from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.groups import Groups
 from aiomailbox.operators import Aggregate, FieldSelector, SelectorWhere
 
-__all__ = ["Cells", "RowsNeededError", "needs_rows"]
+__all__ = ["Cells", "RowsNeededError", "Values", "needs_rows", "reshaped"]
 
 _INT64_MAX: Final = 2**63 - 1
 # Beyond it, an integer is not always a float.
@@ -36,12 +36,21 @@ class Values(NamedTuple):
     """What a piece of an aggregate reads of a run.
 
     Attributes:
-        numbers: int64 or float64, shape ``(n,)``; anything where there is none.
+        numbers: int64 or float64, shape ``(n,)``; anything where there is none. Empty
+            for a piece that needs none.
         there: Where there is one, bools of shape ``(n,)``; None for everywhere.
     """
 
     numbers: np.ndarray
     there: np.ndarray | None
+
+    def at(self, places: np.ndarray) -> Values:
+        """Return those of the records at these places."""
+        numbers, there = self.numbers, self.there
+        return Values(
+            numbers[places] if len(numbers) else numbers,
+            None if there is None else there[places],
+        )
 
 
 def needs_rows(aggregate: Any) -> str:
@@ -84,6 +93,18 @@ class Cells:
         self.size = max(size, 2 * self.size, _CELLS_MIN)
         for piece in self._pieces:
             piece.resize(self.size)
+
+    def reshape(self, chosen: np.ndarray, size: int) -> None:
+        """Have so many cells, each with what another one had.
+
+        Args:
+            chosen: For each new cell which old one; negative for an empty cell. What is
+                beyond is empty, too.
+            size: How many cells there are then.
+        """
+        self.size = size
+        for piece in self._pieces:
+            piece.reshape(chosen, size)
 
     def read(self, run: ArrowRun) -> list[Values]:
         """Return what each piece reads of a run.
@@ -184,6 +205,9 @@ class _Piece:
     def resize(self, size: int) -> None:
         self._counts = _resized(self._counts, size, 0)
 
+    def reshape(self, chosen: np.ndarray, size: int) -> None:
+        self._counts = reshaped(self._counts, chosen, size, 0)
+
     def read(self, run: ArrowRun) -> Values:
         selectors = _selectors(self._selector)
         values = _column(run, selectors[0].field)
@@ -262,6 +286,12 @@ class _Folded(_Piece):
         super().resize(size)
         if self._numbers is not None:
             self._numbers = _resized(self._numbers, size, self.nothing(self._numbers))
+
+    def reshape(self, chosen: np.ndarray, size: int) -> None:
+        super().reshape(chosen, size)
+        own = self._numbers
+        if own is not None:
+            self._numbers = reshaped(own, chosen, size, self.nothing(own))
 
     def nothing(self, numbers: np.ndarray) -> Any:
         """Return the number of an empty cell, which changes none it meets."""
@@ -504,6 +534,16 @@ def _resized(array: np.ndarray, size: int, empty: Any) -> np.ndarray:
     larger: np.ndarray = np.full(size, empty, array.dtype)
     larger[: len(array)] = array
     return larger
+
+
+def reshaped(
+    array: np.ndarray, chosen: np.ndarray, size: int, empty: Any
+) -> np.ndarray:
+    """Return an array of elements of another one; see `Cells.reshape`."""
+    made: np.ndarray = np.full(size, empty, array.dtype)
+    there = np.flatnonzero(chosen >= 0)
+    made[there] = array[chosen[there]]
+    return made
 
 
 def _peak(numbers: np.ndarray) -> int:

@@ -149,6 +149,11 @@ class KeySlots:
         elif type(sample) is not tuple:
             self._known = pa.array(list(self.places), kind)
 
+    def column(self, places: np.ndarray) -> pa.Array | None:
+        """Return the keys that have these places, if that is a matter of a kernel."""
+        known = self._known
+        return None if known is None else known.take(pa.array(places))
+
     def clear(self) -> None:
         """Forget all keys."""
         self.places = {}

@@ -17,7 +17,7 @@ from aiomailbox.operators import KeyedAggregateOperator, OnError, Pending, fail
 from aiomailbox.records import ListRun, Run
 from aiomailbox.state import (
     GroupedEntries,
-    HeapStateTable,
+    HeapStateStore,
     KeyedStateSnapshot,
     ValueStateDescriptor,
     state_meta,
@@ -79,7 +79,7 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         """Bind the state."""
         pending = super().open()
         # What another backend keeps is there because it does not fit into memory.
-        self._is_columnar = type(self._table) is HeapStateTable
+        self._is_columnar = isinstance(self.context.keyed_state, HeapStateStore)
         self.context.metrics.gauge("columnar", lambda: int(self._is_columnar))
         return pending
 

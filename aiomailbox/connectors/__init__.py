@@ -59,6 +59,7 @@ _BEHIND_AN_EXTRA: Final = {
     "ExpressionFilter": ("aiomailbox.columnar", "spark", "pyarrow"),
     "ProjectionOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
     "ColumnarAggregateOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "columnar_windows": ("aiomailbox.columnar", "spark", "pyarrow"),
     "needs_rows": ("aiomailbox.columnar", "spark", "pyarrow"),
     "Drop": ("aiomailbox.columnar", "spark", "pyarrow"),
     "Rename": ("aiomailbox.columnar", "spark", "pyarrow"),

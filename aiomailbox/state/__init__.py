@@ -23,7 +23,6 @@ from aiomailbox.state.descriptors import (
 from aiomailbox.state.entries import CutRows, Entries, GroupedEntries, TableRows
 from aiomailbox.state.functions import AggregateFunction, ReduceFunction
 from aiomailbox.state.heap import HeapStateStore
-from aiomailbox.state.heap_table import HeapStateTable
 from aiomailbox.state.layers import Cut, Layer, LayeredDict, frozen_items
 from aiomailbox.state.no_keys import NoKeysStateStore
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
@@ -82,7 +81,6 @@ __all__ = [
     "GroupedEntries",
     "HeapStateBackend",
     "HeapStateStore",
-    "HeapStateTable",
     "KeyedStateSnapshot",
     "KeyedStateStore",
     "Layer",

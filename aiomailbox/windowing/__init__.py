@@ -37,6 +37,7 @@ from aiomailbox.windowing.functions import (
     WindowState,
 )
 from aiomailbox.windowing.merging import MergingWindowSet
+from aiomailbox.windowing.open_windows import WindowRows
 from aiomailbox.windowing.operator import WindowOperator
 from aiomailbox.windowing.panes import PanedAggregateOperator
 from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
@@ -66,7 +67,7 @@ from aiomailbox.windowing.triggers import (
     PurgingTrigger,
 )
 from aiomailbox.windowing.tumbling import TumblingAggregateOperator
-from aiomailbox.windowing.window_spec import WindowSpec
+from aiomailbox.windowing.window_spec import WindowSpec, key_function
 
 __all__ = [
     "GLOBAL_WINDOW",
@@ -112,10 +113,12 @@ __all__ = [
     "WindowAssigner",
     "WindowExplanation",
     "WindowOperator",
+    "WindowRows",
     "WindowSpec",
     "WindowStagger",
     "WindowState",
     "explain_window",
+    "key_function",
     "mark_first",
     "mark_second",
     "merge_windows",

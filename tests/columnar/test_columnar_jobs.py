@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -156,3 +157,73 @@ async def test_columns_cross_an_exchange_in_large_runs() -> None:
         seen.append(batch.num_rows)
     assert max(seen) > 1024
     assert sum(seen) == 5000
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("parallelism", [1, 2])
+async def test_windows_of_jobs_give_what_rows_give(
+    keyed: bool, parallelism: int
+) -> None:
+    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.seconds(1))
+
+    async def results(as_rows: bool) -> list[Any]:
+        env = am.StreamExecutionEnvironment(parallelism=parallelism)
+        stream = env.from_arrow(TABLE, strategy.with_timestamp_assigner("ms"))
+        if as_rows:
+            stream = stream.map(lambda record: record)
+        windows = am.TumblingEventTimeWindows.of(am.seconds(5))
+        both = am.aggregates(n=am.count(), total=am.sum_("visits"))
+        windowed = (
+            stream.key_by("city").window(windows)
+            if keyed
+            else stream.window_all(windows)
+        ).aggregate(both)
+        windowed.sink_to(print)
+        said = described(explained(env), "window aggregate")
+        assert said == ("rows: map makes them" if as_rows else "columns")
+        return await windowed.collect()
+
+    columns, rows = await results(False), await results(True)
+    assert Counter(columns) == Counter(rows)
+    if parallelism == 1:
+        assert columns == rows
+
+
+@pytest.mark.parametrize("first_rows", [False, True])
+@pytest.mark.parametrize("windows", [False, True])
+async def test_a_job_goes_on_from_a_savepoint_in_the_other_form(
+    tmp_path: Any, first_rows: bool, windows: bool
+) -> None:
+    found: list[Any] = []
+    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.seconds(1))
+
+    async def slow(result: Any) -> Any:
+        await asyncio.sleep(0.01)
+        return result
+
+    def program(as_rows: bool) -> am.StreamExecutionEnvironment:
+        env = am.StreamExecutionEnvironment(max_parallelism=8)
+        env.enable_checkpointing(None)
+        timed = strategy.with_timestamp_assigner("ms")
+        stream = env.from_arrow(TABLE, timed, name="places").uid("places")
+        stream = stream.map(lambda record: record) if as_rows else stream
+        both = am.aggregates(n=am.count(), total=am.sum_("visits"))
+        keyed: Any = stream.key_by("city")
+        if windows:
+            keyed = keyed.window(am.TumblingEventTimeWindows.of(am.millis(200)))
+        results = keyed.aggregate(both).uid("sums")
+        results.map_async(slow, concurrency=1).uid("slow").sink_to(found.append)
+        said = described(explained(env), "window aggregate" if windows else "aggregate")
+        assert ("rows" in said) is as_rows
+        return env
+
+    await program(first_rows).execute()
+    expected, wanted = Counter(found), len(found)
+    found.clear()
+    async with program(first_rows).start() as job:
+        while len(found) < wanted // 3:
+            await asyncio.sleep(0.01)
+        savepoint = await job.stop_with_savepoint(tmp_path / "savepoint")
+    assert len(found) < wanted
+    await program(not first_rows).execute(restore_from=savepoint.place)
+    assert Counter(found) == expected

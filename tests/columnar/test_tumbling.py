@@ -1,0 +1,197 @@
+"""Tumbling windows over columns: equal to those over rows, whatever comes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, strategies as st
+
+import aiomailbox as am
+from aiomailbox.columnar import (
+    ArrowRun,
+    ColumnarTumblingOperator,
+    NamedTupleForm,
+    RowMaker,
+    columnar_windows,
+)
+from aiomailbox.operators import field_or_function
+from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
+from aiomailbox.records import ListRun
+from aiomailbox.testing import OneInputHarness
+from aiomailbox.windowing import window_operator
+from tests.columnar.test_rolling import SCHEMA, everything, rows, tame
+
+KEY = field_or_function("key", "key")
+LATE = am.OutputTag[Any]("late")
+MS = am.millis(10)
+
+# A run of records with their event times, or a watermark's step.
+times = st.one_of(st.integers(-40, 60), st.sampled_from([-(2**45), 2**45]))
+tame_runs = st.lists(st.tuples(tame, st.integers(-40, 60)), min_size=1, max_size=12)
+wild_runs = st.lists(st.tuples(rows, times), min_size=1, max_size=12)
+steps = st.lists(st.one_of(wild_runs, tame_runs, st.integers(0, 30)), max_size=10)
+tame_steps = st.lists(st.one_of(tame_runs, st.integers(0, 30)), max_size=10)
+
+
+def run_of(part: list[Any]) -> ArrowRun:
+    batch = pa.RecordBatch.from_pylist([record for record, _ in part], SCHEMA)
+    maker = RowMaker(SCHEMA, NamedTupleForm())
+    return ArrowRun(batch, maker, [time for _, time in part])
+
+
+def operator(
+    columns: bool, lateness: int, key: Any = KEY, aggregate: Any = None
+) -> Any:
+    make = columnar_windows if columns else window_operator
+    return make(
+        key,
+        am.TumblingEventTimeWindows.of(MS, am.millis(3)),
+        aggregate=everything() if aggregate is None else aggregate,
+        allowed_lateness=am.millis(lateness),
+        late_tag=LATE,
+    )
+
+
+class Driven:
+    """An operator with what came out of it, as text: it tells zeros and types apart."""
+
+    def __init__(self, made: Any, columns: bool, snapshot: Any = None) -> None:
+        self.harness = OneInputHarness(made, keyed=True)
+        self.harness.restore(snapshot)
+        self.columns = columns
+        self.watermark = -60
+        self.error = ""
+
+    def run(self, some: list[Any]) -> None:
+        operator = self.harness.operator
+        try:
+            for step in some:
+                if isinstance(step, int):
+                    self.watermark += step
+                    operator.process_watermark(self.watermark)
+                    continue
+                run = run_of(step)
+                rows_run = ListRun(run.values, run.timestamps)
+                operator.process_run(run if self.columns else rows_run)
+        except am.AioMailboxError as error:
+            self.error = type(error).__name__
+
+    def end(self) -> list[str]:
+        if not self.error:
+            self.harness.operator.process_watermark(2**62)
+        dropped = self.harness.context.metrics.counter("num_late_records_dropped")
+        late = list(map(repr, self.harness.side_output(LATE)))
+        out = list(map(repr, self.harness.output))
+        return [*out, *late, str(dropped.value), self.error]
+
+
+def outcome(made: Any, columns: bool, some: list[Any]) -> list[str]:
+    driven = Driven(made, columns)
+    with driven.harness:
+        driven.run(some)
+        return driven.end()
+
+
+@given(steps, st.sampled_from([0, 0, 7, 25]))
+def test_columns_give_what_rows_give(some: list[Any], lateness: int) -> None:
+    by_columns = outcome(operator(True, lateness), True, some)
+    assert by_columns == outcome(operator(False, lateness), False, some)
+
+
+@given(
+    tame_steps,
+    st.sampled_from([0, 0, 7, 25]),
+    st.sampled_from([everything, lambda: am.sum_("x"), am.count, lambda: am.mean("n")]),
+    st.sampled_from([KEY, None]),
+)
+def test_tame_values_stay_columns(
+    some: list[Any], lateness: int, aggregate: Any, key: Any
+) -> None:
+    made = operator(True, lateness, key, aggregate())
+    by_columns = outcome(made, True, some)
+    assert made._is_columnar
+    assert by_columns == outcome(
+        operator(False, lateness, key, aggregate()), False, some
+    )
+
+
+@given(steps, steps, st.sampled_from([0, 7]), st.booleans(), st.booleans())
+def test_a_snapshot_of_one_form_is_restored_in_the_other(
+    before: list[Any], after: list[Any], lateness: int, first: bool, second: bool
+) -> None:
+    one = Driven(operator(first, lateness), first)
+    with one.harness:
+        one.run(before)
+        if one.error:
+            return
+        snapshot = one.harness.snapshot()
+        one.harness.take_output()
+        one.harness.recorded.sides.clear()
+        one.run(after)
+        expected = sorted(one.end()[:-2])
+    two = Driven(operator(second, lateness), second, snapshot)
+    two.watermark = one.watermark - sum(s for s in after if isinstance(s, int))
+    with two.harness:
+        two.run(after)
+        # A restore promises no order of keys.
+        assert sorted(two.end()[:-2]) == expected
+
+
+def test_keys_of_several_fields_and_many_windows_in_a_run() -> None:
+    fields = FieldsSelector((FieldSelector("key", "key"), FieldSelector("n", "key")))
+    record = {"key": "a", "n": 1, "x": 0.5, "small": 1, "ok": True}
+    part = [({**record, "n": i % 3}, i * 10) for i in range(300)]
+    some = [part, 2000, part[::-1], 5000]
+    assert outcome(operator(True, 0, fields), True, some) == outcome(
+        operator(False, 0, fields), False, some
+    )
+
+
+def test_keys_that_come_once_do_not_stay() -> None:
+    made = operator(True, 0)
+    record = {"n": 1, "x": 0.5, "small": 1, "ok": True}
+    driven = Driven(made, True)
+    with driven.harness:
+        for round_ in range(12):
+            part = [
+                ({**record, "key": f"{round_}-{i}"}, round_ * 10) for i in range(2000)
+            ]
+            driven.run([part, 10 if round_ else 70])
+        assert made._is_columnar
+        assert len(made._slots.places) < 10_000
+        assert len(driven.harness.values) == 24_000
+
+
+def test_few_keys_in_each_of_many_windows_become_rows() -> None:
+    made = operator(True, 0)
+    record = {"n": 1, "x": 0.5, "small": 1, "ok": True}
+    part = [({**record, "key": f"key-{i}"}, i * 10) for i in range(3000)]
+    driven = Driven(made, True)
+    with driven.harness:
+        driven.run([part])
+        assert not made._is_columnar
+        assert len(driven.end()) > 3000
+
+
+def test_only_tumbling_windows_have_a_columnar_form() -> None:
+    with pytest.raises(TypeError, match="no form"):
+        columnar_windows(
+            KEY, am.SlidingEventTimeWindows.of(10, 5), aggregate=am.sum_("x")
+        )
+    assert type(operator(True, 0)) is ColumnarTumblingOperator
+
+
+def test_times_ascend_in_a_run_of_results() -> None:
+    made = operator(True, 0)
+    record = {"key": "a", "n": 1, "x": 0.5, "small": 1, "ok": True}
+    driven = Driven(made, True)
+    with driven.harness:
+        driven.run([[(record, time) for time in (35, 5, 15, 25)]])
+        driven.end()
+        stamps = [
+            stamp for run in driven.harness.recorded.runs for stamp in run.timestamps
+        ]
+        assert all(a < b for a, b in pairwise(stamps))
