@@ -20,6 +20,7 @@ from aiomailbox.api import (
     IntervalJoined,
     JobClient,
     JobMetrics,
+    JobProgress,
     JoinedStreams,
     JoinedWindows,
     KeyedStream,
@@ -29,6 +30,7 @@ from aiomailbox.api import (
     StreamExecutionEnvironment,
     WindowedStream,
     pipeline,
+    progress,
     run,
 )
 from aiomailbox.availability import Availability
@@ -336,6 +338,7 @@ __all__ = [
     "JobConfig",
     "JobFailedError",
     "JobMetrics",
+    "JobProgress",
     "JobResult",
     "JobSnapshot",
     "JobState",
@@ -489,6 +492,7 @@ __all__ = [
     "minutes",
     "pattern",
     "pipeline",
+    "progress",
     "quantile",
     "restart",
     "run",

@@ -178,43 +178,18 @@ async def run(flights: DataFrame, target: pathlib.Path, *, quiet: bool) -> int |
     stream.through(daily_delays).sink_to(am.ParquetSink(target, mode="overwrite"))
     total = await asyncio.to_thread(flights.count)
     written_at_half: int | None = None
-    async with env.start("flight delays") as job:
-        with progress_bar(total, quiet=quiet) as advance:
-            while not job.state.name.startswith(("FINISHED", "FAIL", "CANCEL")):
-                await asyncio.sleep(0.05)
-                operators = job.metrics().operators
-                read = operators.get("flights", {}).get("num_records_out", 0)
-                days = operators.get("days", {}).get("num_records_out", 0)
-                advance(read, days)
-                if written_at_half is None and 2 * read >= total:
-                    written_at_half = days
+    async with (
+        env.start("flight delays") as job,
+        am.progress(job, total=total, quiet=quiet),
+    ):
+        while not job.state.name.startswith(("FINISHED", "FAIL", "CANCEL")):
+            await asyncio.sleep(0.05)
+            seen = job.snapshot()
+            read = seen.operator("flights").metrics["num_records_out"]
+            if written_at_half is None and 2 * read >= total:
+                written_at_half = seen.operator("days").metrics["num_records_out"]
         await job.result()
     return written_at_half
-
-
-class progress_bar:  # noqa: N801 -- reads like a function
-    """A progress bar on the terminal; nothing when quiet."""
-
-    def __init__(self, total: int, *, quiet: bool) -> None:
-        from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
-        self._progress = Progress(
-            *Progress.get_default_columns(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[days]} windows written"),
-            disable=quiet,
-        )
-        self._task = self._progress.add_task("flights", total=total, days=0)
-
-    def __enter__(self) -> Any:
-        self._progress.start()
-        return self._advance
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def _advance(self, read: int, days: int) -> None:
-        self._progress.update(self._task, completed=read, days=days)
 
 
 def by_spark_sql(flights: DataFrame, spark: SparkSession) -> list[Any]:

@@ -5,6 +5,7 @@ from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.environment import StreamExecutionEnvironment
 from aiomailbox.api.interval import IntervalJoin, IntervalJoined
 from aiomailbox.api.job import JobClient, JobMetrics, OperatorWatermark
+from aiomailbox.api.job_progress import JobProgress, progress, progress_of
 from aiomailbox.api.pipeline import Pipeline, pipeline
 from aiomailbox.api.run import run
 from aiomailbox.api.sessions import Session
@@ -26,6 +27,7 @@ __all__ = [
     "IntervalJoined",
     "JobClient",
     "JobMetrics",
+    "JobProgress",
     "JoinedStreams",
     "JoinedWindows",
     "KeyedStream",
@@ -35,5 +37,7 @@ __all__ = [
     "StreamExecutionEnvironment",
     "WindowedStream",
     "pipeline",
+    "progress",
+    "progress_of",
     "run",
 ]

@@ -21,6 +21,7 @@ from aiomailbox.api.build import (
 )
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.job import JobClient
+from aiomailbox.api.job_progress import progress as showing_progress
 from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import verb
 from aiomailbox.checkpoint import (
@@ -245,24 +246,36 @@ class StreamExecutionEnvironment:
         job_id: str | None = None,
         restore_from: str | PathLike[str] | None = None,
         allow_unmatched_state: bool = False,
+        progress: bool = False,
     ) -> JobResult:
         """Run everything that ends in a sink, to its end.
 
         Cancelling the caller cancels the job and waits for its clean-up. What has run
         is done with: executing again runs what was written since, as in Flink.
 
+        Args:
+            job_name: What people call the job.
+            deployment: As in `start`, like those that follow.
+            job_id: See there.
+            restore_from: See there.
+            allow_unmatched_state: See there.
+            progress: Whether to show how far it is; see `progress`.
+
         Raises:
             UsageError: If there is no sink.
             JobFailedError: If the job failed; the cause is the first error.
         """
-        async with self.start(
-            job_name,
-            deployment=deployment,
-            job_id=job_id,
-            restore_from=restore_from,
-            allow_unmatched_state=allow_unmatched_state,
-            on_failure="log",
-        ) as job:
+        async with (
+            self.start(
+                job_name,
+                deployment=deployment,
+                job_id=job_id,
+                restore_from=restore_from,
+                allow_unmatched_state=allow_unmatched_state,
+                on_failure="log",
+            ) as job,
+            showing_progress(job, quiet=not progress),
+        ):
             return await job.result()
 
     @asynccontextmanager

@@ -105,6 +105,11 @@ class CollectionSource:
             )
 
     @property
+    def record_count(self) -> int | None:
+        """How many elements there are, None for an iterator."""
+        return len(self._values) if self._iterator is None else None
+
+    @property
     def stays_in_parent(self) -> bool:
         """Whether it reads an iterable of this process that is no sequence."""
         return self._iterator is not None and self._iterator.stays_in_parent

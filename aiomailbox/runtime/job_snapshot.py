@@ -61,6 +61,7 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
         parallelism: Its subtasks.
         is_source: Whether records begin here.
         is_sink: Whether they end here.
+        records_expected: How many records a source has in all, None if it does not know.
         metrics: Its metrics, merged as they are declared.
         num_records_in_per_second: Records that it was given, over the last seconds.
         num_records_out_per_second: Records that it emitted, likewise.
@@ -83,6 +84,7 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
     calls: OpenCalls | None = None
     blocked_by: str = ""
     hot_keys: list[HotKey] = []
+    records_expected: int | None = None
 
     @property
     def watermark_ms(self) -> int | None:

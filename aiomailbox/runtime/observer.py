@@ -164,6 +164,7 @@ class JobObserver:
             calls=_joined(one.calls),
             blocked_by=blocked_sentence(look.place_of(one), look.tasks),
             hot_keys=one.hot_keys(),
+            records_expected=getattr(node.transformation.source, "record_count", None),
         )
         watermark = summary.watermark_ms
         if watermark is not None:

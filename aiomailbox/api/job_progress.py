@@ -1,0 +1,300 @@
+"""How far a job is, for people: a line that is kept up to date while it runs.
+
+Theory of operation: what is shown is a pure function of two snapshots of the job; where it
+is shown is one of three ways to write a line again: rich in a terminal, HTML in a
+notebook, and plain lines where nothing can be written twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TextIO
+
+from aiomailbox.api.job import JobClient
+from aiomailbox.durations import duration_s
+from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.runtime import JobSnapshot
+
+__all__ = ["JobProgress", "progress", "progress_of"]
+
+_PLAIN_S: Final = 5.0
+_LIVE_S: Final = 0.25
+_BAR: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far a job is.
+
+    Attributes:
+        job: The job's name.
+        state: Where it is in its life.
+        duration_s: Seconds since it started.
+        read: Records that its sources have emitted.
+        total: How many there are, None if a source does not say.
+        read_per_second: How fast they come.
+        written: Records that its sinks were given.
+        in_flight: Asynchronous calls that are being made.
+        dead_letters: Records set aside.
+        skipped: Records left out.
+        restarts: How often the job was started again.
+        eta_s: How long it goes on if it stays as fast; None if that is not known.
+        bottleneck: What holds it up, "" if nothing is known.
+    """
+
+    job: str
+    state: str
+    duration_s: float
+    read: int
+    total: int | None
+    read_per_second: float
+    written: int
+    in_flight: int
+    dead_letters: int
+    skipped: int
+    restarts: int
+    eta_s: float | None
+    bottleneck: str = ""
+
+    @property
+    def fraction(self) -> float | None:
+        """How much of the input was read, from 0 to 1; None if nobody knows."""
+        if not self.total:
+            return None
+        return min(1.0, self.read / self.total)
+
+    def __str__(self) -> str:
+        of = "" if self.total is None else f" of {self.total:,}"
+        share = "" if self.fraction is None else f" ({self.fraction:.0%})"
+        parts = [
+            f"{self.job} {self.state}",
+            f"{self.read:,}{of} rows read{share}",
+            f"{self.read_per_second:,.0f}/s",
+            f"{self.written:,} out",
+        ]
+        if self.in_flight:
+            parts.append(f"{self.in_flight:,} calls in flight")
+        for count, name in (
+            (self.dead_letters, "dead letters"),
+            (self.skipped, "skipped"),
+            (self.restarts, "restarts"),
+        ):
+            if count:
+                parts.append(f"{count:,} {name}")
+        if self.eta_s is not None:
+            parts.append(f"{_clock(self.eta_s)} left")
+        return ", ".join(parts)
+
+
+def progress_of(snapshot: JobSnapshot, total: int | None = None) -> JobProgress:
+    """Return how far a job is.
+
+    Args:
+        snapshot: The job.
+        total: How many records there are to read, if the caller knows better than the
+            sources.
+    """
+    sources = [one for one in snapshot.operators if one.is_source]
+    sinks = [one for one in snapshot.operators if one.is_sink]
+    read = sum(_count(one.metrics, "num_records_out") for one in sources)
+    rate = sum(one.num_records_out_per_second for one in sources)
+    if total is None:
+        totals = [one.records_expected for one in sources]
+        known = [each for each in totals if each is not None]
+        total = sum(known) if known and len(known) == len(totals) else None
+    ends_in = [
+        float(value)
+        for one in sources
+        if isinstance(value := one.metrics.get("eta_s"), int | float)
+    ]
+    eta_s = max(ends_in, default=None)
+    if eta_s is None and total is not None and rate > 0:
+        eta_s = max(0, total - read) / rate
+    is_over = snapshot.state in {"finished", "failed", "canceled"}
+    return JobProgress(
+        snapshot.job,
+        snapshot.state,
+        snapshot.duration_s,
+        read,
+        total,
+        rate,
+        sum(_count(one.metrics, "num_records_in") for one in sinks),
+        sum(_count(one.metrics, "in_flight") for one in snapshot.operators),
+        sum(_count(one.metrics, "dead_letters") for one in snapshot.operators),
+        sum(_count(one.metrics, "skipped") for one in snapshot.operators),
+        snapshot.restarts,
+        None if is_over else eta_s,
+        "" if snapshot.bottleneck is None else snapshot.bottleneck.why,
+    )
+
+
+class _Display(Protocol):
+    """Somewhere to show it."""
+
+    interval_s: float
+
+    def show(self, seen: JobProgress, *, last: bool) -> None: ...
+
+
+class _Plain:
+    """Writes a line now and then."""
+
+    interval_s = _PLAIN_S
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def show(self, seen: JobProgress, *, last: bool) -> None:
+        with contextlib.suppress(OSError, ValueError):  # Nobody reads it any more.
+            print(seen, file=self._stream, flush=True)
+
+
+class _Terminal:
+    """Keeps a bar and a line in a terminal up to date."""
+
+    interval_s = _LIVE_S
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(
+            console=Console(file=stream), auto_refresh=False, transient=False
+        )
+        self._live.start()
+
+    def show(self, seen: JobProgress, *, last: bool) -> None:
+        from rich.text import Text
+
+        text = Text(overflow="ellipsis", no_wrap=True)
+        if seen.fraction is not None:
+            done = round(seen.fraction * _BAR)
+            text.append("━" * done, style="green")
+            text.append("━" * (_BAR - done) + " ", style="bright_black")
+        text.append(str(seen), style="red" if seen.state == "failed" else "")
+        if seen.bottleneck and not last:
+            text.append(f"\n  {seen.bottleneck}", style="yellow")
+        self._live.update(text, refresh=True)
+        if last:
+            self._live.stop()
+
+
+class _Notebook:
+    """Keeps a bar and a line below a cell up to date."""
+
+    interval_s = _LIVE_S
+
+    def __init__(self) -> None:
+        from IPython.display import HTML, display
+
+        self._html = HTML
+        self._handle: Any = display(HTML(""), display_id=True)
+
+    def show(self, seen: JobProgress, *, last: bool) -> None:
+        self._handle.update(self._html(html_of(seen)))
+
+
+def html_of(seen: JobProgress) -> str:
+    """Return the progress as HTML without any script."""
+    bar = ""
+    if seen.fraction is not None:
+        bar = f'<progress max="1" value="{seen.fraction:.4f}"></progress> '
+    why = (
+        f"<br><small>{html.escape(seen.bottleneck)}</small>" if seen.bottleneck else ""
+    )
+    return f"<div>{bar}<code>{html.escape(str(seen))}</code>{why}</div>"
+
+
+def _display(stream: TextIO | None) -> _Display:
+    if stream is None and _is_notebook():
+        return _Notebook()
+    stream = sys.stderr if stream is None else stream
+    if stream.isatty():
+        with contextlib.suppress(ImportError):
+            return _Terminal(stream)
+    return _Plain(stream)
+
+
+def _is_notebook() -> bool:
+    if "ipykernel" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None) is not None
+
+
+@asynccontextmanager
+async def progress(
+    job: JobClient,
+    *,
+    total: int | None = None,
+    interval: float | None = None,
+    stream: TextIO | None = None,
+    quiet: bool = False,
+) -> AsyncIterator[None]:
+    """Show how far a job is while the block runs, and once at its end.
+
+    In a terminal it is a line with a bar (with rich, if it is installed), in a notebook
+    HTML below the cell, elsewhere a line every five seconds.
+
+    Args:
+        job: The job.
+        total: How many records there are to read; None for what the sources say.
+        interval: Seconds between two looks; None for what fits the place.
+        stream: Where it is written; None for standard error, or the notebook.
+        quiet: Whether to show nothing.
+
+    Raises:
+        InvalidArgumentError: If the interval is 0.
+
+    Example:
+        >>> import sys
+        >>> import aiomailbox as am
+        >>> async def main() -> None:
+        ...     env = am.StreamExecutionEnvironment()
+        ...     env.from_collection(range(1000), name="n").sink_to(lambda n: None)
+        ...     async with env.start("numbers") as job:
+        ...         async with am.progress(job, stream=sys.stdout):
+        ...             await job.result()
+        >>> am.run(main())
+        numbers finished, 1,000 of 1,000 rows read (100%), .../s, 1,000 out
+    """
+    if interval is not None and duration_s(interval, "interval") == 0:
+        raise InvalidArgumentError("interval", "0 never ends", "Use seconds above 0.")
+    if quiet:
+        yield
+        return
+    display = _display(stream)
+    wait_s = interval or display.interval_s
+
+    async def keep_showing() -> None:
+        while True:
+            await asyncio.sleep(wait_s)
+            display.show(progress_of(job.snapshot(), total), last=False)
+
+    showing = asyncio.get_running_loop().create_task(
+        keep_showing(), name=f"progress of {job.name}"
+    )
+    try:
+        yield
+    finally:
+        showing.cancel()
+        await asyncio.wait([showing])
+        display.show(progress_of(job.snapshot(), total), last=True)
+
+
+def _count(metrics: dict[str, Any], name: str) -> int:
+    value = metrics.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
