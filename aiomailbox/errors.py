@@ -504,11 +504,16 @@ class JobFailedError(WorldError):
     """
 
     def __init__(
-        self, job: str, cause: BaseException, engine_traceback: str = ""
+        self,
+        job: str,
+        cause: BaseException,
+        engine_traceback: str = "",
+        remark: str = "",
     ) -> None:
         self.job = job
         self.engine_traceback = engine_traceback
-        super().__init__(f"job {job!r} failed: {safe_str(cause)}")
+        about = f". {remark}" if remark else ""
+        super().__init__(f"job {job!r} failed: {safe_str(cause)}{about}")
 
 
 class JobCancelledError(AioMailboxError):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from aiomailbox.checkpoint import (
@@ -114,6 +114,19 @@ class JobCheckpoints:
     def is_restored(self) -> bool:
         """Whether the next attempt goes on from something."""
         return self._restored is not None
+
+    @property
+    def restored_id(self) -> int:
+        """The checkpoint that tasks went on from last, -1 for none."""
+        restored = self._restored
+        return -1 if restored is None else restored.metadata.checkpoint_id
+
+    @property
+    def restored_operators(
+        self,
+    ) -> Mapping[OperatorId, Sequence[OperatorSnapshot | None]]:
+        """What the operators went on from last, by their ids."""
+        return {} if self._restored is None else self._restored.snapshot.operators
 
     async def open(self) -> None:
         """Claim the place of the checkpoints, and read what the job goes on from.

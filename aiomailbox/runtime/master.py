@@ -46,6 +46,7 @@ from aiomailbox.runtime.host import Host
 from aiomailbox.runtime.job_checkpoints import JobCheckpoints
 from aiomailbox.runtime.job_snapshot import FailureSummary
 from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
+from aiomailbox.runtime.poison import PoisonWatch
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
 from aiomailbox.runtime.tracebacks import shorten
@@ -110,10 +111,12 @@ class JobMaster:
         self._attempt: Attempt | None = None
         self._failure = FirstError()
         self._engine_traceback: str | None = None
+        self._poison_text = ""
         self._failure_report = FailureReport(services.log, services.clock)
         self._stop: StopMode | None = None
         self._main: asyncio.Task[None] | None = None
         self._regions = FailoverRegions(graph)
+        self._poison = PoisonWatch(graph)
         self._task_restarts: Counter[SubtaskId] = Counter()
         # What may be interrupted now, if anything may.
         self._beginning: SupervisedTask | None = None
@@ -246,7 +249,7 @@ class JobMaster:
             if self._engine_traceback is None:
                 self._engine_traceback = shorten(failure)
             raise JobFailedError(
-                self.graph.name, failure, self._engine_traceback
+                self.graph.name, failure, self._engine_traceback, self._poison_text
             ) from failure
         if self.state is JobState.CANCELED:
             raise JobCancelledError(f"job {self.graph.name!r} was cancelled")
@@ -278,6 +281,7 @@ class JobMaster:
         What fails while a part waits to begin again is counted as one failure with it,
         as Flink's exponential delay does: one worker has tasks of several regions.
         """
+        self._poison.on_failure(error)
         state = self.state
         is_merged = state is JobState.RESTARTING and tasks is not None
         may_restart = state in _ACTIVE and (
@@ -412,6 +416,11 @@ class JobMaster:
         if self.state is JobState.RESTARTING:
             self._warn_of_restart(error)
         else:
+            self._poison_text = self._poison.describe(
+                self._checkpoints.restored_id,
+                self._checkpoints.restored_operators,
+                self.views(),
+            )
             self._fail(error)
 
     def _may_prepare_again(self, error: BaseException) -> bool:

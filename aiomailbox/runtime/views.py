@@ -5,23 +5,24 @@ A view is a value: it can be taken in one process and looked at in another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from aiomailbox.exchange import InputGate
 from aiomailbox.metrics import HotKey, Metric, MetricValue
-from aiomailbox.operators import OpenCalls
+from aiomailbox.operators import OpenCalls, SourceOperator
 from aiomailbox.runtime.block_shares import BlockShare
 from aiomailbox.runtime.loop_watch import shares_of, stalls_of
 from aiomailbox.runtime.stalls import Stall
 from aiomailbox.supervision import frames_of
 from aiomailbox.task import StreamTask, waits_of
 
-__all__ = ["ChannelView", "OperatorView", "TaskView", "view_of"]
+__all__ = ["ChannelView", "OperatorView", "TaskView", "positions_of", "view_of"]
 
 # Of each operator; a worker sends them four times a second.
 _CALLS_MAX: Final = 5
+_POSITION_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class TaskView:
             empty as the stack.
         blocked: What it has waited for in the last minute, the longest first; empty
             before it was looked at, and in virtual time.
+        positions: Of a source that has ended how far its splits were, by their ids.
     """
 
     name: str
@@ -104,6 +106,18 @@ class TaskView:
     channels: list[ChannelView] = field(default_factory=list)
     stalls: list[Stall] = field(default_factory=list)
     blocked: list[BlockShare] = field(default_factory=list)
+    positions: dict[str, str] = field(default_factory=dict)
+
+
+def positions_of(splits: Iterable[Any]) -> dict[str, str]:
+    """Return how far splits are, as text, by their ids.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> positions_of([SimpleNamespace(split_id="a", offset=3)])
+        {'a': "namespace(split_id='a', offset=3)"}
+    """
+    return {split.split_id: repr(split)[:_POSITION_MAX] for split in splits}
 
 
 def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
@@ -145,7 +159,13 @@ def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
         ],
         stalls_of(task.name) if with_stack else [],
         shares_of(task),
+        _positions(task),
     )
+
+
+def _positions(task: StreamTask) -> dict[str, str]:
+    head = None if task.chain is None else task.chain.head
+    return positions_of(head.last_splits) if isinstance(head, SourceOperator) else {}
 
 
 def _channels(input_index: int, gate: InputGate) -> Iterator[ChannelView]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -131,6 +131,8 @@ class SourceOperator(Operator):
         self._early_splits: list[Any] = []
         self._restored = OperatorStateSnapshot()
         self._early_end = False
+        # Where its splits were when it was closed.
+        self._last_splits: list[Any] = []
 
     @property
     def inputs(self) -> list[Input]:
@@ -164,6 +166,11 @@ class SourceOperator(Operator):
     def is_idle(self) -> bool:
         """Whether all splits are idle."""
         return self._reader is not None and self._outputs.is_idle
+
+    @property
+    def last_splits(self) -> list[Any]:
+        """The splits at the positions at which the source was closed; empty before."""
+        return self._last_splits
 
     def split_watermarks(self) -> dict[str, int]:
         """Return the watermark of each split, milliseconds."""
@@ -345,6 +352,10 @@ class SourceOperator(Operator):
     def close(self) -> Pending:
         """Close the reader."""
         self._stop_timers()
+        if self._reader is not None:
+            # For people only: a reader that has failed need not know.
+            with suppress(Exception):
+                self._last_splits = list(self._reader.snapshot())
         return None if self._reader is None else self._reader.close()
 
     def _naming(self, hook: str) -> AbstractContextManager[None]:
