@@ -19,6 +19,7 @@ from aiomailbox.columnar import (
 )
 from aiomailbox.operators import field_or_function
 from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
+from aiomailbox.operators.snapshots import decode_snapshot, encode_snapshot
 from aiomailbox.records import ListRun
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing import window_operator
@@ -127,7 +128,7 @@ def test_a_snapshot_of_one_form_is_restored_in_the_other(
         one.run(before)
         if one.error:
             return
-        snapshot = one.harness.snapshot()
+        snapshot = decode_snapshot(encode_snapshot(one.harness.snapshot()))
         one.harness.take_output()
         one.harness.recorded.sides.clear()
         one.run(after)
