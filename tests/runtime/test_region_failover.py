@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import aiomailbox as am
-from aiomailbox.errors import JobFailedError
+from aiomailbox.errors import CheckpointFailedError, JobFailedError
+from aiomailbox.operators import StaticEnumerator
+from aiomailbox.testing import ScriptedSource
 
 COUNT = 600
 
@@ -148,6 +152,193 @@ async def test_a_key_by_makes_all_of_it_one_region() -> None:
         .sink_to(results.append)
     )
     async with env.start() as job:
+        await job.result()
+    assert trials.opened == {0: 2, 1: 2}
+    assert set(results) == set(range(COUNT))
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_splits_that_readers_got_since_the_checkpoint_come_back(
+    tmp_path: Path, seed: int
+) -> None:
+    """SEM-243: what a checkpoint has goes on with the reader, the rest to whoever asks."""
+    chance = random.Random(seed)
+    inputs = tmp_path / "in"
+    inputs.mkdir()
+    for number in range(20):
+        lines = [f"{number * 50 + row}\n" for row in range(50)]
+        (inputs / f"{number:02}.txt").write_text("".join(lines))
+    trials = Trials(*chance.sample(range(1_000), 3))
+    env = environment(chance.choice([None, 0.01, 0.05]))
+    env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
+    rows = env.from_source(am.FileSource(inputs, format="text"), name="rows")
+    numbers = rows.map(int).process(Stumbles(trials))
+    numbers.map(str).sink_to(am.FileSink(tmp_path / "out", format="text"))
+    async with env.start() as job:
+        await job.result()
+    assert sum(trials.opened.values()) < 2 * (1 + job.restarts) or job.restarts == 0
+    found = Counter(
+        int(line)
+        for path in (tmp_path / "out").rglob("*.txt")
+        for line in path.read_text().splitlines()
+    )
+    assert found == Counter(range(1_000))
+    # What failed attempts had prepared is gone.
+    left = [
+        one for one in tmp_path.rglob("*") if "stag" in one.name or ".part" in one.name
+    ]
+    assert left == []
+
+
+async def test_an_enumerator_that_fails_fails_all_regions() -> None:
+    trials = Trials()
+    failures = [RuntimeError("no more splits")]
+
+    class Fails(StaticEnumerator[Any]):
+        def handle_split_request(self, subtask_index: int) -> None:
+            if failures and subtask_index == 1:
+                raise failures.pop()
+            super().handle_split_request(subtask_index)
+
+    class Asking(ScriptedSource):
+        def create_enumerator(self, context: Any, state: Any = None) -> Any:
+            made = super().create_enumerator(context, state)
+            splits = [split for _, split in made._unassigned]
+            return Fails(context, splits, on_request=True)
+
+        def create_reader(self, context: Any) -> Any:
+            reader = super().create_reader(context)
+            asked = reader.start
+
+            def start() -> None:
+                asked()
+                context.request_split()
+
+            reader.start = start
+            finish = reader.add_splits
+
+            def add_splits(splits: Any) -> None:
+                finish(splits)
+                context.request_split()
+
+            reader.add_splits = add_splits
+            return reader
+
+    env = environment(None)
+    seen: list[int] = []
+    source = Asking({"a": [1, 2], "b": [3, 4]})
+    env.from_source(source, name="asked").process(Stumbles(trials)).sink_to(seen.append)
+    async with env.start() as job:
+        await job.result()
+    assert trials.opened == {0: 2, 1: 2}
+    assert set(seen) == {1, 2, 3, 4}
+
+
+async def test_finished_calls_of_a_region_are_not_made_again_and_others_go_on(
+    tmp_path: Path,
+) -> None:
+    calls: Counter[int] = Counter()
+    failing = [450]
+
+    async def call(value: int) -> int:
+        calls[value] += 1
+        await asyncio.sleep(0.01)
+        return value
+
+    def stumble(value: int) -> int:
+        if value in failing:
+            failing.remove(value)
+            raise RuntimeError("stumbled")
+        return value
+
+    env = environment(None)
+    env.enable_checkpointing(0.05, directory=tmp_path)
+    seen: list[int] = []
+    (
+        env.from_collection(list(range(COUNT)))
+        .map_async(call, concurrency=4, journal=True, id=lambda value: str(value))
+        .uid("calls")
+        .map(stumble)
+        .sink_to(seen.append)
+    )
+    async with env.start() as job:
+        await job.result()
+    assert job.restarts == 1
+    assert set(seen) == set(range(COUNT))
+    again = {value for value, times in calls.items() if times > 1}
+    # In flight when the region failed: at most `concurrency` of its one subtask.
+    assert len(again) <= 4
+    assert all(value >= COUNT // 2 for value in again)
+
+
+async def test_a_job_that_is_stopped_while_a_region_waits_ends_well() -> None:
+    trials = Trials(450)
+    results: list[int] = []
+    env = environment()
+    env.set_restart_strategy(am.restart.fixed_delay(3, 10))
+    halves(env, trials, results.append)
+    async with env.start() as job:
+        while job.state is not am.JobState.RESTARTING:
+            await asyncio.sleep(0.001)
+        await job.stop()
+        await job.result()
+    assert trials.opened == {0: 1, 1: 2}
+    assert job.state is am.JobState.FINISHED
+
+
+async def test_a_job_that_is_cancelled_while_a_region_waits_ends_at_once() -> None:
+    trials = Trials(450)
+    env = environment()
+    env.set_restart_strategy(am.restart.fixed_delay(3, 1_000))
+    halves(env, trials, [].append)
+    loop = asyncio.get_running_loop()
+    async with env.start() as job:
+        while job.state is not am.JobState.RESTARTING:
+            await asyncio.sleep(0.001)
+        before = loop.time()
+        await job.cancel()
+    assert loop.time() - before < 1
+    assert job.state is am.JobState.CANCELED
+
+
+async def test_checkpoints_wait_until_a_region_runs_again() -> None:
+    trials = Trials(450)
+    env = environment(None)
+    env.enable_checkpointing(None)
+    env.set_restart_strategy(am.restart.fixed_delay(3, 5))
+    halves(env, trials, [].append)
+    loop = asyncio.get_running_loop()
+    async with env.start() as job:
+        while job.state is not am.JobState.RESTARTING:
+            await asyncio.sleep(0.001)
+        failed_at = loop.time()
+        await job.trigger_checkpoint()
+        assert loop.time() - failed_at >= 4.9
+        await job.result()
+
+
+async def test_a_savepoint_that_ends_the_job_and_fails_fails_all_regions(
+    tmp_path: Path,
+) -> None:
+    trials = Trials(450)
+    results: list[int] = []
+    env = environment(None)
+    env.enable_checkpointing(None, directory=tmp_path / "checkpoints")
+
+    class Late(Stumbles):
+        async def process_element(self, value: int, context: Any, out: Any) -> None:
+            if value == 440:
+                self.trials.log.set()
+                await asyncio.sleep(5)
+            await super().process_element(value, context, out)
+
+    trials.log = asyncio.Event()  # type: ignore[attr-defined]
+    numbers = env.from_collection(list(range(COUNT)))
+    numbers.process(Late(trials)).sink_to(results.append)
+    async with env.start() as job:
+        await trials.log.wait()  # type: ignore[attr-defined]
+        with pytest.raises(CheckpointFailedError):
+            await job.stop_with_savepoint(tmp_path / "savepoint")
         await job.result()
     assert trials.opened == {0: 2, 1: 2}
     assert set(results) == set(range(COUNT))
