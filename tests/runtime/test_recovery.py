@@ -522,3 +522,49 @@ async def test_a_job_that_is_cancelled_at_once_gives_its_place_back(
     env = environment(directory=tmp_path)
     sums(env, FailsAt(), [])
     await env.execute("sums")
+
+
+@pytest.mark.parametrize("way", ["collect", "async for", "a function"])
+async def test_results_that_are_taken_at_once_come_again_after_a_failure(
+    way: str,
+) -> None:
+    """At least once: whoever takes them sees those since the checkpoint again."""
+    env = environment(0.05, parallelism=1)
+    stream = env.from_collection(list(range(COUNT))).map(now_and_then)
+    stream = stream.map(FailsAt(2_000))
+    results: list[int] = []
+    if way == "collect":
+        results = await stream.collect()
+    elif way == "async for":
+        async for number in stream:
+            results.append(number)
+    else:
+        stream.sink_to(results.append)
+        await env.execute()
+    assert set(results) == set(range(COUNT))
+    assert COUNT < len(results) < COUNT + 2_000
+    # In order from where it went on.
+    again = next(at for at in range(1, len(results)) if results[at] <= results[at - 1])
+    assert results[:again] == list(range(results[again - 1] + 1))
+    assert results[again:] == list(range(results[again], COUNT))
+
+
+async def test_elements_that_cannot_come_again_are_lost_with_a_failure() -> None:
+    queue = iter(range(COUNT))
+
+    async def waiting() -> Any:
+        for number in queue:
+            await now_and_then(number)
+            yield number
+
+    env = environment(0.05, parallelism=1, mode=AT_LEAST_ONCE)
+    results: list[int] = []
+    env.from_async_iterable(waiting).map(FailsAt(2_000)).sink_to(results.append)
+    assert "cannot replay: what it gave after the last" in env.explain()
+    await env.execute()
+    lost = set(range(COUNT)) - set(results)
+    # What was on its way, and nothing from before that or from after it.
+    assert 2_000 in lost
+    assert lost == set(range(min(lost), max(lost) + 1))
+    assert max(lost) < COUNT - 1
+    assert len(results) == len(set(results))
