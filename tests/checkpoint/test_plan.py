@@ -39,12 +39,13 @@ def test_sources_get_the_barrier_and_all_are_waited_for() -> None:
 
 
 def test_a_source_that_finished_is_not_triggered() -> None:
-    """The other one is, and all that run are waited for."""
+    """SEM-224. The other one is, and all that run are waited for."""
     found = plan(a=FINISHED, b=RUNNING, join=RUNNING)
     assert found == CheckpointPlan((B,), (B, JOIN), (A,))
 
 
 def test_a_task_whose_sources_have_all_finished_is_triggered_itself() -> None:
+    """SEM-225."""
     found = plan(a=FINISHED, b=FINISHED, join=RUNNING)
     assert found == CheckpointPlan((JOIN,), (JOIN,), (A, B))
 
@@ -90,6 +91,7 @@ CHECKPOINT, SAVEPOINT = SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT_CANONICA
 def test_how_barriers_meet(
     settings: dict[str, Any], kind: SnapshotType, expected: Alignment
 ) -> None:
+    """SEM-194."""
     found = CheckpointSettings(interval=1, **settings).alignment(kind)
     assert found == (expected, NO_ALIGNED_TIMEOUT)
 

@@ -115,6 +115,7 @@ async def test_what_no_complete_checkpoint_has_is_written_again_and_seen_once(
 async def test_what_a_complete_checkpoint_has_is_committed_by_whoever_goes_on(
     target: Path,
 ) -> None:
+    """SEM-238."""
     job = program(target)
     await job.start()
     await job.write(*numbers(1))

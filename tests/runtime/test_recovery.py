@@ -376,6 +376,7 @@ async def test_cancelling_while_a_restart_is_waited_for_ends_the_job() -> None:
 
 
 async def test_what_had_finished_is_not_done_again(tmp_path: Path) -> None:
+    """MB-106, MB-115."""
     lives: list[str] = []
 
     class Life(am.ProcessFunction):

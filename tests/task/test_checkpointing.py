@@ -159,7 +159,7 @@ async def test_a_task_that_does_not_run_lets_nobody_wait() -> None:
 
 @pytest.mark.parametrize("where", ["capture", "write"])
 async def test_a_snapshot_that_fails_is_declined(where: str) -> None:
-    """Whichever half of it does."""
+    """MB-50, MB-53. Whichever half of it does."""
     task = Task()
     setattr(task, f"{where}_error", OSError("no space"))
     assert await task.checkpoints.perform(barrier(1)) == (where == "write")
@@ -184,6 +184,7 @@ async def test_an_abort_cancels_what_is_being_written() -> None:
 
 
 async def test_closing_cancels_what_is_being_written() -> None:
+    """MB-55."""
     task = Task()
     task.may_write.clear()
     await task.checkpoints.perform(barrier(1))
@@ -205,7 +206,7 @@ async def hear(task: Task, script: list[int | tuple[int, int]]) -> list[int]:
 
 
 async def test_a_completion_is_told_once_also_by_an_abort() -> None:
-    """MB-71."""
+    """SEM-198. MB-71."""
     assert await hear(Task(), [3, (5, 3), (10, 8), 8]) == [3, 8]
 
 

@@ -1,0 +1,261 @@
+"""What becomes of checkpoints, savepoints and commits when the data of a job ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.errors import CheckpointFailedError, UsageError
+from aiomailbox.operators import Operator
+
+
+class Kept:
+    """A sink that commits, and what was committed by which checkpoint."""
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[int, list[int]]] = []
+
+    def create_writer(self, context: Any) -> Any:
+        return Writer()
+
+    def create_committer(self, context: Any) -> Any:
+        return Committer(self.commits)
+
+    @property
+    def rows(self) -> list[int]:
+        return sorted(row for _, rows in self.commits for row in rows)
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def write_run(self, run: Any) -> None:
+        self.rows += run.values
+
+    def flush(self, *, end_of_input: bool) -> None: ...
+
+    def prepare_commit(self) -> list[int]:
+        rows, self.rows = self.rows, []
+        return rows
+
+    def snapshot(self) -> list[Any]:
+        return []
+
+    def restore(self, elements: list[Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Committer:
+    def __init__(self, commits: list[tuple[int, list[int]]]) -> None:
+        self._commits = commits
+
+    def begin(self, *, restored: bool) -> None: ...
+
+    def commit(
+        self, committables: list[int], *, checkpoint_id: int, is_final: bool
+    ) -> None:
+        if committables:
+            self._commits.append((checkpoint_id, sorted(committables)))
+
+    def end(self, *, succeeded: bool) -> None: ...
+
+
+class Declines(am.ProcessFunction, am.CheckpointedFunction):
+    """Cannot be snapshotted the first times that it is asked."""
+
+    def __init__(self, times: int) -> None:
+        self.left = [times]
+
+    def initialize_state(self, context: Any) -> None: ...
+
+    def snapshot_state(self, context: Any) -> None:
+        if self.left[0]:
+            self.left[0] -= 1
+            message = "not now"
+            raise RuntimeError(message)
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        out.collect(value)
+
+
+def environment(interval: float | None = 3600, **settings: Any) -> Any:
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    env.enable_checkpointing(interval, **settings)
+    return env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
+
+
+async def forever(after: int | None) -> AsyncIterator[int]:
+    number = 0 if after is None else after + 1
+    while True:
+        yield number
+        number += 1
+        await asyncio.sleep(0.001)
+
+
+def endless(env: Any) -> Any:
+    return env.from_async_iterable(forever, offset=lambda number: number).uid("numbers")
+
+
+async def test_the_rows_after_the_last_checkpoint_are_committed_by_one_more() -> None:
+    """SEM-222, SEM-240, MB-100: nobody waits for an interval of an hour."""
+    sink = Kept()
+    env = environment()
+    env.from_collection(list(range(100))).sink_to(sink)
+    async with env.start() as job:
+        await job.result()
+        (last,) = job.checkpoints()
+    assert sink.rows == list(range(100))
+    assert {checkpoint_id for checkpoint_id, _ in sink.commits} == {
+        last.completed.checkpoint_id
+    }
+
+
+async def test_tasks_wait_until_their_last_checkpoint_is_complete() -> None:
+    """MB-101, MB-105, SEM-233: two cannot be taken, the third is what they wait for."""
+    sink = Kept()
+    env = environment(tolerable_failures=5)
+    function = Declines(2)
+    env.from_collection(list(range(100))).process(function).set_parallelism(1).sink_to(
+        sink
+    )
+    async with env.start() as job:
+        await job.result()
+        assert job.restarts == 0
+        (last,) = job.checkpoints()
+    assert last.completed.checkpoint_id == 3
+    assert sink.rows == list(range(100))
+    # It commits what was prepared for the one that failed, under that one's number.
+    assert {checkpoint_id for checkpoint_id, _ in sink.commits} == {1}
+
+
+async def test_a_savepoint_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    """SEM-230, MB-40, MB-41, MB-42, MB-43: whoever asked is told, and the job goes on."""
+    taken = tmp_path / "file"
+    taken.write_text("no directory")
+    results: list[int] = []
+    env = environment(None)
+    endless(env).sink_to(results.append)
+    async with env.start() as job:
+        while len(results) < 50:
+            await asyncio.sleep(0.01)
+        with pytest.raises(CheckpointFailedError):
+            await job.stop_with_savepoint(taken / "below")
+        seen = max(results)
+        while max(results) < seen + 100:
+            await asyncio.sleep(0.01)
+        place = await job.stop_with_savepoint(tmp_path / "place")
+    assert Path(place.place).exists()
+    # From where it went on, each once.
+    assert set(results) == set(range(max(results) + 1))
+
+
+async def test_a_job_is_stopped_with_one_savepoint(tmp_path: Path) -> None:
+    """SEM-231."""
+    env = environment(None)
+    endless(env).sink_to(lambda _: None)
+    async with env.start() as job:
+        await asyncio.sleep(0.5)
+        first = asyncio.create_task(job.stop_with_savepoint(tmp_path / "first"))
+        await asyncio.sleep(0)
+        with pytest.raises((UsageError, CheckpointFailedError)):
+            await job.stop_with_savepoint(tmp_path / "second")
+        await first
+    assert (tmp_path / "first").exists()
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.parametrize("drain", [False, True])
+async def test_who_drains_has_no_windows_left_and_who_does_not_goes_on_with_them(
+    tmp_path: Path, drain: bool
+) -> None:
+    """SEM-227, MB-38, MB-39, MB-113, MB-116."""
+
+    def counts(results: list[int]) -> Any:
+        env = environment(None)
+        strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+        stream = env.from_async_iterable(
+            forever,
+            strategy.with_timestamp_assigner(lambda number, _: number),
+            offset=lambda number: number,
+        )
+        keyed = stream.uid("numbers").key_by(lambda _: 0)
+        windows = keyed.window(am.TumblingEventTimeWindows.of(am.seconds(3600)))
+        windows.aggregate(am.count()).uid("windows").sink_to(results.append)
+        return env
+
+    first: list[int] = []
+    async with counts(first).start() as job:
+        await asyncio.sleep(0.3)
+        await job.stop_with_savepoint(tmp_path / "place", drain=drain)
+    assert len(first) == drain
+    second: list[int] = []
+    async with counts(second).start(restore_from=tmp_path / "place") as job:
+        await asyncio.sleep(0.3)
+        await job.stop(drain=True)
+    if drain:
+        # Event time has come to its end: whatever comes is late.
+        assert second == []
+    else:
+        (count,) = second
+        assert count > 300
+
+
+async def test_a_savepoint_may_come_while_tasks_wait_for_their_last_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """MB-102: it is the one that they end with."""
+    sink = Kept()
+    env = environment(tolerable_failures=100)
+    function = Declines(1)
+    stream = env.from_collection(list(range(100))).process(function)
+    stream.set_parallelism(1).sink_to(sink)
+    async with env.start() as job:
+        # The first has failed, and it takes a second to try again.
+        while function.left[0]:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        await job.stop_with_savepoint(tmp_path / "place")
+        await job.result()
+    assert sink.rows == list(range(100))
+    assert am.Savepoint(tmp_path / "place").operators()
+
+
+@pytest.mark.parametrize("what", ["complete", "aborted"])
+async def test_an_operator_that_fails_when_it_hears_of_a_checkpoint_fails_its_task(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """MB-58, MB-59."""
+    told: list[int] = []
+
+    def stumble(self: Operator, checkpoint_id: int) -> None:
+        told.append(checkpoint_id)
+        if len(told) == 1:
+            message = "stumbled"
+            raise RuntimeError(message)
+
+    monkeypatch.setattr(Operator, f"notify_checkpoint_{what}", stumble)
+    results: list[int] = []
+    env = environment(None, tolerable_failures=5)
+    function = Declines(what == "aborted")
+    stream = endless(env).map(lambda number: number).process(function)
+    stream.set_parallelism(1).sink_to(results.append)
+    async with env.start() as job:
+        while len(results) < 50:
+            await asyncio.sleep(0.01)
+        if what == "complete":
+            await job.trigger_checkpoint()
+        else:
+            with pytest.raises(CheckpointFailedError):
+                await job.trigger_checkpoint()
+        while not job.restarts:
+            await asyncio.sleep(0.01)
+        # The others were told although one had failed.
+        assert len(told) > 1
+        await job.cancel()
