@@ -1583,6 +1583,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         different keys at once. What a call emits and changes takes effect when it has
         returned, all at once, or not at all if it raises; a snapshot never sees half
         of it. Watermarks and timers keep their places between the records of a key.
+        There is no journal of what calls did: those since the last checkpoint are made
+        again after a failure, because their state is that of the checkpoint again.
 
         Args:
             function: A `KeyedAsyncProcessFunction`, or an ``async def`` function

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sqlite3
 import tempfile
 from collections import Counter
@@ -43,6 +44,17 @@ def parquet(directory: Path) -> Place:
     return Place(am.ParquetSink(target), read)
 
 
+def lines(directory: Path) -> Place:
+    """A directory of lines."""
+    target = directory / "rows"
+
+    def read() -> list[int]:
+        texts = [file.read_text() for file in target.glob("*.jsonl")]
+        return [json.loads(row)["number"] for text in texts for row in text.split()]
+
+    return Place(am.FileSink(target, "jsonl"), read)
+
+
 def sql(directory: Path) -> Place:
     """A table of a database."""
     file = directory / "rows.db"
@@ -64,6 +76,7 @@ def function(directory: Path) -> Place:
 
 SINKS = {
     "`ParquetSink`": parquet,
+    "`FileSink`": lines,
     "`SqlSink`": sql,
     "a function": function,
 }
@@ -165,7 +178,7 @@ def outcome(sink: str, failure: str, *, checkpoints: bool) -> str:
 def table() -> str:
     """Return the table as Markdown."""
     ways = [("with checkpoints", True), ("without", False)]
-    lines = [
+    rows = [
         "| sink | what fails | with checkpoints | without |",
         "|---|---|---|---|",
     ]
@@ -179,8 +192,8 @@ def table() -> str:
                 else outcome(sink, failure, checkpoints=checkpoints)
                 for _, checkpoints in ways
             ]
-            lines.append(f"| {sink} | {failure} | {' | '.join(results)} |")
-    return "\n".join(lines)
+            rows.append(f"| {sink} | {failure} | {' | '.join(results)} |")
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":
