@@ -14,6 +14,7 @@ from aiomailbox.operators import OnError, RecordFields, check_on_error, describe
 
 __all__ = [
     "Expression",
+    "asks_for_rows",
     "check_renames",
     "expression_filter",
     "field_names",
@@ -63,6 +64,11 @@ def expression_filter(
     }
 
 
+def asks_for_rows(key: Any) -> str:
+    """Return what of a key asks for rows; nothing if it is fields."""
+    return "" if getattr(key, "fields", ()) else f"key function {describe(key)}"
+
+
 def keyed_form(key: Any, aggregate: Any, origins: list[Origin]) -> dict[str, Any]:
     """Return what the graph is told of an aggregate's form: columns, or who wants rows.
 
@@ -73,8 +79,8 @@ def keyed_form(key: Any, aggregate: Any, origins: list[Origin]) -> dict[str, Any
     """
     if rows_from(origins) is not None:
         return {}
-    if key is not None and not getattr(key, "fields", ()):
-        return {"asks_for_rows": f"key function {describe(key)}"}
+    if key is not None and (asking := asks_for_rows(key)):
+        return {"asks_for_rows": asking}
     from aiomailbox.connectors import needs_rows
 
     asking = needs_rows(aggregate)

@@ -44,6 +44,7 @@ from aiomailbox.api.build import (
     sink_transformation,
 )
 from aiomailbox.api.columns import (
+    asks_for_rows,
     check_renames,
     expression_filter,
     field_names,
@@ -337,6 +338,56 @@ class DataStream(Generic[T]):
         return self._projected(
             "WithColumns", "with_columns", expressions=computed, on_error=on_error
         )
+
+    def map_batches(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        form: Literal["arrow", "polars", "pandas", "numpy"] = "arrow",
+        thread: bool = False,
+        timestamps: str | None = None,
+    ) -> DataStream[Any]:
+        """Replace batches of records by what a function makes of each.
+
+        Columns stay columns; what comes as rows is made into batches. Where a batch
+        begins and ends means nothing. Dicts stay dicts, all other records become
+        NamedTuples.
+
+        Args:
+            function: ``function(batch)`` → a batch, sync or ``async def``; one at a time,
+                and done before the watermark or checkpoint that follows.
+            form: What it gets and returns: a pyarrow RecordBatch (or Table), a DataFrame
+                of Polars or pandas, or a dict of numpy arrays.
+            thread: Whether a sync function is called in a thread, so that the event loop
+                goes on meanwhile.
+            timestamps: A column of the result that says event times; then it may have
+                another number of records. None to keep those of the records.
+
+        Raises:
+            InvalidArgumentError: If there is no such form.
+            MissingExtraError: If the form's library, or pyarrow, is not installed.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> import pyarrow as pa
+            >>> import pyarrow.compute as pc
+            >>> def double(batch):
+            ...     return pa.record_batch({"n": pc.multiply(batch["n"], 2)})
+            >>> env = am.StreamExecutionEnvironment()
+            >>> numbers = env.from_arrow(pa.table({"n": [1, 2]}))
+            >>> am.run(numbers.map_batches(double).collect())
+            [Record(n=2), Record(n=4)]
+        """
+        factory = partial(
+            connectors.MapBatchesOperator,
+            function,
+            form=form,
+            thread=thread,
+            timestamps=timestamps,
+        )
+        factory()
+        infos = (function_info(function, serial=False),)
+        return self._derive("map_batches", factory, functions=infos, takes_columns=True)
 
     def drop(self, *names: str) -> DataStream[Any]:
         """Keep all fields of the records but these.
@@ -1714,7 +1765,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         factory = partial(DeduplicateOperator, self.key, ttl=ttl)
         factory()
         unbounded = GROWS_WITH_KEYS if ttl is None else ""
-        return self._keyed("deduplicate", factory, unbounded=unbounded)
+        asking = asks_for_rows(self.key)
+        form = {"asks_for_rows": asking} if asking else {"takes_columns": True}
+        return self._keyed("deduplicate", factory, unbounded=unbounded, **form)
 
     def match(
         self, pattern: Pattern, *, partials_max: int = 1000, on_error: OnError = fail

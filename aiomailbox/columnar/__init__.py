@@ -24,6 +24,7 @@ from aiomailbox.columnar.forms import (
     check_unique,
     record_form,
 )
+from aiomailbox.columnar.map_batches import MapBatchesOperator
 from aiomailbox.columnar.projection import Drop, Rename, Select, WithColumns
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
@@ -41,6 +42,7 @@ __all__ = [
     "DictForm",
     "Drop",
     "ExpressionFilter",
+    "MapBatchesOperator",
     "NamedTupleForm",
     "ProjectionOperator",
     "RecordForm",

@@ -197,6 +197,23 @@ class ArrowRun:
         alone = getattr(key, "is_alone", False)
         return key_codes(self.batch, self.row_maker, fields, alone=alone)
 
+    def first_of_keys(self, key: Any) -> tuple[list[Any], list[int]] | None:
+        """Return each key once, with the place of its first record, ascending.
+
+        Args:
+            key: As in `key_codes`.
+
+        Returns:
+            None if the rows have to be asked.
+        """
+        keys = self.key_codes(key)
+        if keys is None:
+            return None
+        _, places = np.unique(keys.codes, return_index=True)
+        order = np.argsort(places)
+        distinct = [keys.distinct[code] for code in order.tolist()]
+        return distinct, places[order].tolist()
+
     def split_by_key(
         self, key: Any, channels_of: Callable[[list[Any]], list[int]]
     ) -> list[tuple[int, Run]] | None:

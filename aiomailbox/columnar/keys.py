@@ -29,8 +29,7 @@ class KeyCodes(NamedTuple):
     """The keys of a run.
 
     Attributes:
-        distinct: The keys as functions of a record would see them, in the order in which
-            they come first.
+        distinct: The keys as functions of a record would see them, each once.
         codes: For each record the place of its key in ``distinct``; int64, shape ``(n,)``.
     """
 

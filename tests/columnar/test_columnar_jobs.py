@@ -243,3 +243,17 @@ async def test_a_job_goes_on_from_a_savepoint_in_the_other_form(
     assert 0 < len(found) < expected.total()
     await program(not first_rows).execute(restore_from=savepoint.place)
     assert Counter(found) == expected
+
+
+@pytest.mark.parametrize("keys", [("city",), ("city", "day")])
+async def test_the_first_record_of_each_key_is_passed_on_as_columns(
+    keys: tuple[str, ...],
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    columns = env.from_arrow(TABLE).key_by(*keys).deduplicate()
+    rows = env.from_arrow(TABLE).map(lambda record: record).key_by(*keys).deduplicate()
+    found = await columns.collect()
+    assert found == await rows.collect()
+    assert len(found) == (7 if len(keys) == 1 else 21)
+    columns.sink_to(print)
+    assert described(explained(env), "deduplicate") == "columns"

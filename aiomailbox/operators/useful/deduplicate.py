@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records import ListRun, Run
+from aiomailbox.records import Run, take_records
 from aiomailbox.state import StateTtlConfig, ValueStateDescriptor
 
 __all__ = ["DeduplicateOperator"]
+
+
+@runtime_checkable
+class DistinctRun(Protocol):
+    """A run that can find its keys without rows."""
+
+    def first_of_keys(self, key: Any) -> tuple[list[Any], list[int]] | None:
+        """Return each key once, with the place of its first record, ascending."""
+        ...
 
 
 class DeduplicateOperator(StatefulOperator):
@@ -38,6 +48,8 @@ class DeduplicateOperator(StatefulOperator):
         ['a', 'b']
     """
 
+    takes_columns = True
+
     def __init__(
         self, key: KeySelector, *, ttl: timedelta | float | None = None
     ) -> None:
@@ -57,24 +69,27 @@ class DeduplicateOperator(StatefulOperator):
 
     def process_run(self, run: Run) -> Pending:
         """Pass on the records whose keys are new."""
-        values = run.values
-        if not values:
+        if not len(run):
             return None
-        keys = self._keys.read(values)
+        keys, places = self._first_of_keys(run)
         self.context.keyed_state.prefetch(keys)
-        kept = [index for index, key in enumerate(keys) if self._is_new(key)]
-        if len(kept) == len(values):
+        kept = [
+            place for key, place in zip(keys, places, strict=True) if self._is_new(key)
+        ]
+        if len(kept) == len(run):
             return self.output.emit_run(run)
-        self._dropped.value += len(values) - len(kept)
-        stamps = run.timestamps
-        if not kept:
-            return None
-        return self.output.emit_run(
-            ListRun(
-                [values[index] for index in kept],
-                None if stamps is None else [stamps[index] for index in kept],
-            )
-        )
+        self._dropped.value += len(run) - len(kept)
+        return self.output.emit_run(take_records(run, kept)) if kept else None
+
+    def _first_of_keys(self, run: Run) -> tuple[list[Any], Iterable[int]]:
+        """Return keys and the places of their records; of columns each key once."""
+        if isinstance(run, DistinctRun):
+            found = run.first_of_keys(self._key)
+            if found is not None:
+                self._keys.check(found[0])
+                return found
+        keys = self._keys.read(run.values)
+        return keys, range(len(keys))
 
     def _is_new(self, key: Any) -> bool:
         self.context.keyed_state.set_current_key(key)

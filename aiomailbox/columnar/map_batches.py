@@ -1,0 +1,243 @@
+"""Functions of whole batches: Arrow, Polars, pandas or numpy in and out."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.encode import BatchMaker
+from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.errors import (
+    AioMailboxError,
+    InvalidArgumentError,
+    MissingExtraError,
+    RecordTypeError,
+    add_note,
+)
+from aiomailbox.operators import (
+    USER_ERRORS,
+    Operator,
+    Pending,
+    check_function,
+    describe,
+    is_async_callable,
+    raise_as,
+    refuse_generator,
+)
+from aiomailbox.records import Run
+from aiomailbox.threads import run_in_thread
+
+__all__ = ["MapBatchesOperator"]
+
+
+class MapBatchesOperator(Operator):
+    """Replaces each batch of records by what a function makes of it.
+
+    Batches are as they come: their borders mean nothing. A batch is done before the
+    next one, and before the watermark, barrier or end that follows it.
+
+    Args:
+        function: ``function(batch)`` → a batch, sync or ``async def``.
+        form: What the function gets and returns: ``"arrow"`` (a RecordBatch; a Table
+            may be returned), ``"polars"`` or ``"pandas"`` (a DataFrame), ``"numpy"`` (a
+            dict of arrays).
+        thread: Whether a sync function is called in a thread.
+        timestamps: A column of the result with event times; None to keep those that the
+            records have, one by one.
+
+    Raises:
+        InvalidArgumentError: If there is no such form, or an ``async def`` function is to
+            be called in a thread.
+        MissingExtraError: If the form's library is not installed.
+        WrongTypeError: If the function cannot be called with a batch.
+
+    Example:
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> def double(batch):
+        ...     return pa.record_batch({"n": pa.compute.multiply(batch["n"], 2)})
+        >>> with OneInputHarness(MapBatchesOperator(double)) as harness:
+        ...     harness.process_run([{"n": 1}, {"n": 2}])
+        ...     harness.values
+        [{'n': 2}, {'n': 4}]
+    """
+
+    takes_columns = True
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        form: str = "arrow",
+        *,
+        thread: bool = False,
+        timestamps: str | None = None,
+    ) -> None:
+        self.function: Callable[[Any], Any] = check_function(
+            function, "function", arity=1
+        )
+        refuse_generator(function, "function", "Return one batch.")
+        if form not in _FORMS:
+            raise InvalidArgumentError(
+                "form", f"{form!r} is unknown", f"Use one of {', '.join(_FORMS)}."
+            )
+        library = _LIBRARIES.get(form)
+        if library and importlib.util.find_spec(library) is None:
+            raise MissingExtraError(f'form="{form}"', library)
+        self._is_async = is_async_callable(function)
+        if thread and self._is_async:
+            raise InvalidArgumentError(
+                "thread", "the function is async def", "Await in it, or use def."
+            )
+        self._to, self._from = _FORMS[form]
+        self._thread = thread
+        self._timestamps = timestamps
+        self._batch_maker = BatchMaker()
+        self._makers: dict[bool, RowMaker] = {}
+        self._count = 0
+
+    def process_run(self, run: Run) -> Pending:
+        """Emit what the function makes of the records."""
+        if isinstance(run, ArrowRun):
+            return self._process(run, run.batch) if len(run) else None
+        if not len(run):
+            return None
+        (batch,) = self._batch_maker.batches(run)
+        return self._process(run, batch)
+
+    def _process(self, run: Run, batch: pa.RecordBatch) -> Pending:
+        self._count += 1
+        if self._thread or self._is_async:
+            return self._process_later(run, batch)
+        try:
+            result = self.function(self._to(batch))
+        except USER_ERRORS as error:
+            raise_as(self.user_error(error), error)
+        return self.output.emit_run(self._made(run, result))
+
+    async def _process_later(self, run: Run, batch: pa.RecordBatch) -> None:
+        given = self._to(batch)
+        try:
+            if self._thread:
+                result = await run_in_thread(self.function, given)
+            else:
+                result = await self.function(given)
+        except USER_ERRORS as error:
+            raise_as(self.user_error(error), error)
+        pending = self.output.emit_run(self._made(run, result))
+        if pending is not None:
+            await pending
+
+    def _made(self, run: Run, result: Any) -> Run:
+        """Return what the function returned as a run.
+
+        Raises:
+            RecordTypeError: If it is no batch, or its records have no event times.
+        """
+        try:
+            batch = self._from(result)
+            if batch is None:
+                raise RecordTypeError(
+                    "function",
+                    f"it returned {type(result).__name__}, which is no batch of its form",
+                    "Return what it is given, or choose another form=.",
+                )
+            return self._timed(run, batch)
+        except AioMailboxError as error:
+            context = self.context
+            add_note(
+                error,
+                f"in operator {context.operator_name!r} (uid {context.uid!r}), for batch "
+                f"{self._count} of {len(run)} records, by {describe(self.function)}",
+            )
+            raise
+
+    def _timed(self, run: Run, batch: pa.RecordBatch) -> Run:
+        has_times = run.timestamps is not None
+        made = ArrowRun(batch, self._maker_for(run, batch.schema))
+        if self._timestamps is not None:
+            return made.timed_by(self._timestamps) if len(made) else made
+        if not has_times:
+            return made
+        if len(made) != len(run):
+            raise RecordTypeError(
+                "function",
+                f"it returned {len(made)} records for {len(run)}, so that their event "
+                "times are not known",
+                'Return as many, or name a column of event times: timestamps="ms".',
+            )
+        return made.with_timestamps(run.timestamps)
+
+    def _maker_for(self, run: Run, schema: pa.Schema) -> RowMaker:
+        if isinstance(run, ArrowRun):
+            are_dicts = isinstance(run.row_maker.form, DictForm)
+        else:
+            are_dicts = isinstance(run.values[0], dict)
+        maker = self._makers.get(are_dicts)
+        if maker is None or not maker.schema.equals(schema):
+            form: RecordForm = DictForm() if are_dicts else NamedTupleForm()
+            maker = self._makers[are_dicts] = RowMaker(schema, form)
+        return maker
+
+
+def _as_it_is(batch: pa.RecordBatch) -> Any:
+    return batch
+
+
+def _of_arrow(result: Any) -> pa.RecordBatch | None:
+    if isinstance(result, pa.RecordBatch):
+        return result
+    if not isinstance(result, pa.Table):
+        return None
+    batches = result.combine_chunks().to_batches()
+    if batches:
+        return batches[0]
+    return pa.RecordBatch.from_pylist([], result.schema)
+
+
+def _to_polars(batch: pa.RecordBatch) -> Any:
+    return importlib.import_module("polars").from_arrow(batch)
+
+
+def _of_polars(result: Any) -> pa.RecordBatch | None:
+    return _of_arrow(result.to_arrow()) if hasattr(result, "to_arrow") else None
+
+
+def _to_pandas(batch: pa.RecordBatch) -> Any:
+    return batch.to_pandas()
+
+
+def _of_pandas(result: Any) -> pa.RecordBatch | None:
+    if not hasattr(result, "iterrows"):
+        return None
+    return pa.RecordBatch.from_pandas(result, preserve_index=False)
+
+
+def _to_numpy(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
+    return {
+        name: column.to_numpy(zero_copy_only=False)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+
+
+def _of_numpy(result: Any) -> pa.RecordBatch | None:
+    if not isinstance(result, dict):
+        return None
+    return pa.RecordBatch.from_pydict(
+        {name: pa.array(column) for name, column in result.items()}
+    )
+
+
+# How a batch is given to the function, and made of what it returns.
+_FORMS: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    "arrow": (_as_it_is, _of_arrow),
+    "polars": (_to_polars, _of_polars),
+    "pandas": (_to_pandas, _of_pandas),
+    "numpy": (_to_numpy, _of_numpy),
+}
+_LIBRARIES: Final = {"polars": "polars", "pandas": "pandas"}

@@ -1,0 +1,138 @@
+"""Functions of whole batches, in every form, sync, in a thread and async."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import aiomailbox as am
+
+TABLE = pa.table({"n": list(range(3000)), "ms": [i * 10 for i in range(3000)]})
+TIMES = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ms")
+
+
+def by_arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    assert isinstance(batch, pa.RecordBatch)
+    return pa.record_batch({"n": pc.multiply(batch["n"], 2)})
+
+
+def by_table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([by_arrow(batch)])
+
+
+def by_pandas(frame: Any) -> Any:
+    return (frame[["n"]] * 2)[["n"]]
+
+
+def by_numpy(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {"n": columns["n"] * 2}
+
+
+def by_polars(frame: Any) -> Any:
+    return frame.select(frame["n"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("form", "function"),
+    [
+        ("arrow", by_arrow),
+        ("arrow", by_table),
+        ("pandas", by_pandas),
+        ("numpy", by_numpy),
+        ("polars", by_polars),
+    ],
+)
+@pytest.mark.parametrize("as_rows", [False, True])
+async def test_each_form_goes_in_and_out(
+    form: Any, function: Any, as_rows: bool
+) -> None:
+    if form == "polars":
+        pytest.importorskip("polars")
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(TABLE, TIMES)
+    if as_rows:
+        stream = stream.map(lambda record: record)
+    doubled = stream.map_batches(function, form=form)
+    doubled = doubled.filter(pc.field("n") < 10)
+    assert [record.n for record in await doubled.collect()] == [0, 2, 4, 6, 8]
+    doubled.sink_to(print)
+    assert ("rows: map makes them" in env.explain()) is as_rows
+
+
+async def test_an_async_function_is_done_before_the_watermark_that_follows() -> None:
+    async def later(batch: pa.RecordBatch) -> pa.RecordBatch:
+        await asyncio.sleep(1)
+        return batch
+
+    env = am.StreamExecutionEnvironment()
+    windows = (
+        env.from_arrow(TABLE, TIMES)
+        .map_batches(later)
+        .window_all(am.TumblingEventTimeWindows.of(am.seconds(1)))
+        .aggregate(am.count())
+    )
+    assert await windows.collect() == [100] * 30
+
+
+@pytest.mark.real_time
+async def test_a_function_in_a_thread_leaves_the_loop_alone() -> None:
+    seen: set[int] = set()
+
+    def work(batch: pa.RecordBatch) -> pa.RecordBatch:
+        seen.add(threading.get_ident())
+        return batch
+
+    env = am.StreamExecutionEnvironment()
+    assert await env.from_arrow(TABLE).map_batches(work, thread=True).count() == 3000
+    assert threading.get_ident() not in seen
+
+
+async def test_another_number_of_records_needs_event_times() -> None:
+    env = am.StreamExecutionEnvironment()
+
+    def half(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(pc.equal(pc.bit_wise_and(batch["n"], 1), 0))
+
+    untimed = env.from_arrow(TABLE).map_batches(half)
+    assert await untimed.count() == 1500
+    timed = env.from_arrow(TABLE, TIMES).map_batches(half, timestamps="ms")
+    windows = timed.window_all(am.TumblingEventTimeWindows.of(am.seconds(1)))
+    assert await windows.aggregate(am.count()).collect() == [50] * 30
+    with pytest.raises(am.JobFailedError) as caught:
+        await env.from_arrow(TABLE, TIMES).map_batches(half).collect()
+    text = "".join(map(str, [caught.value, caught.value.__cause__]))
+    text += "".join(getattr(caught.value.__cause__, "__notes__", []))
+    assert "event times are not known" in text
+    assert "batch 1" in text
+    assert "half" in text
+
+
+async def test_what_is_no_batch_is_refused_and_errors_name_the_users_line() -> None:
+    env = am.StreamExecutionEnvironment()
+    with pytest.raises(am.JobFailedError, match="returned int") as caught:
+        await env.from_arrow(TABLE).map_batches(lambda batch: 7).collect()
+    assert "'map_batches'" in "".join(caught.value.__cause__.__notes__)
+
+    def broken(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no")
+
+    with pytest.raises(am.JobFailedError, match=r"test_map_batches\.py"):
+        await env.from_arrow(TABLE).map_batches(broken).collect()
+
+
+def test_wrong_arguments_are_refused_where_they_are_written() -> None:
+    stream = am.StreamExecutionEnvironment().from_arrow(TABLE)
+    with pytest.raises(am.InvalidArgumentError, match="unknown"):
+        stream.map_batches(by_arrow, form="excel")  # type: ignore[arg-type]
+
+    async def later(batch: Any) -> Any:
+        return batch
+
+    with pytest.raises(am.InvalidArgumentError, match="async def"):
+        stream.map_batches(later, thread=True)
