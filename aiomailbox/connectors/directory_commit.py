@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from aiomailbox.errors import AioMailboxError, SinkError
 from aiomailbox.operators import CommitterContext
@@ -12,6 +13,28 @@ from aiomailbox.storage import GrowingDirectory, StagedDirectory
 from aiomailbox.threads import ThreadTurns
 
 __all__ = ["GrowingCommitter", "WholeCommitter"]
+
+# Subtask, token, attempt, number.
+_NAME: Final = re.compile(r"part-(\d+)-.+-(\d+)-\d+(\.|$)")
+
+
+def is_left_behind(name: str, *, subtasks: Collection[int], before: int) -> bool:
+    """Say whether a file is of an attempt of some subtasks that is over.
+
+    Args:
+        name: The file's, as `DirectoryTarget` names it.
+        subtasks: The subtasks.
+        before: The number of their attempt that is not over.
+
+    Example:
+        >>> name = "part-00001-0123abcd-7-00000.parquet"
+        >>> is_left_behind(name, subtasks={1}, before=8)
+        True
+        >>> is_left_behind(name, subtasks={1}, before=7)
+        False
+    """
+    found = _NAME.match(name)
+    return found is not None and int(found[1]) in subtasks and int(found[2]) < before
 
 
 class _DirectoryCommitter:
@@ -128,6 +151,15 @@ class GrowingCommitter(_DirectoryCommitter):
             SinkError: If the disk refuses.
         """
         await self._run(self._directory.recover)
+
+    async def recover_writers(self, subtasks: Collection[int], before: int) -> None:
+        """Remove what attempts of some subtasks before one have prepared.
+
+        Raises:
+            SinkError: If the disk refuses.
+        """
+        is_left = partial(is_left_behind, subtasks=subtasks, before=before)
+        await self._run(partial(self._directory.remove_prepared, is_left))
 
     async def end(self, *, succeeded: bool) -> None:
         """Leave behind what was committed, and what may be committed yet.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from aiomailbox.graph import JobGraph, Node
-from aiomailbox.ids import OperatorId
+from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.operators import (
     Committer,
     CommitterContext,
@@ -31,6 +31,7 @@ _RETRY: Final = Retry(
 @dataclass(frozen=True, slots=True)
 class _Entry:
     operator_id: OperatorId
+    vertex: VertexId
     context: CommitterContext
     committer: Committer
 
@@ -62,7 +63,7 @@ class JobCommitters:
             entry
             for vertex in graph.vertices
             for node in vertex.nodes
-            if (entry := _entry(graph, node, services)) is not None
+            if (entry := _entry(graph, vertex.id, node, services)) is not None
         ]
 
     async def begin(self, *, restored: bool) -> None:
@@ -118,6 +119,25 @@ class JobCommitters:
             if recover is not None:
                 await entry.call("recover", recover)
 
+    async def recover_writers(self, tasks: Collection[SubtaskId], before: int) -> None:
+        """Let committers remove what writers prepared whose tasks begin again.
+
+        To be called when none of these runs, others may, and what a restored checkpoint
+        holds has been committed. Raises whatever a committer raises.
+
+        Args:
+            tasks: The tasks that begin again.
+            before: The attempt that begins: what older ones of theirs left can go.
+        """
+        for entry in self._entries:
+            recover = getattr(entry.committer, "recover_writers", None)
+            subtasks = {
+                one.subtask_index for one in tasks if one.vertex == entry.vertex
+            }
+            if recover is not None and subtasks:
+                call = partial(recover, subtasks, before)
+                await entry.call("recover_writers", call)
+
     def ending(self, *, succeeded: bool) -> Iterator[Callable[[], Pending]]:
         """Yield what cleans up every target that was begun: each is to be called once.
 
@@ -143,7 +163,9 @@ class JobCommitters:
                 return
 
 
-def _entry(graph: JobGraph, node: Node, services: JobServices) -> _Entry | None:
+def _entry(
+    graph: JobGraph, vertex: VertexId, node: Node, services: JobServices
+) -> _Entry | None:
     item = node.transformation
     if item.sink is None:
         return None
@@ -159,4 +181,6 @@ def _entry(graph: JobGraph, node: Node, services: JobServices) -> _Entry | None:
     )
     create = item.sink.create_committer
     committer = call_hook("create_committer", item.name, item.uid, create, context)
-    return None if committer is None else _Entry(node.operator_id, context, committer)
+    if committer is None:
+        return None
+    return _Entry(node.operator_id, vertex, context, committer)

@@ -304,7 +304,10 @@ class JobMaster:
             if is_restart:
                 await asyncio.sleep(self._backoff.delay_ms / 1000)
             await self._host.prepare()
-            plans.append(await self._checkpoints.begin_again(tasks))
+            plan = await self._checkpoints.begin_again(tasks)
+            if is_restart and self._committers is not None:
+                await self._committers.recover_writers(tasks, plan.number)
+            plans.append(plan)
 
         what = f"starting tasks of job {self.graph.name!r}"
         beginning = self._part(prepare(), what)

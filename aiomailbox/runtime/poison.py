@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from aiomailbox.errors import WorkerDiedError
 from aiomailbox.graph import JobGraph, Node
 from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.operators import OperatorSnapshot
@@ -25,6 +26,11 @@ _SPLITS_MAX: Final = 5
 class _Failure(NamedTuple):
     kind: str
     place: FailurePlace
+
+    @property
+    def is_of_a_record(self) -> bool:
+        """Whether a record is to blame, or may be: one that ended its whole process."""
+        return self.place.record is not None or self.kind == WorkerDiedError.__name__
 
 
 class PoisonWatch:
@@ -59,7 +65,7 @@ class PoisonWatch:
             views: The tasks, which have ended.
         """
         last = self._last
-        if last is None or self._times < 2:
+        if last is None or self._times < 2 or not last.is_of_a_record:
             return ""
         place = last.place
         where = "" if place.operator is None else f" in operator {place.operator!r}"

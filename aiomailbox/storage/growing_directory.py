@@ -189,6 +189,16 @@ class GrowingDirectory:
         self._workplace.empty(self._token)
         self._workplace.sweep(keep=self._token)
 
+    def remove_prepared(self, is_left: Callable[[str], bool]) -> None:
+        """Remove some of what was prepared and is in no checkpoint; others may write.
+
+        Args:
+            is_left: Says of a file's name whether nobody writes or commits it.
+        """
+        for file in sorted(self._workplace.staging(self._token).rglob("*")):
+            if is_left(file.name):
+                self._disk.remove_file(file)
+
     def end(self, *, succeeded: bool) -> None:
         """Give up the claim; what was committed stays.
 

@@ -92,6 +92,21 @@ async def test_failures_of_several_places_are_no_poison() -> None:
     assert "in a row" not in str(caught.value)
 
 
+async def test_what_fails_before_any_record_is_no_poison() -> None:
+    class Unlucky(am.ProcessFunction[int, int]):
+        def open(self, context: am.RuntimeContext) -> None:
+            raise ValueError("no server")
+
+        def process_element(self, value: int, context: Any, out: Any) -> None:
+            out.collect(value)
+
+    env = environment(None, am.restart.fixed_delay(2, 0.01))
+    env.from_collection([1]).process(Unlucky()).sink_to(lambda value: None)
+    with pytest.raises(JobFailedError) as caught:
+        await env.execute()
+    assert "in a row" not in str(caught.value)
+
+
 @pytest.mark.real_time
 @pytest.mark.timeout(120)
 async def test_a_record_that_kills_its_process_is_named_by_its_range(

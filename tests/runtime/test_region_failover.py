@@ -342,3 +342,78 @@ async def test_a_savepoint_that_ends_the_job_and_fails_fails_all_regions(
         await job.result()
     assert trials.opened == {0: 2, 1: 2}
     assert set(results) == set(range(COUNT))
+
+
+class Told:
+    """A sink that writes down what its committer is asked for."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+
+    def create_writer(self, context: Any) -> Any:
+        return ToldWriter(context)
+
+    def create_committer(self, context: Any) -> Any:
+        return self
+
+    def begin(self, *, restored: bool) -> None:
+        self.log.append("begin")
+
+    def commit(self, found: list[Any], *, checkpoint_id: int, is_final: bool) -> None:
+        self.log += found
+
+    def recover(self) -> None:
+        self.log.append("recover")
+
+    def recover_writers(self, subtasks: set[int], before: int) -> None:
+        self.log.append((subtasks, before))
+
+    def end(self, *, succeeded: bool) -> None:
+        self.log.append("end")
+
+
+class ToldWriter:
+    def __init__(self, context: Any) -> None:
+        self.name = (context.subtask_index, context.attempt)
+        self.count = 0
+
+    def write_run(self, run: Any) -> None:
+        self.count += len(run)
+
+    def flush(self, *, end_of_input: bool) -> None:
+        pass
+
+    def prepare_commit(self) -> list[Any]:
+        count, self.count = self.count, 0
+        return [(*self.name, count)] if count else []
+
+    def snapshot(self) -> list[int]:
+        return [self.count]
+
+    def restore(self, state: list[int]) -> None:
+        self.count += sum(state)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("interval", [None, 0.02])
+async def test_committers_hear_which_writers_are_over_and_what_they_had_is_not_committed(
+    interval: float | None,
+) -> None:
+    trials = Trials(450)
+    log: list[Any] = []
+    env = environment(interval)
+    halves(env, trials, Told(log))
+    async with env.start() as job:
+        await job.result()
+    assert log.count("recover") == 1
+    ((_, before),) = [one for one in log if isinstance(one, tuple) and len(one) == 2]
+    assert ({1}, before) in log
+    committed = [one for one in log if isinstance(one, tuple) and len(one) == 3]
+    # What was prepared by an attempt that is over was of a complete checkpoint.
+    assert sum(count for _, _, count in committed) == COUNT
+    if interval is None:
+        assert {attempt for subtask, attempt, _ in committed if subtask == 1} == {
+            before
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from aiomailbox.connectors.sql.contract import Database, StagedBatch
@@ -56,6 +57,16 @@ class SqlCommitter:
     async def recover(self) -> None:
         """Remove what was staged and is in no checkpoint."""
         await self._database.sweep(self._token)
+
+    async def recover_writers(self, subtasks: Collection[int], before: int) -> None:
+        """Remove what attempts of some subtasks before one have staged."""
+        left = []
+        for writer in await self._database.writers(self._token):
+            _, attempt, subtask = writer.rpartition("/")[2].rsplit("-", 2)
+            if int(subtask) in subtasks and int(attempt) < before:
+                left.append(writer)
+        if left:
+            await self._database.drop(left)
 
     async def end(self, *, succeeded: bool) -> None:
         """Leave behind what was committed, and what may be committed yet."""

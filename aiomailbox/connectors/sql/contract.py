@@ -10,7 +10,7 @@ memory holds no more than one run, and no transaction is left open between two c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -133,6 +133,14 @@ class Database(Protocol):
 
     async def sweep(self, token: str) -> None:
         """Remove what writers whose names begin with a token have staged."""
+        ...
+
+    async def writers(self, token: str) -> list[str]:
+        """Return the names of writers that begin with a token and have staged rows."""
+        ...
+
+    async def drop(self, writers: Collection[str]) -> None:
+        """Remove what some writers have staged."""
         ...
 
     async def forget(self, token: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -173,6 +173,26 @@ class PostgresDatabase:
     async def sweep(self, token: str) -> None:
         """Remove what writers whose names begin with a token have staged."""
         await self._delete(self._staging, "aiomailbox_writer", token)
+
+    async def writers(self, token: str) -> list[str]:
+        """Return the names of writers that begin with a token and have staged rows."""
+        async with self._transaction() as connection:
+            rows = await connection.fetch(
+                f"SELECT DISTINCT aiomailbox_writer FROM {self._staging} WHERE "
+                'aiomailbox_writer COLLATE "C" >= $1 AND '
+                'aiomailbox_writer COLLATE "C" < $2',
+                f"{token}/",
+                f"{token}0",
+            )
+        return [row[0] for row in rows]
+
+    async def drop(self, writers: Collection[str]) -> None:
+        """Remove what some writers have staged."""
+        async with self._transaction() as connection:
+            await connection.execute(
+                f"DELETE FROM {self._staging} WHERE aiomailbox_writer = ANY($1)",
+                sorted(writers),
+            )
 
     async def forget(self, token: str) -> None:
         """Remove what the ledger says of writers whose names begin with a token."""

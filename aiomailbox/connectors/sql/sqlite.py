@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -122,6 +122,14 @@ class SqliteDatabase:
     async def sweep(self, token: str) -> None:
         """Remove what writers whose names begin with a token have staged."""
         await self._run(self._delete, self._staging, "aiomailbox_writer", token)
+
+    async def writers(self, token: str) -> list[str]:
+        """Return the names of writers that begin with a token and have staged rows."""
+        return await self._run(self._writers, token)
+
+    async def drop(self, writers: Collection[str]) -> None:
+        """Remove what some writers have staged."""
+        await self._run(self._drop, sorted(writers))
 
     async def forget(self, token: str) -> None:
         """Remove what the ledger says of writers whose names begin with a token."""
@@ -356,6 +364,20 @@ class SqliteDatabase:
         connection.execute(
             f"DELETE FROM {table} WHERE {column} >= ? AND {column} < ?",
             (f"{token}/", f"{token}0"),
+        )
+
+    def _writers(self, connection: sqlite3.Connection, token: str) -> list[str]:
+        found = connection.execute(
+            f"SELECT DISTINCT aiomailbox_writer FROM {self._staging} "
+            "WHERE aiomailbox_writer >= ? AND aiomailbox_writer < ?",
+            (f"{token}/", f"{token}0"),
+        )
+        return [row[0] for row in found]
+
+    def _drop(self, connection: sqlite3.Connection, writers: list[str]) -> None:
+        connection.executemany(
+            f"DELETE FROM {self._staging} WHERE aiomailbox_writer = ?",
+            [(one,) for one in writers],
         )
 
     def _close(self) -> None:

@@ -89,7 +89,10 @@ class Committer(Protocol):
     A committer whose writers leave something durable before it is committed has a method
     ``recover()``, without arguments. It is called after `begin` and after what a restored
     checkpoint holds was committed, before writers start, and at each later restart of the
-    tasks; it removes what writers prepared and nothing refers to any more.
+    tasks; it removes what writers prepared and nothing refers to any more. If it also has
+    ``recover_writers(subtasks, before)``, that is called where only some tasks start again:
+    it removes what attempts with a number below ``before`` of these subtasks prepared,
+    while other writers go on.
     """
 
     def begin(self, *, restored: bool) -> Pending:
