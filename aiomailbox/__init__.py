@@ -35,7 +35,14 @@ from aiomailbox.api import (
 )
 from aiomailbox.availability import Availability
 from aiomailbox.checkpoint import CheckpointingMode, Retention, Savepoint
-from aiomailbox.connectors import AsyncIterableSource, CollectionSource, FunctionSink
+from aiomailbox.connectors import (
+    Answers,
+    AsyncIterableSource,
+    CollectionSource,
+    FunctionSink,
+    Inbox,
+    Subscription,
+)
 from aiomailbox.durations import days, hours, millis, minutes, seconds
 from aiomailbox.errors import (
     AioMailboxError,
@@ -174,7 +181,7 @@ from aiomailbox.operators import (
     top_n,
 )
 from aiomailbox.policies import Batch, Cache, RateLimit, Retry, restart
-from aiomailbox.records import ListRun, OutputTag
+from aiomailbox.records import Answer, ListRun, OutputTag, Question
 from aiomailbox.runtime import (
     BackpressureLevel,
     BackpressureReport,
@@ -258,6 +265,8 @@ __all__ = [
     "AggregatingState",
     "AggregatingStateDescriptor",
     "AioMailboxError",
+    "Answer",
+    "Answers",
     "AsyncCall",
     "AsyncIterableSource",
     "AsyncTimeoutError",
@@ -325,6 +334,7 @@ __all__ = [
     "HistogramValue",
     "IllegalStateError",
     "InFlightRecordsError",
+    "Inbox",
     "InputSelection",
     "InputStatus",
     "InsufficientBuffersError",
@@ -400,6 +410,7 @@ __all__ = [
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
+    "Question",
     "RateLimit",
     "ReadOnlyBroadcastState",
     "ReadOnlyContext",
@@ -442,6 +453,7 @@ __all__ = [
     "StopTask",
     "StorageClaimedError",
     "StreamExecutionEnvironment",
+    "Subscription",
     "TargetExistsError",
     "TaskMailbox",
     "TaskPressure",

@@ -31,14 +31,14 @@ from aiomailbox.checkpoint import (
     Retention,
 )
 from aiomailbox.clock import Clock
-from aiomailbox.connectors import AsyncIterableSource, CollectionSource
+from aiomailbox.connectors import AsyncIterableSource, CollectionSource, Questions
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.graph import Origin, Transformation, describe_text
 from aiomailbox.operators import Source, SourceOperator
 from aiomailbox.policies import RestartStrategy
-from aiomailbox.records import RUN_LENGTH_MAX
+from aiomailbox.records import RUN_LENGTH_MAX, Question
 from aiomailbox.runtime import Deployment, JobConfig, JobResult
 from aiomailbox.state import StateBackend
 
@@ -236,6 +236,23 @@ class StreamExecutionEnvironment:
             name=name,
             output_type=output_type,
         )
+
+    def from_questions(
+        self, *, size: int = 1024, name: str = "questions"
+    ) -> DataStream[Question[Any]]:
+        """Begin a stream of what is asked of the running job with ``job.ask(value)``.
+
+        Each record is an ``am.Question`` with the ``value`` that was asked; what it comes
+        to goes back with ``question.answer(result)`` to the sink ``am.Answers()``.
+
+        Args:
+            size: How many questions may be open at once; who asks more waits.
+            name: What people call the operator.
+
+        Example:
+            See `JobClient.ask`.
+        """
+        return self.from_source(Questions(size), name=name)
 
     @verb
     async def execute(

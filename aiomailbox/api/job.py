@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import timedelta
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from aiomailbox.api.body import Body
+from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import verb
-from aiomailbox.errors import UsageError
+from aiomailbox.connectors import Publication, Questions, Subscription
+from aiomailbox.durations import duration_s
+from aiomailbox.errors import (
+    AsyncTimeoutError,
+    IllegalStateError,
+    InvalidArgumentError,
+    UsageError,
+)
 from aiomailbox.records import SnapshotType, StopMode
 from aiomailbox.runtime import (
     BackpressureReport,
@@ -26,6 +35,8 @@ from aiomailbox.runtime import (
     backpressure_of,
     place_of_savepoint,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +97,19 @@ class JobClient:
         self._job = job
         self._body = body
         self._observer = JobObserver(job)
+        nodes = [node for vertex in job.graph.vertices for node in vertex.nodes]
+        self._questions = [
+            source
+            for node in nodes
+            if isinstance(source := node.transformation.source, Questions)
+        ]
+        self._publications = [
+            (node.transformation, sink)
+            for node in nodes
+            if isinstance(sink := node.transformation.sink, Publication)
+        ]
+        if self._questions or self._publications:
+            job.call_when_over(self._end_feeds)
 
     @property
     def name(self) -> str:
@@ -159,6 +183,101 @@ class JobClient:
             docs/observability.md.
         """
         return self._observer.snapshot(with_stacks=False).bottleneck
+
+    async def ask(self, value: Any, *, timeout: timedelta | float | None = None) -> Any:
+        """Ask the running job, and return its answer.
+
+        The question is a record of the stream of `env.from_questions`, and its answer
+        comes back from the sink ``am.Answers()``. Cancelling forgets it.
+
+        Args:
+            value: What is asked.
+            timeout: How long to wait for the answer, room for the question included: a
+                timedelta or seconds; None for as long as the job runs.
+
+        Raises:
+            UsageError: If the job takes no questions, or those of several sources.
+            AsyncTimeoutError: If there is no answer in time: it may be late, or its
+                record was skipped.
+            JobFailedError: If the job failed meanwhile.
+            JobCancelledError: If it was cancelled.
+            IllegalStateError: If it has ended.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> async def main() -> None:
+            ...     env = am.StreamExecutionEnvironment()
+            ...     questions = env.from_questions()
+            ...     answers = questions.map(lambda q: q.answer(q.value.upper()))
+            ...     answers.sink_to(am.Answers())
+            ...     async with env.start() as job:
+            ...         print(await job.ask("oslo"))
+            >>> am.run(main())
+            OSLO
+        """
+        if len(self._questions) != 1:
+            raise UsageError(
+                f"the job has {len(self._questions)} sources of questions, and ask() "
+                "needs one: begin a stream with env.from_questions(), and end it in "
+                "am.Answers()"
+            )
+        within_s = None if timeout is None else duration_s(timeout, "timeout")
+        limit = asyncio.timeout(within_s)
+        try:
+            async with limit:
+                return await self._questions[0].ask(value)
+        except IllegalStateError:
+            await self._job.wait()
+            raise
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise AsyncTimeoutError(f"no answer within {within_s:g} s") from error
+
+    def subscribe(
+        self,
+        stream: DataStream[T],
+        *,
+        buffer: int = 1024,
+        on_full: Literal["drop", "wait"] = "drop",
+    ) -> Subscription[T]:
+        """Read a published stream of the running job, from now on.
+
+        Args:
+            stream: A stream that was published with ``stream.publish()``.
+            buffer: How many records may wait for this reader.
+            on_full: What happens when they do: ``"drop"`` drops the oldest and counts
+                them in ``dropped``, ``"wait"`` holds the job up.
+
+        Returns:
+            An asynchronous iterator, that ends with the job; as ``async with`` it is
+            closed earlier.
+
+        Raises:
+            UsageError: If the stream is not published by this job.
+            InvalidArgumentError: If an argument is out of its range.
+        """
+        if buffer < 1:
+            raise InvalidArgumentError(
+                "buffer", f"{buffer} is too few", "Use 1 or more."
+            )
+        if on_full not in {"drop", "wait"}:
+            raise InvalidArgumentError(
+                "on_full", f"{on_full!r} is not known", 'Use "drop" or "wait".'
+            )
+        for item, publication in self._publications:
+            if item.inputs and stream.is_of(item.inputs[0]):
+                return publication.subscribe(buffer, waits=on_full == "wait")
+        raise UsageError(
+            "the stream is not published by this job: call stream.publish() before the "
+            "job starts"
+        )
+
+    def _end_feeds(self) -> None:
+        for questions in self._questions:
+            questions.end()
+        for _, publication in self._publications:
+            publication.end()
 
     def await_tree(self) -> str:
         """Return what every task of the job does or waits for now, as text."""

@@ -66,6 +66,7 @@ from aiomailbox.api.window_joins import (
     JoinedWindows,
 )
 from aiomailbox.api.windowed import Items, WindowedStream
+from aiomailbox.connectors import Publication
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
@@ -1243,6 +1244,21 @@ class DataStream(Generic[T]):
         )
         self._definition.sinks.append(item)
         return DataStream(self._definition, [Origin(item)])
+
+    def publish(self) -> DataStream[T]:
+        """Let others read this stream while its job runs; see `JobClient.subscribe`.
+
+        Returns:
+            This stream.
+        """
+        self.sink_to(Publication())
+        return self
+
+    def is_of(self, origins: list[Origin]) -> bool:
+        """Say whether this is the stream that comes from there."""
+        return [(one.transformation, one.tag) for one in self._origins] == [
+            (one.transformation, one.tag) for one in origins
+        ]
 
     def __aiter__(self) -> Pulled[T]:
         """Run the stream and yield its records, at the pace of the consumer.

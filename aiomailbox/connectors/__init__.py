@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.collection import CollectionSource
 from aiomailbox.connectors.function_sink import FunctionSink
+from aiomailbox.connectors.inbox import (
+    Answers,
+    Inbox,
+    Publication,
+    Questions,
+    Subscription,
+)
 from aiomailbox.connectors.pull_sink import PullSink
 from aiomailbox.errors import MissingExtraError
 
@@ -22,14 +29,19 @@ if TYPE_CHECKING:
     from aiomailbox.connectors.sql import SqlSink
 
 __all__ = [
+    "Answers",
     "AsyncIterableSource",
     "CollectionSource",
     "FileSink",
     "FileSource",
     "FunctionSink",
+    "Inbox",
+    "Publication",
     "PullSink",
+    "Questions",
     "RedisSink",
     "SqlSink",
+    "Subscription",
 ]
 
 # What needs no extra, but only some programs.

@@ -59,6 +59,7 @@ from aiomailbox.records.mapping import map_all
 from aiomailbox.records.python_types import (
     PythonTypes,
 )
+from aiomailbox.records.questions import Answer, Question
 from aiomailbox.records.record_classes import RecordClass, RecordClasses
 from aiomailbox.records.run import (
     COLUMN_RUN_LENGTH_MAX,
@@ -91,6 +92,7 @@ __all__ = [
     "SHORT_SERIALIZER",
     "STRING_SERIALIZER",
     "Alignment",
+    "Answer",
     "ByteReader",
     "CancelCheckpoint",
     "CheckpointBarrier",
@@ -112,6 +114,7 @@ __all__ = [
     "NullableSerializer",
     "OutputTag",
     "PythonTypes",
+    "Question",
     "RecordAttributes",
     "RecordClass",
     "RecordClasses",

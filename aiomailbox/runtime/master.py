@@ -341,6 +341,11 @@ class JobMaster:
         """
         self._failure_report.call(function)
 
+    def call_when_over(self, function: Callable[[], None]) -> None:
+        """Say what is called when the job has ended, however it did; at once if it has."""
+        assert self._main is not None, "the job was not started"
+        self._main.add_done_callback(lambda _: function())
+
     def fail_attempt(self, error: BaseException) -> None:
         """Fail the attempt that runs."""
         self._fail(error)

@@ -20,7 +20,7 @@ import msgspec
 
 from aiomailbox.operators import DeadLetter
 from aiomailbox.operators.aggregates.result_record import result_type
-from aiomailbox.records import RecordClasses
+from aiomailbox.records import Answer, Question, RecordClasses
 from aiomailbox.records.named_tuples import record_class
 from aiomailbox.records.record_classes import Family, RecordClass
 from aiomailbox.records.spark_rows import is_spark_row, row_class
@@ -35,9 +35,11 @@ _OURS: Final = "aiomailbox."
 _TYPES_OF_STATE: Final = ("type_", "key_type", "value_type")
 # What operators of ours make records of.
 RECORDS_OF_OURS: Final[tuple[type, ...]] = (
+    Answer,
     DeadLetter,
     FailedWindow,
     GlobalWindow,
+    Question,
     TimeWindow,
 )
 

@@ -1,0 +1,262 @@
+"""Asking a running job, putting into it, and reading from it while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.connectors import Questions
+
+
+class Total(am.KeyedProcessFunction[str, Any, Any]):
+    """Adds up what each user asks, and answers with the sum."""
+
+    def open(self, context: Any) -> None:
+        descriptor = am.ValueStateDescriptor("total", int)
+        self.total = context.keyed_state.get_value(descriptor)
+
+    def process_element(self, question: Any, context: Any, out: Any) -> None:
+        total = (self.total.value() or 0) + question.value[1]
+        self.total.update(total)
+        out.collect(question.answer(total))
+
+
+def totals(env: am.StreamExecutionEnvironment, size: int = 1024) -> None:
+    questions = env.from_questions(size=size)
+    keyed = questions.key_by(lambda question: question.value[0])
+    keyed.process(Total()).name("totals").sink_to(am.Answers())
+
+
+async def test_each_question_gets_its_own_answer_and_state_is_kept() -> None:
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    totals(env)
+    async with env.start() as job:
+        answers = await asyncio.gather(
+            *(job.ask((f"user {n % 5}", n)) for n in range(200))
+        )
+        for user in range(5):
+            assert await job.ask((f"user {user}", 0)) == sum(range(user, 200, 5))
+    assert len(answers) == 200
+
+
+async def hang(question: Any) -> Any:
+    await asyncio.sleep(100 if question.value == "late" else 0)
+    return question.answer(question.value)
+
+
+async def test_a_late_answer_is_a_timeout_and_is_dropped() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_questions().map_async(hang, ordered=False).sink_to(am.Answers())
+    async with env.start() as job:
+        with pytest.raises(am.AsyncTimeoutError, match="within 5 s"):
+            await job.ask("late", timeout=5)
+        assert await job.ask("soon", timeout=5) == "soon"
+        await asyncio.sleep(200)
+        assert await job.ask("again") == "again"
+
+
+async def test_a_cancelled_question_is_forgotten() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_questions()
+    stream.map_async(hang, ordered=False).sink_to(am.Answers())
+    async with env.start() as job:
+        asking = asyncio.get_running_loop().create_task(job.ask("late"))
+        await asyncio.sleep(1)
+        questions = job._questions[0]
+        assert questions.open_count == 1
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert questions.open_count == 0
+
+
+async def test_open_questions_are_bounded() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_questions(size=3).map_async(hang, ordered=False).sink_to(am.Answers())
+    async with env.start() as job:
+        loop = asyncio.get_running_loop()
+        asking = [loop.create_task(job.ask("late")) for _ in range(10)]
+        await asyncio.sleep(1)
+        assert job._questions[0].open_count == 3
+        with pytest.raises(am.AsyncTimeoutError):
+            await job.ask("soon", timeout=10)
+        assert await asyncio.gather(*asking) == ["late"] * 10
+
+
+async def test_a_job_that_fails_fails_who_asks() -> None:
+    def answer(question: Any) -> Any:
+        return question.answer(1 / question.value)
+
+    env = am.StreamExecutionEnvironment()
+    env.from_questions().map(answer).sink_to(am.Answers())
+    with pytest.raises(am.JobFailedError):
+        async with env.start(on_failure="log") as job:
+            assert await job.ask(4) == 0.25
+            with pytest.raises(am.JobFailedError, match="ZeroDivisionError"):
+                await job.ask(0)
+            with pytest.raises(am.JobFailedError):
+                await job.ask(1)
+
+
+async def test_a_job_that_has_ended_answers_nobody() -> None:
+    env = am.StreamExecutionEnvironment()
+    totals(env)
+    async with env.start() as job:
+        assert await job.ask(("a", 1)) == 1
+        await job.stop()
+        with pytest.raises(am.IllegalStateError, match="job is over"):
+            await job.ask(("a", 1))
+
+
+async def test_a_job_without_questions_says_how_to_take_some() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([1]).sink_to(lambda one: None)
+    async with env.start() as job:
+        with pytest.raises(am.UsageError, match="from_questions"):
+            await job.ask(1)
+
+
+async def test_what_is_no_answer_is_refused() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_questions().map(lambda question: question.value).sink_to(am.Answers())
+    with pytest.raises(am.JobFailedError, match=r"question\.answer"):
+        async with env.start() as job:
+            await job.ask(1)
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(60)
+async def test_workers_answer_too() -> None:
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    totals(env)
+    async with env.start(deployment=am.Processes(2)) as job:
+        answers = await asyncio.gather(*(job.ask((f"u{n % 3}", 1)) for n in range(30)))
+    assert sorted(answers) == sorted([*range(1, 11)] * 3)
+
+
+async def test_who_puts_into_a_full_inbox_waits_for_room() -> None:
+    inbox: am.Inbox[int] = am.Inbox(size=2)
+    seen: list[int] = []
+
+    async def slow(number: int) -> None:
+        await asyncio.sleep(1)
+        seen.append(number)
+
+    env = am.StreamExecutionEnvironment()
+    env.from_source(inbox, name="inbox").sink_to(slow)
+    async with env.start() as job:
+        async with asyncio.timeout(100):
+            for number in range(50):
+                await inbox.put(number)
+        # A few are in the pipeline, and two wait.
+        assert len(inbox) <= 2
+        assert len(seen) > 30
+        inbox.close()
+        await job.result()
+        with pytest.raises(am.IllegalStateError, match="closed"):
+            await inbox.put(1)
+    assert seen == list(range(50))
+    with pytest.raises(am.InvalidArgumentError, match="size"):
+        am.Inbox(size=0)
+
+
+async def test_nobody_waits_for_ever_at_a_closed_inbox() -> None:
+    inbox: am.Inbox[int] = am.Inbox(size=1)
+    assert inbox.try_put(1)
+    assert not inbox.try_put(2)
+    waiting = asyncio.get_running_loop().create_task(inbox.put(2))
+    await asyncio.sleep(1)
+    inbox.close()
+    with pytest.raises(am.IllegalStateError):
+        await waiting
+
+
+async def ticks() -> Any:
+    for number in range(100):
+        await asyncio.sleep(1)
+        yield number
+
+
+async def test_any_number_of_readers_come_and_go() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_async_iterable(ticks).map(lambda number: number * 10).publish()
+    stream.sink_to(lambda number: None)
+    first: list[int] = []
+    async with env.start() as job:
+        await asyncio.sleep(20.5)
+
+        async def read(reader: am.Subscription[int], into: list[int]) -> None:
+            async for number in reader:
+                into.append(number)
+
+        late: list[int] = []
+        loop = asyncio.get_running_loop()
+        reading = loop.create_task(read(job.subscribe(stream), first))
+        await asyncio.sleep(30)
+        async with job.subscribe(stream) as some:
+            assert [await anext(some), await anext(some)] == [500, 510]
+        last = loop.create_task(read(job.subscribe(stream), late))
+        await job.result()
+        await asyncio.gather(reading, last)
+        # After the end there is nothing more.
+        assert [number async for number in job.subscribe(stream)] == []
+    assert first == [number * 10 for number in range(20, 100)]
+    assert late == [number * 10 for number in range(52, 100)]
+
+
+async def test_a_reader_that_is_too_slow_misses_the_oldest_or_is_waited_for() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection(range(10_000)).publish()
+    async with env.start() as job:
+        lossy = job.subscribe(stream, buffer=10)
+        await job.result()
+        kept = [number async for number in lossy]
+    assert kept == list(range(9_990, 10_000))
+    assert lossy.dropped == 9_990
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection(range(10_000)).publish()
+    async with env.start() as job:
+        patient = job.subscribe(stream, buffer=10, on_full="wait")
+        await asyncio.sleep(10)
+        assert job.state is am.JobState.RUNNING
+        assert len(patient._records) < 10 + 2 * 1024
+        assert [number async for number in patient] == list(range(10_000))
+        await job.result()
+    assert patient.dropped == 0
+
+
+async def test_a_closed_reader_does_not_hold_the_job_up() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection(range(10_000)).publish()
+    async with env.start() as job:
+        patient = job.subscribe(stream, buffer=10, on_full="wait")
+        await asyncio.sleep(1)
+        patient.close()
+        await job.result()
+
+
+async def test_wrong_subscriptions_are_refused() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([1])
+    stream.sink_to(lambda one: None)
+    async with env.start() as job:
+        with pytest.raises(am.UsageError, match=r"stream\.publish\(\)"):
+            job.subscribe(stream)
+        with pytest.raises(am.InvalidArgumentError, match="buffer"):
+            job.subscribe(stream, buffer=0)
+        with pytest.raises(am.InvalidArgumentError, match="on_full"):
+            job.subscribe(stream, on_full="grow")  # type: ignore[arg-type]
+
+
+def test_a_desk_that_nobody_holds_is_forgotten() -> None:
+    questions = Questions()
+    number = questions._desk
+    del questions
+    gc.collect()
+    from aiomailbox.connectors.inbox import _desks
+
+    assert number not in _desks
