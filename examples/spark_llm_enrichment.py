@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -194,7 +195,7 @@ def may_succeed_later(error: BaseException) -> bool:
 REFUSED = am.OutputTag("refused")
 
 
-def labelling(url: str, tokens_per_minute: int, *, journal: bool) -> Any:
+def labelling(url: str, tokens_per_minute: int) -> Any:
     """Return the pipeline, which is the same wherever it runs."""
 
     @am.pipeline
@@ -212,7 +213,7 @@ def labelling(url: str, tokens_per_minute: int, *, journal: bool) -> Any:
             limit=limit,
             weight=tokens_of,
             on_error=am.dead_letter(REFUSED),
-            journal=journal,
+            journal=True,
             id="id",
         ).uid("label")
 
@@ -240,7 +241,7 @@ async def embedded(place: Path, url: str, rows: int, tokens_per_minute: int) -> 
     df = make_texts(spark, rows)
     source = am.SparkSource(df, records=Text, order_by="id", stage=place / "texts")
     texts = env.from_source(source, name="texts").uid("texts")
-    labels = texts.through(labelling(url, tokens_per_minute, journal=True))
+    labels = texts.through(labelling(url, tokens_per_minute))
     table = am.SparkTableSink(spark, "labels", stage=place / "stage", ledger="added_by")
     labels.sink_to(table).uid("table")
     refused = labels.get_side_output(REFUSED).map(
@@ -262,9 +263,17 @@ async def applied(place: Path, url: str, rows: int, tokens_per_minute: int) -> N
     from pyspark.sql import functions as sf
 
     spark = session(place)
-    pipeline = labelling(url, tokens_per_minute, journal=False)
+    pipeline = labelling(url, tokens_per_minute)
     texts = make_texts(spark, rows)
-    lazy = pipeline.apply_to(texts, schema=Labelled, records=Text, order_by="id")
+    lazy = pipeline.apply_to(
+        texts,
+        schema=Labelled,
+        records=Text,
+        order_by="id",
+        journal=place / "journal",
+    )
+    # What a killed program has left half-written.
+    await asyncio.to_thread(shutil.rmtree, place / "kept", ignore_errors=True)
     kept = await asyncio.to_thread(lazy.materialize, place / "kept")
     labels = kept.result.withColumn("added_by", sf.lit("applied"))
     labels.write.mode("append").saveAsTable("labels")
@@ -343,7 +352,7 @@ async def main(rows: int = ROWS, tokens_per_minute: int = TOKENS_PER_MINUTE) -> 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         await run("embedded", place / "embedded", rows, tokens_per_minute, kills=1)
-        await run("applied", place / "applied", rows, tokens_per_minute, kills=0)
+        await run("applied", place / "applied", rows, tokens_per_minute, kills=1)
 
 
 JOBS = {"embedded": embedded, "applied": applied}

@@ -29,7 +29,7 @@ from aiomailbox.storage import (
 
 __all__ = ["DirectoryTarget", "Segments", "WriteMode"]
 
-WriteMode = Literal["error", "overwrite"]
+WriteMode = Literal["error", "overwrite", "append"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class DirectoryTarget:
 
     Attributes:
         path: Where it is, or will be.
-        overwrite: Whether what is there is replaced.
+        mode: What becomes of what is there.
         follow: Whether a log tells readers of commits, and what becomes of files that
             all have passed.
     """
 
     path: Path
-    overwrite: bool
+    mode: WriteMode
     follow: Following | None = None
 
     @classmethod
@@ -55,15 +55,17 @@ class DirectoryTarget:
             InvalidArgumentError: If one has a value that cannot work.
             WrongTypeError: If ``path`` is no path.
         """
-        if mode not in {"error", "overwrite"}:
+        if mode not in {"error", "overwrite", "append"}:
             raise InvalidArgumentError(
-                "mode", f"{mode!r} is unknown", 'Use "error" or "overwrite".'
+                "mode",
+                f"{mode!r} is unknown",
+                'Use "error", "overwrite" or "append".',
             )
         if not isinstance(path, str | os.PathLike):
             raise WrongTypeError("path", f"{path!r} is no path", "Give a directory.")
         if not str(path):
             raise InvalidArgumentError("path", "it is empty", "Give a directory.")
-        return cls(local_path(path, "path"), mode == "overwrite")
+        return cls(local_path(path, "path"), mode)
 
     def create_committer(
         self, context: CommitterContext
@@ -71,13 +73,15 @@ class DirectoryTarget:
         """Create the committer: one that adds with each checkpoint, or one at the end."""
         path, token = self.path, _token(context)
         log = None if self.follow is None else CommitLog(self.follow)
-        if not context.commits_at_checkpoints:
-            whole = StagedDirectory(path, token, overwrite=self.overwrite, log=log)
+        overwrite, append = self.mode == "overwrite", self.mode == "append"
+        if not context.commits_at_checkpoints and not append:
+            whole = StagedDirectory(path, token, overwrite=overwrite, log=log)
             return WholeCommitter(str(path), whole, context)
         growing = GrowingDirectory(
             path,
             token,
-            overwrite=self.overwrite,
+            overwrite=overwrite,
+            append=append,
             is_resumable=context.is_resumable,
             log=log,
         )
@@ -87,6 +91,9 @@ class DirectoryTarget:
         """Return the names of a subtask's files."""
         token = _token(context)
         prefix = f"part-{context.subtask_index:05d}-{token}-{context.attempt}"
+        if self.mode == "append":
+            # Beside files of an earlier execution of the same job.
+            prefix = f"{prefix}-{context.execution_id[:8]}"
         return Segments(staging_directory(self.path, token), prefix, ending)
 
 

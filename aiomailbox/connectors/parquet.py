@@ -41,8 +41,10 @@ class ParquetSink:
             symbolic link stands for where it leads.
         schema: The files' schema; None takes that of the first records of a subtask.
         mode: ``"error"`` refuses a directory that exists, ``"overwrite"`` replaces it
-            when the job commits for the first time. A job that goes on from a checkpoint
-            adds to what it has written, with both.
+            when the job commits for the first time, ``"append"`` adds files to it. A job
+            that goes on from a checkpoint adds to what it has written, with all of them.
+            Without checkpoints ``"append"`` shows its files one after the other when the
+            job succeeds; what a crash leaves of them the next job that appends removes.
         rows_per_file: The most rows of a file; None for one file a subtask, or a subtask
             and checkpoint.
         row_group_rows: How many rows are collected before they are written.

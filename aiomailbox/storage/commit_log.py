@@ -109,3 +109,14 @@ class CommitLog:
         content = msgspec.json.encode(_Commit(checkpoint_id, files))
         self._disk.write(folder / f"{next_number:020d}.json", content)
         self._disk.sync(folder)
+
+    def take_back(self, directory: Path) -> None:
+        """Remove the newest commit if none of its files is there any more."""
+        folder = directory / _FOLDER / "commits"
+        newest = max(folder.glob("*.json"), default=None)
+        if newest is None:
+            return
+        commit = msgspec.json.decode(newest.read_bytes(), type=_Commit)
+        if not any((directory / name).exists() for name in commit.files):
+            self._disk.remove_file(newest)
+            self._disk.sync(folder)

@@ -29,6 +29,8 @@ from aiomailbox.storage.workplace import SUCCESS, Workplace
 __all__ = ["GrowingDirectory"]
 
 _MARKER: Final = ".aiomailbox"
+# Beside what an execution without checkpoints has prepared: what it is committing.
+_INTENT: Final = ".committing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class GrowingDirectory:
         path: The target; may be a symbolic link, whose destination it is then.
         token: Names job and sink, the same for every execution that goes on.
         overwrite: Whether a target is replaced that is not this job's.
+        append: Whether files are added to one that is not.
         is_resumable: Whether what is prepared outlives an execution that fails.
         disk: The file operations.
         log: Tells readers of commits; None for none.
@@ -84,6 +87,7 @@ class GrowingDirectory:
         token: str,
         *,
         overwrite: bool,
+        append: bool = False,
         is_resumable: bool = False,
         disk: Disk | None = None,
         log: CommitLog | None = None,
@@ -94,7 +98,10 @@ class GrowingDirectory:
         self._marker = self._workplace.target / _MARKER
         self._token = token
         self._overwrite = overwrite
+        self._append = append
         self._is_resumable = is_resumable
+        # Of an execution without checkpoints, what it takes back if it fails.
+        self._moved: list[Path] = []
         # None as long as the target is not the job's.
         self._committed: _Committed | None = None
 
@@ -145,6 +152,9 @@ class GrowingDirectory:
         """
         committed = self._committed or self._make_target()
         disk, target = self._disk, self._workplace.target
+        intent = self._workplace.staging(self._token) / _INTENT
+        if not checkpoint_id:
+            disk.write(intent, msgspec.json.encode(list(names)))
         changed = {target}
         for name in names:
             staged = self._workplace.staged(name)
@@ -161,6 +171,8 @@ class GrowingDirectory:
                     disk.make_directory(final.parent)
                     changed.add(final.parent)
                 disk.move(staged, final)
+                if not checkpoint_id:
+                    self._moved.append(final)
             elif not final.exists() and not committed.has(
                 name, self._token, checkpoint_id
             ):
@@ -170,7 +182,10 @@ class GrowingDirectory:
                 )
         for directory in sorted(changed):
             disk.sync(directory)
-        newest = max(checkpoint_id, committed.checkpoint_id)
+        newest = checkpoint_id
+        if committed.token == self._token:
+            # Somebody else's checkpoints say nothing of ours.
+            newest = max(newest, committed.checkpoint_id)
         self._mark(_Committed(self._token, newest, tuple(names)))
         if self._log is not None:
             # Not before: readers may delete what they have passed, and only what is
@@ -180,6 +195,8 @@ class GrowingDirectory:
         if is_final:
             disk.create(target / SUCCESS)
             disk.sync(target)
+        if not checkpoint_id:
+            disk.remove_file(intent)
 
     def recover(self) -> None:
         """Remove what was prepared and is in no checkpoint; nobody may be writing.
@@ -202,10 +219,13 @@ class GrowingDirectory:
     def end(self, *, succeeded: bool) -> None:
         """Give up the claim; what was committed stays.
 
-        What is prepared stays if the execution failed and another one can go on.
+        What is prepared stays if the execution failed and another one can go on. What
+        one without checkpoints has committed is taken back if it failed.
         """
         if not self._workplace.is_claimed:
             return
+        if not succeeded:
+            self._take_back(self._moved)
         # What cannot be removed is left to the next start.
         with contextlib.suppress(OSError):
             if succeeded or not self._is_resumable:
@@ -215,14 +235,41 @@ class GrowingDirectory:
 
     def _begin_anew(self) -> None:
         workplace = self._workplace
-        workplace.check_target(overwrite=self._overwrite)
+        self._check_target()
         if not self._overwrite:
             workplace.check_prepared(self._token)
-        if self._marker.exists():
+        if self._append:
+            # Of an execution that died while it committed all it had.
+            for intent in workplace.find(_INTENT):
+                names = msgspec.json.decode(intent.read_bytes(), type=list[str])
+                final_names = map(workplace.final_name, names)
+                self._take_back([workplace.target / name for name in final_names])
+        elif self._marker.exists():
             # It is replaced at the first commit, also by an execution that goes on then.
             self._disk.remove_file(self._marker)
             self._disk.sync(self._marker.parent)
         workplace.sweep()
+
+    def _check_target(self) -> None:
+        target = self._workplace.target
+        if not self._append:
+            self._workplace.check_target(overwrite=self._overwrite)
+        elif target.exists():
+            if not target.is_dir():
+                raise SinkError(f"{str(target)!r} is not a directory.")
+            if self._log is not None:
+                self._log.check(target)
+
+    def _take_back(self, files: list[Path]) -> None:
+        for file in files:
+            if file.exists():
+                self._disk.remove_file(file)
+        for directory in sorted({file.parent for file in files}):
+            if directory.exists():
+                self._disk.sync(directory)
+        if files and self._log is not None:
+            self._log.take_back(self._workplace.target)
+        self._moved = []
 
     def _go_on(self) -> None:
         target = self._workplace.target
@@ -233,13 +280,18 @@ class GrowingDirectory:
             if (target / SUCCESS).exists():
                 self._disk.remove_file(target / SUCCESS)
         else:
-            self._workplace.check_target(overwrite=self._overwrite)
+            self._check_target()
         self._workplace.sweep_replaced()
 
     def _make_target(self) -> _Committed:
         disk, workplace = self._disk, self._workplace
         if self._marker.exists():
             # A commit that failed has got so far.
+            self._committed = self._read_marker()
+            return self._committed
+        if self._append and workplace.target.exists():
+            self._mark(_Committed(self._token, 0, ()))
+            disk.sync(workplace.target)
             return self._read_marker()
         if workplace.new.exists():
             disk.remove_tree(workplace.new)

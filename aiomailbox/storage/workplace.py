@@ -84,6 +84,10 @@ class Workplace:
         """Return where what has a token is prepared."""
         return self._path / token
 
+    def find(self, name: str) -> list[Path]:
+        """Return the files of a name beside what anybody has prepared."""
+        return sorted(self._path.glob(f"*/{name}"))
+
     def staged(self, name: str) -> Path:
         """Return the path of a prepared file: ``name`` begins with its token."""
         return self._path / name
@@ -257,7 +261,7 @@ class Workplace:
     def _exists(self) -> TargetExistsError:
         return TargetExistsError(
             f"{str(self.target)!r} exists already. Choose another path, remove it, or "
-            'use mode="overwrite".'
+            'use mode="overwrite" or mode="append".'
         )
 
 

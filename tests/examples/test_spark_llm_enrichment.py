@@ -16,7 +16,7 @@ ROWS, WITHOUT_WORDS = 800, 2
 TOKENS_PER_MINUTE = 600_000
 
 
-@pytest.mark.parametrize(("mode", "kills"), [("embedded", 1), ("applied", 0)])
+@pytest.mark.parametrize(("mode", "kills"), [("embedded", 1), ("applied", 1)])
 async def test_each_text_is_labelled_once(
     load_example: Any, tmp_path: Path, mode: str, kills: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.errors import UsageError
 
 __all__ = ["register_format"]
@@ -25,8 +26,11 @@ def register_format(spark: Any) -> None:
         spark: The session, classic or Connect.
 
     Raises:
+        WrongTypeError: If ``spark`` is no session.
+        InvalidArgumentError: If it was stopped.
         UsageError: If this Spark is too old.
     """
+    check_session(spark)
     from pyspark import cloudpickle
 
     try:

@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from aiomailbox.availability import Availability
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.fingerprint import wrapped
 from aiomailbox.connectors.spark.jobs import JobTag
+from aiomailbox.connectors.spark.pumped import PumpedReader, check_after
 from aiomailbox.connectors.spark.reading import (
     Beginning,
     Chunk,
@@ -22,7 +22,7 @@ from aiomailbox.connectors.spark.reading import (
     read,
 )
 from aiomailbox.errors import SourceChangedError
-from aiomailbox.operators import InputStatus, Pending, ReaderContext, ReaderOutput
+from aiomailbox.operators import ReaderContext, ReaderOutput
 from aiomailbox.records import ListRun
 from aiomailbox.state import kept_in_state
 
@@ -55,7 +55,7 @@ class SparkSplit:
     rows: int = 0
 
 
-class SparkReader:
+class SparkReader(PumpedReader[SparkSplit, ReadItem]):
     """Reads the partitions of a DataFrame in the order of their indexes.
 
     With ``independent`` every partition has an output of its own: all of them hold
@@ -73,18 +73,11 @@ class SparkReader:
     def __init__(
         self, context: ReaderContext, plan: ReadPlan, *, independent: bool, depth: int
     ) -> None:
-        self.availability: Availability = Availability()
-        self._context = context
+        super().__init__(context)
         self._plan = plan
         self._independent = independent
         self._depth = depth
-        self._started = False
-        self._no_more_splits = False
         self._released = False
-        self._split: SparkSplit | None = None
-        self._pump: Pump[ReadItem] | None = None
-        self._chunk: Chunk | None = None
-        self._offset = 0
         # Invariant: every partition before it was seen, or counted, and has an output.
         self._known_parts = 0
         # Of rows that were passed over; None once they were compared.
@@ -93,58 +86,9 @@ class SparkReader:
         self._to_drop = 0
         self._progress = _Progress(context)
 
-    def start(self) -> None:
-        """Begin to read, if there is a split already."""
-        self._started = True
-        self._start_pump()
-
-    def add_splits(self, splits: list[SparkSplit]) -> None:
-        """Take the split over, at its position."""
-        for split in splits:
-            self._split = split
-            self._known_parts = split.part
-        self._start_pump()
-
-    def notify_no_more_splits(self) -> None:
-        """Be notified that a reader without the split has nothing to do."""
-        self._no_more_splits = True
-        self.availability.set_available()
-
-    def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """Emit at most one run."""
-        split = self._split
-        if split is None:
-            if self._no_more_splits:
-                return InputStatus.END_OF_INPUT
-            return self._nothing()
-        if self._chunk is None and not self._next_chunk(output, split):
-            if self._pump is None or not self._pump.ended:
-                return self._nothing()
-            return self._end(output, split)
-        self._emit(output)
-        return InputStatus.MORE_AVAILABLE
-
-    def snapshot(self) -> list[SparkSplit]:
-        """Return the split at the position after the last emitted run."""
-        return [] if self._split is None else [self._split]
-
-    def close(self) -> Pending:
-        """Cancel our Spark jobs and wait for the thread."""
-        pump, self._pump = self._pump, None
-        self._chunk = None
-        if pump is None:
-            return None
-        return self._stop(pump)
-
-    async def _stop(self, pump: Pump[ReadItem]) -> None:
-        if not await pump.stop():
-            self._context.log.warning("the thread that reads from Spark does not end")
-
-    def _start_pump(self) -> None:
-        split, plan = self._split, self._plan
-        if not self._started or split is None or self._pump is not None:
-            return
-        part, row = split.part, split.row
+    def _new_pump(self, split: SparkSplit) -> Pump[ReadItem]:
+        plan, part, row = self._plan, split.part, split.row
+        self._known_parts = part
         if plan.by_count:
             self._to_drop, part, row = split.rows, 0, 0
             self._split = replace(split, part=0, row=0)
@@ -157,7 +101,7 @@ class SparkReader:
                 tag.tag_thread()
             return read(plan, part, row)
 
-        self._pump = Pump(
+        return Pump(
             produce,
             _nothing_to_cancel if tag is None else tag.cancel_jobs,
             _as_it_is if tag is None else tag.explain,
@@ -165,51 +109,45 @@ class SparkReader:
             depth=self._depth,
             name=f"spark-source-{self._context.subtask_index}",
         )
-        self._pump.start()
 
-    def _nothing(self) -> InputStatus:
-        self.availability.reset()
-        return InputStatus.NOTHING_AVAILABLE
-
-    def _end(self, output: ReaderOutput, split: SparkSplit) -> InputStatus:
+    def _end(self, output: ReaderOutput) -> None:
+        split, self._split = self._split, None
+        self._no_more_splits = True
+        assert split is not None
         if self._independent:
             # The row path has no end markers.
             for part in range(split.part, self._known_parts):
                 output.release_split(_part_id(part))
         self._release(output, split)
-        self._split = None
-        self._no_more_splits = True
-        return InputStatus.END_OF_INPUT
 
     def _release(self, output: ReaderOutput, split: SparkSplit) -> None:
         if not self._released:
             self._released = True
             output.release_split(split.split_id)
 
-    def _next_chunk(self, output: ReaderOutput, split: SparkSplit) -> bool:
-        """Take from the pump up to the next chunk; say whether there is one."""
-        if self._pump is None:
-            return False
-        while (item := self._pump.take()) is not None:
-            match item:
-                case Chunk():
-                    self._know_parts(output, item.part + 1)
-                    chunk = self._not_dropped(item)
-                    if chunk is None:
-                        continue
-                    self._compare()
-                    self._chunk, self._offset = chunk, 0
-                    return True
-                case Beginning():
-                    self._begin(output, item)
-                case Skipped():
-                    self._replay(item.check)
-                case PartEnd():
-                    self._end_part(output, item)
-        if self._pump.ended:
+    def _next_chunk(self, output: ReaderOutput) -> bool:
+        if super()._next_chunk(output):
+            return True
+        if self._pump is not None and self._pump.ended:
             self._to_drop = 0
             self._compare()
         return False
+
+    def _take(self, output: ReaderOutput, item: ReadItem) -> Chunk | None:
+        match item:
+            case Chunk():
+                self._know_parts(output, item.part + 1)
+                chunk = self._not_dropped(item)
+                if chunk is not None:
+                    self._compare()
+                return chunk
+            case Beginning():
+                self._begin(output, item)
+            case Skipped():
+                self._replay(item.check)
+            case PartEnd():
+                self._end_part(output, item)
+        return None
 
     def _not_dropped(self, chunk: Chunk) -> Chunk | None:
         """Return what of a chunk was not emitted before the restart."""
@@ -289,39 +227,21 @@ class SparkReader:
             output.release_split(_part_id(end.part))
         self._split = replace(split, part=end.part + 1, row=0)
 
-    def _check_after(self, chunk: Chunk, start: int, stop: int, check: int) -> int:
-        if chunk.checks is None:
-            return 0
-        if len(chunk.run) != chunk.rows:
-            # The batch itself is the record.
-            start = 0
-        return wrapped(check + int(np.add.reduce(chunk.checks[start:stop])))
+    def _output_id(self, chunk: Chunk) -> str:
+        assert self._split is not None
+        return _part_id(chunk.part) if self._independent else self._split.split_id
 
-    def _emit(self, output: ReaderOutput) -> None:
-        chunk, split = self._chunk, self._split
-        assert chunk is not None
+    def _moved(self, chunk: Chunk, first: int, stop: int) -> SparkSplit:
+        split, count = self._split, stop - first
         assert split is not None
-        start, length = self._offset, len(chunk.run)
-        stop = min(length, start + output.records_max)
-        whole = stop - start == length
-        run = chunk.run if whole else chunk.run.slice(start, stop)
-        to = output.for_split(
-            _part_id(chunk.part) if self._independent else split.split_id
-        )
-        to.emit_run(run)
-        read_rows = chunk.rows if stop == length else stop
-        count = read_rows - (start if chunk.rows == length else 0)
         self._progress.rows += count
-        self._split = replace(
+        return replace(
             split,
             part=chunk.part,
-            row=chunk.first + read_rows,
-            check=self._check_after(chunk, start, read_rows, split.check),
+            row=chunk.first + stop,
+            check=check_after(split.check, chunk, first, stop),
             rows=split.rows + count,
         )
-        self._offset = stop
-        if stop == length:
-            self._chunk = None
 
 
 def _nothing_to_cancel() -> bool:

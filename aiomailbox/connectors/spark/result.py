@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from aiomailbox.columnar import BatchMaker
+from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
 from aiomailbox.records import ListRun
@@ -30,11 +31,14 @@ async def dataframe_from_records(
             the records.
 
     Raises:
-        InvalidArgumentError: If there is neither a schema nor a record.
+        WrongTypeError: If ``spark`` is no session.
+        InvalidArgumentError: If it was stopped, or there is neither a schema nor a
+            record.
         RecordTypeError: If the records are not of one form.
         UnsupportedColumnError: If Spark has no type for a column; names it.
         SparkJobError: If Spark's Java process has ended.
     """
+    check_session(spark)
     values = list(records)
     if not values and schema is None:
         raise InvalidArgumentError(

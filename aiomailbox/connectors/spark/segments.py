@@ -12,6 +12,7 @@ from pyarrow import parquet
 
 from aiomailbox.checkpoint import Savepoint
 from aiomailbox.columnar import BatchMaker
+from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.jobs import is_connect_session
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.connectors.spark.result import spark_schema
@@ -48,13 +49,16 @@ async def dataframe_from_runs(
         segment_bytes: How much is collected before it is written, as Arrow holds it.
 
     Raises:
-        InvalidArgumentError: If there is neither a schema nor a record.
+        WrongTypeError: If ``spark`` is no session.
+        InvalidArgumentError: If it was stopped, or there is neither a schema nor a
+            record.
         TargetExistsError: If there is something at the path.
         UsageError: If results are many, and Spark's executors may be on other machines.
         RecordTypeError: If the records are not of one form.
         UnsupportedColumnError: If Spark has no type for a column; names it.
         SparkJobError: If Spark's Java process has ended.
     """
+    check_session(spark)
     columns = None
     if schema is not None:
         schema, columns = await run_in_thread(_declared, spark, schema)
@@ -100,7 +104,8 @@ async def dataframe_from_state(
 
     Raises:
         StateError: If there is no such operator or state, or it cannot be read.
-        InvalidArgumentError: If the state holds nothing.
+        WrongTypeError: If ``spark`` is no session.
+        InvalidArgumentError: If it was stopped, or the state holds nothing.
         DamagedFileError: If a file is not what was written.
         UnsupportedColumnError: If Spark has no type for a column; names it.
         SparkJobError: If Spark's Java process has ended.

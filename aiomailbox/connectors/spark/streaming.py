@@ -15,9 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
-import numpy as np
-
-from aiomailbox.availability import Availability
 from aiomailbox.columnar import ClassForm
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.fingerprint import wrapped
@@ -29,6 +26,7 @@ from aiomailbox.connectors.spark.frame_checks import (
 )
 from aiomailbox.connectors.spark.jobs import spark_job_error
 from aiomailbox.connectors.spark.lost import lost_session_error
+from aiomailbox.connectors.spark.pumped import PumpedReader, check_after
 from aiomailbox.connectors.spark.reading import (
     Beginning,
     Chunk,
@@ -43,8 +41,6 @@ from aiomailbox.errors import AioMailboxError, SourceChangedError, UsageError
 from aiomailbox.operators import (
     Boundedness,
     EnumeratorContext,
-    InputStatus,
-    Pending,
     ReaderContext,
     ReaderOutput,
     RecordFields,
@@ -291,61 +287,19 @@ class _Query:
             raise RuntimeError("the job that reads the query has ended")
 
 
-class _StreamReader:
+class _StreamReader(PumpedReader[StreamSplit, _Item]):
     """Emits the rows of micro-batches, and lets each be done in its time."""
 
     def __init__(
         self, context: ReaderContext, plan: ReadPlan, writer: Any, depth: int
     ) -> None:
-        self.availability: Availability = Availability()
-        self._context = context
+        super().__init__(context)
         self._plan = plan
         self._writer = writer
         self._depth = depth
-        self._started = False
-        self._no_more_splits = False
-        self._split: StreamSplit | None = None
-        self._pump: Pump[_Item] | None = None
-        self._chunk: Chunk | None = None
-        self._offset = 0
         self._replayed: int | None = 0
         # Batches that are taken, by the checkpoint that will hold them; 0 for the next.
         self._taken: dict[int, list[threading.Event]] = {}
-
-    def start(self) -> None:
-        """Start the query, if there is a split already."""
-        self._started = True
-        self._start_query()
-
-    def add_splits(self, splits: list[StreamSplit]) -> None:
-        """Take the split over, at its position."""
-        for split in splits:
-            self._split = split
-        self._start_query()
-
-    def notify_no_more_splits(self) -> None:
-        """Be notified that a reader without the split has nothing to do."""
-        self._no_more_splits = True
-        self.availability.set_available()
-
-    def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """Emit at most one run."""
-        split = self._split
-        if split is None:
-            if self._no_more_splits:
-                return InputStatus.END_OF_INPUT
-            return self._nothing()
-        if self._chunk is None and not self._next_chunk():
-            if self._pump is None or not self._pump.ended:
-                return self._nothing()
-            output.release_split(split.split_id)
-            return InputStatus.END_OF_INPUT
-        self._emit(output)
-        return InputStatus.MORE_AVAILABLE
-
-    def snapshot(self) -> list[StreamSplit]:
-        """Return the split at the position after the last emitted run."""
-        return [] if self._split is None else [self._split]
 
     def prepare_snapshot(self, checkpoint_id: int) -> None:
         """Note which batches a checkpoint holds."""
@@ -360,22 +314,9 @@ class _StreamReader:
                 for done in self._taken.pop(held):
                     done.set()
 
-    def close(self) -> Pending:
-        """Stop the query and wait for its threads."""
-        pump, self._pump = self._pump, None
-        self._chunk = None
-        return None if pump is None else self._stop(pump)
-
-    async def _stop(self, pump: Pump[_Item]) -> None:
-        if not await pump.stop():
-            self._context.log.warning("the query that is read does not end")
-
-    def _start_query(self) -> None:
-        split = self._split
-        if not self._started or split is None or self._pump is not None:
-            return
+    def _new_pump(self, split: StreamSplit) -> Pump[_Item]:
         query = _Query(self._plan, self._writer, split, self._depth)
-        self._pump = Pump(
+        return Pump(
             query.items,
             query.cancel,
             query.explain,
@@ -383,36 +324,41 @@ class _StreamReader:
             depth=self._depth,
             name="spark-stream-source",
         )
-        self._pump.start()
 
-    def _nothing(self) -> InputStatus:
-        self.availability.reset()
-        return InputStatus.NOTHING_AVAILABLE
-
-    def _next_chunk(self) -> bool:
-        if self._pump is None:
-            return False
-        while (item := self._pump.take()) is not None:
-            split = self._split
-            assert split is not None
-            match item:
-                case _BatchBegin():
-                    self._begin(split, item)
-                case Skipped():
+    def _take(self, output: ReaderOutput, item: _Item) -> Chunk | None:
+        split = self._split
+        assert split is not None
+        match item:
+            case _BatchBegin():
+                self._begin(split, item)
+            case Skipped():
+                self._replay(item.check)
+            case Chunk():
+                self._compare(split)
+                return item
+            case PartEnd():
+                if item.part < split.part:
                     self._replay(item.check)
-                case Chunk():
+                else:
                     self._compare(split)
-                    self._chunk, self._offset = item, 0
-                    return True
-                case PartEnd():
-                    if item.part < split.part:
-                        self._replay(item.check)
-                    else:
-                        self._compare(split)
-                        self._split = replace(split, part=item.part + 1, row=0)
-                case _BatchEnd():
-                    self._end(split, item)
-        return False
+                    self._split = replace(split, part=item.part + 1, row=0)
+            case _BatchEnd():
+                self._end_batch(split, item)
+        return None
+
+    def _end(self, output: ReaderOutput) -> None:
+        assert self._split is not None
+        output.release_split(self._split.split_id)
+
+    def _output_id(self, chunk: Chunk) -> str:
+        assert self._split is not None
+        return self._split.split_id
+
+    def _moved(self, chunk: Chunk, first: int, stop: int) -> StreamSplit:
+        split = self._split
+        assert split is not None
+        check = check_after(split.check, chunk, first, stop)
+        return replace(split, part=chunk.part, row=chunk.first + stop, check=check)
 
     def _begin(self, split: StreamSplit, item: _BatchBegin) -> None:
         if not split.query_id and item.batch:
@@ -426,7 +372,7 @@ class _StreamReader:
             self._replayed = None
         self._split = replace(split, query_id=item.query_id)
 
-    def _end(self, split: StreamSplit, item: _BatchEnd) -> None:
+    def _end_batch(self, split: StreamSplit, item: _BatchEnd) -> None:
         self._compare(split)
         self._split = StreamSplit(query_id=split.query_id, batch=item.batch + 1)
         if self._context.takes_checkpoints:
@@ -447,22 +393,3 @@ class _StreamReader:
                 "are in order: df.sortWithinPartitions is not for streams, so keep shuffles "
                 "out of it."
             )
-
-    def _emit(self, output: ReaderOutput) -> None:
-        chunk, split = self._chunk, self._split
-        assert chunk is not None
-        assert split is not None
-        start, length = self._offset, len(chunk.run)
-        stop = min(length, start + output.records_max)
-        whole = stop - start == length
-        run = chunk.run if whole else chunk.run.slice(start, stop)
-        output.for_split(split.split_id).emit_run(run)
-        rows = chunk.rows if stop == length else stop
-        first = start if length == chunk.rows else 0
-        check = split.check + int(np.add.reduce(chunk.checks[first:rows]))
-        self._split = replace(
-            split, part=chunk.part, row=chunk.first + rows, check=wrapped(check)
-        )
-        self._offset = stop
-        if stop == length:
-            self._chunk = None

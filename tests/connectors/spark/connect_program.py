@@ -13,7 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import SparkSource
+from aiomailbox.connectors.spark import (
+    SparkSource,
+    SparkStreamSource,
+    register_format,
+)
 from aiomailbox.errors import InvalidArgumentError, SourceChangedError, UsageError
 
 FOLD = [datetime(2013, 11, 3, hour, 30, tzinfo=UTC) for hour in (5, 6)]
@@ -129,10 +133,41 @@ async def a_dataframe_of_results_is_made(spark: Any, place: Path) -> None:
     assert await asyncio.to_thread(df.count) == 1000
 
 
+async def a_directory_is_followed_commit_by_commit(spark: Any, place: Path) -> None:
+    register_format(spark)
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([Doubled(n, 2 * n) for n in range(100)])
+    stream.sink_to(am.ParquetSink(place / "followed", follow="keep"))
+    await env.execute()
+
+    def follow() -> int:
+        committed = spark.readStream.format("aiomailbox").schema("id long, twice long")
+        writer = committed.load(str(place / "followed")).writeStream
+        writer = writer.format("parquet").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(place / "query"))
+        writer.start(str(place / "seen")).awaitTermination()
+        return int(spark.read.parquet(str(place / "seen")).count())
+
+    assert await asyncio.to_thread(follow) == 100
+    assert await asyncio.to_thread(follow) == 100
+
+
+async def results_are_appended_to_a_table(spark: Any, place: Path) -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([Doubled(n, 2 * n) for n in range(10)])
+    sink = am.SparkTableSink(spark, "doubled", stage=place / "stage", ledger="by")
+    stream.sink_to(sink)
+    await env.execute()
+    assert await asyncio.to_thread(spark.table("doubled").count) == 10
+    spark.sql("DROP TABLE doubled")
+
+
 async def what_cannot_work_is_refused(spark: Any, place: Path) -> None:
     stream = spark.readStream.format("rate").load()
     with pytest.raises(InvalidArgumentError, match="streaming"):
         SparkSource(stream)
+    with pytest.raises(UsageError, match="foreachBatch runs at the server"):
+        SparkStreamSource(stream, place / "stream")
 
     @am.pipeline
     def limited(rows: Any) -> Any:
@@ -158,6 +193,8 @@ CASES: list[Callable[[Any, Path], Coroutine[Any, Any, None]]] = [
     a_failure_tells_its_cause,
     a_pipeline_runs_inside_the_server,
     a_dataframe_of_results_is_made,
+    a_directory_is_followed_commit_by_commit,
+    results_are_appended_to_a_table,
     what_cannot_work_is_refused,
 ]
 
@@ -172,8 +209,12 @@ def main() -> None:
         for case in CASES:
             asyncio.run(case(spark, Path(sys.argv[1])))
             print("ok:", case.__name__, flush=True)
+        df = spark.range(3)
     finally:
         spark.stop()
+    with pytest.raises(InvalidArgumentError, match="stopped"):
+        SparkSource(df)
+    print("ok: a stopped session is refused")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from aiomailbox.connectors.spark import SparkSource
+import aiomailbox as am
+from aiomailbox.connectors.spark import (
+    SparkSource,
+    SparkStreamSource,
+    SparkTableSink,
+    register_format,
+)
 from aiomailbox.errors import (
     InvalidArgumentError,
     SparkJobError,
@@ -469,6 +476,36 @@ class TestBadInput:
                 SparkSource(df, **arguments)
         with pytest.raises(InvalidArgumentError, match="records"):
             SparkSource(df, records="batch", path="rows")
+
+    async def test_what_belongs_to_a_stopped_session_is_refused_before_anything_runs(
+        self, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        df = spark.range(3)
+        stream = spark.readStream.schema("id long").parquet(str(tmp_path))
+        # What stop() leaves; the suite's session goes on.
+        monkeypatch.setattr(spark.sparkContext, "_jsc", None)
+        env = am.StreamExecutionEnvironment()
+        started: list[int] = []
+        results = env.from_collection([1]).map(started.append)
+        for refused in (
+            lambda: SparkSource(df),
+            lambda: SparkStreamSource(stream, tmp_path),
+            lambda: SparkTableSink(spark, "t", stage=tmp_path),
+            lambda: register_format(spark),
+        ):
+            with pytest.raises(InvalidArgumentError, match="stopped"):
+                refused()
+        with pytest.raises(InvalidArgumentError, match="stopped"):
+            await results.to_spark(spark)
+        with pytest.raises(WrongTypeError, match="no Spark session"):
+            await results.to_spark(df)
+        assert started == []
+
+    def test_a_streaming_dataframe_is_refused_where_a_bounded_one_is_needed(
+        self, spark: Any
+    ) -> None:
+        with pytest.raises(InvalidArgumentError, match="SparkStreamSource"):
+            SparkSource(spark.readStream.format("rate").load())
 
     def test_names_that_do_not_fit_are_refused(self, spark: Any) -> None:
         twice = spark.range(1).selectExpr("id", "id")
