@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -68,6 +67,11 @@ class ArrowRun:
         return self._batch
 
     @property
+    def schema(self) -> pa.Schema:
+        """The columns' names and types."""
+        return self._batch.schema
+
+    @property
     def values(self) -> list[Any]:
         """The rows as records; made by the first call."""
         rows = self._rows
@@ -106,12 +110,16 @@ class ArrowRun:
 
     def slice(self, start: int, stop: int) -> ArrowRun:
         """Return records ``start`` to ``stop - 1`` as a run; copies nothing."""
-        times, rows = self._any_times, self._rows
+        times, rows, chosen = self._any_times, self._rows, self._indices
         part = ArrowRun(
-            self.batch.slice(start, stop - start),
+            self._batch
+            if chosen is not None
+            else self._batch.slice(start, stop - start),
             self.row_maker,
             None if times is None else times[start:stop],
         )
+        if chosen is not None:
+            part._indices = chosen[start:stop]
         if rows is not None:
             part._rows = rows[start:stop]
         return part
@@ -137,19 +145,13 @@ class ArrowRun:
         return run
 
     def select(self, mask: pa.BooleanArray | np.ndarray) -> Run:
-        """Return the records for which ``mask``, of shape ``(n,)``, is true."""
+        """Return the records for which ``mask``, of shape ``(n,)``, is true.
+
+        No column is copied yet: what follows may read few of them.
+        """
         chosen = mask if isinstance(mask, np.ndarray) else _as_bools(mask)
-        if not self.row_maker.can_take:
-            return self.take(np.flatnonzero(chosen))
-        times, rows = self.event_times, self._rows
-        run = ArrowRun(
-            self.batch.filter(pa.array(chosen)),
-            self.row_maker,
-            None if times is None else times[chosen],
-        )
-        if rows is not None:
-            run._rows = list(compress(rows, chosen.tolist()))
-        return run
+        places = np.flatnonzero(chosen)
+        return self if len(places) == len(chosen) else self.take(places)
 
     def with_timestamps(self, timestamps: list[int] | None) -> ArrowRun:
         """Return the same records with other event times."""
@@ -173,19 +175,21 @@ class ArrowRun:
         return size_bytes * len(self._indices) // max(1, int(self._batch.num_rows))
 
     def column(self, name: str) -> pa.Array:
-        """Return a column.
+        """Return a column; of records that were taken only this one is put together.
 
         Raises:
             RecordTypeError: If there is no such column.
         """
-        index = self.batch.schema.get_field_index(name)
+        index = self.schema.get_field_index(name)
         if index < 0:
             raise RecordTypeError(
                 "column",
                 f"there is no column {name!r}",
-                f"The columns are: {', '.join(self.batch.schema.names)}.",
+                f"The columns are: {', '.join(self.schema.names)}.",
             )
-        return self.batch.column(index)
+        column = self._batch.column(index)
+        chosen = self._indices
+        return column if chosen is None else column.take(pa.array(chosen))
 
     def key_codes(self, key: Any) -> KeyCodes | None:
         """Return the keys of the records, or None if the rows have to be asked.
@@ -195,7 +199,7 @@ class ArrowRun:
         """
         fields = getattr(key, "fields", ())
         alone = getattr(key, "is_alone", False)
-        return key_codes(self.batch, self.row_maker, fields, alone=alone)
+        return key_codes(self, self.row_maker, fields, alone=alone)
 
     def first_of_keys(self, key: Any) -> tuple[list[Any], list[int]] | None:
         """Return each key once, with the place of its first record, ascending.
@@ -248,10 +252,10 @@ class ArrowRun:
         return self._with_times(self._column_ms(name))
 
     def _column_ms(self, name: str) -> np.ndarray:
-        if self.batch.schema.get_field_index(name) < 0:
+        if self.schema.get_field_index(name) < 0:
             raise TimestampError(
                 f"the records have no field {name!r} to take their event time from; "
-                f"the columns are {', '.join(self.batch.schema.names)}."
+                f"the columns are {', '.join(self.schema.names)}."
             )
         column = self.column(name)
         if column.null_count:

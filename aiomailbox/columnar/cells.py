@@ -490,10 +490,9 @@ def _selectors(selector: Any) -> list[Any]:
 
 
 def _field(run: ArrowRun, field: str) -> pa.Array:
-    place = run.batch.schema.get_field_index(field)
-    if place < 0 or run.row_maker.is_special(field):
+    if run.schema.get_field_index(field) < 0 or run.row_maker.is_special(field):
         raise RowsNeededError(f"there is no column {field!r}")
-    return run.batch.column(place)
+    return run.column(field)
 
 
 def _condition(run: ArrowRun, field: str) -> np.ndarray:

@@ -138,7 +138,7 @@ class Evaluator:
 
     def _of_batch(self, run: ArrowRun) -> dict[str, pa.Array] | None:
         """Return the columns that are read, None if rows have to be made of some."""
-        schema, maker = run.batch.schema, run.row_maker
+        schema, maker = run.schema, run.row_maker
         record_type = getattr(maker.form, "record_type", None)
         hints = RecordShape(record_type or tuple, (), list).hints()
         fields, without = [], set()

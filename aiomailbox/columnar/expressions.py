@@ -174,7 +174,7 @@ class ProjectionOperator(ExpressionOperator):
         return self._of_rows(run, computed)
 
     def _of_columns(self, run: ArrowRun, computed: list[pa.Array]) -> ArrowRun:
-        plan = self._projection.plan(run.batch.schema.names)
+        plan = self._projection.plan(run.schema.names)
         batch = pa.RecordBatch.from_arrays(
             [
                 run.column(origin) if isinstance(origin, str) else computed[origin]

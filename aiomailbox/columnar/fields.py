@@ -7,6 +7,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -50,10 +51,7 @@ class RecordShape(NamedTuple):
 
     def hints(self) -> dict[str, Any]:
         """Return the annotations of the fields, as far as there are any."""
-        try:
-            return typing.get_type_hints(self.record_type)
-        except (NameError, TypeError):
-            return {}
+        return _hints(self.record_type)
 
     def picked(self, names: Iterable[str], records: list[Any]) -> dict[str, list[Any]]:
         """Return the columns of these fields, as they are in the records."""
@@ -61,6 +59,14 @@ class RecordShape(NamedTuple):
         if issubclass(self.record_type, _SCALARS):
             return dict.fromkeys(names, records)
         return {name: map_all(reader(name), records) for name in names}
+
+
+@lru_cache(maxsize=256)
+def _hints(record_type: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(record_type)
+    except (NameError, TypeError):
+        return {}
 
 
 def record_shape(record: Any) -> RecordShape:

@@ -8,7 +8,7 @@ rows. All that is done for each record is to look up a number.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,19 @@ _FIELDS_MAX: Final = 4
 _LOOKED_UP_MAX: Final = 4096
 
 
+class Columns(Protocol):
+    """A record batch, or what puts columns of one together when they are asked for."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns' names and types."""
+        ...
+
+    def column(self, name: str) -> pa.Array:
+        """Return a column."""
+        ...
+
+
 class KeyCodes(NamedTuple):
     """The keys of a run.
 
@@ -38,7 +51,7 @@ class KeyCodes(NamedTuple):
 
 
 def key_codes(
-    batch: pa.RecordBatch, maker: RowMaker, fields: tuple[str, ...], *, alone: bool
+    batch: Columns, maker: RowMaker, fields: tuple[str, ...], *, alone: bool
 ) -> KeyCodes | None:
     """Return the keys of a batch's rows, or None if the rows have to be asked.
 
@@ -106,7 +119,7 @@ class KeySlots:
 
     def of_batch(
         self,
-        batch: pa.RecordBatch,
+        batch: Columns,
         maker: RowMaker,
         fields: tuple[str, ...],
         alone: bool,
@@ -118,7 +131,7 @@ class KeySlots:
         known = self._known
         if known is not None and alone and not maker.special:
             place = batch.schema.get_field_index(fields[0])
-            column = batch.column(place) if place >= 0 else None
+            column = batch.column(fields[0]) if place >= 0 else None
             if column is not None and column.type.equals(known.type):
                 found = pc.index_in(column, known)
                 if not found.null_count:
@@ -127,7 +140,7 @@ class KeySlots:
         return None if keys is None else self._placed(keys, batch, fields)
 
     def _placed(
-        self, keys: KeyCodes, batch: pa.RecordBatch, fields: tuple[str, ...]
+        self, keys: KeyCodes, batch: Columns, fields: tuple[str, ...]
     ) -> np.ndarray:
         places, distinct = self.places, keys.distinct
         found: list[Any] = list(map(places.get, distinct))
@@ -138,7 +151,7 @@ class KeySlots:
             first = len(places)
             places.update(zip(new, range(first, first + len(new)), strict=True))
             found = list(map(places.get, distinct))
-        self._learn(batch.column(fields[0]).type, distinct[0])
+        self._learn(batch.schema.field(fields[0]).type, distinct[0])
         numbers: np.ndarray = np.array(found, np.int64)[keys.codes]
         return numbers
 
@@ -159,11 +172,10 @@ class KeySlots:
         self._known = None
 
 
-def _codes_of(batch: pa.RecordBatch, maker: RowMaker, field: str) -> KeyCodes | None:
-    place = batch.schema.get_field_index(field)
-    if place < 0 or maker.is_special(field):
+def _codes_of(batch: Columns, maker: RowMaker, field: str) -> KeyCodes | None:
+    if batch.schema.get_field_index(field) < 0 or maker.is_special(field):
         return None
-    column = batch.column(place)
+    column = given = batch.column(field)
     kind = column.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -179,9 +191,7 @@ def _codes_of(batch: pa.RecordBatch, maker: RowMaker, field: str) -> KeyCodes | 
         places: np.ndarray = np.zeros(len(values), np.int64)
         places[used.to_numpy()] = np.arange(len(used))
         codes, values = places[codes], values.take(used)
-    if pa.types.is_dictionary(kind := batch.column(place).type) and len(
-        pc.unique(values)
-    ) < len(values):
+    if pa.types.is_dictionary(given.type) and len(pc.unique(values)) < len(values):
         return None
     decode = column_decoder(values.type, maker.form.nested(field), (field,))
     return KeyCodes(decode(values), codes)

@@ -113,7 +113,7 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
             raise RowsNeededError("records came as rows")
         values = self._cells.read(run)
         slots = self._slots.of_batch(
-            run.batch, run.row_maker, self._key_fields.fields, self._key_fields.is_alone
+            run, run.row_maker, self._key_fields.fields, self._key_fields.is_alone
         )
         if slots is None:
             raise RowsNeededError("not all keys are texts, integers, bools or bytes")

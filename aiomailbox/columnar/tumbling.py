@@ -152,12 +152,12 @@ class ColumnarTumblingOperator(TumblingAggregateOperator):
             return np.zeros(len(run), np.int64)
         fields = self._selector.fields
         slots = self._slots.of_batch(
-            run.batch, run.row_maker, fields, self._selector.is_alone
+            run, run.row_maker, fields, self._selector.is_alone
         )
         if slots is None:
             raise RowsNeededError("not all keys are texts, integers, bools or bytes")
         if self._selector.is_alone:
-            kind = run.column(fields[0]).type
+            kind = run.schema.field(fields[0]).type
             self._key_type = kind.value_type if pa.types.is_dictionary(kind) else kind
         return slots
 

@@ -200,6 +200,8 @@ def test_picking_copies_nothing_until_columns_are_asked_for() -> None:
     assert taken._batch is batch
     assert taken.size_bytes() == 16, "its share of the batch"
     assert taken.timed_by("a").timestamps == [5, 999]
+    assert taken._batch is batch, "of one column only"
+    assert taken.batch.num_rows == 2
     assert taken._batch.num_rows == 2
 
 
