@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from aiomailbox.durations import event_time_ms
 from aiomailbox.errors import TimestampError, WrongTypeError
-from aiomailbox.records import MIN_TIMESTAMP, Run, map_all
+from aiomailbox.records import MIN_TIMESTAMP, ListRun, Run, map_all
 
 __all__ = ["AssignerSpec", "TimestampAssigner"]
 
@@ -73,7 +73,9 @@ class TimestampAssigner:
         Raises:
             TimestampError: As `assign`.
         """
-        if self.field is not None and isinstance(run, TimedColumns):
+        if type(run) is ListRun or self.field is None:
+            return run.with_timestamps(self.assign(run))
+        if isinstance(run, TimedColumns):
             return run.timed_by(self.field)
         return run.with_timestamps(self.assign(run))
 

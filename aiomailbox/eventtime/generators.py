@@ -6,7 +6,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from aiomailbox.errors import InvalidArgumentError, TimestampError
 from aiomailbox.eventtime.output import WatermarkOutput
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Run
+from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, ListRun, Run
 
 __all__ = [
     "BoundedOutOfOrderness",
@@ -62,7 +62,12 @@ def follow_run(
 
     One that says ``only_latest`` gets no more than the latest of columns.
     """
-    if isinstance(run, TimedRun) and getattr(generator, "only_latest", False):
+    # To ask a list for a protocol would cost as much as a hundred records.
+    if (
+        type(run) is not ListRun
+        and isinstance(run, TimedRun)
+        and getattr(generator, "only_latest", False)
+    ):
         highest = run.highest_ms()
         if highest is not None:
             generator.on_run([highest], output)

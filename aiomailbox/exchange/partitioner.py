@@ -292,7 +292,7 @@ class KeyGroupPartitioner(Partitioner):
             )
             self._assigner = assigner
         key = self.key
-        if isinstance(run, KeyedRun):
+        if type(run) is not ListRun and isinstance(run, KeyedRun):
             try:
                 parts = run.split_by_key(key, assigner.channels)
             except KeyTypeError as error:

@@ -11,7 +11,7 @@ from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records import Run, take_records
+from aiomailbox.records import ListRun, Run, take_records
 from aiomailbox.state import StateTtlConfig, ValueStateDescriptor
 
 __all__ = ["DeduplicateOperator"]
@@ -83,7 +83,7 @@ class DeduplicateOperator(StatefulOperator):
 
     def _first_of_keys(self, run: Run) -> tuple[list[Any], Iterable[int]]:
         """Return keys and the places of their records; of columns each key once."""
-        if isinstance(run, DistinctRun):
+        if type(run) is not ListRun and isinstance(run, DistinctRun):
             found = run.first_of_keys(self._key)
             if found is not None:
                 self._keys.check(found[0])
