@@ -16,7 +16,7 @@ import aiomailbox as am
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
-COUNT = 4_000
+COUNT = 8_000
 
 
 class Slowly(am.ProcessFunction[int, tuple[int, int]]):
@@ -45,13 +45,19 @@ def opened(directory: Path) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
-@pytest.mark.parametrize("checkpoints", [True, False])
+@pytest.mark.parametrize(
+    ("checkpoints", "how"),
+    [(True, signal.SIGKILL), (False, signal.SIGKILL), (True, signal.SIGSTOP)],
+)
 async def test_the_region_of_a_killed_worker_begins_again_and_the_other_goes_on(
-    tmp_path: Path, checkpoints: bool
+    tmp_path: Path, checkpoints: bool, how: signal.Signals
 ) -> None:
+    """One that is stopped is silent: it is declared dead, and killed before its follower."""
     where = tmp_path / "opened"
     where.mkdir()
-    env = am.StreamExecutionEnvironment(parallelism=2)
+    env = am.StreamExecutionEnvironment(
+        parallelism=2, config=am.JobConfig(heartbeat_timeout_s=3)
+    )
     if checkpoints:
         env.enable_checkpointing(0.05, directory=tmp_path / "checkpoints")
     # One failure: what ends because of it is not another one.
@@ -66,7 +72,7 @@ async def test_the_region_of_a_killed_worker_begins_again_and_the_other_goes_on(
             await asyncio.sleep(0.01)
         before = opened(where)
         victim = before[1][0][1]
-        os.kill(victim, signal.SIGKILL)
+        os.kill(victim, how)
         while job.restarts == 0:
             await asyncio.sleep(0.01)
         assert job.state is am.JobState.RUNNING
