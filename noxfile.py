@@ -81,8 +81,9 @@ def simulation(session: nox.Session) -> None:
     session.install("-e", ".", "--group", "test")
     options = [*PARALLEL[:2], "-o", "faulthandler_timeout=0", "--show-capture=no"]
     env = {"AIOMAILBOX_SEEDS": "2000", **ENV}
-    tests = "tests/simulation/test_simulation.py"
-    session.run("pytest", tests, *options, *session.posargs, env=env)
+    names = ["simulation", "mutations"]
+    tests = [f"tests/simulation/test_{name}.py" for name in names]
+    session.run("pytest", *tests, *options, *session.posargs, env=env)
 
 
 @nox.session
@@ -108,7 +109,8 @@ def crash(session: nox.Session) -> None:
     """Kill programs and workers at random moments, 30 times; results must be equal."""
     prepare(session, "test")
     session.env.setdefault("AIOMAILBOX_CRASHES", "30")
-    session.run("pytest", "-q", "-s", "-p", "no:randomly", "tests/crash")
+    options = ["-q", "-s", "-p", "no:randomly", "-o", "faulthandler_timeout=0"]
+    session.run("pytest", *options, "tests/crash", *session.posargs)
 
 
 @nox.session

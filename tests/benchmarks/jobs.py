@@ -93,7 +93,8 @@ def w4_kept(count: int, seconds: float, concurrency: int, *, journal: bool) -> i
     async def work(directory: str) -> None:
         env = am.StreamExecutionEnvironment()
         env.enable_checkpointing(None, directory=directory)
-        stream = env.from_collection(records(count))
+        # A list, which can be read again from anywhere.
+        stream = env.from_collection(list(records(count)))
         waited = stream.map_async(
             wait, concurrency=concurrency, journal=journal, id=itemgetter(0)
         )

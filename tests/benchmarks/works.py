@@ -1,4 +1,4 @@
-"""W1 to W12, X1 to X4, S1, S2, R1, R2, Nexmark: what is measured, and what must be reached."""
+"""W1 to W12, X1 to X4, S1, S2, C1, C2, R1, R2, NX: what is measured, what is wanted."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from tests.benchmarks import (
+    checkpoint_rows,
     columns,
     event_time,
     exchange_rows,
@@ -325,6 +326,7 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "X2": lambda options: process_rows.reports(options.records, options.rounds),
     "SI": lambda options: spark_inside.reports(options.records, options.rounds),
     "S1": lambda options: snapshots.reports(options.records),
+    "C1": lambda options: checkpoint_rows.reports(options.records),
     "R1": lambda options: [responsive.ticker()],
     "R2": lambda options: responsive.application(),
     "NX": nx,

@@ -17,6 +17,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import InvalidArgumentError, JobFailedError
+from aiomailbox.journal import SubtaskJournal
 from aiomailbox.storage import open_storage
 
 CONCURRENCY = 8
@@ -141,6 +142,33 @@ async def test_a_journal_stays_small_while_a_job_goes_on(tmp_path: Path) -> None
         await job.cancel()
     assert service.keys.total() > 10_000
     assert max(sizes) < 4 * min(sizes) + 100_000
+
+
+@pytest.mark.parametrize("sync_ms", [0, 4, 8])
+async def test_calls_do_not_wait_for_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_ms: int
+) -> None:
+    sync = SubtaskJournal.sync
+
+    async def slow(self: SubtaskJournal) -> None:
+        await asyncio.sleep(sync_ms / 1000)
+        await sync(self)
+
+    monkeypatch.setattr(SubtaskJournal, "sync", slow)
+    service = Service(0.005)
+    env = environment(tmp_path, parallelism=1)
+    stream = env.from_collection(list(range(8000))).map_async(
+        lambda number: service(number),
+        concurrency=100,
+        journal=True,
+        id=lambda number: number,
+    )
+    stream.uid("ask").sink_to(lambda _: None)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    await env.execute()
+    # 80 rounds of 5 ms; opening and ending take a few commits.
+    assert loop.time() - started < 0.4 * 1.1 + 6 * sync_ms / 1000
 
 
 async def test_without_a_place_for_it_a_journal_is_refused() -> None:

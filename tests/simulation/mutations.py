@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
+from aiomailbox.api import StreamExecutionEnvironment
 from aiomailbox.checkpoint import (
-    CheckpointSettings,
+    CheckpointingMode,
     CheckpointWriter,
     restored,
 )
@@ -19,7 +20,6 @@ from aiomailbox.operators import OperatorSnapshot
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.core.contract import Operator
 from aiomailbox.operators.sinks.operator import SinkOperator
-from aiomailbox.records import Alignment, SnapshotType
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.job_checkpoints import JobCheckpoints
 from aiomailbox.state import KeyedStateSnapshot
@@ -33,12 +33,12 @@ class Mutation(NamedTuple):
     Attributes:
         what: What it is.
         broken: Does it, while the context lasts.
-        pipelines: Those that show it soonest.
+        pipeline: One that shows it soon.
     """
 
     what: str
     broken: Callable[[], Any]
-    pipelines: tuple[str, ...]
+    pipeline: str
 
 
 def _instead(owner: Any, name: str, made: Callable[[Any], Any]) -> Callable[[], Any]:
@@ -169,6 +169,7 @@ def _waiting(log: Any) -> list[bytes]:
 @contextlib.contextmanager
 def _journal_after_sync() -> Iterator[None]:
     append_one, sync, append = AppendLog.append_one, AppendLog.sync, AppendLog.append
+    close = AppendLog.close
 
     def flush(self: Any) -> None:
         waiting, self.__dict__["_waiting"] = _waiting(self), []
@@ -183,7 +184,13 @@ def _journal_after_sync() -> Iterator[None]:
         flush(self)
         return append(self, entries)
 
+    def closed(self: Any) -> None:
+        # What has not been written is lost with the process.
+        _waiting(self).clear()
+        close(self)
+
     with (
+        mock.patch.object(AppendLog, "close", closed),
         mock.patch.object(AppendLog, "append_one", _appended_late(append_one)),
         mock.patch.object(AppendLog, "append", appended),
         mock.patch.object(AppendLog, "sync", synced),
@@ -191,11 +198,14 @@ def _journal_after_sync() -> Iterator[None]:
         yield
 
 
-def _never_aligned(alignment: Any) -> Any:
-    def at_least_once(self: Any, kind: SnapshotType) -> Any:
-        return Alignment.AT_LEAST_ONCE, alignment(self, kind)[1]
+def _at_least_once(enable: Any) -> Any:
+    def enabled(self: Any, interval: Any, **settings: Any) -> Any:
+        for name in ("unaligned", "aligned_timeout"):
+            settings.pop(name, None)
+        settings["mode"] = CheckpointingMode.AT_LEAST_ONCE
+        return enable(self, interval, **settings)
 
-    return at_least_once
+    return enabled
 
 
 def _pruned_too_far(prune: Any) -> Any:
@@ -216,83 +226,83 @@ MUTATIONS = [
     Mutation(
         "what a restored checkpoint holds of sinks is not committed",
         _instead(JobCheckpoints, "_load", _restored_without(committables=())),
-        (),
+        "keyed_reduce",
     ),
     Mutation(
         "a checkpoint is committed before its metadata is written",
         _instead(CheckpointCoordinator, "_finalize", _committed_first),
-        (),
+        "keyed_reduce",
     ),
     Mutation(
         "tasks hear that a checkpoint is complete before it is committed",
         _instead(CheckpointCoordinator, "_complete", _told_first),
-        (),
+        "late_data",
     ),
     Mutation(
         "a task acknowledges before its file is written",
         _instead(CheckpointWriter, "_place", _written_late),
-        ("large_state",),
+        "large_state",
     ),
     Mutation(
         "enumerators are captured when a checkpoint ends, not when it begins",
         _instead(CheckpointCoordinator, "_finalize", _sources_late),
-        (),
+        "dealt",
     ),
     Mutation(
         "barriers of one checkpoint are not waited for",
-        _instead(CheckpointSettings, "alignment", _never_aligned),
-        (),
+        _instead(StreamExecutionEnvironment, "enable_checkpointing", _at_least_once),
+        "unchained",
     ),
     Mutation(
         "data in flight is not restored",
         _instead(restored, "_in_flight", lambda _: lambda *_: {}),
-        (),
+        "unchained",
     ),
     Mutation(
         "data that arrives while barriers overtake is not kept",
         _instead(InputState, "on_data", lambda _: lambda *_: None),
-        (),
+        "unchained",
     ),
     Mutation(
         "channels forget their watermarks",
         _instead(restored, "_spread_times", _begun_times),
-        (),
+        "timers",
     ),
     Mutation(
         "operators forget their watermarks",
         _instead(Operator, "restoring", _forgotten_watermark),
-        (),
+        "late_for_long",
     ),
     Mutation(
         "one key group is not restored",
         _instead(KeyedStateSnapshot, "entries_of", _without_a_key_group),
-        (),
+        "keyed_reduce",
     ),
     Mutation(
         "timers are not restored",
         _instead(timers.LoadedTimers, "load", _no_timers),
-        (),
+        "timers",
     ),
     Mutation(
         "rows whose calls are in flight are not in the snapshot",
         _instead(AsyncMapOperator, "snapshot_own", _no_elements),
-        (),
+        "map_async_ordered",
     ),
     Mutation(
         "a finished call is appended to the journal with the next group commit",
         _journal_after_sync,
-        ("journalled", "journalled_unordered"),
+        "journalled",
     ),
     Mutation(
         "the journal is pruned beyond the oldest checkpoint",
         _instead(JobCheckpoints, "on_retained", _pruned_too_far),
-        ("journalled", "journalled_unordered", "journalled_failures"),
+        "journalled",
     ),
     Mutation(
         "a sink hands over nothing at a barrier",
         _instead(
             SinkOperator, "prepare_snapshot_pre_barrier", lambda _: lambda *_: None
         ),
-        (),
+        "stateless",
     ),
 ]

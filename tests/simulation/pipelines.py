@@ -190,6 +190,32 @@ def late_data(env: Any, sink: Any) -> None:
     windows.get_side_output(LATE).map(lambda event: event.number).sink_to(sink)
 
 
+# After 30 in order come 30 that are late, and no watermark with them.
+LATE_FOR_LONG = [
+    Event(number, number % KEYS, number * 10 if number // 30 % 2 == 0 else number * 3)
+    for number in range(COUNT)
+]
+
+
+def late_for_long(env: Any, sink: Any) -> None:
+    """Let late records come for a while in which event time stands still."""
+    strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+    timed = strategy.with_timestamp_assigner("at")
+    source = env.from_collection(LATE_FOR_LONG, timed).uid("events").set_parallelism(1)
+    windows = (
+        source.map(awaiting)
+        .set_parallelism(1)
+        .key_by("key")
+        .window(am.TumblingEventTimeWindows.of(0.1))
+        .side_output_late_data(LATE)
+        .apply(lambda key, window, values: [one.number for one in values])
+        .uid("windows")
+    )
+    windows.map(lambda number: ("in time", number)).sink_to(sink)
+    late = windows.get_side_output(LATE)
+    late.map(lambda event: ("late", event.number)).sink_to(sink)
+
+
 def interval_join(env: Any, sink: Any) -> None:
     left = ordered(env, "left", 2).key_by("key")
     right = ordered(env, "right", 3).key_by("key")
@@ -578,6 +604,7 @@ PIPELINES: dict[str, Pipeline] = {
         window_functions,
         sessions,
         late_data,
+        late_for_long,
         interval_join,
         as_of_join,
         window_join,
