@@ -70,6 +70,8 @@ class RemoteInputChannel(InputChannel):
         retry_initial_ms: First wait if the partition is not there yet; 0 never waits.
         retry_max_ms: Longest wait; after it the partition counts as missing.
         spill_directory: Where very large records go; None for the system's place.
+        is_kept: Whether the producer has ended and left files: no failure of its own
+            tells of what cannot be read.
 
     Attributes:
         receiver_id: 16 bytes that name the channel on its connection.
@@ -90,8 +92,10 @@ class RemoteInputChannel(InputChannel):
         retry_initial_ms: int = 100,
         retry_max_ms: int = 10_000,
         spill_directory: str | os.PathLike[str] | None = None,
+        is_kept: bool = False,
     ) -> None:
         super().__init__()
+        self._is_kept = is_kept
         self.address = address
         self.partition_id = partition_id
         self.subpartition_index = subpartition_index
@@ -334,6 +338,10 @@ class RemoteInputChannel(InputChannel):
             raise
 
     def _raise(self, error: BaseException) -> None:
+        if isinstance(error, RemoteFailureError) and self._is_kept:
+            raise PartitionNotFoundError(
+                f"what {self.partition_id} has written cannot be read: {safe_str(error)}"
+            ) from error
         if isinstance(error, RemoteFailureError):
             raise StopTask(
                 f"the producer of {self.partition_id} failed: {safe_str(error)}"

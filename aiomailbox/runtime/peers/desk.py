@@ -53,7 +53,7 @@ class WorkerDesk:
     Attributes:
         codec_digest: How records are written; compared with what workers say.
         addresses: Where peers listen, as far as they have said so.
-        running: The tasks at workers that have not ended.
+        running: The tasks at workers of which there is still something to come.
         views: The last look at the tasks of each worker.
     """
 
@@ -63,6 +63,8 @@ class WorkerDesk:
         self.codec_digest = b""
         self.addresses: dict[int, tuple[str, int | None]] = {}
         self.running: set[SubtaskId] = set()
+        # Those of them that have ended: others of their attempt run at their worker.
+        self._over: set[SubtaskId] = set()
         self.views: dict[int, list[TaskView]] = {}
         self._attempt = 0
         # The attempt in which all tasks began; of some, a later one has begun.
@@ -108,6 +110,7 @@ class WorkerDesk:
         beginning = [one for one in everything if tasks is None or one in tasks]
         self._epochs.update(dict.fromkeys(beginning, number))
         self.running.update(beginning)
+        self._over.difference_update(beginning)
         if is_first:
             self._whole = number
             self._limits.begin_attempt()
@@ -121,9 +124,14 @@ class WorkerDesk:
         """Say whether a worker has some of the tasks."""
         return any(self._placement.is_at(peer, *one) for one in tasks)
 
+    def have_ended(self, tasks: Collection[SubtaskId]) -> bool:
+        """Say whether none of some tasks runs at a worker."""
+        return (self.running - self._over).isdisjoint(tasks)
+
     def running_at(self, peer: int) -> list[SubtaskId]:
         """Return the tasks of a worker that have not ended."""
-        return [one for one in self.running if self._placement.is_at(peer, *one)]
+        running = self.running - self._over
+        return [one for one in running if self._placement.is_at(peer, *one)]
 
     def epochs_of(self, tasks: Collection[SubtaskId]) -> dict[SubtaskId, int]:
         """Return the attempts of tasks at workers."""
@@ -134,7 +142,7 @@ class WorkerDesk:
 
         What it has counted stays to be seen, until its successor counts.
         """
-        self.running.difference_update(self.running_at(worker.peer))
+        self.running.difference_update(self.placed_at(worker.peer))
         self._limits.forget(worker)
 
     def take(
@@ -175,7 +183,7 @@ class WorkerDesk:
             case Ended():
                 self.running -= {
                     one
-                    for one in self.running_at(worker.peer)
+                    for one in self.placed_at(worker.peer)
                     if self._epochs[one] == attempt
                 }
             case Lease():
@@ -192,7 +200,9 @@ class WorkerDesk:
             case TaskEnded(task=task, subtask=subtask, error=text):
                 self._check_has(worker, *subtask)
                 failure = None if text is None else error_from_text(worker.name, text)
-                _of_running(events).on_task_ended(failure, task, subtask)
+                running = _of_running(events)
+                self._over.add(subtask)
+                running.on_task_ended(failure, task, subtask)
             case TaskRunning(task=subtask):
                 self._check_has(worker, *subtask)
                 _of_running(events).on_task_running(subtask)

@@ -113,7 +113,7 @@ class PeersHost:
 
     def has_ended(self, tasks: Collection[SubtaskId]) -> bool:
         """Say whether none of some tasks runs any more."""
-        return self._local.has_ended(tasks) and self._desk.running.isdisjoint(tasks)
+        return self._local.has_ended(tasks) and self._desk.have_ended(tasks)
 
     async def prepare(self) -> None:
         """Start the workers, and wait until all know the job and listen.
@@ -425,8 +425,8 @@ class PeersHost:
     def _on_deadline(self, timeout_s: float, epochs: dict[SubtaskId, int]) -> None:
         late = [
             one
-            for one, epoch in self._desk.epochs_of(self._desk.running).items()
-            if epochs.get(one) == epoch
+            for one, epoch in self._desk.epochs_of(epochs).items()
+            if epochs[one] == epoch and not self._desk.have_ended([one])
         ]
         for worker, _ in self._by_worker(late):
             worker.kill(

@@ -175,6 +175,7 @@ class PeerNetwork:
                 buffers,
                 self._codec(edge),
                 spill_directory=self._place.directory(""),
+                is_kept=edge.is_blocking,
             )
 
         return new_channel

@@ -253,6 +253,19 @@ async def test_a_released_channel_retries_nothing(new_job: Any) -> None:
     assert job.link.requests == 1
 
 
+async def test_files_that_cannot_be_read_fail_the_task_their_producer_has_ended(
+    new_job: Any,
+) -> None:
+    job = new_job(is_kept=True).connect()
+    job.emit(1)
+    job.partition.release(ValueError("division of labour"))
+    job.pump()
+    with pytest.raises(PartitionNotFoundError, match=r"cannot be read.*division"):
+        job.channel.poll()
+    job.gate.close()
+    job.assert_all_returned()
+
+
 async def test_a_producer_that_failed_stops_the_task_and_says_why(job: Any) -> None:
     """NET-158."""
     job.connect()

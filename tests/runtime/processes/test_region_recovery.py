@@ -93,3 +93,45 @@ async def test_the_region_of_a_killed_worker_begins_again_and_the_other_goes_on(
 
 def as_row(pair: tuple[int, int]) -> dict[str, int]:
     return {"subtask": pair[0], "value": pair[1]}
+
+
+async def test_a_region_begins_again_beside_others_of_its_worker(
+    tmp_path: Path,
+) -> None:
+    where = tmp_path / "opened"
+    where.mkdir()
+    env = am.StreamExecutionEnvironment(parallelism=4)
+    env.enable_checkpointing(0.05)
+    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
+    env.deployment = am.Processes(2)
+    values = env.from_collection(list(range(COUNT)))
+    stumbles = Stumbles(str(where))
+    rows = values.process(Slowly(str(where))).map(stumbles).map(as_row)
+    rows.sink_to(am.FileSink(tmp_path / "out", format="jsonl"))
+    async with env.start() as job:
+        await job.result()
+    after = opened(where)
+    assert job.restarts == 1
+    assert [len(after[subtask]) for subtask in range(4)] == [1, 1, 2, 1]
+    # In the process that it was in.
+    assert len({pid for _, pid in after[2]}) == 1
+    rows_found = [
+        line
+        for path in (tmp_path / "out").rglob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert len(rows_found) == len(set(rows_found)) == COUNT
+
+
+class Stumbles:
+    """Raises once in the middle of the third subtask's values."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def __call__(self, pair: tuple[int, int]) -> tuple[int, int]:
+        mark = Path(self.directory, "stumbled")
+        if pair[0] == 2 and pair[1] % 500 == 0 and not mark.exists():
+            mark.touch()
+            raise RuntimeError("stumbled")
+        return pair
