@@ -259,3 +259,36 @@ async def test_an_operator_that_fails_when_it_hears_of_a_checkpoint_fails_its_ta
         # The others were told although one had failed.
         assert len(told) > 1
         await job.cancel()
+
+
+async def test_a_savepoint_does_not_wait_for_what_was_read_ahead(
+    tmp_path: Path,
+) -> None:
+    """A limit lets 20 records through in a minute, and thousands wait for it."""
+    seen: list[int] = []
+
+    def program() -> Any:
+        async def echo(number: int) -> int:
+            return number
+
+        env = environment(None)
+        limit = am.RateLimit(20, per=60.0, name="limit")
+        calls = endless(env).map_async(echo, limit=limit, buffer=30).uid("calls")
+        calls.set_parallelism(1).sink_to(seen.append)
+        return env
+
+    async with program().start() as job:
+        await asyncio.sleep(10)
+        begun = asyncio.get_running_loop().time()
+        await job.stop_with_savepoint(tmp_path / "place")
+        # The record that waits for room gets it with the next minute.
+        assert asyncio.get_running_loop().time() - begun < 130
+    before = len(seen)
+    assert before < 100
+    async with program().start(restore_from=tmp_path / "place") as job:
+        while len(seen) < before + 200:
+            await asyncio.sleep(1)
+        await job.cancel()
+    # Each once: in flight when it was cancelled are the last ones only.
+    assert len(seen) == len(set(seen))
+    assert set(range(before + 100)) <= set(seen)

@@ -23,7 +23,12 @@ from aiomailbox.operators.core.event_progress import (
 from aiomailbox.operators.core.hooks import naming_hook
 from aiomailbox.operators.sources.alignment import SourceAlignment
 from aiomailbox.operators.sources.availability import SourceAvailability
-from aiomailbox.operators.sources.source import InputStatus, Source, SourceReader
+from aiomailbox.operators.sources.source import (
+    InputStatus,
+    Source,
+    SourceReader,
+    is_replayable,
+)
 from aiomailbox.operators.sources.split_outputs import SplitOutputs, SplitProgress
 from aiomailbox.records import (
     COLUMN_RUN_LENGTH_MAX,
@@ -278,13 +283,14 @@ class SourceOperator(Operator):
         """Read no more; the next poll says that the data ended.
 
         A reader that has a method ``stop`` is asked to: it emits what it has taken and
-        nobody else can read again, then says that its input has ended.
+        nobody else can read again, then says that its input has ended. Where it can be
+        read again, that is not waited for unless the job is drained.
         """
         if self._mode is not SourceMode.READING:
             return
         drain = mode is StopMode.DRAIN
         stop = getattr(self._reader, "stop", None)
-        if stop is None:
+        if stop is None or (not drain and is_replayable(self.source)):
             self._mode = SourceMode.DRAINED if drain else SourceMode.STOPPED
             self.availability.set_available()
         else:
