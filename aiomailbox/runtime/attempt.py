@@ -289,7 +289,7 @@ class Attempt:
             # Sources of other tasks have stopped for a savepoint that there will not be.
             return None
         kept = self._finished - self._lost
-        found = frozenset().union(
+        found = frozenset[SubtaskId]().union(
             *(regions.to_restart(task, kept.__contains__) for task in tasks)
         )
         return None if len(found) == regions.task_count else found

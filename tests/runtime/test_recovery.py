@@ -569,3 +569,15 @@ async def test_elements_that_cannot_come_again_are_lost_with_a_failure() -> None
     assert lost == set(range(min(lost), max(lost) + 1))
     assert max(lost) < COUNT - 1
     assert len(results) == len(set(results))
+
+
+async def test_who_starts_a_finished_job_again_is_told_that_it_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for round_ in range(2):
+        results: list[int] = []
+        env = environment(directory=tmp_path)
+        env.from_collection([1, 2, 3]).sink_to(results.append)
+        await env.execute("short", restore_from="latest")
+        assert sorted(results) == [1, 2, 3]
+        assert ("ended well before" in caplog.text) == (round_ == 1)

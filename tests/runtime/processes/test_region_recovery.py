@@ -135,3 +135,54 @@ class Stumbles:
             mark.touch()
             raise RuntimeError("stumbled")
         return pair
+
+
+async def test_of_two_pipelines_the_one_without_the_killed_worker_goes_on(
+    tmp_path: Path,
+) -> None:
+    """With keys in it, and barriers that overtake: a region is more than one chain."""
+    where = tmp_path / "opened"
+    where.mkdir()
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(0.05, directory=tmp_path / "checkpoints", unaligned=True)
+    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
+    env.deployment = am.Processes(2)
+    for name in ("left", "right"):
+        directory = where / name
+        directory.mkdir()
+        numbers = env.from_collection(list(range(COUNT)))
+        slow = numbers.slot_sharing_group(name).process(Slowly(str(directory)))
+        sums = slow.map(with_key).key_by(key_of).reduce(add_up).map(as_row)
+        sums.sink_to(am.FileSink(tmp_path / f"{name}-out", format="jsonl"))
+    async with env.start() as job:
+        while not job.checkpoints() or not all(map(opened, where.iterdir())):
+            await asyncio.sleep(0.01)
+        before = opened(where / "left")
+        os.kill(opened(where / "right")[0][0][1], signal.SIGKILL)
+        await job.result()
+    assert job.restarts == 1
+    assert opened(where / "left") == before
+    assert len(opened(where / "right")[0]) == 2
+    found = {
+        name: sorted(
+            line
+            for path in (tmp_path / f"{name}-out").rglob("*.jsonl")
+            for line in path.read_text().splitlines()
+        )
+        for name in ("left", "right")
+    }
+    # Each update of each key once, in both.
+    assert len(found["left"]) == COUNT
+    assert found["left"] == found["right"]
+
+
+def with_key(pair: tuple[int, int]) -> tuple[int, int]:
+    return pair[1] % 7, pair[1]
+
+
+def key_of(pair: tuple[int, int]) -> int:
+    return pair[0]
+
+
+def add_up(one: tuple[int, int], two: tuple[int, int]) -> tuple[int, int]:
+    return one[0], one[1] + two[1]
