@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import aiomailbox as am
-from tests.benchmarks.measure import OURS, Report, System, compare
+from tests.benchmarks.measure import OURS, Report, Row, System, compare
 from tests.benchmarks.spark_rows import make_df
 
 _SCORED = "id long, key string, value double"
@@ -57,7 +57,7 @@ def _rows(df: Any, records: int, rounds: int) -> Report:
         System("mapInArrow by hand", _counting(df, by_hand(), _SCORED)),
         System(OURS, lambda _: counted(pipeline.apply_to(df, schema=_SCORED).result)),
     ]
-    report.rows = compare("SI1", systems, records, rounds)
+    report.rows = _compare_warm("SI1", systems, records, rounds)
     report.at_least(0.8, "the loop by hand")
     return report
 
@@ -80,7 +80,7 @@ def _calls(spark: Any, records: int, rounds: int) -> Report:
         System(OURS, lambda _: counted(applied.result)),
         System("mapInArrow, threads", _counting(df, on_threads(), "id long")),
     ]
-    report.rows = compare("SI2", systems, records, rounds)
+    report.rows = _compare_warm("SI2", systems, records, rounds)
     report.at_least(1 / 1.1, "gather by hand")
     return report
 
@@ -104,8 +104,9 @@ def _windows(df: Any, records: int, rounds: int) -> Report:
             .map(lambda w: {"key": w[0], "start": w[1], "rows": w[2], "total": w[3]})
         )
 
+    # The columns that the loop by hand gets.
     applied = pipeline.apply_to(
-        df,
+        df.select("key", "ts", "value"),
         schema=_WINDOWED.replace("start long", "start timestamp"),
         order_by="ts",
         parallelism=_WORKERS,
@@ -118,9 +119,18 @@ def _windows(df: Any, records: int, rounds: int) -> Report:
         System(OURS, lambda _: counted(applied.result)),
         System("Spark SQL's window()", lambda _: counted(windows.agg(sf.sum("value")))),
     ]
-    report.rows = compare("SI3", systems, records, rounds)
+    report.rows = _compare_warm("SI3", systems, records, rounds)
     report.at_least(1 / 1.5, "the sorted loop by hand")
     return report
+
+
+def _compare_warm(
+    work: str, systems: list[System], records: int, rounds: int
+) -> list[Row]:
+    """Compare systems whose workers have imported what they need."""
+    for system in systems[1:]:
+        system.run(records)
+    return compare(work, systems, records, rounds)
 
 
 def counted(df: Any) -> int:

@@ -86,4 +86,18 @@ def spark_job_error(error: BaseException) -> SparkJobError:
             while java.getCause() is not None:
                 java = java.getCause()
             text = f"{java.getClass().getName()}: {java.getMessage()}"
-    return SparkJobError(f"the Spark job that reads the DataFrame failed: {text}")
+    return SparkJobError(
+        f"the Spark job that reads the DataFrame failed: {text}{_remedy(text)}"
+    )
+
+
+def _remedy(text: str) -> str:
+    """Return what can be done about a failure that is of no program, "" for others."""
+    if "decommission" in text.lower():
+        return (
+            "\nAn executor was taken away while it had a task. Run again: what a "
+            "journal, or a checkpoint of run_on(), has is not computed again. Spark "
+            "moves shuffle files away in time with "
+            "spark.storage.decommission.enabled=true."
+        )
+    return ""

@@ -126,6 +126,25 @@ async def a_pipeline_runs_inside_the_server(spark: Any, place: Path) -> None:
     assert found == sorted(await windowed(rows).collect())
 
 
+async def a_pipeline_runs_in_a_barrier_stage(spark: Any, place: Path) -> None:
+    @am.pipeline
+    def limited(rows: Any) -> Any:
+        async def call(row: Any) -> Doubled:
+            return Doubled(row.id, 2 * row.id)
+
+        # For the whole job: the first worker has the limiter.
+        limit = am.RateLimit(100_000)
+        called = rows.map_async(call, limit=limit).key_by("id")
+        return called.reduce(lambda one, other: one)
+
+    df = spark.range(0, 1000, 1, 3)
+    run = limited.run_on(df, place / "barrier", schema=Doubled, parallelism=2)
+    rows = await asyncio.to_thread((await run).collect)
+    assert sorted(tuple(row) for row in rows) == [(n, 2 * n) for n in range(1000)]
+    with pytest.raises(UsageError, match="side by side"):
+        await limited.run_on(df, place / "wide", schema=Doubled, parallelism=5)
+
+
 async def a_dataframe_of_results_is_made(spark: Any, place: Path) -> None:
     env = am.StreamExecutionEnvironment()
     stream = env.from_collection([Doubled(n, 2 * n) for n in range(1000)])
@@ -192,6 +211,7 @@ CASES: list[Callable[[Any, Path], Coroutine[Any, Any, None]]] = [
     stopping_early_leaves_nothing,
     a_failure_tells_its_cause,
     a_pipeline_runs_inside_the_server,
+    a_pipeline_runs_in_a_barrier_stage,
     a_dataframe_of_results_is_made,
     a_directory_is_followed_commit_by_commit,
     results_are_appended_to_a_table,

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import secrets
 import shutil
 import threading
@@ -73,6 +74,8 @@ _RESTART: Final = FixedDelayRestart(3, 1.0)
 _MEMBER: Final = "aiomailbox.connectors.spark.barrier.member"
 _OUTCOME: Final = "outcome binary"
 _CANCEL_EVERY_S: Final = 0.5
+# How Spark says that a barrier stage has more tasks than slots.
+_TOO_FEW_SLOTS: Final = "SPARK-24819"
 # Nothing of the job stays in the program of the user.
 _SOME_WORKER: Final = 1
 
@@ -193,7 +196,13 @@ class _Job:
             "results", _SinkFactory(sink), [run.origins], follows_input=True, sink=sink
         )
         slots = _slots(df)
-        parallelism = run.parallelism or slots or 1
+        parallelism = run.parallelism or slots
+        if parallelism is None:
+            raise InvalidArgumentError(
+                "parallelism",
+                "Spark Connect does not tell how many tasks run at a time",
+                "Give at most that many: in a barrier stage all run side by side.",
+            )
         self._workers = _widest(results, parallelism)
         _check_slots(results, self._workers, slots)
         for each in run.inputs:
@@ -271,6 +280,8 @@ class _Job:
         try:
             rows = await _collected(frame)
         except SparkJobError as error:
+            if _TOO_FEW_SLOTS in str(error):
+                raise UsageError(_needs_slots(self._run.name, self._workers)) from error
             lost = await run_in_thread(_is_lost, error, self._frame.sparkSession)
             return error, not lost
         outcome = msgspec.json.decode(bytes(rows[0][0]), type=Outcome)
@@ -401,7 +412,8 @@ def _widest(results: Transformation, parallelism: int) -> int:
 def _slots(df: Any) -> int | None:
     """Return how many tasks Spark runs at a time; None if it does not tell."""
     if is_connect(df):
-        return None
+        local = re.fullmatch(r"local\[(\d+)\]", _master(df))
+        return None if local is None else int(local[1])
     context = df.sparkSession.sparkContext
     with contextlib.suppress(Exception):
         scala = context._jsc.sc()
@@ -419,11 +431,15 @@ def _check_slots(results: Transformation, workers: int, slots: int | None) -> No
     if slots is None or workers <= slots:
         return
     widest = [item for item in reachable([results]) if item.parallelism == workers]
-    who = f"operator {widest[0].name!r} has" if widest else "the pipeline has"
-    raise UsageError(
-        f"{who} {workers} subtasks, and Spark runs {slots} tasks at a time: in a barrier "
-        "stage all of them run side by side. Give parallelism= of that many at most, or "
-        "use apply_to(), where one stage comes after the other."
+    who = f"operator {widest[0].name!r}" if widest else "the pipeline"
+    raise UsageError(_needs_slots(who, workers, f"{slots}"))
+
+
+def _needs_slots(who: str, workers: int, slots: str = "fewer") -> str:
+    return (
+        f"{who} has {workers} subtasks, and Spark runs {slots} tasks at a time: in a "
+        "barrier stage all of them run side by side. Give parallelism= of that many at "
+        "most, or use apply_to(), where one stage comes after the other."
     )
 
 
@@ -441,8 +457,12 @@ def _must_encrypt(df: Any, encrypt: bool | None) -> bool:
     """Say whether workers encrypt: unless they are told, where they may be apart."""
     if encrypt is not None:
         return encrypt
-    try:
-        master = str(df.sparkSession.conf.get("spark.master"))
-    except Exception:  # noqa: BLE001 -- a server that does not tell
-        return True
+    master = _master(df)
     return not (master == "local" or master.startswith("local["))
+
+
+def _master(df: Any) -> str:
+    """Return what Spark runs on; "" for a server that does not tell."""
+    with contextlib.suppress(Exception):
+        return str(df.sparkSession.conf.get("spark.master"))
+    return ""

@@ -46,12 +46,21 @@ def output_schema(
         parameter: The argument's name, for messages.
 
     Raises:
-        InvalidArgumentError: If nothing says it.
+        InvalidArgumentError: If nothing says it, or the record class that is declared
+            has other fields.
         WrongTypeError: If it is none of these, or a field's type has no Spark type.
     """
+    declared = declared_class(origins)
+    given = declared if given is None else given
+    schema = _schema(given, session, parameter)
+    if declared is not None:
+        _check_fits(schema, declared, parameter)
+    return schema
+
+
+def _schema(given: Any, session: Any, parameter: str) -> Any:
     from pyspark.sql.types import StructType
 
-    given = declared_class(origins) if given is None else given
     if given is None:
         raise InvalidArgumentError(
             parameter,
@@ -72,6 +81,19 @@ def output_schema(
         parameter,
         f"{given!r} is no schema",
         "Use a StructType, text such as 'city string', or a record class.",
+    )
+
+
+def _check_fits(schema: Any, declared: type, parameter: str) -> None:
+    """Check that records of a class have the columns of a schema, and no others."""
+    columns, fields = set(schema.fieldNames()), set(_field_names(declared))
+    if columns == fields:
+        return
+    raise InvalidArgumentError(
+        parameter,
+        f"it has the columns {sorted(columns)}, and the records are declared to be "
+        f"{declared.__qualname__}, with the fields {sorted(fields)}",
+        "Leave the schema out, or let the last step make records of its columns.",
     )
 
 
@@ -111,13 +133,17 @@ def _of_class(kind: type, parameter: str) -> Any:
     from pyspark.sql.types import StructField, StructType
 
     hints = typing.get_type_hints(kind)
-    names = [name for name in inspect.signature(kind).parameters if name in hints]
     fields = []
-    for name in names:
+    for name in _field_names(kind):
         hint, nullable = _without_none(hints[name])
         where = f"{kind.__qualname__}.{name}"
         fields.append(StructField(name, _type_of(hint, where, parameter), nullable))
     return StructType(fields)
+
+
+def _field_names(kind: type) -> list[str]:
+    hints = typing.get_type_hints(kind)
+    return [name for name in inspect.signature(kind).parameters if name in hints]
 
 
 def _type_of(hint: Any, where: str, parameter: str) -> Any:

@@ -18,6 +18,7 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     NotShippableError,
     SparkJobError,
+    UnsupportedColumnError,
     UsageError,
     WrongTypeError,
 )
@@ -335,6 +336,14 @@ def test_what_cannot_run_over_a_shuffle_is_refused_before_a_job(spark: Any) -> N
             am.pipeline(build).apply_to(df, schema="id long")
     with pytest.raises(InvalidArgumentError, match="nothing says which columns"):
         am.pipeline(lambda rows: rows.map(lambda row: row)).apply_to(df)
+    declared = am.pipeline(
+        lambda rows: rows.map(lambda row: Doubled(row.id, 0), output_type=Doubled)
+    )
+    with pytest.raises(InvalidArgumentError, match=r"\['id'\].*Doubled.*'twice'"):
+        declared.apply_to(df, schema="id long")
+    with pytest.raises(UnsupportedColumnError, match="exists twice"):
+        twice = df.selectExpr("id", "id + 1 as id")
+        doubled.apply_to(twice, schema=Doubled)
     with pytest.raises(WrongTypeError, match="not a Spark DataFrame"):
         doubled.apply_to([1, 2], schema="id long")
     with pytest.raises(InvalidArgumentError, match="streaming"):
