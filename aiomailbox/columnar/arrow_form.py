@@ -24,6 +24,7 @@ from aiomailbox.columnar.forms import (
     record_form,
 )
 from aiomailbox.columnar.ipc import BatchReader, BatchWriter, types_in
+from aiomailbox.columnar.results import ResultForm, ValueForm
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import AioMailboxError, CorruptStreamError, WrongTypeError
 from aiomailbox.records import ByteReader, ListRun, Run
@@ -34,7 +35,7 @@ from aiomailbox.records.values import ValueSerializer
 
 __all__ = ["ArrowForm"]
 
-_ROWS, _NAMED_TUPLES, _DICTS, _OBJECTS = range(4)
+_ROWS, _NAMED_TUPLES, _DICTS, _OBJECTS, _VALUES = range(5)
 _LONG_BYTES: Final = 8
 _MAKERS_MAX: Final = 64
 
@@ -42,7 +43,7 @@ _MAKERS_MAX: Final = 64
 class ArrowForm:
     """Writes and reads Arrow runs.
 
-    Layout: ``rows:0 | list run``, or ``form:1..3 [name] | count:int32 |
+    Layout: ``rows:0 | list run``, or ``form:1..4 [name] | count:int32 |
     timestamps:bool [longs] | size:int32 | Arrow IPC stream``.
 
     Args:
@@ -120,7 +121,7 @@ class ArrowForm:
         form = source.read_byte()
         if form == _ROWS:
             return self._rows.read(source)
-        if form not in {_NAMED_TUPLES, _DICTS, _OBJECTS}:
+        if form not in {_NAMED_TUPLES, _DICTS, _OBJECTS, _VALUES}:
             raise CorruptStreamError(f"there is no form {form} of Arrow runs")
         name = _read_name(source) if form == _OBJECTS else ""
         count = source.read_int()
@@ -153,13 +154,16 @@ class ArrowForm:
             return bytes([_NAMED_TUPLES])
         if type(form) is DictForm:
             return bytes([_DICTS])
+        if type(form) is ValueForm:
+            return bytes([_VALUES])
         kind = getattr(form, "record_type", None)
         entry = self._classes.of(kind) if isinstance(kind, type) else None
         if entry is None:
             return None
-        if type(form) is ClassForm and any(map(pa.types.is_struct, [*kinds, *inner])):
+        has_structs = any(map(pa.types.is_struct, [*kinds, *inner]))
+        if type(form) in {ClassForm, ResultForm} and has_structs:
             # The class of a struct is in an annotation, which not every process can
-            # look up.
+            # look up; that in a result is a key, which is a plain tuple.
             return None
         name = entry.name.encode()
         return bytes([_OBJECTS]) + len(name).to_bytes(4, "big") + name
@@ -183,6 +187,8 @@ class ArrowForm:
             return NamedTupleForm()
         if form == _DICTS:
             return DictForm()
+        if form == _VALUES:
+            return ValueForm()
         entry = self._classes.named(name)
         if entry is None:
             raise CorruptStreamError(f"no class {name!r} was declared for this job")

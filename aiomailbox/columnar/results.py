@@ -12,7 +12,7 @@ from aiomailbox.columnar.forms import NamedTupleForm, RecordForm, StructBuilder
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.operators import result_type
 
-__all__ = ["ResultMaker"]
+__all__ = ["ResultForm", "ResultMaker", "ValueForm"]
 
 
 class ResultMaker:
@@ -35,7 +35,7 @@ class ResultMaker:
     ) -> None:
         self._names = ("value",) if names is None else names
         self._form: RecordForm = (
-            _ValueForm() if names is None else _ResultForm(names, bool(key_fields))
+            ValueForm() if names is None else ResultForm(names, bool(key_fields))
         )
         self._key_fields = key_fields
         self._maker: RowMaker | None = None
@@ -65,7 +65,7 @@ class ResultMaker:
         return pa.StructArray.from_arrays(parts, list(self._key_fields))
 
 
-class _ResultForm:
+class ResultForm:
     """Records of the class that results have."""
 
     def __init__(self, names: tuple[str, ...], has_tuples: bool) -> None:
@@ -73,6 +73,7 @@ class _ResultForm:
         self._has_tuples = has_tuples
 
     def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        """Return the function that makes results."""
         kind, new = self.record_type, tuple.__new__
 
         def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
@@ -81,23 +82,27 @@ class _ResultForm:
         return build
 
     def nested(self, name: str) -> RecordForm:
+        """Return the form of a key of several fields, or of NamedTuples."""
         return _TupleForm() if self._has_tuples and name == "key" else NamedTupleForm()
 
 
-class _ValueForm:
+class ValueForm:
     """Records that are single values."""
 
     def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        """Return the function that takes the values of the one column."""
+
         def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
             return list(columns[0])
 
         return build
 
     def nested(self, name: str) -> RecordForm:
+        """Return the form of NamedTuples."""
         return NamedTupleForm()
 
 
-class _TupleForm(_ValueForm):
+class _TupleForm(ValueForm):
     """Keys of several fields: tuples, whose fields have no names."""
 
     def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:

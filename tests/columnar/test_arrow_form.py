@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -22,8 +23,10 @@ from aiomailbox.columnar import (
     batch_class,
 )
 from aiomailbox.columnar.ipc import BatchReader, BatchWriter, can_travel
+from aiomailbox.columnar.results import ResultMaker
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
 from aiomailbox.exchange.frames.encoder import FrameEncoder
+from aiomailbox.operators import result_type
 from aiomailbox.records import ByteReader, ElementCodec, ListRun
 from aiomailbox.records.framing import LENGTH
 from aiomailbox.records.record_classes import RecordClasses
@@ -454,3 +457,17 @@ def test_forms_that_do_not_exist_are_corrupt() -> None:
     form = ArrowForm(PythonSerializer(), RecordClasses())
     with pytest.raises(CorruptStreamError, match="form 9"):
         form.read(ByteReader(b"\x09"))
+
+
+def test_results_of_aggregates_travel_as_columns() -> None:
+    single = ResultMaker(None).run([pa.array([2.5, None])], np.array([7, 8]))
+    kind = result_type(("key", "n"))
+    several = ResultMaker(("key", "n")).run([pa.array(["a"]), pa.array([2])], None)
+    keyed = ResultMaker(("key", "n"), ("city", "day"))
+    tuples = keyed.run([keyed.key_column([("a", 1)], None), pa.array([2])], None)
+    for run, is_arrow in ((single, True), (several, True), (tuples, False)):
+        codec = codec_for(kind)
+        back = codec.decode(codec.encode(run))
+        assert isinstance(back, ArrowRun) is is_arrow
+        assert (back.values, back.timestamps) == (run.values, run.timestamps)
+        assert list(map(type, back.values)) == list(map(type, run.values))

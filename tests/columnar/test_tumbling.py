@@ -23,7 +23,7 @@ from aiomailbox.operators.snapshots import decode_snapshot, encode_snapshot
 from aiomailbox.records import ListRun
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing import window_operator
-from tests.columnar.test_rolling import SCHEMA, everything, rows, tame
+from tests.columnar.test_rolling import SCHEMA, everything, rows, sums, tame
 
 KEY = field_or_function("key", "key")
 LATE = am.OutputTag[Any]("late")
@@ -96,10 +96,14 @@ def outcome(made: Any, columns: bool, some: list[Any]) -> list[str]:
         return driven.end()
 
 
-@given(steps, st.sampled_from([0, 0, 7, 25]))
-def test_columns_give_what_rows_give(some: list[Any], lateness: int) -> None:
-    by_columns = outcome(operator(True, lateness), True, some)
-    assert by_columns == outcome(operator(False, lateness), False, some)
+@given(steps, st.sampled_from([0, 0, 7, 25]), st.sampled_from([everything, sums]))
+def test_columns_give_what_rows_give(
+    some: list[Any], lateness: int, aggregate: Any
+) -> None:
+    made = operator(True, lateness, KEY, aggregate())
+    by_columns = outcome(made, True, some)
+    by_rows = outcome(operator(False, lateness, KEY, aggregate()), False, some)
+    assert by_columns == by_rows
 
 
 @given(
