@@ -177,6 +177,8 @@ class _Terminal:
             done = round(seen.fraction * _BAR)
             text.append("━" * done, style="green")
             text.append("━" * (_BAR - done) + " ", style="bright_black")
+            # Before the rest, which a narrow window cuts.
+            text.append(f"{seen.fraction:.0%} ")
         text.append(str(seen), style="red" if seen.state == "failed" else "")
         if seen.bottleneck and not last:
             text.append(f"\n  {seen.bottleneck}", style="yellow")

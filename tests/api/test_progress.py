@@ -62,6 +62,7 @@ async def test_a_terminal_shows_a_bar_that_is_cut_where_it_is_narrow(
     shown = out.getvalue()
     assert "━" in shown
     assert "…" in shown
+    assert "━ 100% calls" in shown
     assert "\x1b[" in shown
 
 
