@@ -31,7 +31,6 @@ from aiomailbox.api import (
     WindowedStream,
     pipeline,
     progress,
-    run,
 )
 from aiomailbox.availability import Availability
 from aiomailbox.checkpoint import CheckpointingMode, Retention, Savepoint
@@ -120,6 +119,7 @@ from aiomailbox.mailbox import (
     TaskMailbox,
 )
 from aiomailbox.metrics import HistogramValue, Merge, Metric, MetricKind
+from aiomailbox.observe.running import run
 from aiomailbox.operators import (
     AsyncCall,
     BlockCause,

@@ -4,7 +4,13 @@ from aiomailbox.api.broadcast import BroadcastConnectedStream, BroadcastStream
 from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.environment import StreamExecutionEnvironment
 from aiomailbox.api.interval import IntervalJoin, IntervalJoined
-from aiomailbox.api.job import JobClient, JobMetrics, OperatorWatermark
+from aiomailbox.api.job import (
+    JobClient,
+    JobMetrics,
+    OperatorWatermark,
+    held_jobs,
+    latest_job,
+)
 from aiomailbox.api.job_progress import JobProgress, progress, progress_of
 from aiomailbox.api.pipeline import Pipeline, pipeline
 from aiomailbox.api.run import run
@@ -36,6 +42,8 @@ __all__ = [
     "Session",
     "StreamExecutionEnvironment",
     "WindowedStream",
+    "held_jobs",
+    "latest_job",
     "pipeline",
     "progress",
     "progress_of",

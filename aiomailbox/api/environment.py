@@ -357,7 +357,9 @@ class StreamExecutionEnvironment:
         job.call_when_failed(body.on_failed)
         try:
             try:
-                yield JobClient(job, body)
+                # Held here: a page finds the jobs that run.
+                client = JobClient(job, body)
+                yield client
             finally:
                 job.call_when_failed(None)
                 job.cancel()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
 from os import PathLike
 from typing import Any, Literal, NamedTuple, TypeVar
+from weakref import ref
 
 from aiomailbox.api.body import Body
 from aiomailbox.api.stream import DataStream
@@ -70,6 +72,21 @@ class JobMetrics:
         return sum(value for value in values if isinstance(value, int))
 
 
+# The last ones of this program; a page may show them.
+_started: deque[ref[JobClient]] = deque(maxlen=16)
+
+
+def latest_job() -> JobClient | None:
+    """Return the job that this program has started last, if somebody still holds it."""
+    jobs = (reference() for reference in reversed(_started))
+    return next((job for job in jobs if job is not None), None)
+
+
+def held_jobs() -> list[JobClient]:
+    """Return the jobs that this program has started and still holds, oldest first."""
+    return [job for reference in _started if (job := reference()) is not None]
+
+
 class OperatorWatermark(NamedTuple):
     """How far event time has come at an operator.
 
@@ -97,6 +114,7 @@ class JobClient:
         self._job = job
         self._body = body
         self._observer = JobObserver(job)
+        _started.append(ref(self))
         nodes = [node for vertex in job.graph.vertices for node in vertex.nodes]
         self._questions = [
             source

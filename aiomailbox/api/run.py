@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar, cast
 
+from aiomailbox.api.job import held_jobs
 from aiomailbox.errors import UsageError
 
 ResultT = TypeVar("ResultT")
@@ -19,7 +21,7 @@ def run(work: Awaitable[ResultT]) -> ResultT:
     An interrupt (Ctrl-C) cancels the work, waits for its clean-up and raises
     KeyboardInterrupt, also where Spark has replaced Python's interrupt handler. SIGTERM,
     with which services are ended, does so too and raises SystemExit, unless the program
-    handles that signal itself.
+    handles that signal itself. SIGUSR1 prints what the jobs wait for to standard error.
 
     Raises:
         SystemExit: If it was ended by SIGTERM; with 143, as shells say it.
@@ -47,6 +49,11 @@ def run(work: Awaitable[ResultT]) -> ResultT:
     return _run_interruptible(work)
 
 
+def _tell_what_is_awaited() -> None:
+    for job in held_jobs():
+        sys.stderr.write(f"{job.await_tree()}\n")
+
+
 def _run_interruptible(work: Awaitable[ResultT]) -> ResultT:
     # The first signal that came.
     received: list[signal.Signals] = []
@@ -67,6 +74,10 @@ def _run_interruptible(work: Awaitable[ResultT]) -> ResultT:
             previous[signal.SIGTERM] = signal.SIG_DFL
         for number in previous:
             loop.add_signal_handler(number, interrupt, number)
+        tells = getattr(signal, "SIGUSR1", None)
+        if tells is not None and signal.getsignal(tells) is signal.SIG_DFL:
+            previous[tells] = signal.SIG_DFL
+            loop.add_signal_handler(tells, _tell_what_is_awaited)
         try:
             return await task
         finally:

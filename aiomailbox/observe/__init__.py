@@ -1,11 +1,14 @@
 """What others see of a job: exporters, progress, pages. Each reads its snapshots only."""
 
+from aiomailbox.observe.dashboard import dashboard, serving_dashboard
 from aiomailbox.observe.otel import OpenTelemetryExport, opentelemetry
 from aiomailbox.observe.prometheus import PrometheusExport, prometheus
 
 __all__ = [
     "OpenTelemetryExport",
     "PrometheusExport",
+    "dashboard",
     "opentelemetry",
     "prometheus",
+    "serving_dashboard",
 ]

@@ -1,0 +1,292 @@
+"""A page that shows a running job: an ASGI application to be mounted, or by itself.
+
+Theory of operation: the page asks for nothing but the job's snapshots, which come as
+server-sent events. All pages of a job share one look at it each second. Reading is for
+programs of this machine, changing for those who have the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from aiomailbox.api import JobClient, latest_job
+from aiomailbox.clock import SystemClock
+from aiomailbox.errors import (
+    AioMailboxError,
+    InvalidArgumentError,
+    MissingExtraError,
+)
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+__all__ = ["dashboard", "serving_dashboard"]
+
+_LOOK_S: Final = 1.0
+_PAGES_MAX: Final = 64
+_FILES: Final = {
+    "": ("index.html", "text/html"),
+    "page.css": ("page.css", "text/css"),
+    "page.js": ("page.js", "text/javascript"),
+}
+_HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; "
+    "style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+Answer = Callable[["Request"], Awaitable["Response"]]
+
+
+def dashboard(
+    job: JobClient | None = None,
+    *,
+    token: str | None = None,
+    allow_remote: bool = False,
+) -> Starlette:
+    """Return an ASGI application that shows a job, to be mounted or served.
+
+    It answers programs of this machine only, unless it is told otherwise. ``POST`` to
+    ``stop``, ``cancel`` or ``savepoint?path=...`` needs ``Authorization: Bearer
+    <token>``; without a token nothing can be changed.
+
+    Args:
+        job: The job; None for the one that this program has started last.
+        token: What whoever changes the job has to know.
+        allow_remote: Whether other machines may read, too: for an application that has
+            its own way to say who may.
+
+    Raises:
+        InvalidArgumentError: If the token is empty.
+        MissingExtraError: If starlette is not installed.
+    """
+    if token is not None and not token:
+        raise InvalidArgumentError("token", "it is empty", "Use a long random text.")
+    try:
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+    except ImportError as error:
+        raise MissingExtraError("dashboard", "dashboard") from error
+    page = _Dashboard(job, token, allow_remote=allow_remote)
+    routes = [
+        Route("/snapshot", page.guarded(page.snapshot)),
+        Route("/events", page.guarded(page.events)),
+        Route("/await-tree", page.guarded(page.await_tree)),
+        Route("/stop", page.guarded(page.stop), methods=["POST"]),
+        Route("/cancel", page.guarded(page.cancel), methods=["POST"]),
+        Route("/savepoint", page.guarded(page.savepoint), methods=["POST"]),
+        Route("/{file:path}", page.guarded(page.file)),
+    ]
+    return Starlette(routes=routes)
+
+
+class _Dashboard:
+    """What the application answers."""
+
+    def __init__(
+        self, job: JobClient | None, token: str | None, *, allow_remote: bool
+    ) -> None:
+        self._job = job
+        self._token = token
+        self._allow_remote = allow_remote
+        self._pages: WeakSet[object] = WeakSet()
+        self._clock = SystemClock()
+        self._seen: tuple[float, JobClient | None, bytes] | None = None
+
+    def guarded(self, answer: Answer) -> Answer:
+        """Answer only whoever may ask."""
+
+        async def guarded(request: Request) -> Response:
+            from starlette.responses import PlainTextResponse
+
+            refusal = self._refusal(request)
+            if refusal is not None:
+                code, text = refusal
+                return PlainTextResponse(text, code, headers=_HEADERS)
+            response = await answer(request)
+            response.headers.update(_HEADERS)
+            return response
+
+        return guarded
+
+    def _refusal(self, request: Request) -> tuple[int, str] | None:
+        client = request.client
+        if not self._allow_remote and client is not None and not _is_here(client.host):
+            return 403, "This page is for programs of its own machine."
+        if request.method not in {"GET", "HEAD"}:
+            if self._token is None:
+                return 403, "This page is read-only: its program has set no token."
+            given = request.headers.get("authorization", "")
+            wanted = f"Bearer {self._token}"
+            if not hmac.compare_digest(given.encode(), wanted.encode()):
+                return 401, "The token is missing or wrong."
+        if self._found() is None and request.path_params.get("file") is None:
+            return 404, "No job has been started yet."
+        return None
+
+    def _found(self) -> JobClient | None:
+        return self._job or latest_job()
+
+    def _shown(self) -> JobClient:
+        job = self._found()
+        assert job is not None, "whoever asks is refused without a job"
+        return job
+
+    def _look(self) -> bytes:
+        """Return the job as JSON; all pages share one look."""
+        now_s, job = self._clock.monotonic(), self._shown()
+        seen = self._seen
+        if seen is None or seen[1] is not job or now_s - seen[0] > _LOOK_S / 2:
+            seen = self._seen = (now_s, job, job.snapshot().to_json())
+        return seen[2]
+
+    async def file(self, request: Request) -> Response:
+        """Return the page, and what it consists of."""
+        from starlette.responses import PlainTextResponse, Response
+
+        found = _FILES.get(request.path_params["file"])
+        if found is None:
+            return PlainTextResponse("There is no such page.", 404)
+        name, media_type = found
+        place = resources.files("aiomailbox.observe") / "page" / name
+        return Response(place.read_text("utf-8"), media_type=media_type)
+
+    async def snapshot(self, request: Request) -> Response:
+        """Return the job's snapshot."""
+        from starlette.responses import Response
+
+        return Response(self._look(), media_type="application/json")
+
+    async def events(self, request: Request) -> Response:
+        """Return the snapshots from now on, as server-sent events."""
+        from starlette.responses import PlainTextResponse, StreamingResponse
+
+        if len(self._pages) >= _PAGES_MAX:
+            return PlainTextResponse("Too many pages are open.", 503)
+
+        async def snapshots() -> AsyncIterator[bytes]:
+            while True:
+                yield b"data: " + self._look() + b"\n\n"
+                await asyncio.sleep(_LOOK_S)
+
+        body = snapshots()
+        self._pages.add(body)
+        return StreamingResponse(body, media_type="text/event-stream")
+
+    async def await_tree(self, request: Request) -> Response:
+        """Return what the job waits for, as text."""
+        from starlette.responses import PlainTextResponse
+
+        return PlainTextResponse(self._shown().await_tree())
+
+    async def stop(self, request: Request) -> Response:
+        """Stop the job well; ``?drain=false`` fires no windows."""
+        drain = request.query_params.get("drain", "true") != "false"
+        return await self._change(self._shown().stop(drain=drain))
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel the job."""
+        return await self._change(self._shown().cancel())
+
+    async def savepoint(self, request: Request) -> Response:
+        """Take a savepoint at ``?path=``."""
+        path = request.query_params.get("path", "")
+        return await self._change(self._shown().trigger_savepoint(path))
+
+    async def _change(self, change: Awaitable[object]) -> Response:
+        from starlette.responses import PlainTextResponse, Response
+
+        try:
+            await change
+        except AioMailboxError as error:
+            return PlainTextResponse(str(error), 409)
+        self._seen = None
+        return Response(self._look(), media_type="application/json")
+
+
+def _is_here(host: str) -> bool:
+    """Say whether an address is of this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        # A server of tests, or a socket without addresses.
+        return host in {"", "localhost", "testclient"}
+
+
+@asynccontextmanager
+async def serving_dashboard(
+    port: int, *, token: str | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[str]:
+    """Serve the dashboard of this program's jobs while the block runs.
+
+    Args:
+        port: Where it listens; 0 for any free port.
+        token: What whoever changes a job has to know.
+        host: An address of this machine that is reached from it alone.
+
+    Yields:
+        Its address.
+
+    Raises:
+        InvalidArgumentError: If the port is taken, or others could reach the address.
+        MissingExtraError: If starlette or uvicorn is not installed.
+    """
+    if not _is_here(host):
+        raise InvalidArgumentError(
+            "host",
+            f"others reach {host!r}",
+            "Serve it on 127.0.0.1, or mount dashboard(...) in an application that says "
+            "who may see it.",
+        )
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtraError("dashboard", "dashboard") from error
+    app = dashboard(token=token)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    with contextlib.closing(listener):
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            # Whoever comes before the server is ready waits for it.
+            listener.listen(128)
+        except (OSError, OverflowError) as error:
+            raise InvalidArgumentError(
+                "dashboard",
+                f"port {port} of {host} cannot be had: {error}",
+                "Use another.",
+            ) from error
+        config = uvicorn.Config(app, log_level="warning", lifespan="off")
+        server = _Server(config)
+        loop = asyncio.get_running_loop()
+        serving = loop.create_task(server.serve([listener]), name="dashboard")
+        try:
+            yield f"http://{host}:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = server.force_exit = True
+            await asyncio.wait([serving])
+
+
+def _Server(config: Any) -> Any:  # noqa: N802 -- a class that needs an extra
+    """Return a server that leaves the signals to the program."""
+    import uvicorn
+
+    class Server(uvicorn.Server):  # type: ignore[misc]
+        @contextlib.contextmanager
+        def capture_signals(self) -> Any:
+            yield
+
+    return Server(config)

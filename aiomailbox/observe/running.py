@@ -1,0 +1,62 @@
+"""The blocking door for scripts, with a dashboard beside it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from aiomailbox.api import run as run_work
+from aiomailbox.observe.dashboard import serving_dashboard
+
+__all__ = ["run"]
+
+ResultT = TypeVar("ResultT")
+
+
+def run(
+    work: Awaitable[ResultT], *, dashboard: int | None = None, token: str | None = None
+) -> ResultT:
+    """Run a coroutine to its end, from a script that has no event loop.
+
+    An interrupt (Ctrl-C) cancels the work, waits for its clean-up and raises
+    KeyboardInterrupt, also where Spark has replaced Python's interrupt handler. SIGTERM,
+    with which services are ended, does so too and raises SystemExit, unless the program
+    handles that signal itself. SIGUSR1 prints what the jobs wait for to standard error,
+    unless the program handles it.
+
+    Args:
+        work: The coroutine.
+        dashboard: A port of this machine on which a page shows the job that the program
+            has started last, see `aiomailbox.observe.dashboard`; None for no page.
+        token: What whoever changes a job on that page has to know.
+
+    Raises:
+        InvalidArgumentError: If the port is taken.
+        MissingExtraError: If the page needs what is not installed.
+        SystemExit: If it was ended by SIGTERM; with 143, as shells say it.
+        UsageError: If an event loop runs already: there, use ``await``.
+
+    Example:
+        >>> import aiomailbox as am
+        >>> env = am.StreamExecutionEnvironment()
+        >>> am.run(env.from_collection([1, 2, 3]).map(str).collect())
+        ['1', '2', '3']
+    """
+    if dashboard is None:
+        return run_work(work)
+    return run_work(_with_dashboard(work, dashboard, token))
+
+
+async def _with_dashboard(
+    work: Awaitable[ResultT], port: int, token: str | None
+) -> ResultT:
+    try:
+        async with serving_dashboard(port, token=token) as address:
+            sys.stderr.write(f"dashboard at {address}\n")
+            return await work
+    finally:
+        close = getattr(work, "close", None)
+        if close is not None:
+            # It has not begun if the page could not be served.
+            close()
