@@ -9,7 +9,9 @@ without a handler it goes nowhere.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
 from collections.abc import MutableMapping
 from typing import Any, Final
 
@@ -42,9 +44,7 @@ def library_log(**context: Any) -> Any:
         records skipped job='orders' count=3
         >>> logging.getLogger(LOGGER_NAME).removeHandler(handler)
     """
-    # Its import takes longer than that of everything else, where rich is installed.
-    import structlog
-
+    structlog = _structlog()
     return structlog.wrap_logger(
         logging.getLogger(LOGGER_NAME),
         processors=[structlog.stdlib.filter_by_level, _to_record],
@@ -61,7 +61,7 @@ def silenced(log: Any, is_silent: Any) -> Any:
         log: A structlog logger.
         is_silent: ``is_silent(method, fields)`` says whether a line is left out.
     """
-    import structlog
+    structlog = _structlog()
 
     def leave_out(_: Any, method: str, fields: Any) -> Any:
         if is_silent(method, fields):
@@ -75,6 +75,15 @@ def silenced(log: Any, is_silent: Any) -> Any:
         context_class=dict,
         cache_logger_on_first_use=False,
     )
+
+
+def _structlog() -> Any:
+    # Its import takes longer than that of everything else, where rich is installed. It
+    # asks stdout whether it is a terminal, which one that is closed does not answer.
+    is_closed = getattr(sys.stdout, "closed", False)
+    with contextlib.redirect_stdout(None) if is_closed else contextlib.nullcontext():
+        import structlog
+    return structlog
 
 
 def _to_record(

@@ -14,7 +14,6 @@ from itertools import groupby, islice, product
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.acero as ac
 import pyarrow.compute as pc
 
 from aiomailbox.columnar.arrow_run import ArrowRun
@@ -309,6 +308,9 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _projected(table: pa.Table, expressions: Sequence[pc.Expression]) -> pa.Table:
     names = [str(index) for index in range(len(expressions))]
+    # Imports pandas, which takes a second: only where there is something to project.
+    import pyarrow.acero as ac
+
     plan = ac.Declaration.from_sequence(
         [
             ac.Declaration("table_source", ac.TableSourceNodeOptions(table)),

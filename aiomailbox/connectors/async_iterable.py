@@ -10,7 +10,11 @@ from typing import Any, Final
 
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.collection import Reopenable
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import (
+    CancelTimeoutError,
+    InvalidArgumentError,
+    WrongTypeError,
+)
 from aiomailbox.operators import (
     Boundedness,
     EnumeratorContext,
@@ -24,7 +28,8 @@ from aiomailbox.operators import (
 )
 from aiomailbox.records import RUN_LENGTH_MAX, ListRun
 from aiomailbox.state import kept_in_state
-from aiomailbox.supervision import end_tasks
+from aiomailbox.supervision import end_tasks, frames_of
+from aiomailbox.task import place_of
 
 __all__ = ["AsyncIterableSource"]
 
@@ -237,10 +242,26 @@ class _AsyncReader:
         """Await no more elements; those that have come are still emitted, then it ends."""
         self._is_ending = True
         if self._task is not None:
-            ending = end_tasks([self._task], every_s=_INTERRUPT_EVERY_S)
+            ending = self._end(self._task)
             self._stopping = self._context.spawn(ending, name="async iterable stops")
         else:
             self._ended = True
+            self.availability.set_available()
+
+    async def _end(self, task: asyncio.Task[None]) -> None:
+        """End the helper task; one that goes on whatever it is told fails the job."""
+        timeout_s = self._context.cancel_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await end_tasks([task], every_s=_INTERRUPT_EVERY_S)
+        except TimeoutError:
+            context = self._context
+            owner = f"operator {context.operator_name!r} (uid {context.uid!r})"
+            self._error = CancelTimeoutError(
+                "an asynchronous iterable that was stopped",
+                timeout_s,
+                place_of(frames_of(task), owner),
+            )
             self.availability.set_available()
 
     def close(self) -> Pending:

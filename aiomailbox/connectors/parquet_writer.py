@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,8 @@ class ParquetWriter:
         self._schema: pa.Schema | None = None
         self._turns = ThreadTurns()
         self._has_written = False
+        # The first array that pyarrow makes of Python's values imports pandas.
+        self._is_warm = "pandas" in sys.modules
 
     def write_run(self, run: Run) -> Pending:
         """Collect records; write when there are enough.
@@ -67,6 +70,8 @@ class ParquetWriter:
         Raises:
             RecordsRefusedError: If some do not fit the schema; the others are taken.
         """
+        if not self._is_warm:
+            return self._write_warm(run)
         refused = self._collect(run)
         pending = None
         if self._rows >= self._group_rows:
@@ -129,6 +134,14 @@ class ParquetWriter:
             self._batches += batches
             self._rows += sum(batch.num_rows for batch in batches)
         return refused
+
+    async def _write_warm(self, run: Run) -> None:
+        """Import in a thread what would take seconds on the loop, then collect."""
+        await self._turns.run(pa.array, [None])
+        self._is_warm = True
+        pending = self.write_run(run)
+        if pending is not None:
+            await pending
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         try:

@@ -273,7 +273,8 @@ class JobCheckpoints:
         store, self._store = self._store, None
         if store is not None:
             await self._close_store(store, state)
-        await run_in_thread(self._scratch.remove)
+        if self._scratch.paths:
+            await run_in_thread(self._scratch.remove)
 
     def capture_sources(self, checkpoint_id: int) -> dict[OperatorId, OperatorSnapshot]:
         """Return what the enumerators go on from."""

@@ -102,6 +102,7 @@ class TestRuntimeContext:
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
         self.attempt = attempt
+        self.cancel_timeout_s: float = 30.0
         self.commits_at_checkpoints = commits_at_checkpoints
         self.is_resumable = is_resumable
         self.latency_interval_ms: int | None = None

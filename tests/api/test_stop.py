@@ -156,3 +156,29 @@ async def test_stopping_can_be_given_up_and_the_job_cancelled(env: Env) -> None:
                 await job.stop()
         assert job.state is am.JobState.RUNNING
     assert job.state is am.JobState.CANCELED
+
+
+async def test_a_generator_that_never_gives_way_ends_the_job_as_a_cancel_would() -> (
+    None
+):
+    told = []
+
+    async def stubborn() -> AsyncIterator[int]:
+        yield 1
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                told.append(1)
+
+    env = am.StreamExecutionEnvironment(config=am.JobConfig(cancel_timeout_s=12.0))
+    env.from_async_iterable(stubborn).sink_to(lambda number: None)
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    with pytest.raises(am.JobFailedError, match="that was stopped took longer"):
+        async with env.start() as job:
+            await asyncio.sleep(1)
+            await job.stop()
+    # Once until it fails the job, and once until it is left behind.
+    assert loop.time() - before <= 2 * 12.0 + 2
+    assert len(told) > 2

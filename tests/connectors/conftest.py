@@ -39,6 +39,7 @@ class FakeReaderContext:
         self.metrics = MetricGroup("reader")
         self.log = Log()
         self.takes_checkpoints = False
+        self.cancel_timeout_s = 30.0
         self.requested = 0
         self.helpers = HelperTasks(lambda error: None)
         self.operator_name = "source"

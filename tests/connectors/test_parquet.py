@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -376,3 +378,40 @@ async def test_whatever_is_wrong_with_a_record_refuses_it_alone(
     written = 3 if type(odd) is type(first) and not isinstance(odd, dict) else 2
     assert len(read(tmp_path / "out")) == written
     assert len(seen) == 3 - written
+
+
+_IMPORTS = """
+import asyncio, sys, threading
+import aiomailbox as am
+
+class Finder:
+    threads = []
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":
+            self.threads.append(threading.current_thread() is threading.main_thread())
+
+sys.meta_path.insert(0, Finder())
+
+async def main():
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([{"a": 1}] * 10).sink_to(am.ParquetSink(sys.argv[1]))
+    await env.execute()
+
+asyncio.run(main())
+print("pandas" in sys.modules, Finder.threads)
+"""
+
+
+def test_what_pyarrow_imports_for_its_first_array_is_imported_in_a_thread(
+    tmp_path: Path,
+) -> None:
+    """It took three seconds of the event loop on a busy machine."""
+    pytest.importorskip("pandas")
+    ended = subprocess.run(
+        [sys.executable, "-c", _IMPORTS, str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.stdout == "True [False]\n", ended.stderr

@@ -88,6 +88,7 @@ class RuntimeContext(Protocol):
             writer prepared is committed at each, and else at the job's success.
         is_resumable: Whether a checkpoint may outlive this execution, so that another
             one goes on from it.
+        cancel_timeout_s: How long what is told to end may take, seconds.
         latency_interval_ms: How often a source marks the time, None for never.
         trace_carrier: The trace that the calls of this job belong to, in the W3C format;
             None for a job without spans.
@@ -119,6 +120,7 @@ class RuntimeContext(Protocol):
     attempt: int
     commits_at_checkpoints: bool
     is_resumable: bool
+    cancel_timeout_s: float
     latency_interval_ms: int | None
     trace_carrier: Mapping[str, str] | None
     key_group_range: KeyGroupRange

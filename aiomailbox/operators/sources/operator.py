@@ -55,6 +55,7 @@ class OperatorReaderContext:
     request_split: Callable[[], None]
     spawn: Callable[..., asyncio.Task[None]]
     takes_checkpoints: bool = False
+    cancel_timeout_s: float = 30.0
 
 
 class SourceMode(Enum):
@@ -212,6 +213,7 @@ class SourceOperator(Operator):
             self._request_split,
             context.spawn,
             context.commits_at_checkpoints,
+            context.cancel_timeout_s,
         )
         with self._naming("create_reader"):
             self._reader = self.source.create_reader(for_reader)

@@ -88,12 +88,14 @@ class ReaderContext(Protocol):
         subtask_index: From 0.
         parallelism: Readers of this source.
         takes_checkpoints: Whether the job does.
+        cancel_timeout_s: How long what is told to end may take, seconds.
     """
 
     operator_name: str
     uid: str | None
     subtask_index: int
     parallelism: int
+    cancel_timeout_s: float
     clock: Clock
     metrics: MetricGroup
     log: Any
