@@ -19,8 +19,10 @@ from aiomailbox.operators import CommitterContext, RuntimeContext
 from aiomailbox.policies import local_path
 from aiomailbox.storage import (
     CommitLog,
+    DirectoryLog,
     Following,
     GrowingDirectory,
+    SparkLog,
     StagedDirectory,
     make_directories,
     staging_directory,
@@ -41,11 +43,13 @@ class DirectoryTarget:
         mode: What becomes of what is there.
         follow: Whether a log tells readers of commits, and what becomes of files that
             all have passed.
+        has_spark_log: Whether Spark's own readers see commits at once.
     """
 
     path: Path
     mode: WriteMode
     follow: Following | None = None
+    has_spark_log: bool = False
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], mode: WriteMode) -> DirectoryTarget:
@@ -72,10 +76,14 @@ class DirectoryTarget:
     ) -> GrowingCommitter | WholeCommitter:
         """Create the committer: one that adds with each checkpoint, or one at the end."""
         path, token = self.path, _token(context)
-        log = None if self.follow is None else CommitLog(self.follow)
+        logs: list[DirectoryLog] = []
+        if self.follow is not None:
+            logs.append(CommitLog(self.follow))
+        if self.has_spark_log:
+            logs.append(SparkLog(path.resolve()))
         overwrite, append = self.mode == "overwrite", self.mode == "append"
         if not context.commits_at_checkpoints and not append:
-            whole = StagedDirectory(path, token, overwrite=overwrite, log=log)
+            whole = StagedDirectory(path, token, overwrite=overwrite, logs=logs)
             return WholeCommitter(str(path), whole, context)
         growing = GrowingDirectory(
             path,
@@ -83,7 +91,7 @@ class DirectoryTarget:
             overwrite=overwrite,
             append=append,
             is_resumable=context.is_resumable,
-            log=log,
+            logs=logs,
         )
         return GrowingCommitter(str(path), growing, context)
 

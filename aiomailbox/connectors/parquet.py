@@ -56,6 +56,10 @@ class ParquetSink:
             ``spark.readStream.format("aiomailbox")`` follows it, commit by commit:
             ``"keep"`` keeps all files, ``"delete"`` deletes those of commits that all
             its readers have passed, but for the newest.
+        spark_log: Whether the directory has the log of Spark's own streaming writers, so
+            that ``spark.read.parquet`` and ``spark.readStream.parquet`` see the files of
+            a commit all at once, too. It has absolute paths: the directory cannot be
+            moved, and only Spark goes by it.
 
     Raises:
         InvalidArgumentError: If an argument has a value that cannot work.
@@ -82,12 +86,21 @@ class ParquetSink:
         row_group_rows: int = 65_536,
         partition_by: str | Sequence[str] = (),
         follow: Following | None = None,
+        spark_log: bool = False,
     ) -> None:
         if follow not in {None, "keep", "delete"}:
             raise InvalidArgumentError(
                 "follow", f"{follow!r} is unknown", 'Use "keep", "delete" or None.'
             )
-        self._target = replace(DirectoryTarget.of(path, mode), follow=follow)
+        if follow == "delete" and spark_log:
+            raise InvalidArgumentError(
+                "spark_log",
+                'its readers need files that follow="delete" deletes',
+                'Use follow="keep".',
+            )
+        self._target = replace(
+            DirectoryTarget.of(path, mode), follow=follow, has_spark_log=spark_log
+        )
         if schema is not None and not isinstance(schema, pa.Schema):
             raise WrongTypeError(
                 "schema", f"{schema!r} is no schema", "Use pyarrow.schema([...])."

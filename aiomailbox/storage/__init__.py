@@ -7,7 +7,7 @@ from typing import Any
 
 from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.storage.checked import checked_chunks, checked_frames
-from aiomailbox.storage.commit_log import CommitLog, Following
+from aiomailbox.storage.commit_log import CommitLog, DirectoryLog, Following
 from aiomailbox.storage.contract import Claim, Storage
 from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
 from aiomailbox.storage.growing_directory import GrowingDirectory
@@ -18,6 +18,7 @@ from aiomailbox.storage.local import (
     sync_directory,
 )
 from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
+from aiomailbox.storage.spark_log import SparkLog
 from aiomailbox.storage.staged_directory import StagedDirectory
 from aiomailbox.storage.workplace import staging_directory
 
@@ -26,6 +27,7 @@ __all__ = [
     "AppendLog",
     "Claim",
     "CommitLog",
+    "DirectoryLog",
     "Disk",
     "ExchangeNotSupportedError",
     "Following",
@@ -34,6 +36,7 @@ __all__ = [
     "LocalStorage",
     "LogSegment",
     "RemoteStorage",
+    "SparkLog",
     "StagedDirectory",
     "Storage",
     "checked_chunks",

@@ -19,14 +19,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from aiomailbox.errors import SinkError
 from aiomailbox.storage.disk import Disk
 
-__all__ = ["CommitLog", "Following"]
+__all__ = ["CommitLog", "DirectoryLog", "Following"]
 
 Following = Literal["keep", "delete"]
 
@@ -43,6 +43,30 @@ class _Header(msgspec.Struct):
 class _Commit(msgspec.Struct):
     checkpoint_id: int
     files: list[str]
+
+
+class DirectoryLog(Protocol):
+    """What tells readers of a directory what was committed to it; all calls block."""
+
+    def create(self, directory: Path) -> None:
+        """Begin in a directory that nobody sees yet."""
+        ...
+
+    def check(self, directory: Path) -> None:
+        """Check that a directory that a job goes on with has this log.
+
+        Raises:
+            SinkError: If it has not.
+        """
+        ...
+
+    def append(self, directory: Path, checkpoint_id: int, names: Sequence[str]) -> None:
+        """Tell of the files of a commit; of those that are known, nothing."""
+        ...
+
+    def take_back(self, directory: Path) -> None:
+        """Forget what was told last, whose files are gone."""
+        ...
 
 
 class CommitLog:

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from aiomailbox.errors import SinkError
-from aiomailbox.storage.commit_log import CommitLog
+from aiomailbox.storage.commit_log import DirectoryLog
 from aiomailbox.storage.disk import Disk
 from aiomailbox.storage.workplace import SUCCESS, Workplace
 
@@ -63,7 +63,7 @@ class GrowingDirectory:
         append: Whether files are added to one that is not.
         is_resumable: Whether what is prepared outlives an execution that fails.
         disk: The file operations.
-        log: Tells readers of commits; None for none.
+        logs: Tell readers of commits.
 
     Raises:
         SinkError: If ``path`` is the root of all paths.
@@ -90,10 +90,10 @@ class GrowingDirectory:
         append: bool = False,
         is_resumable: bool = False,
         disk: Disk | None = None,
-        log: CommitLog | None = None,
+        logs: Sequence[DirectoryLog] = (),
     ) -> None:
         self._disk = disk or Disk()
-        self._log = log
+        self._logs = tuple(logs)
         self._workplace = Workplace(path, self._disk)
         self._marker = self._workplace.target / _MARKER
         self._token = token
@@ -187,11 +187,11 @@ class GrowingDirectory:
             # Somebody else's checkpoints say nothing of ours.
             newest = max(newest, committed.checkpoint_id)
         self._mark(_Committed(self._token, newest, tuple(names)))
-        if self._log is not None:
-            # Not before: readers may delete what they have passed, and only what is
-            # marked may be missing.
-            final_names = [self._workplace.final_name(name) for name in names]
-            self._log.append(target, checkpoint_id, final_names)
+        # Not before: readers may delete what they have passed, and only what is
+        # marked may be missing.
+        final_names = [self._workplace.final_name(name) for name in names]
+        for log in self._logs:
+            log.append(target, checkpoint_id, final_names)
         if is_final:
             disk.create(target / SUCCESS)
             disk.sync(target)
@@ -257,8 +257,8 @@ class GrowingDirectory:
         elif target.exists():
             if not target.is_dir():
                 raise SinkError(f"{str(target)!r} is not a directory.")
-            if self._log is not None:
-                self._log.check(target)
+            for log in self._logs:
+                log.check(target)
 
     def _take_back(self, files: list[Path]) -> None:
         for file in files:
@@ -267,16 +267,16 @@ class GrowingDirectory:
         for directory in sorted({file.parent for file in files}):
             if directory.exists():
                 self._disk.sync(directory)
-        if files and self._log is not None:
-            self._log.take_back(self._workplace.target)
+        for log in self._logs if files else ():
+            log.take_back(self._workplace.target)
         self._moved = []
 
     def _go_on(self) -> None:
         target = self._workplace.target
         if self._marker.exists():
             self._committed = self._read_marker()
-            if self._log is not None:
-                self._log.check(target)
+            for log in self._logs:
+                log.check(target)
             if (target / SUCCESS).exists():
                 self._disk.remove_file(target / SUCCESS)
         else:
@@ -298,8 +298,8 @@ class GrowingDirectory:
         disk.make_directory(workplace.new)
         first = _Committed(self._token, 0, ())
         disk.write(workplace.new / _MARKER, msgspec.json.encode(first))
-        if self._log is not None:
-            self._log.create(workplace.new)
+        for log in self._logs:
+            log.create(workplace.new)
         disk.sync(workplace.new)
         undo: list[Callable[[], None]] = []
         workplace.publish(overwrite=self._overwrite, undo=undo)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiomailbox.errors import SinkError
-from aiomailbox.storage.commit_log import CommitLog
+from aiomailbox.storage.commit_log import DirectoryLog
 from aiomailbox.storage.disk import Disk
 from aiomailbox.storage.workplace import SUCCESS, Workplace
 
@@ -29,7 +29,7 @@ class StagedDirectory:
         token: Names the execution.
         overwrite: Whether a target that exists is replaced.
         disk: The file operations.
-        log: Tells readers of commits; None for none.
+        logs: Tell readers of commits.
 
     Raises:
         SinkError: If ``path`` is the root of all paths.
@@ -54,10 +54,10 @@ class StagedDirectory:
         *,
         overwrite: bool,
         disk: Disk | None = None,
-        log: CommitLog | None = None,
+        logs: Sequence[DirectoryLog] = (),
     ) -> None:
         self._disk = disk or Disk()
-        self._log = log
+        self._logs = tuple(logs)
         self._workplace = Workplace(path, self._disk)
         self._token = token
         self._overwrite = overwrite
@@ -111,10 +111,10 @@ class StagedDirectory:
                 changed.add(final.parent)
             if staged.exists() or not final.exists():
                 disk.move(staged, final)
-        if self._log is not None:
-            self._log.create(new)
-            final_names = [workplace.final_name(name) for name in names]
-            self._log.append(new, 0, final_names)
+        final_names = [workplace.final_name(name) for name in names]
+        for log in self._logs:
+            log.create(new)
+            log.append(new, 0, final_names)
         disk.create(new / SUCCESS)
         for directory in sorted(changed):
             disk.sync(directory)

@@ -98,6 +98,62 @@ async def test_a_commit_is_seen_whole_or_not_at_all(
     await job.end(succeeded=True)
 
 
+async def test_with_sparks_own_log_its_own_readers_see_a_commit_whole_too(
+    spark: Any, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = program(target, follow=None, spark_log=True, partition_by="day")
+
+    def rows(first: int) -> list[dict[str, Any]]:
+        return [{"n": n, "day": f"d {n % 2}"} for n in (first, first + 1)]
+
+    async def seen() -> tuple[list[int], list[int]]:
+        """Return what a streaming reader has seen in all, and a new one sees."""
+        schema = "n long, day string"
+        stream = spark.readStream.schema(schema).parquet(str(target))
+        writer = stream.writeStream.format("parquet").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path / "query"))
+        query = await asyncio.to_thread(writer.start, str(tmp_path / "seen"))
+        await asyncio.to_thread(query.awaitTermination)
+        frames = [
+            spark.read.schema(schema).parquet(str(place))
+            for place in (tmp_path / "seen", target)
+        ]
+        found = [await asyncio.to_thread(frame.collect) for frame in frames]
+        followed, read = ([row.n for row in rows] for rows in found)
+        assert {row.day for rows in found for row in rows} == {"d 0", "d 1"}
+        return sorted(followed), sorted(read)
+
+    await job.start()
+    await job.write(*rows(0), subtask=0)
+    await job.write(*rows(2), subtask=1)
+    await job.checkpoint()
+    assert await seen() == ([0, 1, 2, 3], [0, 1, 2, 3])
+    await job.write(*rows(4), subtask=0)
+    await job.write(*rows(6), subtask=1)
+    await job.prepare()
+    job.complete()
+    moved: list[Path] = []
+    move = Disk.move
+
+    def move_two(self: Disk, source: Path, final: Path) -> None:
+        if final.suffix == ".parquet":
+            if len(moved) == 2:
+                raise OSError("the program dies between two files")
+            moved.append(final)
+        move(self, source, final)
+
+    monkeypatch.setattr(Disk, "move", move_two)
+    with contextlib.suppress(SinkError):
+        await job.commit()
+    assert len(list(target.rglob("*.parquet"))) == 6
+    assert await seen() == ([0, 1, 2, 3], [0, 1, 2, 3])
+    monkeypatch.undo()
+    await job.crash()
+    await job.start()
+    assert await seen() == (list(range(8)), list(range(8)))
+    await job.end(succeeded=True)
+
+
 async def test_what_all_readers_have_passed_is_deleted_but_for_the_newest(
     target: Path, follow: Any
 ) -> None:
