@@ -187,12 +187,18 @@ def check_stageable(schema: Any) -> None:
         if type(kind).__name__ in _UNWRITABLE or is_user_type(kind):
             raise UnsupportedColumnError(
                 f"column {'.'.join(where)!r} of type {kind.simpleString()} cannot be "
-                "staged: Parquet has no such type. Cast it, or read without stage=."
+                "staged: Spark cannot write it to Parquet. Cast it, or read without stage=."
             )
 
 
 _UNWRITABLE: Final = frozenset(
-    {"CalendarIntervalType", "GeographyType", "GeometryType", "NullType"}
+    {
+        "CalendarIntervalType",
+        "GeographyType",
+        "GeometryType",
+        "NullType",
+        "TimeType",
+    }
 )
 
 

@@ -43,14 +43,25 @@ def follow(spark: Any, target: Path, tmp_path: Path) -> Callable[..., Any]:
         writer = stream.writeStream.format("parquet").trigger(availableNow=True)
         writer = writer.option("checkpointLocation", str(tmp_path / f"query-{name}"))
         seen = tmp_path / f"seen-{name}"
-        query = await asyncio.to_thread(writer.start, str(seen))
-        await asyncio.to_thread(query.awaitTermination)
+        await asyncio.to_thread(run_to_its_end, writer, seen)
         if not seen.exists():
             return []
         rows = spark.read.schema(schema).parquet(str(seen))
         return sorted(row.n for row in await asyncio.to_thread(rows.collect))
 
     return follow
+
+
+def run_to_its_end(writer: Any, place: Path) -> None:
+    """Run a query; a busy machine may need more than Spark's 10 s to start Python."""
+    for attempts_left in range(4, -1, -1):
+        try:
+            writer.start(str(place)).awaitTermination()
+        except Exception as error:
+            if attempts_left and "failed to connect back" in str(error):
+                continue
+            raise
+        return
 
 
 def numbers(*values: int) -> list[dict[str, int]]:
@@ -112,8 +123,7 @@ async def test_with_sparks_own_log_its_own_readers_see_a_commit_whole_too(
         stream = spark.readStream.schema(schema).parquet(str(target))
         writer = stream.writeStream.format("parquet").trigger(availableNow=True)
         writer = writer.option("checkpointLocation", str(tmp_path / "query"))
-        query = await asyncio.to_thread(writer.start, str(tmp_path / "seen"))
-        await asyncio.to_thread(query.awaitTermination)
+        await asyncio.to_thread(run_to_its_end, writer, tmp_path / "seen")
         frames = [
             spark.read.schema(schema).parquet(str(place))
             for place in (tmp_path / "seen", target)

@@ -120,6 +120,9 @@ class TestStaged:
     ) -> None:
         with pytest.raises(UnsupportedColumnError, match="'n'"):
             SparkSource(spark.range(1).selectExpr("null n"), stage=tmp_path)
+        with pytest.raises(UnsupportedColumnError, match=r"'t\.element'"):
+            times = spark.range(1).selectExpr("array(time'01:02:03') t")
+            SparkSource(times, stage=tmp_path)
         with pytest.raises(InvalidArgumentError, match="nothing is staged"):
             SparkSource(None, stage=tmp_path / "empty")
         with pytest.raises(InvalidArgumentError, match="no column 'x'"):
