@@ -109,8 +109,7 @@ def _run_lives(
             return [row for rows in world.committed.values() for row in rows]
         downtime = timedelta(seconds=world.random.uniform(*_DOWNTIME_S))
         start += timedelta(seconds=life.now()) + downtime
-        may_rescale = life.wish is Blow.SAVEPOINT or not world.may_hold_data
-        if may_rescale and life.wish in {Blow.RESCALE, Blow.SAVEPOINT}:
+        if life.wish in {Blow.RESCALE, Blow.SAVEPOINT}:
             parallelism = world.random.choice(setting.parallelisms)
     raise RunFailedError(f"the job has not come to its end in {_LIVES_MAX} lives")
 
@@ -195,8 +194,6 @@ class _Program:
         if self._setting.backends:
             env.state_backend = draw.choice(self._setting.backends)
         is_still = life.world.faults == Faults.none()
-        how = self._barriers(interval_s)
-        life.world.may_hold_data |= "unaligned" in how
         env.enable_checkpointing(
             interval_s,
             directory=f"{self._place}/checkpoints",
@@ -207,7 +204,7 @@ class _Program:
             retention=Retention.ON_CANCELLATION,
             journal_directory=self._journals if life.world.journal_appends else None,
             memory_threshold=draw.choice((MEMORY_THRESHOLD, 0)),
-            **how,
+            **self._barriers(interval_s),
         )
         # Without faults, what fails fails by itself.
         env.set_restart_strategy(

@@ -67,7 +67,6 @@ class World:
         journal_appends: Whether finished calls are kept in files, not as objects of the
             store that has the checkpoints.
         journals: Where these files are: a directory for each life.
-        may_hold_data: Whether a checkpoint may hold data in flight.
     """
 
     def __init__(
@@ -89,7 +88,6 @@ class World:
         self.attempts: int = 0
         self.journal_appends: bool = self.random.random() < 0.5
         self.journals: Path | None = None
-        self.may_hold_data: bool = False
         self._parts = 0
         self._steps_expected = max(1, steps)
         self._notes_expected = max(1, notes)
