@@ -115,6 +115,8 @@ class HeapStateStore(TableStateStore[HeapTable]):
             tables = [self._registry.restored(meta) for meta in snapshot.states]
             for position, entries in snapshot.entries_of(self._key_group_range):
                 tables[position].load(entries)
+                if entries:
+                    self.restored_key = entries.columns[0][0]
                 yield
 
 

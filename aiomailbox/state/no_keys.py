@@ -43,6 +43,11 @@ class NoKeysStateStore:
         """Raise `StateError`."""
         self._refuse()
 
+    @property
+    def restored_key(self) -> None:
+        """None."""
+        return None
+
     def set_current_key(self, key: Any) -> None:
         """Raise `StateError`."""
         self._refuse()

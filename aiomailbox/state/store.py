@@ -271,6 +271,11 @@ class KeyedStateStore(Protocol):
     """
 
     @property
+    def restored_key(self) -> Any:
+        """One of the keys that were restored, None if there was none."""
+        ...
+
+    @property
     def current_key(self) -> Any:
         """The key that state objects refer to.
 

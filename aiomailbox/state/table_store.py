@@ -77,6 +77,7 @@ class TableStateStore(Generic[TableT]):
         self._current = CurrentKey()
         self._sweeps: dict[int, Sweep] = {}
         self._registry: StateRegistry[TableT] = StateRegistry(make_table)
+        self.restored_key: Any = None
 
     @property
     def current_key(self) -> Any:

@@ -14,6 +14,7 @@ from aiomailbox.errors import (
     CheckpointFailedError,
     InvalidArgumentError,
     JobFailedError,
+    KeyTypeError,
     NoCheckpointError,
     StateError,
     UsageError,
@@ -581,3 +582,34 @@ async def test_who_starts_a_finished_job_again_is_told_that_it_begins_anew(
         await env.execute("short", restore_from="latest")
         assert sorted(results) == [1, 2, 3]
         assert ("ended well before" in caplog.text) == (round_ == 1)
+
+
+@pytest.mark.parametrize("backend", [am.HeapStateBackend, am.RocksDBStateBackend])
+async def test_keys_of_another_type_than_those_that_were_restored_are_refused(
+    tmp_path: Path, backend: Any
+) -> None:
+    """They would find nothing, and what was restored would never be found."""
+
+    def program(key: Any) -> Any:
+        env = environment(None)
+        env.set_restart_strategy(am.restart.none())
+        env.state_backend = backend()
+
+        async def forever(after: int | None) -> Any:
+            for number in range(0 if after is None else after + 1, 10**9):
+                yield number
+                await asyncio.sleep(0.001)
+
+        numbers = env.from_async_iterable(forever, offset=lambda number: number)
+        sums_of = numbers.uid("numbers").key_by(key).reduce(max)
+        sums_of.uid("sums").sink_to(lambda _: None)
+        return env
+
+    async with program(lambda number: number % 3).start() as job:
+        await asyncio.sleep(0.5)
+        await job.stop_with_savepoint(tmp_path / "place")
+    job = program(lambda number: str(number % 3)).start(restore_from=tmp_path / "place")
+    with pytest.raises(JobFailedError, match="int") as caught:
+        async with job as started:
+            await started.result()
+    assert isinstance(caught.value.__cause__, KeyTypeError)

@@ -58,7 +58,7 @@ class KeyCheck:
 class KeyReader:
     """Applies the key function of an operator to whole runs.
 
-    The first key fixes the type of all others, and what may be a key at all is for
+    The first key, or one that was restored, fixes the type of all others, and what may be a key at all is for
     `KeyGroupAssigner` to say.
 
     Args:
@@ -94,6 +94,10 @@ class KeyReader:
         )
         self._type: type | None = None
         self._types: set[type] = set()
+        restored = operator.context.keyed_state.restored_key
+        if restored is not None:
+            # Keys of another type would find nothing of what was restored.
+            self._assigner.key_group_of(restored)
         self._hot: HotKeys = HotKeys() if like is None else like._hot
         operator.context.metrics.hot_keys = self._hot
 

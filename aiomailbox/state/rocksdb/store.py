@@ -158,6 +158,8 @@ class RocksDBStateStore(TableStateStore[_Table]):
             tables = [self._registry.restored(meta) for meta in snapshot.states]
             for position, entries in snapshot.entries_of(self._key_group_range):
                 tables[position].load(entries)
+                if entries:
+                    self.restored_key = entries.columns[0][0]
                 # At once: all of it at the end would hold the loop.
                 tables[position].cache.flush()
                 tables[position].cache.clear()
