@@ -12,8 +12,12 @@ from aiomailbox.graph import (
     Transformation,
     build_job_graph,
     check_blocking,
+    describe_mermaid,
+    describe_svg,
+    describe_text,
     unreplayable_sources,
 )
+from aiomailbox.records import RUN_LENGTH_MAX
 from aiomailbox.runtime import Deployment, Embedded, JobConfig, JobMaster, PullHandover
 
 
@@ -67,6 +71,40 @@ class JobDefinition:
             max_parallelism=self.max_parallelism,
             chaining=self.chaining,
             parent_apart=(deployment or self.deployment).parent_apart,
+        )
+
+    def explain(self, name: str, sinks: list[Transformation], form: str) -> str:
+        """Return the graph of what ends in the sinks.
+
+        Args:
+            name: What people call the job.
+            sinks: Where it ends; any operators.
+            form: ``"text"``, ``"mermaid"`` or ``"svg"``.
+
+        Raises:
+            InvalidArgumentError: If the form is not known.
+            UsageError: If there is no sink.
+        """
+        if form not in {"text", "mermaid", "svg"}:
+            raise InvalidArgumentError(
+                "format", f"{form!r} is not known", 'Use "text", "mermaid" or "svg".'
+            )
+        graph, config = self.job_graph(name, sinks), self.config
+        if form != "text":
+            return describe_svg(graph) if form == "svg" else describe_mermaid(graph)
+        checkpoints = config.checkpoints
+        return describe_text(
+            graph,
+            buffers_per_channel=config.buffers_per_channel,
+            floating_buffers=config.floating_buffers,
+            records_per_buffer=RUN_LENGTH_MAX,
+            buffer_size_bytes=config.buffer_size_bytes,
+            unaligned=checkpoints is not None and checkpoints.unaligned,
+            counts=(
+                None
+                if checkpoints is None
+                else checkpoints.mode.value.replace("_", " ")
+            ),
         )
 
     def deploy(

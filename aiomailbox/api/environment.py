@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -35,10 +36,10 @@ from aiomailbox.connectors import AsyncIterableSource, CollectionSource, Questio
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.graph import Origin, Transformation, describe_text
+from aiomailbox.graph import Origin, Transformation
 from aiomailbox.operators import Source, SourceOperator
 from aiomailbox.policies import RestartStrategy
-from aiomailbox.records import RUN_LENGTH_MAX, Question
+from aiomailbox.records import Question
 from aiomailbox.runtime import Deployment, JobConfig, JobResult
 from aiomailbox.state import StateBackend
 
@@ -372,29 +373,35 @@ class StreamExecutionEnvironment:
         if job.failed:
             await job.wait()
 
-    def explain(self, job_name: str = "job") -> str:
+    def explain(
+        self,
+        job_name: str = "job",
+        *,
+        format: Literal["text", "mermaid", "svg"] = "text",  # noqa: A002 -- the user's word
+    ) -> str:
         """Return the job graph as text: chains, channels, bounds, sync or async.
 
         It is that of what `execute` would run; if there is nothing, of what has run last.
 
+        Args:
+            job_name: What people call the job.
+            format: ``"text"``; or a drawing: ``"mermaid"`` or ``"svg"``.
+
         Raises:
+            InvalidArgumentError: If the format is not known.
             UsageError: If there is no sink.
         """
         definition = self._definition
-        config = definition.config
-        return describe_text(
-            definition.job_graph(job_name, definition.sinks or definition.executed),
-            buffers_per_channel=config.buffers_per_channel,
-            floating_buffers=config.floating_buffers,
-            records_per_buffer=RUN_LENGTH_MAX,
-            buffer_size_bytes=config.buffer_size_bytes,
-            unaligned=config.checkpoints is not None and config.checkpoints.unaligned,
-            counts=(
-                None
-                if config.checkpoints is None
-                else config.checkpoints.mode.value.replace("_", " ")
-            ),
-        )
+        sinks = definition.sinks or definition.executed
+        return definition.explain(job_name, sinks, format)
+
+    def _repr_html_(self) -> str:
+        """Return the job graph as a drawing, for notebooks."""
+        definition = self._definition
+        sinks = definition.sinks or definition.executed
+        if not sinks:
+            return f"<code>{html.escape(repr(self))}</code>"
+        return definition.explain("job", sinks, "svg")
 
     def enable_checkpointing(
         self,

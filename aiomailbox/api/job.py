@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +22,7 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     UsageError,
 )
+from aiomailbox.graph import describe_svg
 from aiomailbox.records import SnapshotType, StopMode
 from aiomailbox.runtime import (
     BackpressureReport,
@@ -453,6 +455,11 @@ class JobClient:
         """
         with self._body.told():
             return await self._job.wait()
+
+    def _repr_html_(self) -> str:
+        """Return graph and progress as HTML, for notebooks."""
+        title = html.escape(f"{self.name} {self.state.value}")
+        return f"<p><code>{title}</code></p>{describe_svg(self._job.graph)}"
 
     def __repr__(self) -> str:
         return f"<JobClient {self.name!r} {self.state.value}>"

@@ -1245,6 +1245,22 @@ class DataStream(Generic[T]):
         self._definition.sinks.append(item)
         return DataStream(self._definition, [Origin(item)])
 
+    def explain(self) -> str:
+        """Return the graph that leads to this stream as text, also without a sink.
+
+        Concept:
+            See `StreamExecutionEnvironment.explain`.
+        """
+        return self._explain("text")
+
+    def _repr_html_(self) -> str:
+        """Return the graph that leads to this stream as a drawing, for notebooks."""
+        return self._explain("svg")
+
+    def _explain(self, form: str) -> str:
+        ends = list(dict.fromkeys(one.transformation for one in self._origins))
+        return self._definition.explain("stream", ends, form)
+
     def publish(self) -> DataStream[T]:
         """Let others read this stream while its job runs; see `JobClient.subscribe`.
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import typer
 
 from aiomailbox.cli.checkpoints import checkpoints
+from aiomailbox.cli.programs import add_programs
 
 __all__ = ["app"]
 
+_CODES = """Exit codes: 0 all is well, 1 something is damaged, 2 the command line is
+wrong or an extra is missing, 3 what was asked for is not there, 4 a running job holds
+it, 5 the system refused, 6 the job failed or was cancelled."""
+
 app = typer.Typer(
     help="Stateful stream processing that you can await.",
+    epilog=_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 app.add_typer(checkpoints, name="checkpoints")
-
-
-def _commands() -> None:
-    """Keep the name of the group in the command line while there is one only."""
-
-
-app.callback()(_commands)
+add_programs(app)

@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
         NOTHING: What was asked for is not there.
         IN_USE: A running job holds it.
         FAILED: The system refused: a disk, a permission, a network.
+        JOB_FAILED: The job failed, or was cancelled.
     """
 
     FINE = 0
@@ -25,3 +26,4 @@ class ExitCode(IntEnum):
     NOTHING = 3
     IN_USE = 4
     FAILED = 5
+    JOB_FAILED = 6

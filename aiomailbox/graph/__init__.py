@@ -21,6 +21,7 @@ from aiomailbox.graph.regions import (
     has_blocking,
     producers_of,
 )
+from aiomailbox.graph.svg import describe_svg
 from aiomailbox.graph.transformation import (
     ChainingStrategy,
     FunctionInfo,
@@ -47,6 +48,7 @@ __all__ = [
     "check_blocking",
     "consumers_of",
     "describe_mermaid",
+    "describe_svg",
     "describe_text",
     "has_blocking",
     "is_chainable",

@@ -1,0 +1,237 @@
+"""``run``, ``explain``, ``graph`` and ``top``: a pipeline of a module, and a running job."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import threading
+import urllib.request
+from enum import Enum
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from aiomailbox.api import StreamExecutionEnvironment
+from aiomailbox.cli.exit_codes import ExitCode
+from aiomailbox.cli.output import show_json, show_table
+from aiomailbox.errors import (
+    AioMailboxError,
+    CorruptStreamError,
+    JobCancelledError,
+    JobFailedError,
+)
+from aiomailbox.observe.running import run as run_work
+from aiomailbox.runtime import JobSnapshot
+
+__all__ = ["add_programs"]
+
+_Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:NAME",
+        help="An environment with a pipeline, or a function that returns one; a function "
+        "of one argument is given a new one.",
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_LOOK_S = 1.0
+
+
+class GraphFormat(Enum):
+    """How a graph is written."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    SVG = "svg"
+
+
+def add_programs(app: typer.Typer) -> None:
+    """Add the commands about programs and running jobs."""
+    app.command("run")(run)
+    app.command("explain")(explain)
+    app.command("graph")(graph)
+    app.command("top")(top)
+
+
+def run(
+    target: _Target,
+    name: Annotated[str, typer.Option(help="What the job is called.")] = "job",
+    dashboard: Annotated[
+        int | None, typer.Option(help="A port of this machine for a page of the job.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Run a pipeline to its end; how far it is goes to standard error."""
+    env = _environment(target)
+    error: str | None = None
+    code, state, duration_s = ExitCode.FINE, "finished", None
+    try:
+        result = run_work(env.execute(name, progress=not as_json), dashboard=dashboard)
+        duration_s = result.duration_s
+    except JobFailedError as failure:
+        code, state, error = ExitCode.JOB_FAILED, "failed", str(failure)
+    except JobCancelledError as failure:
+        code, state, error = ExitCode.JOB_FAILED, "canceled", str(failure)
+    except AioMailboxError as refusal:
+        _refuse(str(refusal))
+    if as_json:
+        show_json(
+            {"job": name, "state": state, "duration_s": duration_s, "error": error}
+        )
+    elif error is not None:
+        sys.stderr.write(f"{error}\n")
+    raise typer.Exit(code)
+
+
+def explain(target: _Target, as_json: _Json = False) -> None:
+    """Show the tasks of a pipeline, its channels, its bounds and its guarantees."""
+    text = _asked(target, lambda env: env.explain())
+    if as_json:
+        show_json({"explain": text})
+    else:
+        sys.stdout.write(f"{text}\n")
+
+
+def graph(
+    target: _Target,
+    form: Annotated[
+        GraphFormat, typer.Option("--format", help="How it is written.")
+    ] = GraphFormat.TEXT,
+    as_json: _Json = False,
+) -> None:
+    """Write the graph of a pipeline: as text, Mermaid or SVG."""
+    text = _asked(target, lambda env: env.explain(format=form.value))
+    if as_json:
+        show_json({"format": form.value, "graph": text})
+    else:
+        sys.stdout.write(f"{text}\n")
+
+
+def top(
+    url: Annotated[
+        str, typer.Argument(help="The dashboard of a running program.")
+    ] = "http://127.0.0.1:8081/",
+    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Show a running job: live in a terminal, once elsewhere."""
+    snapshot = _snapshot(url)
+    if as_json:
+        show_json(snapshot)
+    elif once or not sys.stdout.isatty():
+        sys.stdout.write(f"{_title(snapshot)}\n")
+        show_table(_HEADS, _rows(snapshot))
+    else:
+        snapshot = _live(url, snapshot)
+    raise typer.Exit(
+        ExitCode.JOB_FAILED if snapshot.state == "failed" else ExitCode.FINE
+    )
+
+
+_HEADS = ("OPERATOR", "IN", "IN/S", "OUT", "OUT/S", "IN FLIGHT", "WAITS FOR")
+
+
+def _title(snapshot: JobSnapshot) -> str:
+    why = "" if snapshot.bottleneck is None else f": {snapshot.bottleneck.why}"
+    return f"{snapshot.job} {snapshot.state}, {snapshot.duration_s:.0f} s{why}"
+
+
+def _rows(snapshot: JobSnapshot) -> list[list[str]]:
+    return [
+        [
+            one.name,
+            _number(one.metrics.get("num_records_in")),
+            f"{one.num_records_in_per_second:,.0f}",
+            _number(one.metrics.get("num_records_out")),
+            f"{one.num_records_out_per_second:,.0f}",
+            _number(one.metrics.get("in_flight")),
+            one.blocked_by,
+        ]
+        for one in snapshot.operators
+    ]
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else ""
+
+
+def _live(url: str, snapshot: JobSnapshot) -> JobSnapshot:
+    """Show it until the job has ended, its program is gone, or somebody interrupts."""
+    from rich.live import Live
+    from rich.table import Table
+
+    pause = threading.Event()
+    with Live(auto_refresh=False) as live:
+        while True:
+            table = Table(*_HEADS, title=_title(snapshot), title_justify="left")
+            for row in _rows(snapshot):
+                table.add_row(*row)
+            live.update(table, refresh=True)
+            if snapshot.state in {"finished", "failed", "canceled"}:
+                return snapshot
+            try:
+                pause.wait(_LOOK_S)
+                snapshot = _read(url)
+            except (KeyboardInterrupt, OSError, CorruptStreamError):
+                return snapshot
+
+
+def _snapshot(url: str) -> JobSnapshot:
+    try:
+        return _read(url)
+    except (OSError, ValueError, CorruptStreamError) as error:
+        sys.stderr.write(f"there is no job at {url}: {error}\n")
+        raise typer.Exit(ExitCode.NOTHING) from None
+
+
+def _read(url: str) -> JobSnapshot:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("it is no address of a page")
+    with urllib.request.urlopen(f"{url.rstrip('/')}/snapshot", timeout=10) as answer:
+        return JobSnapshot.from_json(answer.read())
+
+
+def _asked(target: str, ask: Any) -> str:
+    env = _environment(target)
+    try:
+        text: str = ask(env)
+    except AioMailboxError as error:
+        _refuse(str(error))
+    return text
+
+
+def _environment(target: str) -> StreamExecutionEnvironment:
+    """Return the environment that a command line names."""
+    module_name, _, name = target.partition(":")
+    if not name:
+        _refuse(f"{target!r} names no pipeline: write module:name")
+    # As ``python -m`` does.
+    sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if not (error.name and module_name.startswith(error.name)):
+            raise
+        sys.stderr.write(f"there is no module {module_name!r}\n")
+        raise typer.Exit(ExitCode.NOTHING) from None
+    finally:
+        sys.path.remove("")
+    found = getattr(module, name, None)
+    if found is None:
+        sys.stderr.write(f"module {module_name!r} has no {name!r}\n")
+        raise typer.Exit(ExitCode.NOTHING)
+    if callable(found):
+        env = StreamExecutionEnvironment()
+        made = found(env) if inspect.signature(found).parameters else found()
+        found = env if made is None else made
+    if not isinstance(found, StreamExecutionEnvironment):
+        _refuse(
+            f"{target} is {type(found).__name__}, and no environment with a pipeline"
+        )
+    return found
+
+
+def _refuse(text: str) -> NoReturn:
+    sys.stderr.write(f"{text}\n")
+    raise typer.Exit(ExitCode.USAGE)

@@ -1,0 +1,165 @@
+"""The command line runs, explains and draws pipelines, and shows running jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import aiomailbox as am
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from aiomailbox.cli import ExitCode, main
+from aiomailbox.observe import serving_dashboard
+
+MODULE = """
+import aiomailbox as am
+
+def numbers():
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([1, 2, 3], name="numbers").map(abs).rebalance().sink_to(print)
+    return env
+
+def given(env):
+    env.from_collection([1, 0]).map(lambda n: 1 / n).name("divide").sink_to(print)
+
+ready = numbers()
+wrong = 7
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "shop_pipelines.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    sys.modules.pop("shop_pipelines", None)
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Return the exit code and what was printed."""
+    code = main(list(arguments))
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_a_pipeline_is_run_and_its_progress_told(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "run", "shop_pipelines:numbers", "--name", "shop")
+    assert (code, out.split()) == (ExitCode.FINE, ["1", "2", "3"])
+    assert "shop finished, 3 of 3 rows read (100%)" in err
+    code, out, _ = run(capsys, "run", "shop_pipelines:ready", "--json")
+    result = msgspec.json.decode(out.partition("3\n")[2])
+    assert (code, result["state"], result["error"]) == (ExitCode.FINE, "finished", None)
+
+
+def test_a_job_that_fails_has_a_code_of_its_own(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, "run", "shop_pipelines:given")
+    assert code == ExitCode.JOB_FAILED
+    assert "operator 'divide'" in err
+    code, out, _ = run(capsys, "run", "shop_pipelines:given", "--json")
+    assert code == ExitCode.JOB_FAILED
+    assert '"state": "failed"' in out
+
+
+def test_a_pipeline_is_explained_and_drawn(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, _ = run(capsys, "explain", "shop_pipelines:numbers")
+    assert (code, text.startswith("Job 'job': ")) == (ExitCode.FINE, True)
+    code, again, _ = run(capsys, "graph", "shop_pipelines:numbers")
+    assert (code, again) == (ExitCode.FINE, text)
+    code, mermaid, _ = run(
+        capsys, "graph", "shop_pipelines:numbers", "--format", "mermaid"
+    )
+    assert mermaid.startswith("flowchart LR")
+    code, svg, _ = run(capsys, "graph", "shop_pipelines:numbers", "--format", "svg")
+    drawing = ET.fromstring(svg)
+    texts = [one.text for one in drawing.iter() if one.text]
+    assert {"numbers", "map", "FunctionSink", "REBALANCE"} <= set(texts)
+    code, out, _ = run(capsys, "graph", "shop_pipelines:numbers", "--json")
+    assert msgspec.json.decode(out)["graph"] == text.removesuffix("\n")
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "text"),
+    [
+        ("shop_pipelines", ExitCode.USAGE, "module:name"),
+        ("shop_pipelines:wrong", ExitCode.USAGE, "is int"),
+        ("shop_pipelines:nothing", ExitCode.NOTHING, "has no 'nothing'"),
+        ("no_such_module:x", ExitCode.NOTHING, "no module"),
+    ],
+)
+def test_what_names_no_pipeline_is_refused(
+    program: Path,
+    capsys: pytest.CaptureFixture[str],
+    target: str,
+    code: ExitCode,
+    text: str,
+) -> None:
+    for command in ("run", "explain", "graph"):
+        found, _, err = run(capsys, command, target)
+        assert found == code
+        assert text in err
+
+
+async def ticks() -> Any:
+    for number in range(1_000_000):
+        yield number
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(60)
+async def test_a_running_job_is_shown_from_another_process() -> None:
+    async def top(*arguments: str) -> tuple[int, str, str]:
+        program = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "aiomailbox", "top", *arguments,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        out, err = await program.communicate()
+        return program.returncode or 0, out.decode(), err.decode()
+
+    env = am.StreamExecutionEnvironment()
+    env.from_async_iterable(ticks, name="ticks").sink_to(lambda number: None)
+    async with serving_dashboard(0) as address, env.start("shop"):
+        code, out, _ = await top(address)
+        title, head, *rows = out.splitlines()
+        assert (code, title.split(",")[0]) == (ExitCode.FINE, "shop running")
+        assert head.split("\t")[0] == "OPERATOR"
+        assert [row.split("\t")[0] for row in rows] == ["ticks", "FunctionSink"]
+        code, out, _ = await top(address, "--json")
+        assert msgspec.json.decode(out)["job"] == "shop"
+    code, _, err = await top(address)
+    assert code == ExitCode.NOTHING
+    assert "there is no job at" in err
+    code, _, err = await top("file:///etc")
+    assert code == ExitCode.NOTHING
+
+
+async def test_a_stream_is_explained_without_a_sink_and_drawn() -> None:
+    env = am.StreamExecutionEnvironment()
+    assert env._repr_html_().startswith("<code>")
+    stream = env.from_collection([1], name="<one>").map(abs).rebalance().filter(bool)
+    assert "filter" in stream.explain()
+    drawing = stream._repr_html_()
+    assert "&lt;one&gt;" in drawing
+    ET.fromstring(drawing)
+    stream.sink_to(lambda one: None)
+    ET.fromstring(env._repr_html_())
+    with pytest.raises(am.InvalidArgumentError, match="format"):
+        env.explain(format="png")  # type: ignore[arg-type]
+    async with env.start("<drawn>") as job:
+        assert "&lt;drawn&gt;" in job._repr_html_()
+        await job.result()
