@@ -251,7 +251,7 @@ async def test_no_records_without_a_schema_is_an_empty_directory(
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"mode": "append"}, {"rows_per_file": 0}, {"row_group_rows": 0}],
+    [{"mode": "replace"}, {"rows_per_file": 0}, {"row_group_rows": 0}],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(arguments))):

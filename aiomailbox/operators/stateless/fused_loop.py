@@ -18,6 +18,7 @@ from aiomailbox.operators.stateless.fused_source import (
     LoopShape,
     StageKind,
     compile_loop,
+    last_change,
 )
 from aiomailbox.operators.stateless.pieces import next_piece_length
 from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
@@ -51,6 +52,50 @@ class Stage(Protocol):
         ...
 
 
+class _StageCounts:
+    """Counts what goes from each stage to the next, as operators on their own would.
+
+    Args:
+        stages: The chain, at least two.
+
+    Attributes:
+        taken: How many records the first stage was given.
+        passed: Of each filter before the last change those that it dropped, of each
+            flat_map those that it added.
+        failed: The records of each stage for which its function raised.
+    """
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self.taken = 0
+        self.passed = [0] * len(stages)
+        self.failed = [0] * len(stages)
+        self._emitted = 0
+        self._kinds = [stage.kind for stage in stages]
+        self._last_change = last_change(self._kinds)
+        metrics = [stage.context.metrics for stage in stages]
+        self._out = [one.counter("num_records_out") for one in metrics[:-1]]
+        self._in = [one.counter("num_records_in") for one in metrics[1:]]
+
+    def emit(self, count: int) -> None:
+        """Add what the last stage has emitted, and show all counts."""
+        self._emitted += count
+        flow = self.taken
+        for stage in range(self._last_change):
+            if self._kinds[stage] is StageKind.FLAT_MAP:
+                flow = self.passed[stage]
+            else:
+                flow -= self.passed[stage] + self.failed[stage]
+            self._show(stage, flow)
+        flow = self._emitted
+        for stage in range(len(self._kinds) - 2, self._last_change - 1, -1):
+            flow += self.failed[stage + 1]
+            self._show(stage, flow)
+
+    def _show(self, stage: int, count: int) -> None:
+        self._out[stage].value = count
+        self._in[stage].value = count
+
+
 class FusedLoop:
     """A chain of synchronous map, filter and flat_map functions as one loop.
 
@@ -71,6 +116,7 @@ class FusedLoop:
         self._failures = [stage.failures() for stage in stages]
         self._output = output
         self._mailbox = self.stages[0].context.mailbox
+        self._counts = _StageCounts(self.stages) if len(self.stages) > 1 else None
         self._expands = StageKind.FLAT_MAP in self._kinds
         # Timestamps of a chain that neither drops nor adds records stay as they are.
         self._keeps_all = all(
@@ -87,6 +133,8 @@ class FusedLoop:
     def process(self, run: Run) -> Pending:
         """Process a run and emit what became of it."""
         timestamps = run.timestamps
+        if self._counts is not None:
+            self._counts.taken += len(run)
         if timestamps is None or self._keeps_all:
             loop = self._plain_loop or self._loop(timed=False)
         else:
@@ -107,6 +155,7 @@ class FusedLoop:
             self._wrong,
             self._iterable,
             lambda: self._piece_length,
+            [] if self._counts is None else self._counts.passed,
             functions,
         )
         if checked:
@@ -122,6 +171,8 @@ class FusedLoop:
         if self._waiting:
             self._waiting = False
             pending = report_all(self._failures)
+        if self._counts is not None:
+            self._counts.emit(len(values))
         if not values:
             return pending
         run = ListRun(values, timestamps)
@@ -173,6 +224,8 @@ class FusedLoop:
             raise error
         if type(record) is CoroutineType:
             self._wrong(self._maker_of(stage), record, [])
+        if self._counts is not None:
+            self._counts.failed[stage] += 1
         try:
             self._failures[stage].take(record, timestamp, error)
         except Exception as fatal:

@@ -7,6 +7,10 @@ called with are known exactly, and the loop simply goes on with the next record.
 A chain with a flat_map becomes a generator of bounded pieces, so that it can be paused
 in the middle of a record; how many records the next piece has is asked before it.
 
+How many records passed each stage follows from what went in and came out, but between
+two stages that drop or add records. Only there they are counted: those that a filter
+drops, and those that a flat_map adds.
+
 With ``checked`` every result is looked at, which is done for the first run; afterwards
 the last value of a run speaks for all.
 """
@@ -65,12 +69,28 @@ class LoopShape:
         """Whether one record may become many."""
         return StageKind.FLAT_MAP in self.kinds
 
+    @property
+    def last_change(self) -> int:
+        """The last stage that drops or adds records; the last one if none does."""
+        return last_change(self.kinds)
+
+
+def last_change(kinds: Sequence[StageKind]) -> int:
+    """Return the last stage that drops or adds records; the last one if none does.
+
+    Example:
+        >>> last_change([StageKind.FILTER, StageKind.FLAT_MAP, StageKind.MAP])
+        1
+    """
+    changing = [i for i, kind in enumerate(kinds) if kind is not StageKind.MAP]
+    return changing[-1] if changing else len(kinds) - 1
+
 
 LoopFactory = Callable[..., Callable[..., Any]]
 
 
 def loop_source(shape: LoopShape) -> str:
-    """Return the source of ``make(failed, wrong, iterable, coroutine, length, f0, …)``.
+    """Return the source of ``make(failed, wrong, iterable, coroutine, length, counts, f0, …)``.
 
     ``make`` returns ``loop(values, timestamps)``. Without a flat_map that returns the
     new values and timestamps; with one it is a generator of these and of whether more
@@ -78,7 +98,7 @@ def loop_source(shape: LoopShape) -> str:
 
     Example:
         >>> print(loop_source(LoopShape((StageKind.MAP,), False, False)))
-        def make(failed, wrong, iterable, coroutine, length, f0):
+        def make(failed, wrong, iterable, coroutine, length, counts, f0):
             def loop(values, timestamps):
                 v1 = None
                 out = []
@@ -114,9 +134,12 @@ def _make(
     wrong: Callable[..., None],
     iterable: Callable[..., Any],
     length: Callable[[], int],
+    counts: list[int],
     functions: list[Callable[..., Any]],
 ) -> Callable[..., Any]:
-    return make(failed, wrong, iterable, types.CoroutineType, length, *functions)
+    return make(
+        failed, wrong, iterable, types.CoroutineType, length, counts, *functions
+    )
 
 
 class _Writer:
@@ -130,7 +153,7 @@ class _Writer:
 
     def source(self) -> str:
         kinds = self._shape.kinds
-        parameters = ["failed", "wrong", "iterable", "coroutine", "length"]
+        parameters = ["failed", "wrong", "iterable", "coroutine", "length", "counts"]
         parameters += [f"f{stage}" for stage in range(len(kinds))]
         self._write(f"def make({', '.join(parameters)}):")
         self._depth = 1
@@ -191,6 +214,8 @@ class _Writer:
         self._write("try:")
         self._write(f"{_INDENT}{verdict} = f{stage}({value})")
         self._write(f"{_INDENT}if not {verdict}:")
+        if self._counts(stage):
+            self._write(f"{_INDENT * 2}counts[{stage}] += 1")
         self._write(f"{_INDENT * 2}continue")
         self._failure(stage, value)
         self._check(stage, verdict)
@@ -206,9 +231,15 @@ class _Writer:
         self._write(f"for {result} in {results}:")
         self._depth += 1
         self._check(stage, result)
+        if self._counts(stage):
+            self._write(f"counts[{stage}] += 1")
         self._stage(stage + 1, result)
         self._depth -= 2
         self._failure(stage, value)
+
+    def _counts(self, stage: int) -> bool:
+        """Say whether nothing else tells how many records pass a stage."""
+        return stage < self._shape.last_change
 
     def _failure(self, stage: int, value: str) -> None:
         time = "t" if self._shape.timed else "None"
