@@ -7,6 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from aiomailbox.columnar import (
+    ColumnarAggregateOperator,
+    ColumnarTumblingOperator,
+    MapBatchesOperator,
+    columnar_windows,
+)
 from aiomailbox.connectors.spark.transform_with_state import TransformWithStateOperator
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.operators import (
@@ -41,7 +47,9 @@ from aiomailbox.operators import (
     SourceOperator,
     StageKind,
     TimestampsAndWatermarksOperator,
+    aggregates,
     count,
+    field_or_function,
     pattern,
     sum_,
 )
@@ -109,6 +117,16 @@ def runs(*numbers: int, late: int = 0) -> list[Step]:
         if late and number > late:
             steps.append(("run", 0, [Row("a", -number)], [number - late]))
     return steps
+
+
+def as_columns(steps: list[Step]) -> list[Step]:
+    """The same, with the first two of three runs as columns: the rest comes as rows."""
+    places = [place for place, step in enumerate(steps) if step[0] == "run"]
+    columns = set(places[: 2 * len(places) // 3])
+    return [
+        ("columns", *step[1:]) if place in columns else step
+        for place, step in enumerate(steps)
+    ]
 
 
 ONE = [*runs(*range(1, 16, 2)), ("watermark", 0, 40)]
@@ -644,4 +662,34 @@ def cases() -> list[Case]:
             key_of,
         ),
         *window_cases(),
+        *columnar_cases(),
+    ]
+
+
+def columnar_cases() -> list[Case]:
+    import pyarrow as pa
+
+    def doubled(batch: Any) -> Any:
+        doubles = pa.compute.multiply(batch["number"], 2)
+        return batch.set_column(1, "number", doubles)
+
+    key: Any = field_or_function("key", "key")
+    tumbling = TumblingEventTimeWindows(10)
+    return [
+        one(MapBatchesOperator, lambda: MapBatchesOperator(doubled), as_columns(ONE)),
+        keyed(
+            ColumnarAggregateOperator,
+            lambda: ColumnarAggregateOperator(key, sum_("number"), include_key=True),
+            as_columns(ONE),
+        ),
+        keyed(
+            ColumnarTumblingOperator,
+            lambda: columnar_windows(
+                "key",
+                tumbling,
+                allowed_lateness=0.006,
+                aggregate=aggregates(sum=sum_("number")),
+            ),
+            as_columns(LATE),
+        ),
     ]

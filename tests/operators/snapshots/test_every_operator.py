@@ -15,9 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import aiomailbox
+from aiomailbox.columnar import ArrowRun, ClassForm, RowMaker
 from aiomailbox.keygroups import key_group, key_group_range
 from aiomailbox.operators import (
     KeyedAsyncProcessOperator,
@@ -32,7 +34,7 @@ from aiomailbox.operators.async_io import AsyncMapOperator
 from aiomailbox.records import StreamRecord
 from aiomailbox.state import HeapStateBackend, RocksDBStateBackend
 from aiomailbox.testing import OperatorHarness
-from tests.operators.snapshots.cases import CLASSES, Case, Step, cases
+from tests.operators.snapshots.cases import CLASSES, Case, Row, Step, cases
 
 CASES = cases()
 KEYED = [case for case in CASES if case.keys]
@@ -85,6 +87,11 @@ def test_there_is_a_case_for_every_operator() -> None:
 
 
 HEAP = HeapStateBackend()
+
+
+def columns_of(rows: list[Any], stamps: list[int] | None) -> ArrowRun:
+    batch = pa.RecordBatch.from_pylist([row._asdict() for row in rows])
+    return ArrowRun(batch, RowMaker(batch.schema, ClassForm(Row)), stamps)
 
 
 class Run:
@@ -142,8 +149,8 @@ class Run:
             await self.step(*step)
 
     async def step(self, kind: str, *args: Any) -> None:
-        if kind == "run":
-            await self.run(*args)
+        if kind in {"run", "columns"}:
+            await self.run(*args, are_columns=kind == "columns")
             return
         if kind == "sleep":
             await asyncio.sleep(*args)
@@ -174,7 +181,12 @@ class Run:
                     assert pending is None
 
     async def run(
-        self, index: int, values: list[Any], stamps: list[int] | None
+        self,
+        index: int,
+        values: list[Any],
+        stamps: list[int] | None,
+        *,
+        are_columns: bool = False,
     ) -> None:
         """Give each subtask the records of its keys."""
         for subtask, harness in enumerate(self.subtasks):
@@ -183,12 +195,15 @@ class Run:
                 for place, value in enumerate(values)
                 if self.is_for(subtask, index, value)
             ]
-            if mine:
-                await harness.run(
-                    harness.inputs[index].process_run,
-                    [values[place] for place in mine],
-                    None if stamps is None else [stamps[place] for place in mine],
-                )
+            if not mine:
+                continue
+            rows = [values[place] for place in mine]
+            times = None if stamps is None else [stamps[place] for place in mine]
+            if are_columns:
+                columns = columns_of(rows, times)
+                await harness.run(harness.operator.process_run, columns)
+            else:
+                await harness.run(harness.inputs[index].process_run, rows, times)
 
     def is_for(self, subtask: int, index: int, value: Any) -> bool:
         key = self.case.keys[index] if self.case.keys else None
