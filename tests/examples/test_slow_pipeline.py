@@ -1,0 +1,24 @@
+"""The session of the page on observability: what was said, and what a change did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+
+
+async def test_it_names_its_calls_and_then_its_limit(
+    load_example: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    await load_example("slow_pipeline").main(seconds=3.0)
+    before, after = capsys.readouterr().out.split("concurrency=32: ")
+    assert "enrich waits for its calls (4 at once), " in before
+    assert "operator 'enrich': 4 calls are open, 12 wait until fewer are" in before
+    assert "enrich waits for limiter geocoder, " in after
+    assert "limit 'geocoder': 0 of 200 units free in 1 s, 32 calls wait for it" in after
+    slow = float(before.split(": ")[1].split()[0])
+    fast = float(after.split()[0])
+    assert fast > 1.5 * slow
