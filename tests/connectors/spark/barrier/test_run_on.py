@@ -100,6 +100,27 @@ async def test_a_job_goes_on_from_its_last_checkpoint_and_counts_each_row_once(
     assert not (tmp_path / ".out.aiomailbox").exists()
 
 
+async def test_another_program_goes_on_with_what_one_has_begun(
+    spark: Any, tmp_path: Path
+) -> None:
+    """The first one is not there any more when its stage fails."""
+    pipeline = counted(tmp_path, 1480, fail)
+    given: dict[str, Any] = {
+        "df": spark.range(0, 1500),
+        "path": tmp_path / "out",
+        "schema": Seen,
+        "order_by": "id",
+        "checkpoint_interval": 0.1,
+    }
+    config = am.JobConfig(restart=am.restart.none())
+    with pytest.raises(JobFailedError, match="once"):
+        await pipeline.run_on(**given, config=config)
+    config = am.JobConfig(restart=am.restart.none(), restore_from="latest")
+    result = await pipeline.run_on(**given, config=config)
+    assert pairs(result) == EACH_COUNTED
+    assert calls_in(tmp_path) < 2700
+
+
 async def test_a_failure_names_operator_line_and_record_and_is_not_tried_for_ever(
     spark: Any, tmp_path: Path
 ) -> None:
