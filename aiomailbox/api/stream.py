@@ -1009,7 +1009,7 @@ class DataStream(Generic[T]):
             >>> am.run(env.from_collection([1, 2]).buffer(10).collect())
             [1, 2]
         """
-        factory = partial(BufferOperator, size, policy)
+        factory = partial(BufferOperator, size, policy=policy)
         factory()
         return self._derive(
             "buffer", factory, chaining=ChainingStrategy.NEVER, bound=f"{size} records"

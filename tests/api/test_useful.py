@@ -6,7 +6,7 @@ import asyncio
 import pickle
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -231,3 +231,13 @@ async def test_a_job_with_a_seed_takes_the_same_sample_again() -> None:
 
     assert await sample(1) == await sample(1)
     assert await sample(1) != await sample(2)
+
+
+class Named(NamedTuple):
+    number: int
+
+
+async def test_a_buffer_of_records_whose_fields_are_known() -> None:
+    env = am.StreamExecutionEnvironment()
+    records = [Named(1), Named(2)]
+    assert await env.from_collection(records).buffer(10).collect() == records
