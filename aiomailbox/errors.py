@@ -367,6 +367,20 @@ class AsyncTimeoutError(WorldError, TimeoutError):
     """One attempt of an asynchronous call took longer than its ``timeout``."""
 
 
+class BudgetExceededError(WorldError):
+    """The budget of a limit is used up: this call was not made.
+
+    Attributes:
+        limit: What people call the limit.
+        budget: Its units.
+    """
+
+    def __init__(self, limit: str, budget: float) -> None:
+        self.limit = limit
+        self.budget = budget
+        super().__init__(f"the budget of {budget:g} units of {limit} is used up")
+
+
 class DeadlineExceededError(WorldError, TimeoutError):
     """All attempts of an asynchronous call took longer than its ``deadline``."""
 

@@ -12,6 +12,7 @@ from aiomailbox.metrics.declared import (
 from aiomailbox.metrics.histogram import Histogram, HistogramValue
 from aiomailbox.metrics.hot_keys import HotKey, HotKeys
 from aiomailbox.metrics.instruments import Counter, MetricGroup
+from aiomailbox.metrics.totals import KeyTotal, KeyTotals
 
 __all__ = [
     "DECLARED",
@@ -21,6 +22,8 @@ __all__ = [
     "HistogramValue",
     "HotKey",
     "HotKeys",
+    "KeyTotal",
+    "KeyTotals",
     "Merge",
     "Metric",
     "MetricGroup",

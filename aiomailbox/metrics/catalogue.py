@@ -98,6 +98,14 @@ _OPERATOR_METRICS: Final = (
         "Calls whose result was in the journal, so that they were not made again.",
     ),
     Metric("cache_hits", _COUNTER, "records", _SUM, "Records answered by the cache."),
+    Metric(
+        "units_used",
+        _GAUGE,
+        "units",
+        _SUM,
+        "What its calls have used of their limit since its task began: its weights, such "
+        "as tokens or money.",
+    ),
     Metric("in_flight", _GAUGE, "calls", _SUM, "Attempts that are being made."),
     Metric(
         "buffered",

@@ -9,6 +9,7 @@ from aiomailbox.metrics.catalogue import DECLARED
 from aiomailbox.metrics.declared import Merge, Metric, MetricKind, MetricValue
 from aiomailbox.metrics.histogram import Histogram
 from aiomailbox.metrics.hot_keys import HotKeys
+from aiomailbox.metrics.totals import KeyTotals
 
 __all__ = ["Counter", "MetricGroup"]
 
@@ -38,6 +39,7 @@ class MetricGroup:
 
     Attributes:
         hot_keys: Counts the keys of an operator that has any.
+        key_totals: What the calls of each key have used, where calls have keys and a limit.
 
     Example:
         >>> group = MetricGroup("map")
@@ -56,6 +58,7 @@ class MetricGroup:
         self._children: dict[str, MetricGroup] = {}
         self._own: dict[str, Metric] = {}
         self.hot_keys: HotKeys | None = None
+        self.key_totals: KeyTotals | None = None
 
     def counter(self, name: str, *, unit: str = "1", text: str = "") -> Counter:
         """Return the counter of this name, new at 0.

@@ -45,6 +45,9 @@ class RateLimit:
             a name it is shared by the subtasks of the operator.
         burst: Units that may be used at once; the others follow evenly. None means
             ``count``: all of a window's units at its beginning.
+        budget: Units that the job may use in all, restarts included; None for no end.
+            The call that would use more is not made: `BudgetExceededError` goes to its
+            ``on_error``, no later call is made either, and the job's sources stop.
         per_task: Whether each task has the limit for itself: nobody is asked, and so
             many tasks as there are use so many times the units.
 
@@ -62,6 +65,7 @@ class RateLimit:
     name: str | None = None
     burst: float | None = None
     per_task: bool = False
+    budget: float | None = None
 
     def __post_init__(self) -> None:
         _check_positive(self.count, "count")
@@ -71,6 +75,8 @@ class RateLimit:
             raise WrongTypeError("name", f"{self.name!r} is not a name", "Use a str.")
         if self.name == "":
             raise InvalidArgumentError("name", "it is empty", "Use a name, or None.")
+        if self.budget is not None:
+            _check_positive(self.budget, "budget")
         if self.burst is not None:
             _check_positive(self.burst, "burst")
             check_number(self.burst, "burst", minimum=0, maximum=self.count)
@@ -79,6 +85,11 @@ class RateLimit:
     def per_s(self) -> float:
         """The window in seconds."""
         return duration_s(self.per, "per")
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return "the limit" if self.name is None else f"limit {self.name!r}"
 
     def check_weight(self, weight: float) -> None:
         """Raise unless a lease of this weight can be granted at some time.
@@ -195,6 +206,11 @@ class RateWindow:
             until_s = max(until_s, self._even_s - slack * self._interval_s)
         delay_s = until_s - now_s
         return delay_s if delay_s > _ROUNDING else 0.0
+
+    @property
+    def committed(self) -> float:
+        """Units that ever were used, and those that are about to be."""
+        return self.total + self._reserved
 
     def free(self, now_s: float) -> float:
         """Return how many units may be used now; 0 while it is paused."""

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.metrics import DECLARED, HotKey, Metric, MetricValue
+from aiomailbox.metrics import DECLARED, HotKey, KeyTotal, Metric, MetricValue
 from aiomailbox.operators import OpenCalls
 from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.stalls import Stall
@@ -61,6 +61,8 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
         parallelism: Its subtasks.
         is_source: Whether records begin here.
         is_sink: Whether they end here.
+        key_totals: The keys whose calls have used most of their limit, where calls have
+            keys; those of all subtasks.
         records_expected: How many records a source has in all, None if it does not know.
         metrics: Its metrics, merged as they are declared.
         num_records_in_per_second: Records that it was given, over the last seconds.
@@ -85,6 +87,7 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
     blocked_by: str = ""
     hot_keys: list[HotKey] = []
     records_expected: int | None = None
+    key_totals: list[KeyTotal] = []
 
     @property
     def watermark_ms(self) -> int | None:
@@ -194,6 +197,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         failures: The last ones, oldest first.
         stalls: What has held the event loops of its tasks lately, oldest first.
         bottleneck: The operator that holds the job up, None if none does.
+        stop_reason: Why its sources were stopped, such as a budget that is used up.
         declared: What those metrics are that aiomailbox does not declare itself.
 
     Example:
@@ -223,6 +227,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     failures: list[FailureSummary] = []
     stalls: list[Stall] = []
     bottleneck: Bottleneck | None = None
+    stop_reason: str = ""
     declared: list[Metric] = []
 
     def operator(self, name: str) -> OperatorSummary:

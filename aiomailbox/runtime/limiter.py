@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import (
+    BudgetExceededError,
     CorruptStreamError,
     IllegalStateError,
     InvalidArgumentError,
@@ -51,7 +52,16 @@ class RateLimiter:
         0
     """
 
-    __slots__ = ("_clock", "_closed", "_timer", "_waiters", "_window", "limit")
+    __slots__ = (
+        "_clock",
+        "_closed",
+        "_is_exhausted",
+        "_timer",
+        "_waiters",
+        "_window",
+        "limit",
+        "on_exhausted",
+    )
 
     def __init__(self, limit: RateLimit, clock: Clock) -> None:
         self.limit: RateLimit = limit
@@ -60,6 +70,8 @@ class RateLimiter:
         self._waiters: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._is_exhausted = False
+        self.on_exhausted: Callable[[RateLimit], None] | None = None
 
     @property
     def waiting(self) -> int:
@@ -88,11 +100,13 @@ class RateLimiter:
         """Wait until ``weight`` more units may be used; cancelling takes none.
 
         Raises:
+            BudgetExceededError: If that is more than the budget has left.
             InvalidArgumentError: If ``weight`` can never be granted.
             IllegalStateError: If the limiter has been closed.
         """
         self.limit.check_weight(weight)
         self._require_open()
+        self._require_budget(weight)
         now_s = self._clock.monotonic()
         if not self._waiters and self._window.delay_s(weight, now_s) == 0:
             self._window.reserve(weight, now_s)
@@ -148,6 +162,11 @@ class RateLimiter:
                 self._arm(delay_s)
                 return
             waiters.popleft()
+            try:
+                self._require_budget(weight)
+            except BudgetExceededError as error:
+                future.set_exception(error)
+                continue
             window.reserve(weight, now_s)
             future.set_result(None)
 
@@ -166,6 +185,19 @@ class RateLimiter:
     def _on_timer(self) -> None:
         self._timer = None
         self._grant()
+
+    def _require_budget(self, weight: float) -> None:
+        """Refuse a lease beyond the budget, and all leases after it."""
+        budget = self.limit.budget
+        if budget is None:
+            return
+        if not self._is_exhausted and self._window.committed + weight <= budget:
+            return
+        if not self._is_exhausted:
+            self._is_exhausted = True
+            if self.on_exhausted is not None:
+                self.on_exhausted(self.limit)
+        raise BudgetExceededError(self.limit.label, budget)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -194,6 +226,7 @@ class LimiterService:
         self._owned = {owner: limit for owner, limit in owners if limit.name is None}
         self._restored: dict[str, RateUsage] = {}
         self._restored_at_ms = 0
+        self.on_exhausted: Callable[[RateLimit], None] | None = None
 
     def snapshot(self) -> bytes:
         """Return how far all limits are used, for `restore` in another process."""
@@ -232,7 +265,8 @@ class LimiterService:
         if limit.name is None:
             key = id(limit)
             if key not in self._unnamed:
-                self._unnamed[key] = RateLimiter(limit, self._clock)
+                limiter = self._unnamed[key] = RateLimiter(limit, self._clock)
+                limiter.on_exhausted = self._tell_exhausted
             return self._unnamed[key]
         known = self._named.get(limit.name)
         if known is None:
@@ -250,8 +284,13 @@ class LimiterService:
         for limiter in [*self._named.values(), *self._unnamed.values()]:
             limiter.close()
 
+    def _tell_exhausted(self, limit: RateLimit) -> None:
+        if self.on_exhausted is not None:
+            self.on_exhausted(limit)
+
     def _new(self, limit: RateLimit, key: str) -> RateLimiter:
         limiter = RateLimiter(limit, self._clock)
+        limiter.on_exhausted = self._tell_exhausted
         usage = self._restored.pop(key, None)
         if usage is not None:
             # A clock that was set back meanwhile makes a wait longer, never shorter.

@@ -33,6 +33,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph import FailoverRegions, JobGraph
 from aiomailbox.ids import SubtaskId, VertexId
+from aiomailbox.policies import RateLimit
 from aiomailbox.records import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.attempt_plan import AttemptPlan
@@ -76,10 +77,12 @@ class JobResult:
     Attributes:
         name: The job's name.
         duration_s: From start to end, seconds.
+        stop_reason: Why it stopped before its input ended, "" if nothing made it.
     """
 
     name: str
     duration_s: float
+    stop_reason: str = ""
 
 
 class JobMaster:
@@ -93,6 +96,7 @@ class JobMaster:
 
     Attributes:
         lifecycle: Where the job is in its life.
+        stop_reason: Why its sources were stopped, "" if nothing but its user did.
     """
 
     def __init__(
@@ -123,6 +127,7 @@ class JobMaster:
         self._step: SupervisedTask | None = None
         self._is_committing = False
         self._restarts = 0
+        self.stop_reason: str = ""
         self._started_s = 0.0
         self._ended_s: float | None = None
 
@@ -143,6 +148,7 @@ class JobMaster:
         """Start the job in the background; call it once, with a running loop."""
         loop = asyncio.get_running_loop()
         self._started_s = self.services.clock.monotonic()
+        self.services.limiters.on_exhausted = self._on_exhausted
         self._main = loop.create_task(self._run(), name=f"job {self.graph.name}")
 
     @property
@@ -253,7 +259,7 @@ class JobMaster:
             ) from failure
         if self.state is JobState.CANCELED:
             raise JobCancelledError(f"job {self.graph.name!r} was cancelled")
-        return JobResult(self.graph.name, self.duration_s)
+        return JobResult(self.graph.name, self.duration_s, self.stop_reason)
 
     @property
     def duration_s(self) -> float:
@@ -340,6 +346,15 @@ class JobMaster:
                 more.
         """
         self._failure_report.call(function)
+
+    def _on_exhausted(self, limit: RateLimit) -> None:
+        """Read no more: the calls of what would be read may not be made."""
+        if not self.stop_reason:
+            self.stop_reason = (
+                f"the budget of {limit.budget:g} units of {limit.label} is used up"
+            )
+            self.services.log.warning("the sources stop", reason=self.stop_reason)
+        self.stop(StopMode.DRAIN)
 
     def call_when_over(self, function: Callable[[], None]) -> None:
         """Say what is called when the job has ended, however it did; at once if it has."""

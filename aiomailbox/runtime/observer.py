@@ -16,6 +16,7 @@ from aiomailbox.graph import Edge, JobGraph
 from aiomailbox.metrics import (
     DECLARED,
     HotKey,
+    KeyTotal,
     Merge,
     Metric,
     MetricKind,
@@ -135,6 +136,7 @@ class JobObserver:
             failures=list(job.failures),
             stalls=_stalls(tasks),
             bottleneck=find_operator(look.places(), tasks),
+            stop_reason=job.stop_reason,
             declared=look.declared(),
         )
 
@@ -164,6 +166,7 @@ class JobObserver:
             calls=_joined(one.calls),
             blocked_by=blocked_sentence(look.place_of(one), look.tasks),
             hot_keys=one.hot_keys(),
+            key_totals=_added(one.key_totals),
             records_expected=getattr(node.transformation.source, "record_count", None),
         )
         watermark = summary.watermark_ms
@@ -230,6 +233,7 @@ class _Operator:
         self.values: dict[str, list[MetricValue]] = {}
         self.calls: list[OpenCalls] = []
         self._keys: list[tuple[int, HotKey]] = []
+        self.key_totals: list[KeyTotal] = []
 
     def hot_keys(self) -> list[HotKey]:
         """Return the hottest keys of all subtasks: each key is in one of them."""
@@ -247,6 +251,7 @@ class _Operator:
             self.values.setdefault(name, []).append(value)
         if view.calls is not None:
             self.calls.append(view.calls)
+        self.key_totals += view.key_totals
         count = view.metrics.get("num_records_in")
         if isinstance(count, int):
             self._keys += [(count, one) for one in view.hot_keys]
@@ -410,6 +415,17 @@ def _checkpoints(job: JobMaster) -> list[CheckpointSummary]:
 def _is_starved(operator: str, said: dict[str, str]) -> bool:
     """Say whether an operator waits for those before it."""
     return said[operator].startswith(f"{operator} waits for input")
+
+
+def _added(totals: list[KeyTotal]) -> list[KeyTotal]:
+    """Return the totals of all subtasks by key, the largest first."""
+    units: dict[str, float] = {}
+    for total in totals:
+        units[total.key] = units.get(total.key, 0.0) + total.units
+    return sorted(
+        (KeyTotal(key, used) for key, used in units.items()),
+        key=lambda total: -total.units,
+    )
 
 
 def _stalls(tasks: list[TaskView]) -> list[Stall]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,7 +21,13 @@ from aiomailbox.runtime.handover import PullHandover
 
 
 class Limiters(Protocol):
-    """Finds the limiter that a limit means."""
+    """Finds the limiter that a limit means.
+
+    Attributes:
+        on_exhausted: Told of a limit whose budget is used up, once.
+    """
+
+    on_exhausted: Callable[[RateLimit], None] | None
 
     def get(self, limit: RateLimit) -> Limiter:
         """Return the limiter for a limit."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiomailbox.exchange import InputGate
-from aiomailbox.metrics import HotKey, Metric, MetricValue
+from aiomailbox.metrics import HotKey, KeyTotal, Metric, MetricValue
 from aiomailbox.operators import OpenCalls, SourceOperator
 from aiomailbox.runtime.block_shares import BlockShare
 from aiomailbox.runtime.loop_watch import shares_of, stalls_of
@@ -36,6 +36,7 @@ class OperatorView:
             makes none, or nobody asked for them.
         declared: What the metrics are that aiomailbox does not declare itself.
         hot_keys: The keys with the most records, where it has keys.
+        key_totals: The keys whose calls have used most of their limit.
     """
 
     name: str
@@ -43,6 +44,7 @@ class OperatorView:
     calls: OpenCalls | None = None
     declared: list[Metric] = field(default_factory=list)
     hot_keys: list[HotKey] = field(default_factory=list)
+    key_totals: list[KeyTotal] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
                 calls.get(id(group)),
                 group.declared,
                 [] if group.hot_keys is None else group.hot_keys.top(),
+                [] if group.key_totals is None else group.key_totals.top(),
             )
             for group in task.environment.metrics.children
         ],

@@ -19,12 +19,14 @@ from typing import Any
 
 from aiomailbox.errors import (
     AsyncTimeoutError,
+    BudgetExceededError,
     CallCancelledError,
     DeadlineExceededError,
     StopTask,
     UsageError,
     WrongTypeError,
 )
+from aiomailbox.metrics import KeyTotals
 from aiomailbox.operators.async_io.entry import Call, Entry, Worker
 from aiomailbox.operators.async_io.identity import announce
 from aiomailbox.operators.async_io.looking import LimitShown, look_at_calls
@@ -56,6 +58,7 @@ class Caller:
     Attributes:
         waiting_for_limit: Attempts that wait for a lease.
         waiting_for_retry: Calls that wait for their next attempt.
+        units_used: What the attempts have used of their limit.
     """
 
     def __init__(
@@ -85,6 +88,11 @@ class Caller:
         self._deadlines: set[Call] = set()
         self.waiting_for_limit: int = 0
         metrics = context.metrics
+        self._totals = KeyTotals()
+        self.units_used: float = 0.0
+        if self._limiter is not None:
+            metrics.gauge("units_used", lambda: self.units_used)
+            metrics.key_totals = self._totals
         self._calls = metrics.counter("calls")
         self._retries = metrics.counter("retries")
         self._timeouts = metrics.counter("timeouts")
@@ -244,6 +252,10 @@ class Caller:
         finally:
             call.is_leasing = False
             self.waiting_for_limit -= 1
+        self.units_used += weight
+        for entry in call.entries:
+            if entry.key is not None:
+                self._totals.add(entry.key, weight / len(call.entries))
 
     def _weight(self, call: Call) -> float:
         weight = self._settings.weight
@@ -316,7 +328,7 @@ class Caller:
             again = (
                 retry is not None
                 and call.attempts < retry.attempts
-                and not isinstance(error, UsageError | StopTask)
+                and not isinstance(error, UsageError | StopTask | BudgetExceededError)
                 and retry.wants_error(error)
             )
         except USER_ERRORS as raised:  # By the user's predicate.

@@ -12,7 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.errors import (
+    BudgetExceededError,
+    IllegalStateError,
+    InvalidArgumentError,
+)
 from aiomailbox.operators import Limiter
 from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.peers.messages import Granted, Lease, LimitText, Pause
@@ -38,12 +42,20 @@ def text_of(limit: RateLimit, number: int) -> LimitText:
         limit: The limit.
         number: Its place among those of the job; -1 if the job does not know it.
     """
-    return LimitText(number, limit.count, limit.per_s, limit.name, limit.burst)
+    return LimitText(
+        number, limit.count, limit.per_s, limit.name, limit.burst, limit.budget
+    )
 
 
 def limit_from_text(text: LimitText) -> RateLimit:
     """Return the limit that was sent."""
-    return RateLimit(text.count, per=text.per_s, name=text.name, burst=text.burst)
+    return RateLimit(
+        text.count,
+        per=text.per_s,
+        name=text.name,
+        burst=text.burst,
+        budget=text.budget,
+    )
 
 
 class GrantTaker(Protocol):
@@ -109,6 +121,16 @@ class RemoteLimiter:
         if not self._asked:
             self._ask()
 
+    def on_refused(self, count: int) -> None:
+        """Let the first of those fail that were asked for: the budget is used up."""
+        for _ in range(min(count, len(self._asked))):
+            _, future = self._asked.popleft()
+            if not future.done():
+                budget = self.limit.budget or 0.0
+                future.set_exception(BudgetExceededError(self.limit.label, budget))
+        if not self._asked:
+            self._ask()
+
     def close(self) -> None:
         """Refuse all leases from now on, those that wait included."""
         self._is_closed = True
@@ -152,6 +174,8 @@ class RemoteLimits:
         # Kept alive, so that ids stay unique.
         self._shipped = shipped
         self._by_key: dict[tuple[int, str | None], RemoteLimiter] = {}
+        # Nobody here: the parent's own limiters tell it.
+        self.on_exhausted: Callable[[RateLimit], None] | None = None
 
     def get(self, limit: RateLimit) -> Limiter:
         """Return the limiter for a limit.
@@ -185,7 +209,11 @@ class RemoteLimits:
         text = message.limit
         key = (-1, text.name) if text.name is not None else (text.number, None)
         limiter = self._by_key.get(key)
-        if limiter is not None:
+        if limiter is None:
+            return
+        if message.is_refused:
+            limiter.on_refused(message.count)
+        else:
             limiter.on_granted(message.count)
 
     def close(self) -> None:
@@ -262,8 +290,12 @@ class LimitDesk:
         batch = _Batch(worker, message.limit)
         try:
             limiter = self._limiter(message.limit)
-            for weight in message.weights:
-                await limiter.lease(weight)
+            for place, weight in enumerate(message.weights):
+                try:
+                    await limiter.lease(weight)
+                except BudgetExceededError:
+                    batch.refuse(len(message.weights) - place)
+                    return
                 batch.add()
         except IllegalStateError:
             # The job ends, and with it whoever waits.
@@ -290,9 +322,15 @@ class _Batch:
             asyncio.get_running_loop().call_soon(self._flush)
         self._count += 1
 
+    def refuse(self, count: int) -> None:
+        """Refuse all that are left, after those that were granted."""
+        self._flush()
+        self._worker.send(Granted(self._limit, count, is_refused=True))
+
     def _flush(self) -> None:
         count, self._count = self._count, 0
-        self._worker.send(Granted(self._limit, count))
+        if count:
+            self._worker.send(Granted(self._limit, count))
 
 
 def _closed() -> IllegalStateError:

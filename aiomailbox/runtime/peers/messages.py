@@ -99,6 +99,7 @@ class LimitText(msgspec.Struct, frozen=True, array_like=True):
     per_s: float
     name: str | None
     burst: float | None
+    budget: float | None = None
 
 
 class Begin(_Message):
@@ -137,10 +138,14 @@ class Splits(_Message):
 
 
 class Granted(_Message):
-    """Parent: the first ``count`` leases of the open request may go on."""
+    """Parent: the first ``count`` leases of the open request may go on.
+
+    If they were refused, they may not: the budget is used up.
+    """
 
     limit: LimitText
     count: int
+    is_refused: bool = False
 
 
 class AlignmentLimit(_Message):
