@@ -306,14 +306,15 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]], *, every_s: float) -> No
         tasks: They may have ended.
         every_s: When to tell one again that swallowed its cancellation.
     """
-    running = {task for task in tasks if not task.done()}
+    # In their order: a set's goes by addresses, which are others in each process.
+    running = [task for task in tasks if not task.done()]
     # Who has been told already may be cleaning up: the end of the loop tells everybody.
-    untold = {task for task in running if not task.cancelling()}
+    untold = [task for task in running if not task.cancelling()]
     while running:
         for task in untold:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=every_s)
-        untold = running
+        await asyncio.wait(running, timeout=every_s)
+        untold = running = [task for task in running if not task.done()]
 
 
 def close_by_force(task: asyncio.Task[Any]) -> None:

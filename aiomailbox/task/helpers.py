@@ -25,7 +25,8 @@ class HelperTasks:
     ) -> None:
         self._on_failure = on_failure
         self._every_s = timeout_s / INTERRUPTS
-        self._tasks: set[asyncio.Task[None]] = set()
+        # As a set that keeps their order.
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._closing = False
 
     def spawn(
@@ -33,7 +34,7 @@ class HelperTasks:
     ) -> asyncio.Task[None]:
         """Start a coroutine; it is cancelled when the task ends."""
         task = asyncio.get_running_loop().create_task(self._keep(work), name=name)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(partial(self._ended, work))
         return task
 
@@ -65,7 +66,7 @@ class HelperTasks:
                 self._on_failure(error)
 
     def _ended(self, work: Coroutine[Any, Any, None], task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         # Whoever cancels a task that has not begun leaves its work as it was made.
         work.close()
         if task.cancelled():

@@ -139,7 +139,8 @@ class SystemProcessingTimeService:
     ) -> None:
         self._clock = clock
         self._on_error = on_error or _tell_loop
-        self._timers: set[SystemTimer] = set()
+        # As a set that keeps their order.
+        self._timers: dict[SystemTimer, None] = {}
         self._running = 0
         self._quiet: asyncio.Future[None] | None = None
         self.state: ServiceState = ServiceState.ALIVE
@@ -210,7 +211,7 @@ class SystemProcessingTimeService:
 
     def forget(self, timer: SystemTimer) -> None:
         """Drop a timer that was cancelled."""
-        self._timers.discard(timer)
+        self._timers.pop(timer, None)
 
     def _advance(self, target: ServiceState) -> None:
         if target in _NEXT[self.state]:
@@ -243,14 +244,14 @@ class SystemProcessingTimeService:
                 "Register timers while the task runs."
             )
         if self.state is ServiceState.ALIVE:
-            self._timers.add(timer)
+            self._timers[timer] = None
             timer.schedule(self._clock.monotonic() + delay_ms / 1000, self._fire)
         return timer
 
     def _fire(self, timer: SystemTimer) -> None:
         if not timer.period_ms:
             timer.done = True
-            self._timers.discard(timer)
+            self._timers.pop(timer, None)
         self._running += 1
         try:
             timer.callback(timer.timestamp_ms)

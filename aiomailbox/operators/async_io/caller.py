@@ -84,8 +84,9 @@ class Caller:
         self._limiter: Limiter | None = (
             None if settings.limit is None else context.limiter(settings.limit)
         )
-        self._retrying: set[Call] = set()
-        self._deadlines: set[Call] = set()
+        # As sets that keep their order.
+        self._retrying: dict[Call, None] = {}
+        self._deadlines: dict[Call, None] = {}
         self.waiting_for_limit: int = 0
         metrics = context.metrics
         self._totals = KeyTotals()
@@ -270,7 +271,7 @@ class Caller:
         loop = asyncio.get_running_loop()
         call.deadline_s = self._clock.monotonic() + deadline_s
         call.deadline = loop.call_later(deadline_s, self._on_deadline, call)
-        self._deadlines.add(call)
+        self._deadlines[call] = None
 
     def _time_out(self, call: Call) -> None:
         call.timer = None
@@ -287,7 +288,7 @@ class Caller:
     def _on_deadline(self, call: Call) -> None:
         if call.settled:
             return
-        self._retrying.discard(call)
+        self._retrying.pop(call, None)
         if call.worker is not None:
             self._abandon(call)
         self._timeouts.value += 1
@@ -356,7 +357,7 @@ class Caller:
             entry.attempts = call.attempts
         if self._spans is not None:
             self._spans.retry(call, reason, delay_s)
-        self._retrying.add(call)
+        self._retrying[call] = None
         loop = asyncio.get_running_loop()
         call.timer = loop.call_later(delay_s, self._again, call)
 
@@ -369,7 +370,7 @@ class Caller:
 
     def _again(self, call: Call) -> None:
         call.timer = None
-        self._retrying.discard(call)
+        self._retrying.pop(call, None)
         self._retries.value += 1
         self._pool.submit_first(call)
 
@@ -382,4 +383,4 @@ class Caller:
         call.settle()
         if self._spans is not None:
             self._spans.end(call, error)
-        self._deadlines.discard(call)
+        self._deadlines.pop(call, None)
