@@ -14,12 +14,17 @@ from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.errors import MissingExtraError, StorageClaimedError
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    MissingExtraError,
+    StorageClaimedError,
+)
 from aiomailbox.storage.local import check_name
 
 __all__ = ["LEASE_MS", "RemoteStorage"]
 
 LEASE_MS: Final = 60_000
+_CACHING: Final = frozenset({"blockcache", "cached", "filecache", "simplecache"})
 _CHUNK_BYTES: Final = 1 << 20
 _LEASE: Final = ".lease"
 
@@ -32,6 +37,7 @@ class RemoteStorage:
         options: For fsspec's file system: credentials and the like.
 
     Raises:
+        InvalidArgumentError: If the URL asks for a local cache.
         MissingExtraError: If fsspec, or what it needs for this URL, is not installed.
 
     Example:
@@ -44,6 +50,14 @@ class RemoteStorage:
     """
 
     def __init__(self, url: str, **options: Any) -> None:
+        cached = _CACHING.intersection(url.partition("://")[0].split("::"))
+        if cached:
+            raise InvalidArgumentError(
+                "directory",
+                f"{url!r} asks for {', '.join(cached)}: what others have written since "
+                "would not be seen, such as that this attempt was replaced",
+                "Leave the cache out.",
+            )
         try:
             import fsspec
 

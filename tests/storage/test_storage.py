@@ -130,6 +130,11 @@ def test_a_lease_runs_out_and_its_late_owner_is_told(tmp_path: Path) -> None:
     second.renew(now_ms=50_003 + LEASE_MS)
 
 
+def test_a_cache_between_a_job_and_its_storage_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="asks for simplecache"):
+        open_storage(f"simplecache::file://{tmp_path}")
+
+
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     program = """
         import sys, time
