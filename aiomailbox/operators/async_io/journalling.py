@@ -64,17 +64,17 @@ class RowJournal:
     Args:
         context: The operator's context.
         actions: What becomes of rows.
-        hurry_at: So many rows do not wait for the time of the next group commit.
+        room: How many rows may wait for group commits before calls wait for them.
 
     Raises:
         IllegalStateError: If the job has no place for a journal.
     """
 
-    def __init__(
-        self, context: RuntimeContext, actions: RowActions, hurry_at: int
-    ) -> None:
+    def __init__(self, context: RuntimeContext, actions: RowActions, room: int) -> None:
         self._context = context
-        self._hurry_at = hurry_at
+        self._room = room
+        # So many rows do not wait for the time of the next group commit.
+        self._hurry_at = room // 2 + 1
         self._actions = actions
         self._done = actions.done
         self._journal = context.journal()
@@ -211,8 +211,19 @@ class RowJournal:
         """Make durable what was appended so far: a group commit."""
         appended, self._appended = self._appended, []
         await self._journal.sync()
+        self._leave_room(len(self._appended))
         for entry in appended:
             self._finish(entry)
+
+    def _leave_room(self, arrived: int) -> None:
+        """Begin the next commit while there is room for what will come during it.
+
+        Args:
+            arrived: How many rows came during the last one: many, if the disk is slow.
+        """
+        self._hurry_at = max(self._room - 2 * arrived, 1)
+        if arrived >= self._hurry_at:
+            self._commits.request(is_urgent=True)
 
     async def _look_up(self) -> None:
         asked, self._asked = self._asked, []

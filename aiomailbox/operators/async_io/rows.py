@@ -90,8 +90,8 @@ class RowFlow:
         if settings.journal:
             actions = RowActions(self._call, self._done, self._drop_again)
             # Rows that wait take places: calls must not wait for those.
-            hurry_at = max(places - caller.slots, caller.slots) // 2 + 1
-            self.journal = RowJournal(self._context, actions, hurry_at)
+            room = max(places - caller.slots, caller.slots)
+            self.journal = RowJournal(self._context, actions, room)
         stages = (self._gate, self._shared, self.gatherer, self._ids)
         self._is_direct = all(stage is None for stage in stages)
 
