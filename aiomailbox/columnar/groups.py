@@ -1,10 +1,9 @@
 """Records of a run that belong together, and what is folded in each group, in order.
 
-Theory of operation: a fold must go from record to record within a group, as floats do
-not associate, but all groups can take a step at once. So the groups stand side by side
-as the columns of a matrix, a record below the one before it, and numpy folds the rows of
-the matrix. Groups of very different lengths would leave most of it empty, so each matrix
-has groups of about one length.
+Theory of operation: a fold must go from record to record within a group, as floats do not
+associate, but all groups can take a step at once. So each group is a column of a matrix,
+which begins with what the group had before. Groups of very different lengths would leave
+most of it empty, so each matrix has groups of about one length.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ __all__ = ["Groups"]
 _STRETCH: Final = 4
 # Where all of it is so little, one matrix will do.
 _CELLS_PER_RECORD: Final = 4
+# So many groups are worth a call for each of their steps.
+_STEPS_MIN: Final = 64
 
 
 class Groups:
@@ -110,7 +111,7 @@ class Groups:
         Returns:
             The result up to each record, and the last one of each group.
         """
-        ordered = numbers[self._order]
+        ordered: np.ndarray = numbers.take(self._order)
         longest = int(self.lengths.max())
         if len(self.lengths) * longest <= _CELLS_PER_RECORD * len(ordered):
             found, last = _folded(
@@ -147,23 +148,28 @@ def _folded(
     nothing: Any,
     where: tuple[np.ndarray, np.ndarray, int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fold the rows of one matrix.
+    """Fold the columns of one matrix.
 
     Args:
         fold: What is done with two numbers.
         ordered: The numbers.
-        before: What the rows begin with.
-        nothing: Fills the rest of the rows.
-        where: The row and the place of each number, and how long the rows are.
+        before: What the columns begin with.
+        nothing: Fills the rest of the columns.
+        where: The column and the place of each number, and how long columns are.
     """
-    rows, ranks, longest = where
-    width = longest + 1
-    matrix = np.full((len(before), width), nothing, ordered.dtype)
-    matrix[:, 0] = before
+    columns, ranks, longest = where
+    width = len(before)
+    matrix = np.full((longest + 1, width), nothing, ordered.dtype)
+    matrix[0] = before
     flat = matrix.reshape(-1)
-    cells: np.ndarray = rows * width
-    cells += ranks
-    cells += 1
+    cells: np.ndarray = ranks * width
+    cells += columns
+    cells += width
     flat[cells] = ordered
-    fold.accumulate(matrix, axis=1, out=matrix)
-    return flat[cells], matrix[:, -1]
+    if width < _STEPS_MIN:
+        fold.accumulate(matrix, axis=0, out=matrix)
+    else:
+        # Numpy would go down one column after the other.
+        for row in range(1, longest + 1):
+            fold(matrix[row - 1], matrix[row], out=matrix[row])
+    return flat.take(cells), matrix[-1]

@@ -147,7 +147,8 @@ class WindowGrid:
 
     def all_kept(self) -> Iterator[KeptWindow]:
         """Yield copies of what all windows hold, the earliest first."""
-        return map(self.kept, sorted(self._rows))
+        for start in sorted(self._rows):
+            yield self.kept(start)
 
     def load(
         self, start: int, slots: np.ndarray, accumulators: list[Any], keys: int
