@@ -287,9 +287,10 @@ class JobMaster:
         What fails while a part waits to begin again is counted as one failure with it,
         as Flink's exponential delay does: one worker has tasks of several regions.
         """
-        self._poison.on_failure(error)
         state = self.state
         is_merged = state is JobState.RESTARTING and tasks is not None
+        if not is_merged:
+            self._poison.on_failure(error)
         may_restart = state in _ACTIVE and (
             _can_be_tried_again(error) if is_merged else self._may_restart(error)
         )

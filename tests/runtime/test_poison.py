@@ -92,6 +92,31 @@ async def test_failures_of_several_places_are_no_poison() -> None:
     assert "in a row" not in str(caught.value)
 
 
+async def test_what_else_ends_with_a_region_does_not_hide_it() -> None:
+    """Its other tasks fail, too, while they are ended."""
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    env.set_restart_strategy(am.restart.fixed_delay(2, 0.01))
+
+    class Ends(am.ProcessFunction[int, int]):
+        def process_element(self, value: int, context: Any, out: Any) -> None:
+            out.collect(value)
+
+        def open(self, context: am.RuntimeContext) -> None:
+            self.subtask = context.subtask_index
+
+        def close(self) -> None:
+            if self.subtask == 1:
+                raise OSError("cannot be closed")
+
+    numbers = env.from_collection(list(range(COUNT)))
+    parsed = numbers.map(slowly).map(stumble).name("parse")
+    parsed.disable_chaining().process(Ends()).disable_chaining().sink_to(
+        lambda value: None
+    )
+    with pytest.raises(JobFailedError, match="3 attempts in a row failed in operator"):
+        await env.execute()
+
+
 async def test_what_fails_before_any_record_is_no_poison() -> None:
     class Unlucky(am.ProcessFunction[int, int]):
         def open(self, context: am.RuntimeContext) -> None:
