@@ -6,10 +6,11 @@ import asyncio
 import html
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import replace as replaced
 from datetime import timedelta
 from functools import partial
 from os import PathLike
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar, overload
 
 from aiomailbox.api.body import Body
@@ -40,7 +41,7 @@ from aiomailbox.graph import Origin, Transformation
 from aiomailbox.operators import Source, SourceOperator
 from aiomailbox.policies import RestartStrategy
 from aiomailbox.records import Question
-from aiomailbox.runtime import Deployment, JobConfig, JobResult
+from aiomailbox.runtime import Deployment, JobConfig, JobResult, JobState
 from aiomailbox.state import StateBackend
 
 T = TypeVar("T")
@@ -265,6 +266,7 @@ class StreamExecutionEnvironment:
         restore_from: str | PathLike[str] | None = None,
         allow_unmatched_state: bool = False,
         progress: bool = False,
+        replace: JobClient | None = None,
     ) -> JobResult:
         """Run everything that ends in a sink, to its end.
 
@@ -278,6 +280,7 @@ class StreamExecutionEnvironment:
             restore_from: See there.
             allow_unmatched_state: See there.
             progress: Whether to show how far it is; see `progress`.
+            replace: As in `start`.
 
         Raises:
             UsageError: If there is no sink.
@@ -291,6 +294,7 @@ class StreamExecutionEnvironment:
                 restore_from=restore_from,
                 allow_unmatched_state=allow_unmatched_state,
                 on_failure="log",
+                replace=replace,
             ) as job,
             showing_progress(job, quiet=not progress),
         ):
@@ -306,6 +310,7 @@ class StreamExecutionEnvironment:
         restore_from: str | PathLike[str] | None = None,
         allow_unmatched_state: bool = False,
         on_failure: Literal["cancel", "log"] = "cancel",
+        replace: JobClient | None = None,
     ) -> AsyncGenerator[JobClient]:
         """Run everything that ends in a sink as a service.
 
@@ -324,6 +329,9 @@ class StreamExecutionEnvironment:
                 that can be read, if there is one, or the path or URL of any checkpoint
                 or savepoint.
             allow_unmatched_state: Whether state may be dropped that no operator has.
+            replace: A running job that this one takes over from, such as that of a cell
+                of a notebook which is run again: it is stopped with a savepoint first,
+                and this one goes on from there. One that has ended is left alone.
             on_failure: What a failure does to the body of the block: ``"cancel"``, or
                 ``"log"`` for a body that goes on without the job.
 
@@ -340,11 +348,21 @@ class StreamExecutionEnvironment:
             )
         definition = self._definition
         sinks = list(definition.sinks)
+        handed_over = None
+        if replace is not None:
+            if restore_from is not None:
+                raise InvalidArgumentError(
+                    "replace",
+                    "the job would go on from two places",
+                    "Give either replace= or restore_from=.",
+                )
+            handed_over = await _take_over(replace)
+            restore_from = None if handed_over is None else handed_over.name
         job = definition.deploy(
             check_name(job_name, "job_name"),
             sinks,
             deployment=deployment,
-            config=replace(
+            config=replaced(
                 definition.config,
                 job_id=job_id,
                 restore_from=restore_from,
@@ -369,6 +387,8 @@ class StreamExecutionEnvironment:
             if not await body.leave():
                 raise
         finally:
+            if handed_over is not None:
+                handed_over.cleanup()
             await body.leave()
         if job.failed:
             await job.wait()
@@ -475,7 +495,9 @@ class StreamExecutionEnvironment:
             journal_directory=journal_directory,
             memory_threshold=memory_threshold,
         )
-        self._definition.config = replace(self._definition.config, checkpoints=settings)
+        self._definition.config = replaced(
+            self._definition.config, checkpoints=settings
+        )
         return self
 
     def set_restart_strategy(
@@ -501,7 +523,7 @@ class StreamExecutionEnvironment:
                 f"{strategy!r} is no restart strategy",
                 "Use e.g. am.restart.fixed_delay(3), or am.restart.none().",
             )
-        self._definition.config = replace(self._definition.config, restart=strategy)
+        self._definition.config = replaced(self._definition.config, restart=strategy)
         return self
 
     @property
@@ -517,7 +539,7 @@ class StreamExecutionEnvironment:
                 f"{backend!r} is no state backend",
                 "Use am.HeapStateBackend() or am.RocksDBStateBackend().",
             )
-        self._definition.config = replace(
+        self._definition.config = replaced(
             self._definition.config, state_backend=backend
         )
 
@@ -555,7 +577,22 @@ class StreamExecutionEnvironment:
                 a task has nothing else to do.
         """
         interval = None if timeout is None else duration_ms(timeout, "timeout")
-        self._definition.config = replace(
+        self._definition.config = replaced(
             self._definition.config, flush_interval_ms=interval
         )
         return self
+
+
+async def _take_over(job: JobClient) -> TemporaryDirectory[str] | None:
+    """Stop a running job with a savepoint, and return where that is; None if it has ended."""
+    if job.state in {JobState.FINISHED, JobState.FAILED, JobState.CANCELED}:
+        return None
+    directory: TemporaryDirectory[str] = TemporaryDirectory(
+        prefix="aiomailbox-", ignore_cleanup_errors=True
+    )
+    try:
+        await job.stop_with_savepoint(directory.name)
+    except BaseException:
+        directory.cleanup()
+        raise
+    return directory
