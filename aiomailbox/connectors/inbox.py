@@ -272,7 +272,7 @@ class _PublicationWriter(ImmediateWriter):
 
     def __init__(self, publication: Publication) -> None:
         self._publication = publication
-        self.accepts = publication.room
+        self.accepts: Availability = publication.room
 
     def write_run(self, run: Run) -> Pending:
         """Give each reader the records."""

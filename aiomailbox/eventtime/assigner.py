@@ -59,7 +59,7 @@ class TimestampAssigner:
 
     def __init__(self, spec: AssignerSpec) -> None:
         self.field: str | None = spec if isinstance(spec, str) else None
-        self.is_new = True
+        self.is_new: bool = True
         self._function: Callable[..., Any] | None = None
         self._takes_previous = False
         if not isinstance(spec, str):

@@ -242,7 +242,7 @@ class GrowingDirectory:
             # Of an execution that died while it committed all it had.
             for intent in workplace.find(_INTENT):
                 names = msgspec.json.decode(intent.read_bytes(), type=list[str])
-                final_names = map(workplace.final_name, names)
+                final_names = [workplace.final_name(name) for name in names]
                 self._take_back([workplace.target / name for name in final_names])
         elif self._marker.exists():
             # It is replaced at the first commit, also by an execution that goes on then.
