@@ -380,6 +380,20 @@ def test_explain_says_what_runs_where_and_what_is_not_certain(spark: Any) -> Non
         "no order" not in windowed.apply_to(df, schema=Doubled, order_by="id").explain()
     )
     assert "calls again" in enriched.apply_to(df, schema=Doubled).explain()
+    assert (
+        "order in which calls end"
+        not in enriched.apply_to(df, schema=Doubled).explain()
+    )
+
+    @am.pipeline
+    def unordered(rows: Any) -> Any:
+        async def look_up(row: Any) -> Doubled:
+            return Doubled(row.id, 0)
+
+        return rows.map_async(look_up, ordered=False)
+
+    text = unordered.apply_to(df, schema=Doubled).explain()
+    assert "order in which calls end" in text
 
 
 def paying(place: Path) -> Any:
