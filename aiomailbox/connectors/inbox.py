@@ -201,7 +201,7 @@ class _AnswerWriter(ImmediateWriter):
     __slots__ = ("_name",)
 
     def __init__(self, context: RuntimeContext) -> None:
-        self._name = context.operator_name
+        self._name: str = context.operator_name
 
     def write_run(self, run: Run) -> Pending:
         """Give each answer to who asked."""

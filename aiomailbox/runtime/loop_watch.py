@@ -52,7 +52,7 @@ class GarbageTime:
     def __init__(self, thread: int) -> None:
         self._thread = thread
         self._since: float | None = None
-        self.total_s = 0.0
+        self.total_s: float = 0.0
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         """Be called by the collector before and after its work."""
