@@ -107,12 +107,20 @@ class Driven:
     """A source's readers, started, with their splits, polled by hand."""
 
     def __init__(
-        self, source: Any, *, parallelism: int = 1, splits: Any = None, **output: Any
+        self,
+        source: Any,
+        *,
+        parallelism: int = 1,
+        splits: Any = None,
+        takes_checkpoints: bool = True,
+        **output: Any,
     ) -> None:
         self.output = FakeOutput(**output)
         self.contexts = [
             FakeReaderContext(index, parallelism) for index in range(parallelism)
         ]
+        for context in self.contexts:
+            context.takes_checkpoints = takes_checkpoints
         self.readers = [source.create_reader(context) for context in self.contexts]
         self.reader = self.readers[0]
         for reader in self.readers:

@@ -87,7 +87,10 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
         self._progress = _Progress(context)
 
     def _new_pump(self, split: SparkSplit) -> Pump[ReadItem]:
-        plan, part, row = self._plan, split.part, split.row
+        # A job without checkpoints never comes back to a position.
+        is_compared = self._context.takes_checkpoints or bool(split.fingerprint)
+        plan = replace(self._plan, checks=is_compared)
+        part, row = split.part, split.row
         self._known_parts = part
         if plan.by_count:
             self._to_drop, part, row = split.rows, 0, 0

@@ -69,12 +69,14 @@ async def test_a_new_reader_goes_on_in_the_middle_of_a_batch(
 ) -> None:
     arrivals.add(0, 30)
     arrivals.add(30, 40)
-    first = drive(source(arrivals, tmp_path), records_max=7)
+    first = drive(source(arrivals, tmp_path), takes_checkpoints=False, records_max=7)
     head = list(await first.read(runs_max=2))
     state = first.reader.snapshot()
     await first.close()
     assert active(spark) == []
-    second = drive(source(arrivals, tmp_path), records_max=7, splits=state)
+    second = drive(
+        source(arrivals, tmp_path), takes_checkpoints=False, records_max=7, splits=state
+    )
     tail = await second.read()
     await second.close()
     assert [row.id for row in head + tail] == list(range(40))
@@ -84,7 +86,7 @@ async def test_a_batch_that_a_checkpoint_holds_is_passed_over_when_it_comes_agai
     spark: Any, arrivals: Any, tmp_path: Path, drive: Any
 ) -> None:
     arrivals.add(0, 10)
-    first = drive(source(arrivals, tmp_path))
+    first = drive(source(arrivals, tmp_path), takes_checkpoints=False)
     first.contexts[0].takes_checkpoints = True
     await first.read(runs_max=2)
     while first.reader.snapshot()[0].batch == 0:
@@ -96,7 +98,7 @@ async def test_a_batch_that_a_checkpoint_holds_is_passed_over_when_it_comes_agai
     # The checkpoint is complete, and the program dies before Spark hears of it.
     await first.close()
     arrivals.add(10, 15)
-    second = drive(source(arrivals, tmp_path), splits=state)
+    second = drive(source(arrivals, tmp_path), takes_checkpoints=False, splits=state)
     assert [row.id for row in await second.read()] == list(range(10, 15))
     await second.close()
 
@@ -139,14 +141,14 @@ async def test_a_position_of_another_query_is_refused(
     spark: Any, arrivals: Any, tmp_path: Path, drive: Any
 ) -> None:
     arrivals.add(0, 30)
-    first = drive(source(arrivals, tmp_path), records_max=7)
+    first = drive(source(arrivals, tmp_path), takes_checkpoints=False, records_max=7)
     await first.read(runs_max=2)
     state = first.reader.snapshot()
     await first.close()
     other = SparkStreamSource(
         arrivals.df, tmp_path / "other", trigger={"availableNow": True}
     )
-    second = drive(other, splits=state)
+    second = drive(other, takes_checkpoints=False, splits=state)
     with pytest.raises(SourceChangedError, match="is that of query"):
         await second.read()
     await second.close()
