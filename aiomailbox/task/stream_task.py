@@ -265,6 +265,9 @@ class StreamTask:
             else:
                 await self._restore()
                 await self._invoke()
+            if runner.task is not None and runner.task.cancelling():
+                # By code of its own, in the last slice: `calm` would take it for ours.
+                await asyncio.sleep(0)
         except StopTask as stop:
             if self._failure is None:
                 self._begin_cancelling()
