@@ -172,11 +172,18 @@ def _skew(place: OperatorPlace, worst: TaskView, tasks: Sequence[TaskView]) -> s
 
 
 def _records(place: OperatorPlace, task: TaskView) -> int:
-    for operator in task.operators:
-        count = operator.metrics.get("num_records_in")
-        if operator.name == place.name and isinstance(count, int):
-            return count
-    return 0
+    """Return how many records a subtask was given, and has waiting."""
+    waiting = task.metrics.get("input_queue_records")
+    given = next(
+        (
+            count
+            for operator in task.operators
+            if operator.name == place.name
+            and isinstance(count := operator.metrics.get("num_records_in"), int)
+        ),
+        0,
+    )
+    return given + (waiting if isinstance(waiting, int) else 0)
 
 
 def _of_time(share: float, observed_s: float) -> str:
