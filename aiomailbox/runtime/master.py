@@ -427,7 +427,14 @@ class JobMaster:
 
     async def _run_attempt(self, plan: AttemptPlan) -> None:
         attempt = Attempt(
-            self.graph.name, plan, self._host, self, self.coordinator, self._regions
+            self.graph.name,
+            plan,
+            self._host,
+            self,
+            self.coordinator,
+            # A split may come back to a subtask that goes on, and has not read what
+            # the failed one had finished: it would pay twice.
+            None if _has_journal(self.graph) else self._regions,
         )
         self._attempt = attempt
         self._checkpoints.on_attempt(plan)
@@ -598,6 +605,15 @@ class JobMaster:
         self, vertex: int, subtask_index: int, splits: list[Any], no_more: bool
     ) -> None:
         self._host.deliver_splits(vertex, subtask_index, splits, no_more=no_more)
+
+
+def _has_journal(graph: JobGraph) -> bool:
+    """Say whether an operator keeps finished calls."""
+    return any(
+        node.transformation.has_journal
+        for vertex in graph.vertices
+        for node in vertex.nodes
+    )
 
 
 def _can_be_tried_again(error: BaseException) -> bool:

@@ -234,7 +234,7 @@ async def test_an_enumerator_that_fails_fails_all_regions() -> None:
     assert set(seen) == {1, 2, 3, 4}
 
 
-async def test_finished_calls_of_a_region_are_not_made_again_and_others_go_on(
+async def test_finished_calls_are_not_made_again_for_all_regions_begin_again(
     tmp_path: Path,
 ) -> None:
     calls: Counter[int] = Counter()
@@ -266,9 +266,13 @@ async def test_finished_calls_of_a_region_are_not_made_again_and_others_go_on(
     assert job.restarts == 1
     assert set(seen) == set(range(COUNT))
     again = {value for value, times in calls.items() if times > 1}
-    # In flight when the region failed: at most `concurrency` of its one subtask.
-    assert len(again) <= 4
-    assert all(value >= COUNT // 2 for value in again)
+    # A split that comes back may go to a subtask that has not read what was finished.
+    assert [task["num_task_restarts"] for task in job.metrics().tasks.values()] == [
+        1,
+        1,
+    ]
+    # In flight when the job failed: at most `concurrency` of each subtask.
+    assert len(again) <= 8
 
 
 async def test_a_job_that_is_stopped_while_a_region_waits_ends_well() -> None:
