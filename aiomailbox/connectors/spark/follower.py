@@ -42,7 +42,13 @@ class DirectoryFormat(DataSource):  # type: ignore[misc]  # pyspark has no types
     Options: ``path``; ``reader``, this reader's name, needed where files that all readers
     have passed are deleted; ``maxFilesPerTrigger``, after which a micro-batch takes no
     further commit.
+
+    Attributes:
+        base: What relative paths are relative to: where the format was registered, as
+            Spark's own processes are somewhere else.
     """
+
+    base: str = "."
 
     @classmethod
     def name(cls) -> str:
@@ -79,7 +85,7 @@ class DirectoryFormat(DataSource):  # type: ignore[misc]  # pyspark has no types
         path = self.options.get("path")
         if not path:
             raise ValueError("the format aiomailbox needs a directory: .load(path)")
-        return _Log(Path(unquote(urlparse(path).path)))
+        return _Log(Path(self.base, unquote(urlparse(path).path)))
 
 
 class _File(InputPartition):  # type: ignore[misc]  # pyspark has no types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from aiomailbox.connectors.spark.frame_checks import check_session
@@ -41,6 +42,7 @@ def register_format(spark: Any) -> None:
             "the directory with spark.readStream.parquet, file by file"
         ) from error
 
+    follower.DirectoryFormat.base = str(Path.cwd())
     cloudpickle.register_pickle_by_value(follower)
     try:
         spark.dataSource.register(follower.DirectoryFormat)
