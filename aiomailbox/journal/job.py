@@ -68,15 +68,19 @@ class JobJournal:
         epoch: int,
         operators: Mapping[str, Collection[int]],
         oldest: int | None = None,
+        *,
+        is_whole: bool = True,
     ) -> None:
         """Shut out the attempt before, and put together what it has left.
 
         Args:
             epoch: The new attempt's number.
             operators: By the id of each operator with a journal its subtasks that begin
-                anew; of an operator whose subtasks all do, what more it had counts too.
+                anew.
             oldest: The oldest checkpoint that may be gone on from, retained or being
                 restored; None if the job may begin from its beginning.
+            is_whole: Whether all subtasks begin: then what more the operators had is
+                over as well. Else the others go on.
 
         Raises:
             FencedError: If this attempt, or a later one, has begun before.
@@ -89,7 +93,7 @@ class JobJournal:
             self._place.fetch(operator)
             known = fenced_epochs(operator)
             beginning = set(subtasks)
-            if beginning == set(range(len(beginning))):
+            if is_whole:
                 # Those of a time with more subtasks are over.
                 beginning |= set(range(len(known)))
             raise_fence(operator, epoch, beginning)

@@ -171,6 +171,9 @@ class FinishedCalls:
             for operator_id, found in self._subtasks.items()
         }
         journal.begin(
-            epoch, {name: found for name, found in beginning.items() if found}, oldest
+            epoch,
+            {name: found for name, found in beginning.items() if found},
+            oldest,
+            is_whole=tasks is None,
         )
         return epoch

@@ -269,20 +269,24 @@ async def test_an_entry_that_lost_the_race_does_not_count(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("anywhere")
-async def test_subtasks_that_go_on_are_not_shut_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failed", [0, 1])
+async def test_subtasks_that_go_on_are_not_shut_out(
+    tmp_path: Path, failed: int
+) -> None:
+    other = 1 - failed
     before = await opened(tmp_path, 0, subtasks=2)
-    finish(before[0], "a")
-    finish(before[1], "b")
-    await before[1].sync()
-    job(tmp_path).begin(1, {"ask": [1]})
-    again = journals_of(tmp_path, 1).journal("ask", 1)
+    finish(before[other], "a")
+    finish(before[failed], "b")
+    await before[failed].sync()
+    job(tmp_path).begin(1, {"ask": [failed]}, is_whole=False)
+    again = journals_of(tmp_path, 1).journal("ask", failed)
     await again.open()
-    finish(before[0], "c")
-    await before[0].sync()
+    finish(before[other], "c")
+    await before[other].sync()
     with pytest.raises(FencedError):
-        finish(before[1], "d")
+        finish(before[failed], "d")
         # On an object store it is known only now.
-        await before[1].sync()
+        await before[failed].sync()
     assert await known(again, "a", "b") == ["b"]
     await close([*before, again])
     third = await opened(tmp_path, 2, subtasks=2)
