@@ -14,6 +14,7 @@ __all__ = [
     "AioMailboxError",
     "AsyncTimeoutError",
     "BadResultError",
+    "BudgetExceededError",
     "BufferFullError",
     "BufferRecycledError",
     "BufferTimeoutError",

@@ -248,6 +248,9 @@ class LogSegment:
         """
         with open(self.path, "rb") as file:
             magic = file.read(len(_MAGIC))
+            if magic.count(0) == len(magic):
+                # A crash came when it had its room, and nothing in it.
+                return
             if magic != _MAGIC[: len(magic)]:
                 raise DamagedFileError(str(self.path), "it does not begin like a log")
             start = max(start, len(_MAGIC))

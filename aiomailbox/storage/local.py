@@ -13,6 +13,7 @@ import mmap
 import os
 import secrets
 import shutil
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -32,6 +33,8 @@ __all__ = [
 _CHUNK_BYTES: Final = 1 << 20
 _TEMPORARY: Final = ".part"
 _LOCK: Final = ".lock"
+_LOOKS_FOR_HOLDER: Final = 20
+_LOOK_EVERY_S: Final = 0.005
 
 
 class LocalStorage:
@@ -175,8 +178,10 @@ class LocalClaim:
         self._descriptor = descriptor
         self._close = weakref.finalize(self, _unlock, descriptor)
         keep_from_forks(self)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{owner} (process {os.getpid()})\n".encode(), 0)
+        text = f"{owner} (process {os.getpid()})\n".encode()
+        # In this order: whoever reads it meanwhile finds a name, and not nothing.
+        os.pwrite(descriptor, text, 0)
+        os.ftruncate(descriptor, len(text))
 
     def fileno(self) -> int:
         """Return the descriptor that holds the lock, -1 once it is released."""
@@ -215,13 +220,23 @@ def _locked_file(path: Path) -> int:
         except FileNotFoundError:
             pass
         except BlockingIOError:
-            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace")
+            holder = _holder(descriptor)
             os.close(descriptor)
-            raise StorageClaimedError(str(path.parent), holder.strip()) from None
+            raise StorageClaimedError(str(path.parent), holder) from None
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    """Return who holds a file; a holder that has just locked it says so in a moment."""
+    for _ in range(_LOOKS_FOR_HOLDER):
+        text = os.pread(descriptor, 200, 0).decode("utf-8", "replace")
+        if text:
+            return text.splitlines()[0]
+        time.sleep(_LOOK_EVERY_S)  # noqa: TID251 -- in a thread
+    return "another job"
 
 
 def _unlock(descriptor: int) -> None:

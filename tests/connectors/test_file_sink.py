@@ -143,7 +143,7 @@ async def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
     [
         (("x", "xml"), {}, InvalidArgumentError, "is unknown"),
         ((5, "csv"), {}, WrongTypeError, "no path"),
-        (("x", "csv"), {"mode": "append"}, InvalidArgumentError, "is unknown"),
+        (("x", "csv"), {"mode": "upsert"}, InvalidArgumentError, "is unknown"),
         (("x", "csv"), {"columns": "n"}, WrongTypeError, "no names"),
         (("x", "csv"), {"columns": []}, InvalidArgumentError, "there are none"),
         (("x", "jsonl"), {"columns": ["n"]}, InvalidArgumentError, "have none"),

@@ -24,6 +24,15 @@ WITHOUT_A_GRAPH = {
     "backpressure",
     "crash_and_resume",
     "dataframe_over_http",
+    # They are about the service, or the session of Spark, that is around the job.
+    "fastapi_ask",
+    "server_sent_events",
+    "spark_llm_enrichment",
+    "spark_stream_service",
+    # It is run at a pace of its own, and asked meanwhile.
+    "slow_pipeline",
+    # Its graph is tried against that of the rows.
+    "columnar_flights",
 }
 
 

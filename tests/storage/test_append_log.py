@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import DamagedFileError
-from aiomailbox.storage import AppendLog
+from aiomailbox.storage import AppendLog, LogSegment
 
 
 def entries(directory: Path) -> list[bytes]:
@@ -177,3 +177,33 @@ def test_what_was_synced_survives_a_kill(tmp_path: Path) -> None:
         told = 50 + len(child.stdout.read().splitlines())
     kept = entries(tmp_path)
     assert kept[:told] == [b"%d" % number for number in range(told)]
+
+
+@pytest.mark.parametrize("size", [0, 3, 1 << 18])
+def test_a_segment_that_a_crash_left_before_its_first_byte_is_empty(
+    tmp_path: Path, size: int
+) -> None:
+    """It had its name, and perhaps its room."""
+    log = AppendLog(tmp_path)
+    log.append([b"one"])
+    log.close()
+    (tmp_path / "000000000001.log").write_bytes(bytes(size))
+    assert not [*LogSegment(tmp_path, 1).entries()]
+    again = AppendLog(tmp_path)
+    again.append([b"two"])
+    again.close()
+    assert [entry for _, entry in again.entries()] == [b"one", b"two"]
+
+
+def test_zeros_in_place_of_the_beginning_are_damage_where_entries_follow(
+    tmp_path: Path,
+) -> None:
+    log = AppendLog(tmp_path)
+    log.append([b"one"])
+    log.roll()
+    log.append([b"two"])
+    log.close()
+    first = tmp_path / "000000000000.log"
+    first.write_bytes(bytes(10) + first.read_bytes()[10:])
+    with pytest.raises(DamagedFileError, match="no entry"):
+        AppendLog(tmp_path)

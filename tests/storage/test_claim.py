@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import subprocess
@@ -27,6 +28,18 @@ def test_a_claim_that_was_removed_can_be_made_again(tmp_path: Path) -> None:
     assert (tmp_path / "lock").exists()
     again.release()
     assert (tmp_path / "lock").exists()
+
+
+def test_a_holder_that_has_not_said_its_name_yet_is_waited_for(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(StorageClaimedError, match="another job"):
+            LocalClaim(tmp_path / "lock", "me")
+        late = threading.Timer(0.01, lambda: print("job 'late'", file=file, flush=True))
+        late.start()
+        with pytest.raises(StorageClaimedError, match="job 'late'"):
+            LocalClaim(tmp_path / "lock", "me")
+        late.join()
 
 
 def test_a_claim_that_is_collected_has_ended(tmp_path: Path) -> None:

@@ -142,7 +142,9 @@ def check_session(spark: Any, parameter: str = "spark") -> None:
         WrongTypeError: If it is none.
         InvalidArgumentError: If it was stopped.
     """
-    if not hasattr(spark, "createDataFrame") or not hasattr(spark, "readStream"):
+    # Its class is asked: a session that has lost its Java process answers nothing.
+    kind = type(spark)
+    if not hasattr(kind, "createDataFrame") or not hasattr(kind, "readStream"):
         raise WrongTypeError(
             parameter,
             f"{type(spark).__name__} is no Spark session",
