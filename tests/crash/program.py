@@ -79,8 +79,20 @@ def build(
     )
 
 
+def has_ended(directory: Path) -> bool:
+    """Say whether the output is complete, and nothing is left to go on from.
+
+    A job that has ended would begin anew, as docs/guarantees.md says.
+    """
+    checkpoints = (directory / "checkpoints").glob("*/chk-*")
+    return (directory / "windows" / "_SUCCESS").exists() and not any(checkpoints)
+
+
 async def main(directory: Path, database: str, socket: str, workers: int) -> None:
     """Run the job, from the newest checkpoint if there is one."""
+    if has_ended(directory):
+        # The program before this one was killed when its job had ended.
+        return
     env = am.StreamExecutionEnvironment(parallelism=SUBTASKS)
     env.enable_checkpointing(0.1, directory=directory / "checkpoints")
     env.set_restart_strategy(am.restart.fixed_delay(100, 0.01))
