@@ -52,8 +52,6 @@ def by_polars(frame: Any) -> Any:
 async def test_each_form_goes_in_and_out(
     form: Any, function: Any, as_rows: bool
 ) -> None:
-    if form == "polars":
-        pytest.importorskip("polars")
     env = am.StreamExecutionEnvironment()
     stream = env.from_arrow(TABLE, TIMES)
     if as_rows:
