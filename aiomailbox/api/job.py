@@ -35,7 +35,6 @@ from aiomailbox.runtime import (
     JobResult,
     JobSnapshot,
     JobState,
-    await_tree,
     backpressure_of,
     place_of_savepoint,
 )
@@ -301,7 +300,7 @@ class JobClient:
 
     def await_tree(self) -> str:
         """Return what every task of the job does or waits for now, as text."""
-        return await_tree(self._job)
+        return self._job.await_tree()
 
     @property
     def restarts(self) -> int:

@@ -1,7 +1,6 @@
 """Running jobs: tasks on this loop, job-wide services, the end of it all."""
 
 from aiomailbox.runtime.attempt_plan import AttemptPlan
-from aiomailbox.runtime.await_tree import await_tree
 from aiomailbox.runtime.backpressure import (
     BackpressureReport,
     VertexPressure,
@@ -73,7 +72,6 @@ __all__ = [
     "TaskView",
     "VertexPressure",
     "VertexSummary",
-    "await_tree",
     "backpressure_of",
     "find_bottleneck",
     "new_embedded_job",

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aiomailbox.operators import OpenCalls
-from aiomailbox.runtime.master import JobMaster
+from aiomailbox.runtime.views import TaskView
+
+__all__ = ["await_tree"]
 
 
-def await_tree(job: JobMaster) -> str:
-    """Return the job's tasks, what each waits for, and the calls of its operators.
+def await_tree(job: str, state: str, views: Iterable[TaskView]) -> str:
+    """Return a job's tasks, what each waits for, and the calls of its operators.
 
     Args:
-        job: The job; at any time of its life.
+        job: The job's name.
+        state: Where the job is in its life.
+        views: Its tasks, with their stacks.
     """
-    lines = [f"job {job.graph.name!r}: {job.state.value}"]
-    for view in job.views(with_stacks=True):
+    lines = [f"job {job!r}: {state}"]
+    for view in views:
         lines.append(f"  task {view.name!r}: {view.state}")
         lines += [
             f"    {'' if place == 0 else '  '}{line}"

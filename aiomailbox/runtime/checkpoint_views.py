@@ -8,9 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.ids import SubtaskId
 from aiomailbox.records import SnapshotType
 
-__all__ = ["CheckpointView", "CompletedCheckpoint", "place_of_savepoint"]
+__all__ = [
+    "CheckpointView",
+    "CompletedCheckpoint",
+    "PendingCheckpoint",
+    "place_of_savepoint",
+]
 
 
 def place_of_savepoint(path: str | os.PathLike[str]) -> str:
@@ -70,3 +76,18 @@ class CheckpointView:
     completed: CompletedCheckpoint
     duration_ms: float
     statistics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCheckpoint:
+    """A checkpoint that is being taken.
+
+    Attributes:
+        checkpoint_id: Its number.
+        age_s: How long ago it was triggered, seconds.
+        missing: The tasks that have not acknowledged it; none where it is being written.
+    """
+
+    checkpoint_id: int
+    age_s: float
+    missing: list[SubtaskId]

@@ -56,6 +56,9 @@ class JobConfig:
         trace_carrier: That trace; a job fills it in when it starts.
         stall_threshold_ms: From how many milliseconds on a function that holds the event
             loop is named in a warning; at least 50, None to watch no loop.
+        stuck_after_s: How long a task that has something to do may make no progress, and a
+            barrier may be on its way, before a warning tells what the job waits for:
+            seconds above 0, None for never.
         check_mutations: Whether to look for operators that change records after they
             were emitted, which raises `RecordMutatedError`. For tests: each operator
             walks through each record twice, and functions are not fused.
@@ -94,6 +97,7 @@ class JobConfig:
     trace_calls: bool = False
     trace_carrier: Mapping[str, str] | None = None
     stall_threshold_ms: float | None = 100.0
+    stuck_after_s: float | None = 60.0
     check_mutations: bool = False
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
     seed: int | None = None
@@ -145,6 +149,13 @@ class JobConfig:
                 "stall_threshold_ms",
                 f"{self.stall_threshold_ms} is less than {_STALL_THRESHOLD_MS_MIN:g}",
                 "The loop is looked at forty times a second; 100 is usual, None is off.",
+            )
+        # Not `<=`: it would take NaN.
+        if self.stuck_after_s is not None and not 0 < self.stuck_after_s < math.inf:
+            raise InvalidArgumentError(
+                "stuck_after_s",
+                f"{self.stuck_after_s} is no time in which tasks can go on",
+                "Give seconds above 0; 60 is usual, None is off.",
             )
 
     @property

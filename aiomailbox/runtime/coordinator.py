@@ -57,7 +57,11 @@ from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.metrics import MetricValue
 from aiomailbox.operators import OperatorSnapshot, encode_snapshot
 from aiomailbox.records import CheckpointBarrier, SnapshotType, StopMode
-from aiomailbox.runtime.checkpoint_views import CheckpointView, CompletedCheckpoint
+from aiomailbox.runtime.checkpoint_views import (
+    CheckpointView,
+    CompletedCheckpoint,
+    PendingCheckpoint,
+)
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.task import TaskStatistics
 from aiomailbox.threads import run_in_thread
@@ -231,6 +235,18 @@ class CheckpointCoordinator:
     def views(self) -> list[CheckpointView]:
         """What the last checkpoints took, oldest first."""
         return list(self._views)
+
+    def pending(self) -> list[PendingCheckpoint]:
+        """Return the checkpoints that are being taken, oldest first."""
+        now_s = self._services.clock.monotonic()
+        return [
+            PendingCheckpoint(
+                checkpoint_id,
+                now_s - one.started_s,
+                [task for task in one.plan.to_wait_for if task not in one.handles],
+            )
+            for checkpoint_id, one in self._progress.items()
+        ]
 
     def metrics(self) -> dict[str, MetricValue]:
         """Return how many checkpoints there were, and what the last one took.

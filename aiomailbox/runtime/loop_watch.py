@@ -43,6 +43,8 @@ _LOOKS_PER_SAMPLE: Final = 8
 _TASKS_MAX: Final = 64
 # Of each task; a worker sends them four times a second.
 _SHOWN_MAX: Final = 3
+# Who holds the loop for so long is named before it ends: it may never do so.
+_STILL_HELD_S: Final = 10.0
 _HANDLE: Final[CodeType] = events.Handle._run.__code__
 
 
@@ -74,6 +76,7 @@ class LoopWatch:
         threshold_s: From here on it counts as held.
         log: Gets what has held it.
         clock: The machine's.
+        still_held_s: From here on it is reported although it has not ended.
 
     Attributes:
         tasks: The tasks of the loop, and what they have waited for.
@@ -85,6 +88,7 @@ class LoopWatch:
         threshold_s: float,
         log: StallLog,
         clock: Clock | None = None,
+        still_held_s: float = _STILL_HELD_S,
     ) -> None:
         self._loop = loop
         self._thread_id = threading.get_ident()
@@ -95,6 +99,8 @@ class LoopWatch:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._log = log
+        self._still_held_s = still_held_s
+        self._is_reported = False
         # What is being called: its frame, since when, and what was found out of it.
         self._call: Any = None
         self._since_s = 0.0
@@ -153,6 +159,12 @@ class LoopWatch:
             frames = list(frames_outwards(frame))
             self._contexts = contexts_of(frames)
             self._held = describe_frames(frames, self._task())
+        elif not self._is_reported and now_s - self._since_s >= self._still_held_s:
+            self._is_reported = True
+            frames = list(frames_outwards(frame))
+            contexts = contexts_of(frames)
+            held = describe_frames(frames, self._task())
+            self._log.tell_still_held(self._stall(held, now_s), contexts)
 
     def _sample(self, frame: FrameType | None, now_s: float) -> None:
         """Note of each task what it does or waits for."""
@@ -164,11 +176,16 @@ class LoopWatch:
     def _finish(self, now_s: float) -> None:
         """Report the call that has ended, if it held the loop."""
         held, self._held = self._held, None
+        self._is_reported = False
         if held is None:
             return
         contexts, self._contexts = self._contexts, []
+        self._log.add(self._stall(held, now_s), contexts)
+
+    def _stall(self, held: HeldLoop, now_s: float) -> Stall:
+        """Return what the present call has held up until now."""
         cpu_s, before_s = self._cpu(), self._cpu_s
-        stall = Stall(
+        return Stall(
             at_ms=self._clock.now_ms(),
             duration_ms=(now_s - self._since_s) * 1000,
             gc_ms=(self._garbage.total_s - self._garbage_s) * 1000,
@@ -183,7 +200,6 @@ class LoopWatch:
             line=held.line,
             stack=held.stack,
         )
-        self._log.add(stall, contexts)
 
     def _task(self) -> str:
         """Return the name of the task of ours that runs, or of the asyncio task."""

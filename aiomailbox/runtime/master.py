@@ -37,7 +37,11 @@ from aiomailbox.policies import RateLimit
 from aiomailbox.records import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.attempt_plan import AttemptPlan
-from aiomailbox.runtime.checkpoint_views import CompletedCheckpoint
+from aiomailbox.runtime.await_tree import await_tree
+from aiomailbox.runtime.checkpoint_views import (
+    CompletedCheckpoint,
+    PendingCheckpoint,
+)
 from aiomailbox.runtime.committing import JobCommitters
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
@@ -50,6 +54,7 @@ from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.poison import PoisonWatch
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
+from aiomailbox.runtime.stuck_watch import StuckWatch
 from aiomailbox.runtime.tracebacks import shorten
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.supervision import (
@@ -117,6 +122,7 @@ class JobMaster:
         self._engine_traceback: str | None = None
         self._poison_text = ""
         self._failure_report = FailureReport(services.log, services.clock)
+        self._watch = StuckWatch(self, config.stuck_after_s, services.log)
         self._stop: StopMode | None = None
         self._main: asyncio.Task[None] | None = None
         self._regions = FailoverRegions(graph)
@@ -144,11 +150,28 @@ class JobMaster:
             view.metrics["num_task_restarts"] = self._task_restarts[task]
         return views
 
+    def await_tree(self, first: Collection[str] = ()) -> str:
+        """Return what every task does or waits for, and the calls of its operators.
+
+        Args:
+            first: The names of the tasks that come first.
+        """
+        wanted = set(first)
+        views = self.views(with_stacks=True)
+        views.sort(key=lambda view: view.name not in wanted)
+        return await_tree(self.graph.name, self.state.value, views)
+
+    def pending_checkpoints(self) -> list[PendingCheckpoint]:
+        """Return the checkpoints that are being taken, oldest first."""
+        coordinator = self.coordinator
+        return [] if coordinator is None else coordinator.pending()
+
     def start(self) -> None:
         """Start the job in the background; call it once, with a running loop."""
         loop = asyncio.get_running_loop()
         self._started_s = self.services.clock.monotonic()
         self.services.limiters.on_exhausted = self._on_exhausted
+        self._watch.start()
         self._main = loop.create_task(self._run(), name=f"job {self.graph.name}")
 
     @property
@@ -526,6 +549,7 @@ class JobMaster:
         what = f"giving back the checkpoints of job {name!r}"
         closing_store = self._part(self._checkpoints.close(state), what, _RELEASE_S)
         await self._supervise(closing_store, closing_store.limit)
+        self._watch.stop()
         self._ended_s = self.services.clock.monotonic()
         for target in (JobState.FINISHED, JobState.CANCELED, JobState.FAILED):
             if self.lifecycle.advance(target):

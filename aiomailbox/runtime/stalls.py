@@ -95,7 +95,22 @@ class StallLog:
         if count & (count - 1) == 0:
             self._write(stall, count, contexts)
 
-    def _write(self, stall: Stall, count: int, contexts: list[Any]) -> None:
+    def tell_still_held(self, stall: Stall, contexts: list[Any]) -> None:
+        """Log a stall that has not ended yet.
+
+        Args:
+            stall: The stall so far, with where the code stands now.
+            contexts: Those of its operators.
+        """
+        self._write(stall, 1, contexts, "the event loop is still held")
+
+    def _write(
+        self,
+        stall: Stall,
+        count: int,
+        contexts: list[Any],
+        what: str = "the event loop was held",
+    ) -> None:
         log = contexts[0].log if len(contexts) == 1 else library_log()
         if stall.is_garbage_collection:
             remedy = "garbage was collected: keep fewer objects, or gc.freeze() them"
@@ -107,7 +122,7 @@ class StallLog:
         if count > 1:
             about["times"] = count
         log.warning(
-            "the event loop was held",
+            what,
             duration_ms=round(stall.duration_ms),
             gc_ms=round(stall.gc_ms),
             function=stall.function,

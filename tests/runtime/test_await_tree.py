@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import aiomailbox as am
-from aiomailbox.runtime import await_tree
 
 
 async def look_up(self: Any, run: Any) -> None:
@@ -16,9 +15,9 @@ async def look_up(self: Any, run: Any) -> None:
 async def test_the_text_names_tasks_states_and_the_users_line(bench: Any) -> None:
     source = bench.source([1], ends=False)
     job = bench.deploy(bench.operator(source, "enrich", hooks={"run": look_up}))
-    assert await_tree(job) == "job 'job': created"
+    assert job.await_tree() == "job 'job': created"
     await asyncio.sleep(1)
-    text = await_tree(job)
+    text = job.await_tree()
     assert text.startswith("job 'job': running\n  task 'source (1/1)': running\n")
     assert "  task 'enrich (1/1)': running\n    <MailboxProcessor" in text
     assert "'source (1/1)': running\n    waits 1.0 s for its source or mail\n" in text
@@ -155,6 +154,6 @@ async def test_a_task_that_has_no_room_names_its_pools_and_one_without_input_its
 async def test_a_job_that_ended_waits_for_nothing(bench: Any) -> None:
     job = bench.deploy(bench.operator(bench.source([1])))
     await job.wait()
-    text = await_tree(job)
+    text = job.await_tree()
     assert text.startswith("job 'job': finished\n  task 'source (1/1)': finished\n")
     assert " in " not in text

@@ -1,0 +1,214 @@
+"""A job says by itself what it waits for: a task that does not go on, a late barrier."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.runtime import OperatorView, TaskView
+from aiomailbox.runtime.loop_watch import LoopWatch
+from aiomailbox.runtime.stalls import StallLog
+from aiomailbox.runtime.stuck_tasks import StuckTasks
+
+AFTER_S = 0.3
+CONFIG = am.JobConfig(stuck_after_s=AFTER_S)
+
+
+async def hang(city: str) -> str:
+    await asyncio.sleep(3600)
+    return city
+
+
+LINE = f"{__file__}:{hang.__code__.co_firstlineno + 1}"
+
+
+def drop(value: Any) -> None:
+    """Take it."""
+
+
+def told(caplog: pytest.LogCaptureFixture, event: str) -> list[Any]:
+    found: list[Any] = [
+        one for one in caplog.records if getattr(one, "event", "") == event
+    ]
+    assert all(one.levelno == logging.WARNING for one in found)
+    return found
+
+
+async def warned(caplog: pytest.LogCaptureFixture, event: str) -> Any:
+    """Return the first warning of a kind; wait for it."""
+    async with asyncio.timeout(30):
+        while not told(caplog, event):
+            await asyncio.sleep(0.02)
+    return told(caplog, event)[0]
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("workers", [0, 1])
+async def test_two_hung_calls_are_told_once_with_record_attempt_age_and_line(
+    workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = am.StreamExecutionEnvironment(config=CONFIG)
+    stream = env.from_collection(["oslo", "rome", "bern"], name="cities").rebalance()
+    stream.map_async(hang, concurrency=2).name("enrich").sink_to(drop)
+    deployment = am.Processes(workers) if workers else None
+    async with env.start("hung", deployment=deployment) as job:
+        line = await warned(caplog, "tasks make no progress")
+        await asyncio.sleep(4 * AFTER_S)
+        await job.cancel()
+    assert len(told(caplog, "tasks make no progress")) == 1
+    assert line.job == "hung"
+    assert any("enrich" in task for task in line.tasks)
+    assert (line.count, line.times) == (1, 1)
+    assert AFTER_S <= line.for_s < 30
+    tree = line.await_tree.splitlines()
+    # What it is about comes first.
+    assert "enrich" in tree[1]
+    calls = [one.strip() for one in tree if "attempt" in one]
+    assert calls[0].startswith("attempt 1 for 'oslo' waits ")
+    assert calls[0].endswith(f" s for its function at {LINE}")
+    assert calls[1].startswith("attempt 1 for 'rome' waits ")
+    # In words for handlers that show the message alone.
+    assert "attempt 1 for 'oslo'" in line.getMessage()
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("workers", [0, 1])
+async def test_a_late_barrier_is_told_once_with_the_task_that_it_waits_for(
+    workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def never(number: int) -> None:
+        await asyncio.sleep(3600)
+
+    env = am.StreamExecutionEnvironment(config=CONFIG).enable_checkpointing(None)
+    numbers = env.from_collection(range(10_000), name="numbers")
+    numbers.rebalance().map(never).name("stuck").sink_to(drop)
+    deployment = am.Processes(workers) if workers else None
+    async with env.start(deployment=deployment) as job:
+        checkpoint = asyncio.ensure_future(job.trigger_checkpoint())
+        line = await warned(caplog, "a barrier is late")
+        await asyncio.sleep(4 * AFTER_S)
+        await job.cancel()
+        with pytest.raises(am.CheckpointFailedError):
+            await checkpoint
+    assert len(told(caplog, "a barrier is late")) == 1
+    assert line.checkpoint_id == 1
+    # Those behind it wait for the barrier, too.
+    assert any("stuck" in task for task in line.tasks)
+    assert not any("numbers" in task for task in line.tasks)
+    assert "in test_a_late_barrier" in line.await_tree
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(60)
+async def test_a_job_that_has_nothing_to_do_or_goes_on_is_not_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inbox: am.Inbox[int] = am.Inbox()
+
+    async def slow(number: int) -> int:
+        await asyncio.sleep(AFTER_S / 4)
+        return number
+
+    env = am.StreamExecutionEnvironment(config=CONFIG)
+    env.from_source(inbox, name="inbox").map(slow).rebalance().sink_to(drop)
+    async with env.start() as job:
+        await asyncio.sleep(3 * AFTER_S)
+        for number in range(10):
+            await inbox.put(number)
+        await asyncio.sleep(2 * AFTER_S)
+        inbox.close()
+        await job.result()
+    assert told(caplog, "tasks make no progress") == []
+
+
+@pytest.mark.real_time
+async def test_off_nobody_looks(caplog: pytest.LogCaptureFixture) -> None:
+    env = am.StreamExecutionEnvironment(config=am.JobConfig(stuck_after_s=None))
+    env.from_collection(["oslo"]).map_async(hang).sink_to(drop)
+    async with env.start() as job:
+        assert job._job._watch._timer is None
+        await asyncio.sleep(3 * AFTER_S)
+        await job.cancel()
+    assert caplog.records == []
+    for wrong in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(am.InvalidArgumentError, match="stuck_after_s"):
+            am.JobConfig(stuck_after_s=wrong)
+
+
+def view(name: str, out: int, *, idle_ms: float = 0, **more: Any) -> TaskView:
+    state = more.pop("state", "running")
+    room_ms = more.pop("room_ms", 0.0)
+    metrics = {"idle_ms": idle_ms, "backpressured_ms": room_ms}
+    operator = OperatorView(name, {"num_records_out": out, **more})
+    return TaskView(name, 0, 0, state, metrics, [operator], [], [])
+
+
+def test_an_idle_task_is_stuck_only_while_its_calls_are_open() -> None:
+    stuck = StuckTasks(60)
+    for at in range(0, 300, 10):
+        assert stuck.look([view("a", 1, idle_ms=at * 1000, in_flight=0)], at) == []
+    found = [
+        (at, one.since_s)
+        for at in range(300, 500, 10)
+        for one in stuck.look([view("a", 1, idle_ms=at * 1000, in_flight=2)], at)
+    ]
+    assert found == [(350, 60)]
+
+
+def test_a_task_without_room_is_named_only_if_nobody_behind_it_is() -> None:
+    def at(now_s: int, *, is_deadlock: bool) -> list[str]:
+        full = view("full", 1, room_ms=now_s * 1000.0)
+        slow = view("slow", now_s if is_deadlock else 1)
+        return [one.name for one in stuck.look([full, slow], now_s)]
+
+    stuck = StuckTasks(60)
+    assert [name for now in range(0, 200, 5) for name in at(now, is_deadlock=False)] == [
+        "slow"
+    ]
+    stuck = StuckTasks(60)
+    assert [name for now in range(0, 200, 5) for name in at(now, is_deadlock=True)] == [
+        "full"
+    ]
+
+
+def test_who_goes_on_and_is_stuck_again_is_counted() -> None:
+    stuck = StuckTasks(10)
+    found = []
+    for at in range(100):
+        found += [one.times for one in stuck.look([view("a", at // 20)], float(at))]
+    assert found == [1, 2, 3, 4, 5]
+    # What has ended is forgotten.
+    assert stuck.look([view("a", 9, state="finished")], 101.0) == []
+    assert stuck._known == {}
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(60)
+async def test_who_holds_the_loop_for_ever_is_named_before_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch = LoopWatch(
+        asyncio.get_running_loop(), 0.1, StallLog(), still_held_s=0.3
+    )
+    watch.start()
+    await asyncio.sleep(0.05)
+    until = time.monotonic() + 30
+    # The loop is held until the thread of the watch has said so.
+    while time.monotonic() < until and not told(
+        caplog, "the event loop is still held"
+    ):
+        threading.Event().wait(0.02)
+    await asyncio.sleep(0.1)
+    watch.stop()
+    (line,) = told(caplog, "the event loop is still held")
+    assert line.duration_ms >= 300
+    assert "test_who_holds_the_loop_for_ever" in line.stack
+    assert told(caplog, "the event loop was held")
