@@ -103,11 +103,16 @@ class StuckWatch:
                 for_s=round(max(task.since_s for task in stuck), 1),
                 times=max(task.times for task in stuck),
             )
-        names = {SubtaskId(VertexId(view.vertex), view.subtask_index): view.name for view in views}
+        names = {
+            SubtaskId(VertexId(view.vertex), view.subtask_index): view.name
+            for view in views
+        }
         for one in self._job.pending_checkpoints():
             # With nobody missing it is being written.
-            if one.missing and self._late_id < one.checkpoint_id and (
-                one.age_s >= self._after_s
+            if (
+                one.missing
+                and self._late_id < one.checkpoint_id
+                and (one.age_s >= self._after_s)
             ):
                 self._late_id = one.checkpoint_id
                 self._write(

@@ -173,7 +173,7 @@ async def hang(number):
 
 async def main():
     env = am.StreamExecutionEnvironment()
-    env.from_collection([1]).map_async(hang).name("hangs").sink_to(print)
+    env.from_collection([1, 2]).map_async(hang).name("hangs").sink_to(print)
     async with env.start("hung") as job:
         await job.result()
 
@@ -196,6 +196,16 @@ def test_a_program_serves_its_page_and_tells_on_a_signal_what_it_awaits() -> Non
         os.kill(program.pid, signal.SIGUSR1)
         told = program.stderr.readline()
         assert told == "job 'hung': running\n"
+        signalled = [program.stderr.readline().strip() for _ in range(8)]
+        page = httpx.get(f"{address}await-tree").text
+        shown = [line.strip() for line in page.splitlines()]
+        for lines in (signalled, shown):
+            calls = [line for line in lines if line.startswith("attempt 1 for")]
+            assert len(calls) == 2
+            assert calls[0].startswith("attempt 1 for 1 waits ")
+            # Where the user's function stands.
+            assert calls[0].endswith(" s for its function at <string>:6")
+            assert calls[1].startswith("attempt 1 for 2 waits ")
     finally:
         program.send_signal(signal.SIGINT)
         program.wait(timeout=60)

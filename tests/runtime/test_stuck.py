@@ -170,9 +170,9 @@ def test_a_task_without_room_is_named_only_if_nobody_behind_it_is() -> None:
         return [one.name for one in stuck.look([full, slow], now_s)]
 
     stuck = StuckTasks(60)
-    assert [name for now in range(0, 200, 5) for name in at(now, is_deadlock=False)] == [
-        "slow"
-    ]
+    assert [
+        name for now in range(0, 200, 5) for name in at(now, is_deadlock=False)
+    ] == ["slow"]
     stuck = StuckTasks(60)
     assert [name for now in range(0, 200, 5) for name in at(now, is_deadlock=True)] == [
         "full"
@@ -195,16 +195,12 @@ def test_who_goes_on_and_is_stuck_again_is_counted() -> None:
 async def test_who_holds_the_loop_for_ever_is_named_before_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    watch = LoopWatch(
-        asyncio.get_running_loop(), 0.1, StallLog(), still_held_s=0.3
-    )
+    watch = LoopWatch(asyncio.get_running_loop(), 0.1, StallLog(), still_held_s=0.3)
     watch.start()
     await asyncio.sleep(0.05)
     until = time.monotonic() + 30
     # The loop is held until the thread of the watch has said so.
-    while time.monotonic() < until and not told(
-        caplog, "the event loop is still held"
-    ):
+    while time.monotonic() < until and not told(caplog, "the event loop is still held"):
         threading.Event().wait(0.02)
     await asyncio.sleep(0.1)
     watch.stop()
