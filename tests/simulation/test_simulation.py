@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -96,6 +97,22 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert one == other[::-1]
     assert any(run.faults for run in one)
     assert len({run.trace for run in one}) == 3
+
+
+def test_a_seed_is_the_same_run_however_often_garbage_is_collected() -> None:
+    traces = []
+    thresholds, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
+    try:
+        for threshold in (20, 5_000):
+            gc.set_threshold(threshold)
+            # Its generators are garbage when their task has crashed.
+            report = simulate(PIPELINES["process_async"], seeds=[1])
+            traces.append(report.runs[0].trace)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert traces[0] == traces[1]
+    assert gc.isenabled()
+    assert (gc.get_freeze_count() > 0) == is_frozen
 
 
 PROGRAM = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import random
 from collections.abc import Callable
 from contextvars import Context
@@ -19,6 +20,7 @@ __all__ = ["SimulationLoop"]
 _Ts = TypeVarTuple("_Ts")
 
 _SLOW_S: Final = 5.0
+_STEPS_PER_COLLECTION: Final = 20_000
 
 
 class SimulationLoop(VirtualTimeLoop):
@@ -62,6 +64,8 @@ class SimulationLoop(VirtualTimeLoop):
             # Once: what is left comes to its end.
             self.is_exhausted = True
             super().call_soon(self.on_exhausted)
+        if self._steps_left % _STEPS_PER_COLLECTION == 0:
+            gc.collect()
         self._life.step()
         return super().call_soon(callback, *args, context=context)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -91,7 +93,11 @@ def run_world(
     Raises:
         RunFailedError: If the job failed by itself, hangs or never ends.
     """
-    with tempfile.TemporaryDirectory(prefix="aiomailbox-simulation-") as directory:
+    prefix = "aiomailbox-simulation-"
+    with (
+        _collecting_by_steps(),
+        tempfile.TemporaryDirectory(prefix=prefix) as directory,
+    ):
         world.journals = Path(directory)
         return _run_lives(pipeline, world, setting, backoff_s)
 
@@ -105,6 +111,7 @@ def _run_lives(
         life = Life(world, number, parallelism)
         program = _Program(pipeline, life, setting, backoff_s, start)
         program.run()
+        gc.collect()
         if world.is_complete:
             return [row for rows in world.committed.values() for row in rows]
         downtime = timedelta(seconds=world.random.uniform(*_DOWNTIME_S))
@@ -112,6 +119,28 @@ def _run_lives(
         if life.wish in {Blow.RESCALE, Blow.SAVEPOINT}:
             parallelism = world.random.choice(setting.parallelisms)
     raise RunFailedError(f"the job has not come to its end in {_LIVES_MAX} lives")
+
+
+@contextlib.contextmanager
+def _collecting_by_steps() -> Iterator[None]:
+    """Leave it to the loop when garbage is collected.
+
+    A generator that is found to be garbage is closed by a callback, and when the
+    collector looks depends on all that the process has done before.
+    """
+    was_enabled, is_frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    gc.disable()
+    gc.collect()
+    if not is_frozen:
+        # What was there before is not looked at again and again.
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if not is_frozen:
+            gc.unfreeze()
+        if was_enabled:
+            gc.enable()
 
 
 class _Program:
