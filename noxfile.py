@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import nox
 
 nox.needs_version = ">=2026.4"
@@ -43,12 +45,18 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Do the types hold, here and for a user under either checker?"""
-    session.install("-e", ".", "--group", "types")
+    extras = "spark,storage,dashboard"
+    session.install("-e", f".[{extras}]", "--group", "types", "--group", "examples")
     session.run("mypy")
     strictly = ("mypy", "--strict", "--explicit-package-bases")
     session.run(*strictly, "tests/typing/idioms")
-    # It comes as a wheel with all it needs, and asks nobody anything.
-    session.run("basedpyright", "tests/typing/idioms")
+    # It comes as a wheel with all it needs, and asks nobody anything. What it checks, and
+    # how strictly, is in pyproject.toml: idioms and examples.
+    session.run("basedpyright")
+    Path("build").mkdir(exist_ok=True)
+    notebook = "build/notebook.ipynb"
+    session.run("jupytext", "--to", "ipynb", "-o", notebook, "examples/notebook.py")
+    session.run("basedpyright", notebook)
 
 
 @nox.session

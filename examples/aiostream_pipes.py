@@ -23,16 +23,13 @@ class Visit(NamedTuple):
 
 class Visits(NamedTuple):
     page: str
-    count: int
+    number: int
 
 
 def visits_of(user: str, pages: list[str], every_s: float) -> Stream[Visit]:
     """Return what a user looks at, one page after another."""
-    return (
-        stream.iterate(pages)
-        | pipe.map(lambda page: Visit(user, page))
-        | pipe.spaceout(every_s)
-    )
+    visits = [Visit(user, page) for page in pages]
+    return stream.iterate(visits) | pipe.spaceout(every_s)
 
 
 @am.pipeline
@@ -41,7 +38,7 @@ def counted(visits: am.DataStream[Visit]) -> am.DataStream[Visits]:
     return (
         visits.map(lambda visit: Visits(visit.page, 1))
         .key_by("page")
-        .reduce(lambda a, b: Visits(a.page, a.count + b.count))
+        .reduce(lambda a, b: Visits(a.page, a.number + b.number))
     )
 
 
@@ -52,10 +49,10 @@ async def main() -> list[list[Visits]]:
     )
     env = am.StreamExecutionEnvironment().set_buffer_timeout(0)
     counts = env.from_source(source_from_aiostream(merged)).through(counted)
-    chunks = []
+    chunks: list[list[Visits]] = []
     async with (aiostream_from_stream(counts) | pipe.chunks(2)).stream() as pairs:
         async for pair in pairs:
-            print(", ".join(f"{page} {count}" for page, count in pair))
+            print(", ".join(f"{page} {number}" for page, number in pair))
             chunks.append(pair)
     return chunks
 

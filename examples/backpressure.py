@@ -183,14 +183,9 @@ def table(samples: list[Sample]) -> str:
 
 def draw(samples: list[Sample], picture: Path) -> None:
     """Write the picture: rates, how full the channel is, the producer's time."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     times = [each.time_s for each in samples]
-    figure, (rates, pool, shares) = plt.subplots(
-        3, 1, figsize=(10, 8), sharex=True, height_ratios=[3, 1.6, 2.4]
+    figure, (rates, pool, shares) = panels(
+        3, figsize=(10, 8), height_ratios=[3, 1.6, 2.4]
     )
     rates.plot(times, [100 * each.produced for each in samples], "o-", ms=3, lw=2)
     rates.plot(times, [100 * each.consumed for each in samples], "s--", ms=3, lw=1.5)
@@ -236,7 +231,16 @@ def draw(samples: list[Sample], picture: Path) -> None:
     figure.suptitle("The consumer is throttled, and the producer slows down with it")
     figure.tight_layout()
     figure.savefig(picture, dpi=110)
-    plt.close(figure)
+
+
+def panels(rows: int, **options: Any) -> tuple[Any, Any]:
+    """Return a figure that needs no screen, and its axes from top to bottom."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    return plt.subplots(rows, 1, sharex=True, **options)
 
 
 def _mark_phases(rates: Any, pool: Any, shares: Any) -> None:

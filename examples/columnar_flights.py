@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import importlib.util
+import io
 import pathlib
 import statistics
 import sys
@@ -55,10 +56,10 @@ def read_flights() -> pa.Table:
     with zipfile.ZipFile(data_directory() / "flights.csv.zip") as archive:
         content = archive.read(archive.namelist()[0])
     options = arrow_csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True)
-    flights = arrow_csv.read_csv(pa.BufferReader(content), convert_options=options)
+    flights = arrow_csv.read_csv(io.BytesIO(content), convert_options=options)
     hours = flights["time_hour"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
     scheduled = hours.to_numpy() + flights["minute"].to_numpy() * 60_000
-    delays = pc.fill_null(flights["dep_delay"], 0).to_numpy()
+    delays = np.nan_to_num(flights["dep_delay"].to_numpy())
     order = np.argsort(scheduled + delays * 60_000, kind="stable")
     kept = flights.select(["origin", "carrier", "dep_delay", "arr_delay"])
     return kept.append_column("scheduled", pa.array(scheduled)).take(order)
@@ -104,7 +105,7 @@ def read_weather() -> dict[tuple[str, date], float]:
 def daily(flights: am.DataStream[Any]) -> am.DataStream[Any]:
     """From flights to delays per airport and day, by field names only."""
     return (
-        flights.filter(pc.is_valid(pc.field("dep_delay")))
+        flights.filter(~pc.field("dep_delay").is_null())
         .with_columns(is_late=pc.field("arr_delay") > 30)
         .key_by("origin")
         .window(am.TumblingEventTimeWindows.of(am.days(1)))

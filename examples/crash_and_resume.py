@@ -22,7 +22,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -73,7 +73,7 @@ class Service:
         writer.close()
 
     @contextlib.asynccontextmanager
-    async def at(self, socket: str) -> AsyncIterator[None]:
+    async def at(self, socket: str) -> AsyncGenerator[None]:
         """Serve there."""
         async with await asyncio.start_unix_server(self.on_call, socket):
             yield
@@ -186,9 +186,9 @@ async def run(
 
 def rows_of(place: pathlib.Path) -> list[Any]:
     """Return the results, sorted: their order is nobody's promise."""
-    import pyarrow.parquet as pq
+    from pyarrow.parquet import ParquetDataset
 
-    rows = pq.read_table(place / "days").to_pylist()
+    rows = ParquetDataset(place / "days").read().to_pylist()
     return sorted(tuple(row.values()) for row in rows)
 
 
@@ -231,7 +231,7 @@ async def compare(place: pathlib.Path) -> bool:
         kill_at: int | None = count // (CRASHES + 1)
         for life in range(1, CRASHES + 2):
             asked = Counter(service.asked)
-            known = set(left.read_text().split()) if left.exists() else set()
+            known = set(left.read_text().split() if left.exists() else ())
             last = life > CRASHES
             killed = await run(
                 flights, place / "crashed", socket, None if last else kill_at
@@ -252,7 +252,7 @@ async def compare(place: pathlib.Path) -> bool:
 
 def main() -> int:
     """Run the example; the exit code says whether the results were equal."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--flights", type=int, default=10_000, help="how many to read")
     parser.add_argument("--job", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()

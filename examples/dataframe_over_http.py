@@ -11,10 +11,9 @@ Run it with ``python -m examples.dataframe_over_http``.
 from __future__ import annotations
 
 import asyncio
-import io
 import resource
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -39,17 +38,12 @@ def with_discount(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 async def arrow_stream(batches: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[bytes]:
     """Yield an Arrow IPC stream, a piece for each batch."""
-    sink, writer = io.BytesIO(), None
+    schema: pa.Schema | None = None
     async for batch in batches:
-        if writer is None:
-            writer = pa.ipc.new_stream(sink, batch.schema)
-        writer.write_batch(batch)
-        yield sink.getvalue()
-        sink.seek(0)
-        sink.truncate()
-    if writer is not None:
-        writer.close()
-        yield sink.getvalue()
+        if schema is None:
+            schema = batch.schema
+            yield schema.serialize().to_pybytes()
+        yield batch.serialize().to_pybytes()
 
 
 def make_app(df: Any) -> FastAPI:
@@ -68,7 +62,7 @@ def make_app(df: Any) -> FastAPI:
 
 
 @asynccontextmanager
-async def served(app: FastAPI) -> AsyncIterator[str]:
+async def served(app: FastAPI) -> AsyncGenerator[str]:
     """Run a service on a port of this machine, and yield its address."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

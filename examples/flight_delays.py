@@ -185,9 +185,9 @@ async def run(flights: DataFrame, target: pathlib.Path, *, quiet: bool) -> int |
         while not job.state.name.startswith(("FINISHED", "FAIL", "CANCEL")):
             await asyncio.sleep(0.05)
             seen = job.snapshot()
-            read = seen.operator("flights").metrics["num_records_out"]
+            read = seen.operator("flights").num_records_out
             if written_at_half is None and 2 * read >= total:
-                written_at_half = seen.operator("days").metrics["num_records_out"]
+                written_at_half = seen.operator("days").num_records_out
         await job.result()
     return written_at_half
 
@@ -221,9 +221,9 @@ def by_spark_sql(flights: DataFrame, spark: SparkSession) -> list[Any]:
 
 def read_result(target: pathlib.Path) -> list[DailyDelays]:
     """Return the rows that the job wrote, by airport and day."""
-    import pyarrow.parquet as pq
+    from pyarrow.parquet import ParquetDataset
 
-    rows = pq.read_table(target).to_pylist()
+    rows = ParquetDataset(target).read().to_pylist()
     return sorted(DailyDelays(**row) for row in rows)
 
 
@@ -261,14 +261,7 @@ def millis(moment: datetime) -> int:
 
 def draw(rows: list[DailyDelays], picture: pathlib.Path) -> None:
     """Draw the mean delay per airport, as an average over a week, into a PNG."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (delays, late) = plt.subplots(
-        2, 1, figsize=(11, 7), sharex=True, layout="constrained"
-    )
+    figure, (delays, late) = panels(2, figsize=(11, 7), layout="constrained")
     for origin in sorted({row.origin for row in rows}):
         mine = [row for row in rows if row.origin == origin]
         days = [row.window_start for row in mine]
@@ -284,7 +277,16 @@ def draw(rows: list[DailyDelays], picture: pathlib.Path) -> None:
     for axes in (delays, late):
         axes.grid(alpha=0.3)
     figure.savefig(picture, dpi=110)
-    plt.close(figure)
+
+
+def panels(rows: int, **options: Any) -> tuple[Any, Any]:
+    """Return a figure that needs no screen, and its axes from top to bottom."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    return plt.subplots(rows, 1, sharex=True, **options)
 
 
 def weekly(values: list[float]) -> list[float]:
@@ -318,7 +320,7 @@ def text(value: object) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the demo; 0 if its result equals Spark's, 130 if it was interrupted."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out"))
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     arguments = parser.parse_args(argv)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -54,7 +54,7 @@ class RiskService:
         self.most_of_one_user = 0
 
     @contextlib.asynccontextmanager
-    async def connect(self) -> AsyncIterator[RiskService]:
+    async def connect(self) -> AsyncGenerator[RiskService]:
         """Open a connection, which takes a moment."""
         await asyncio.sleep(0.01)
         self.opened += 1
@@ -133,7 +133,7 @@ def check(payments: am.DataStream[Payment]) -> am.DataStream[Decision]:
 
 def payments(users: int) -> list[Payment]:
     """Every user pays every 40 s; user 0 does it every 10 s, and large sums at times."""
-    found = []
+    found: list[Payment] = []
     for number in range(1, 121):
         for user in range(users):
             pace = 1 if user == 0 else 4

@@ -7,7 +7,7 @@
 
 # %%
 import asyncio
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiomailbox as am
 from aiomailbox.connectors.spark import local_session
@@ -19,7 +19,7 @@ from aiomailbox.connectors.spark import local_session
 # %%
 class Word(NamedTuple):
     text: str
-    count: int
+    times: int
 
 
 env = am.StreamExecutionEnvironment()
@@ -28,7 +28,7 @@ words = (
     .flat_map(str.split)
     .map(lambda text: Word(text, 1))
     .key_by("text")
-    .reduce(lambda a, b: Word(a.text, a.count + b.count))
+    .reduce(lambda a, b: Word(a.text, a.times + b.times))
 )
 
 # %%
@@ -58,13 +58,13 @@ class Rated(NamedTuple):
     rating: float
 
 
-async def rate(row):
+async def rate(row: Any) -> Rated:
     await asyncio.sleep(0.005)  # A call of a service.
     return Rated(row.id, row.id % 7, row.id * 0.5)
 
 
 @am.pipeline
-def rated(rows):
+def rated(rows: am.DataStream[Any]) -> am.DataStream[Rated]:
     return rows.map_async(rate, concurrency=32)
 
 

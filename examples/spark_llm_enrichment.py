@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -195,11 +195,11 @@ def may_succeed_later(error: BaseException) -> bool:
 REFUSED = am.OutputTag("refused")
 
 
-def labelling(url: str, tokens_per_minute: int) -> Any:
+def labelling(url: str, tokens_per_minute: int) -> am.Pipeline[Text, Labelled]:
     """Return the pipeline, which is the same wherever it runs."""
 
     @am.pipeline
-    def label(texts: Any) -> Any:
+    def label(texts: am.DataStream[Text]) -> am.DataStream[Labelled]:
         # A little less than what is allowed: the server counts when calls arrive.
         limit = am.RateLimit(
             0.95 * tokens_per_minute / 60, per=1.0, burst=0.02 * tokens_per_minute / 60
@@ -290,7 +290,7 @@ def report(**numbers: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def program(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
+async def program(*arguments: object) -> AsyncGenerator[asyncio.subprocess.Process]:
     """Run this file in a program of its own, which ends with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, __file__, *map(str, arguments), stdout=asyncio.subprocess.PIPE
@@ -310,6 +310,7 @@ async def run(
     await asyncio.to_thread(place.mkdir, parents=True)
     busy_s = 0.0
     async with LanguageModel(tokens_per_minute) as model:
+        output = b""
         for life in range(kills + 1):
             model.first_s = model.last_s = 0.0
             arguments = ["--job", mode, "--place", place, "--url", model.url]

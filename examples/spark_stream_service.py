@@ -12,6 +12,7 @@ itself, and files arrive while it does.
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -19,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pyarrow as pa
-import pyarrow.parquet as pq
 from fastapi import FastAPI, HTTPException, Request
 
 import aiomailbox as am
@@ -32,7 +31,7 @@ SCHEMA = "customer string, amount double"
 def arrivals(spark: Any, directory: Path) -> Any:
     """Return a streaming DataFrame of the files of a directory, old and new."""
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
-    return reader.parquet(str(directory))
+    return reader.json(str(directory))
 
 
 def with_total(orders: am.DataStream[Any]) -> am.DataStream[Any]:
@@ -80,10 +79,10 @@ def make_app(df: Any, place: Path) -> FastAPI:
 
 def arrive(directory: Path, name: str, orders: list[tuple[str, float]]) -> None:
     """Let a file with orders appear, whole."""
-    customers, amounts = zip(*orders, strict=True)
+    rows = [{"customer": customer, "amount": amount} for customer, amount in orders]
     draft = directory / f".{name}"
-    pq.write_table(pa.table({"customer": customers, "amount": amounts}), draft)
-    draft.rename(directory / f"{name}.parquet")
+    draft.write_text("\n".join(map(json.dumps, rows)))
+    draft.rename(directory / f"{name}.json")
 
 
 async def ask(client: httpx.AsyncClient, customer: str, orders: int) -> Any:

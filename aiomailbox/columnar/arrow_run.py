@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ class ArrowRun:
     __slots__ = ("_batch", "_indices", "_rows", "_stamps", "_times", "row_maker")
 
     # A kernel costs some microseconds however few rows there are.
-    length_max: Final = COLUMN_RUN_LENGTH_MAX
+    length_max: int = COLUMN_RUN_LENGTH_MAX
 
     def __init__(
         self,

@@ -76,7 +76,7 @@ class ListRun:
 
     # An average measured for small tuples; only a bound in bytes depends on it.
     RECORD_BYTES_ESTIMATE: Final = 128
-    length_max: Final = RUN_LENGTH_MAX
+    length_max: int = RUN_LENGTH_MAX
 
     def __init__(self, values: list[Any], timestamps: list[int] | None = None) -> None:
         self.values: list[Any] = values

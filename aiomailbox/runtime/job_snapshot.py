@@ -90,6 +90,20 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
     key_totals: list[KeyTotal] = []
 
     @property
+    def num_records_in(self) -> int:
+        """How many records it was given: 0 of a source."""
+        return self._count("num_records_in")
+
+    @property
+    def num_records_out(self) -> int:
+        """How many records it emitted: 0 of a sink."""
+        return self._count("num_records_out")
+
+    def _count(self, name: str) -> int:
+        value = self.metrics.get(name)
+        return value if isinstance(value, int) else 0
+
+    @property
     def watermark_ms(self) -> int | None:
         """How far event time is here: milliseconds, None where there is none."""
         for name in ("current_input_watermark", "current_output_watermark"):

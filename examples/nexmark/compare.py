@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from examples.nexmark.queries.per_bid import LoggedBid, side_input
 from examples.nexmark.streams import event_stream
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 # Columns of the table that are put to the right.
 _NUMBERS = (2, 3)
@@ -71,15 +71,17 @@ class Comparison:
 
 
 @contextmanager
-def tables(spark: SparkSession, config: GeneratorConfig, events: int) -> Iterator[None]:
+def tables(
+    spark: SparkSession, config: GeneratorConfig, events: int
+) -> Generator[None]:
     """Give Spark the events as tables, as long as the block lasts."""
     rows: dict[type, list[Any]] = {Person: [], Auction: [], Bid: []}
     for event in generate(config, events):
         rows[type(event)].append(event)
-    before = {name: spark.conf.get(name) for name in FOR_FEW_ROWS}
+    before = {name: spark.conf.get(name) or "" for name in FOR_FEW_ROWS}
     for name, value in FOR_FEW_ROWS.items():
         spark.conf.set(name, value)
-    frames = []
+    frames: list[DataFrame] = []
     for kind, values in rows.items():
         frame = spark.createDataFrame(_arrow(kind, values))
         frame = frame.selectExpr("*", "timestamp_millis(date_time) as time").cache()
@@ -157,6 +159,11 @@ async def compare(
         ]
 
 
+def values_of(row: Iterable[Any]) -> tuple[Any, ...]:
+    """Return a row of Spark without its names."""
+    return tuple(row)
+
+
 async def compare_query(
     spark: SparkSession, query: Query, config: GeneratorConfig, events: int
 ) -> Comparison:
@@ -164,7 +171,7 @@ async def compare_query(
     ours = Counter(await run_query(query, config, events))
     if query.sql is None:
         return Comparison(query, ours.total())
-    theirs = Counter(tuple(row) for row in spark.sql(query.sql).collect())
+    theirs = Counter(map(values_of, spark.sql(query.sql).collect()))
     return Comparison(
         query,
         ours.total(),

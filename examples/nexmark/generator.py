@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 import random
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
+from typing import TypeVar
 
 from examples.nexmark.model import Auction, Bid, Event, Person
+
+T = TypeVar("T")
 
 FIRST_ID = 1000
 FIRST_CATEGORY = 10
@@ -32,7 +35,7 @@ PRICE_MIN = 100
 PRICE_MAX = 100_000_000
 
 # A named tuple's own constructor takes twice as long.
-new_tuple = tuple.__new__
+new_tuple = vars(tuple)["__new__"]
 exp = math.exp
 
 FIRST_NAMES = (
@@ -229,7 +232,7 @@ class _Maker:
     def _price(self) -> int:
         return int(PRICE_MIN * exp(self._random() * self._price_log))
 
-    def _one_of(self, values):
+    def _one_of(self, values: Sequence[T]) -> T:
         return values[int(self._random() * len(values))]
 
 

@@ -49,7 +49,7 @@ async def test_every_cell_runs_in_a_kernel(kernel: str, tmp_path: Path) -> None:
     )
     await client.async_execute()
     text = "\n".join(printed(cell) for cell in notebook.cells)
-    assert "Word(text='be', count=2)" in text
+    assert "Word(text='be', times=2)" in text
     assert "write `await ...` instead" in text
     assert "|      6|      50.25|" in text
     assert "cancelled; Spark jobs still running: 0" in text

@@ -22,7 +22,7 @@ class BytesSubpartitionView(ReadingEnd[BytesSubpartition]):
         on_released: Called once, after the view was released.
     """
 
-    __slots__ = ("_on_acknowledged", "poll")
+    __slots__ = ("_on_acknowledged",)
 
     def __init__(
         self,
@@ -34,7 +34,10 @@ class BytesSubpartitionView(ReadingEnd[BytesSubpartition]):
     ) -> None:
         super().__init__(subpartition, listener, on_released)
         self._on_acknowledged = on_acknowledged
-        self.poll: Callable[[], PolledBytes | None] = subpartition.poll
+
+    def poll(self) -> PolledBytes | None:
+        """Take the next buffer, or None; whoever takes it recycles it."""
+        return self._subpartition.poll()
 
     def acknowledge_all_data_processed(self) -> None:
         """Be notified that the reader has processed all records."""

@@ -74,23 +74,33 @@ def q3(events: am.DataStream[Event]) -> am.DataStream[LocalItem]:
     )
 
 
-class ItemsOfSeller(am.KeyedCoProcessFunction):
+class ItemsOfSeller(am.KeyedCoProcessFunction[int, Person, Auction, LocalItem]):
     """Joins a person and the person's auctions, whatever comes first."""
 
-    def open(self, context) -> None:
+    def open(self, context: am.RuntimeContext) -> None:
         """Get the state of the current person."""
         state = context.keyed_state
         self.seller = state.get_value(am.ValueStateDescriptor("seller", Person))
         self.waiting = state.get_list(am.ListStateDescriptor("waiting", Auction))
 
-    def process_element1(self, person: Person, context, out) -> None:
+    def process_element1(
+        self,
+        person: Person,
+        context: am.KeyedProcessContext[int],
+        out: am.Collector[LocalItem],
+    ) -> None:
         """Join a person with auctions that came before."""
         self.seller.update(person)
         for auction in self.waiting.get():
             out.collect(_local_item(person, auction))
         self.waiting.clear()
 
-    def process_element2(self, auction: Auction, context, out) -> None:
+    def process_element2(
+        self,
+        auction: Auction,
+        context: am.KeyedProcessContext[int],
+        out: am.Collector[LocalItem],
+    ) -> None:
         """Join an auction with its seller, or keep it."""
         seller = self.seller.value()
         if seller is None:
@@ -110,17 +120,22 @@ def q9(events: am.DataStream[Event]) -> am.DataStream[WinningBid]:
     return auctions.connect(bids).process(BestBidAtClose())
 
 
-class BestBidAtClose(am.KeyedCoProcessFunction):
+class BestBidAtClose(am.KeyedCoProcessFunction[int, Auction, Bid, WinningBid]):
     """Keeps the best bid of an open auction, and emits it when the auction closes."""
 
-    def open(self, context) -> None:
+    def open(self, context: am.RuntimeContext) -> None:
         """Get the state of the current auction."""
         state = context.keyed_state
         self.auction = state.get_value(am.ValueStateDescriptor("auction", Auction))
         self.best = state.get_value(am.ValueStateDescriptor("best", Bid))
         self.early = state.get_list(am.ListStateDescriptor("early", Bid))
 
-    def process_element1(self, auction: Auction, context, out) -> None:
+    def process_element1(
+        self,
+        auction: Auction,
+        context: am.KeyedProcessContext[int],
+        out: am.Collector[WinningBid],
+    ) -> None:
         """Open an auction, and look at bids that came before it."""
         self.auction.update(auction)
         context.timer_service.register_event_time_timer(auction.expires)
@@ -128,7 +143,12 @@ class BestBidAtClose(am.KeyedCoProcessFunction):
             self._take(bid, auction)
         self.early.clear()
 
-    def process_element2(self, bid: Bid, context, out) -> None:
+    def process_element2(
+        self,
+        bid: Bid,
+        context: am.KeyedProcessContext[int],
+        out: am.Collector[WinningBid],
+    ) -> None:
         """Take a bid; keep it, until its time is reached, if there is no auction."""
         auction = self.auction.value()
         if auction is not None:
@@ -137,7 +157,12 @@ class BestBidAtClose(am.KeyedCoProcessFunction):
             self.early.add(bid)
             context.timer_service.register_event_time_timer(bid.date_time)
 
-    def on_timer(self, timestamp: int, context, out) -> None:
+    def on_timer(
+        self,
+        timestamp: int,
+        context: am.KeyedProcessContext[int],
+        out: am.Collector[WinningBid],
+    ) -> None:
         """Close the auction, or forget bids for which nobody opened one in time."""
         auction = self.auction.value()
         if auction is None:
@@ -186,7 +211,7 @@ def q6(events: am.DataStream[Event]) -> am.DataStream[SellerPrice]:
     return q9(events).key_by("seller").process(AverageOfLast(LAST_AUCTIONS))
 
 
-class AverageOfLast(am.KeyedProcessFunction):
+class AverageOfLast(am.KeyedProcessFunction[int, WinningBid, SellerPrice]):
     """Averages the last prices of a seller, in the order in which auctions closed.
 
     Args:
@@ -196,18 +221,28 @@ class AverageOfLast(am.KeyedProcessFunction):
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def open(self, context) -> None:
+    def open(self, context: am.RuntimeContext) -> None:
         """Get the state of the current seller."""
         state = context.keyed_state
         self.closing = state.get_list(am.ListStateDescriptor("closing", WinningBid))
         self.prices = state.get_list(am.ListStateDescriptor("prices", int))
 
-    def process_element(self, closed: WinningBid, context, out) -> None:
+    def process_element(
+        self,
+        closed: WinningBid,
+        context: am.KeyedProcessContext[int],
+        out: am.Collector[SellerPrice],
+    ) -> None:
         """Wait until no auction of an earlier time can follow."""
         self.closing.add(closed)
         context.timer_service.register_event_time_timer(closed.expires)
 
-    def on_timer(self, timestamp: int, context, out) -> None:
+    def on_timer(
+        self,
+        timestamp: int,
+        context: am.KeyedProcessContext[int],
+        out: am.Collector[SellerPrice],
+    ) -> None:
         """Take the auctions up to now, in order."""
         closing = sorted(self.closing.get(), key=lambda bid: (bid.expires, bid.auction))
         prices = self.prices.get()
@@ -227,7 +262,7 @@ def q20(events: am.DataStream[Event]) -> am.DataStream[BidInCategory]:
     return auctions.connect(bids).process(BidsOfAuction(CATEGORY))
 
 
-class BidsOfAuction(am.KeyedCoProcessFunction):
+class BidsOfAuction(am.KeyedCoProcessFunction[int, Auction, Bid, BidInCategory]):
     """Joins bids and their auction, whatever comes first, if it is of a category.
 
     It sees the auctions of all categories: so bids in others need not wait for ever.
@@ -239,20 +274,30 @@ class BidsOfAuction(am.KeyedCoProcessFunction):
     def __init__(self, category: int) -> None:
         self.category = category
 
-    def open(self, context) -> None:
+    def open(self, context: am.RuntimeContext) -> None:
         """Get the state of the current auction."""
         state = context.keyed_state
         self.auction = state.get_value(am.ValueStateDescriptor("auction", Auction))
         self.waiting = state.get_list(am.ListStateDescriptor("waiting", Bid))
 
-    def process_element1(self, auction: Auction, context, out) -> None:
+    def process_element1(
+        self,
+        auction: Auction,
+        context: am.KeyedProcessContext[int],
+        out: am.Collector[BidInCategory],
+    ) -> None:
         """Join an auction with bids that came before it."""
         self.auction.update(auction)
         for bid in self.waiting.get():
             self._join(auction, bid, out)
         self.waiting.clear()
 
-    def process_element2(self, bid: Bid, context, out) -> None:
+    def process_element2(
+        self,
+        bid: Bid,
+        context: am.KeyedProcessContext[int],
+        out: am.Collector[BidInCategory],
+    ) -> None:
         """Join a bid with its auction, or keep it."""
         auction = self.auction.value()
         if auction is None:
@@ -260,7 +305,9 @@ class BidsOfAuction(am.KeyedCoProcessFunction):
         else:
             self._join(auction, bid, out)
 
-    def _join(self, auction: Auction, bid: Bid, out) -> None:
+    def _join(
+        self, auction: Auction, bid: Bid, out: am.Collector[BidInCategory]
+    ) -> None:
         if auction.category == self.category:
             out.collect(
                 BidInCategory(

@@ -90,7 +90,7 @@ def _distinct_counts() -> dict[str, Any]:
     return counts
 
 
-def q15(events: am.DataStream[Event]) -> am.DataStream[tuple]:
+def q15(events: am.DataStream[Event]) -> am.DataStream[tuple[Any, ...]]:
     """Bidding statistics: per day, bids, bidders and auctions by height of price."""
     return (
         bids_of(events)
@@ -100,7 +100,7 @@ def q15(events: am.DataStream[Event]) -> am.DataStream[tuple]:
     )
 
 
-def q16(events: am.DataStream[Event]) -> am.DataStream[tuple]:
+def q16(events: am.DataStream[Event]) -> am.DataStream[tuple[Any, ...]]:
     """Channel statistics: the same per channel and day, with the last minute."""
     return (
         bids_of(events)
@@ -122,7 +122,7 @@ def q16(events: am.DataStream[Event]) -> am.DataStream[tuple]:
     )
 
 
-def q17(events: am.DataStream[Event]) -> am.DataStream[tuple]:
+def q17(events: am.DataStream[Event]) -> am.DataStream[tuple[Any, ...]]:
     """Auction statistics: per auction and day, bids by height, and their prices."""
     return (
         bids_of(events)
@@ -150,7 +150,7 @@ def q18(events: am.DataStream[Event]) -> am.DataStream[Bid]:
     )
 
 
-def _age(bid: Bid) -> tuple:
+def _age(bid: Bid) -> tuple[int, int, str, str, str]:
     # All that bids differ in: of two at the same time it does not matter which came last.
     return bid.date_time, bid.price, bid.channel, bid.url, bid.extra
 
@@ -160,7 +160,7 @@ def q19(events: am.DataStream[Event]) -> am.DataStream[RankedBid]:
     return bids_of(events).key_by("auction").process(HighestPlaces(TOP))
 
 
-class HighestPlaces(am.KeyedProcessFunction):
+class HighestPlaces(am.KeyedProcessFunction[int, Bid, RankedBid]):
     """Keeps the highest bids of an auction, and emits the places that change.
 
     Args:
@@ -170,13 +170,18 @@ class HighestPlaces(am.KeyedProcessFunction):
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def open(self, context) -> None:
+    def open(self, context: am.RuntimeContext) -> None:
         """Get the state of the current auction."""
         self.highest = context.keyed_state.get_list(
             am.ListStateDescriptor("highest", Bid)
         )
 
-    def process_element(self, bid: Bid, context, out) -> None:
+    def process_element(
+        self,
+        bid: Bid,
+        context: am.KeyedProcessContext[int],
+        out: am.Collector[RankedBid],
+    ) -> None:
         """Find the bid's place, and move those behind it."""
         before = self.highest.get()
         after = sorted([*before, bid], key=_height)[: self.number]

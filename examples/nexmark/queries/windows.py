@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiomailbox as am
 from examples.nexmark.model import Auction, Bid, Event, Person
@@ -62,7 +62,7 @@ def q5(events: am.DataStream[Event]) -> am.DataStream[HotItem]:
     )
 
 
-def _most(key: None, window: am.TimeWindow, counts: list) -> list[HotItem]:
+def _most(key: None, window: am.TimeWindow, counts: list[Any]) -> list[HotItem]:
     most = max(count.bids for count in counts)
     return [
         HotItem(count.key, count.bids, milliseconds(count.window_end))
@@ -153,7 +153,7 @@ def q12(events: am.DataStream[Event]) -> am.DataStream[BidderActivity]:
     )
 
 
-def _activity(count) -> BidderActivity:
+def _activity(count: Any) -> BidderActivity:
     return BidderActivity(
         count.key,
         count.bids,
