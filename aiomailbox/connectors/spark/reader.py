@@ -11,6 +11,7 @@ import numpy as np
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.fingerprint import wrapped
 from aiomailbox.connectors.spark.jobs import JobTag
+from aiomailbox.connectors.spark.progress import ReadProgress
 from aiomailbox.connectors.spark.pumped import PumpedReader, check_after
 from aiomailbox.connectors.spark.reading import (
     Beginning,
@@ -84,7 +85,8 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
         self._replayed: int | None = 0
         # Rows that come again and are to be dropped here, not in Spark.
         self._to_drop = 0
-        self._progress = _Progress(context)
+        self._progress = ReadProgress()
+        self._tell_progress()
 
     def _new_pump(self, split: SparkSplit) -> Pump[ReadItem]:
         # A job without checkpoints never comes back to a position.
@@ -113,10 +115,19 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
             name=f"spark-source-{self._context.subtask_index}",
         )
 
+    def _tell_progress(self) -> None:
+        progress, clock = self._progress, self._context.clock
+        metrics = self._context.metrics
+        metrics.gauge("rows_read", lambda: progress.rows)
+        metrics.gauge("partitions", lambda: progress.parts)
+        metrics.gauge("partitions_done", lambda: progress.parts_done)
+        metrics.gauge("eta_s", lambda: progress.eta_s(clock.monotonic()))
+
     def _end(self, output: ReaderOutput) -> None:
         split, self._split = self._split, None
         self._no_more_splits = True
         assert split is not None
+        self._progress.end(self._known_parts)
         if self._independent:
             # The row path has no end markers.
             for part in range(split.part, self._known_parts):
@@ -183,8 +194,16 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
                 f"{fingerprint}). {_REMEDY}"
             )
         self._split = replace(split, fingerprint=fingerprint)
+        rows = beginning.rows
+        self._progress.begin(
+            self._context.clock.monotonic(),
+            part=split.part,
+            parts=self._plan.parts if beginning.parts is None else beginning.parts,
+            # Files are read from the position on.
+            skipped=0 if rows is not None else self._to_drop or split.row,
+            rows_left=None if rows is None else rows - split.rows,
+        )
         if beginning.parts is not None:
-            self._progress.parts = beginning.parts
             self._know_parts(output, beginning.parts)
             if self._independent:
                 self._release(output, split)
@@ -224,7 +243,7 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
             # Of a partition that became shorter nothing was passed over as a whole.
             self._replayed = (self._replayed or 0) + end.check
         self._compare()
-        self._progress.ended = end.part + 1
+        self._progress.end_part(end.part)
         self._know_parts(output, end.part + 1)
         if self._independent:
             output.release_split(_part_id(end.part))
@@ -254,30 +273,6 @@ def _nothing_to_cancel() -> bool:
 
 def _as_it_is(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else SourceChangedError(repr(error))
-
-
-class _Progress:
-    """How far the reading is, as metrics."""
-
-    def __init__(self, context: ReaderContext) -> None:
-        self.parts: int | None = None
-        self.ended = 0
-        self.rows = 0
-        if context is None:
-            return
-        clock, metrics = context.clock, context.metrics
-        self._clock, self._started_s = clock, clock.monotonic()
-        metrics.gauge("rows_read", lambda: self.rows)
-        metrics.gauge("partitions", lambda: self.parts)
-        metrics.gauge("partitions_done", lambda: self.ended)
-        metrics.gauge("eta_s", self._eta_s)
-
-    def _eta_s(self) -> float | None:
-        """Return how long the rest will take if it goes on like this; None if unknown."""
-        if not self.parts or not self.ended:
-            return None
-        elapsed_s = self._clock.monotonic() - self._started_s
-        return elapsed_s * (self.parts - self.ended) / self.ended
 
 
 def _part_id(part: int) -> str:

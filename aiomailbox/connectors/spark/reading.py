@@ -54,6 +54,7 @@ class ReadPlan:
             in one order, and Spark may cut it into partitions otherwise each time.
         checks: Whether Spark says what follows from the values of each row: where nobody
             will ever go on from a position, it need not.
+        parts: How many partitions were asked for; for progress where Spark does not tell.
     """
 
     df: Any
@@ -64,6 +65,7 @@ class ReadPlan:
     stage: Stage | None = None
     by_count: bool = False
     checks: bool = True
+    parts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +123,12 @@ class Beginning:
     Attributes:
         fingerprint: Tells this DataFrame, as it is read, from others.
         parts: How many partitions it has; None where Spark does not tell.
+        rows: How many rows it has; None where nobody has counted.
     """
 
     fingerprint: str
     parts: int | None
+    rows: int | None = None
 
 
 ReadItem = Chunk | PartEnd | Skipped | Beginning
@@ -149,7 +153,7 @@ def _read_staged(
     plan: ReadPlan, stage: Stage, part: int, row: int
 ) -> Iterator[ReadItem]:
     staged = stage.find(plan.df) or stage.write(plan.df)
-    yield Beginning(staged.identity, len(staged.files))
+    yield Beginning(staged.identity, len(staged.files), staged.rows)
     run_of = _RunMaker(plan, staged.schema)
     for index in range(part, len(staged.files)):
         first = row if index == part else 0

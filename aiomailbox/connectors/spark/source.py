@@ -136,7 +136,9 @@ class SparkSource:
             df = _arranged(df, self._order, partitions, splits == "ordered")
         # Where ranges are cut is drawn by lot, in each run of a plan anew.
         by_count = bool(self._order) and splits == "ordered" and place is None
-        self._plan = ReadPlan(df, chosen, form, prefetch, batch_rows, place, by_count)
+        self._plan = ReadPlan(
+            df, chosen, form, prefetch, batch_rows, place, by_count, parts=partitions
+        )
         self._names = [field.name for field in schema.fields]
 
     @property

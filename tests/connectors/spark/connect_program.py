@@ -62,6 +62,40 @@ async def a_staged_dataframe_is_read_without_spark(spark: Any, place: Path) -> N
     assert isinstance(failure.value.__cause__, SourceChangedError)
 
 
+async def progress_is_told(spark: Any, place: Path) -> None:
+    reached, released = asyncio.Event(), asyncio.Event()
+
+    async def stop_at_a_row(row: Any) -> Any:
+        if row.id == 2100:
+            reached.set()
+            await released.wait()
+        return row
+
+    df = spark.range(0, 3000, 1, 3)
+    options: list[dict[str, Any]] = [{}, {"order_by": "id", "partitions": 3}]
+    for given in options:
+        reached.clear()
+        released.clear()
+        env = am.StreamExecutionEnvironment()
+        source = SparkSource(df, batch_rows=100, **given)
+        rows = env.from_source(source, name="rows").map_async(stop_at_a_row)
+        rows.sink_to(lambda row: None)
+        async with env.start() as job:
+            await reached.wait()
+            told = job.metrics().operators["rows"]
+            # Where ranges are cut is drawn by lot.
+            assert 2100 < told["rows_read"] <= 3000
+            assert told["partitions_done"] in {1, 2, 3}
+            # A server does not tell how many partitions there are.
+            assert told["partitions"] == given.get("partitions")
+            assert (told["eta_s"] is None) == (not given)
+            released.set()
+            await job.result()
+            told = job.metrics().operators["rows"]
+            assert (told["rows_read"], told["partitions_done"]) == (3000, 3)
+            assert (told["partitions"], told["eta_s"]) == (3, 0.0)
+
+
 async def cancelling_interrupts_the_query(spark: Any, place: Path) -> None:
     def wait(batches: Any) -> Any:
         import time
@@ -207,6 +241,7 @@ CASES: list[Callable[[Any, Path], Coroutine[Any, Any, None]]] = [
     rows_come_in_the_order_of_partitions,
     moments_are_instants,
     a_staged_dataframe_is_read_without_spark,
+    progress_is_told,
     cancelling_interrupts_the_query,
     stopping_early_leaves_nothing,
     a_failure_tells_its_cause,

@@ -30,6 +30,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators import InputStatus
+from tests.connectors.conftest import FakeReaderContext
 
 pytestmark = pytest.mark.spark
 
@@ -444,7 +445,7 @@ class TestEnds:
 
     async def test_closing_without_a_start_is_nothing(self, spark: Any) -> None:
         source = SparkSource(spark.range(1))
-        assert source.create_reader(None).close() is None
+        assert source.create_reader(FakeReaderContext()).close() is None
 
 
 class TestBounds:

@@ -216,13 +216,3 @@ class TestLive:
         staged = SparkSource(df, stage=tmp_path).explain()
         assert "staged in" in staged
         assert "(file, row)" in staged
-
-    async def test_progress_is_told(self, spark: Any, drive: Any) -> None:
-        driven = drive(SparkSource(spark.range(0, 20, 1, 2)), records_max=4)
-        await driven.read(runs_max=4)
-        told = driven.contexts[0].metrics.snapshot()
-        assert (told["rows_read"], told["partitions"]) == (14, 2)
-        assert told["partitions_done"] == 1
-        assert told["eta_s"] >= 0
-        await driven.read()
-        await driven.close()
