@@ -19,13 +19,15 @@ import asyncio
 import contextlib
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
+from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import aiohttp
 from aiohttp import web
@@ -85,8 +87,9 @@ class LanguageModel:
         self.statuses: Counter[int | str] = Counter()
         self.answered: Counter[int] = Counter()
         self.tokens = 0
+        self.tokens_per_minute = tokens_per_minute
         # When the present program made its first call, and got its last answer.
-        self.first_s = self.last_s = 0.0
+        self._first_s = self._last_s = 0.0
         self._asked: Counter[int] = Counter()
         self._progress = asyncio.Condition()
         self._rate = tokens_per_minute / 60
@@ -116,6 +119,12 @@ class LanguageModel:
         """How many answers were given to texts that had one already."""
         return sum(self.answered.values()) - len(self.answered)
 
+    def take_busy_s(self) -> float:
+        """Return how long the present program asked; the next one begins anew."""
+        busy_s = max(0.0, self._last_s - self._first_s)
+        self._first_s = self._last_s = 0.0
+        return busy_s
+
     async def until_answered(self, count: int) -> None:
         """Return when so many texts are answered."""
         async with self._progress:
@@ -125,7 +134,7 @@ class LanguageModel:
         asked = await request.json()
         number, words = asked["id"], asked["text"].split()
         self.calls += 1
-        self.first_s = self.first_s or time.monotonic()
+        self._first_s = self._first_s or time.monotonic()
         self._asked[number] += 1
         status = self._status(number, words, is_first=self._asked[number] == 1)
         await asyncio.sleep(0.05)
@@ -139,7 +148,7 @@ class LanguageModel:
             return web.Response(status=int(status), headers=headers)
         self.answered[number] += 1
         self.tokens += asked["tokens"]
-        self.last_s = time.monotonic()
+        self._last_s = time.monotonic()
         async with self._progress:
             self._progress.notify_all()
         good = 2 * sum(word in GOOD for word in words) >= len(words)
@@ -202,7 +211,7 @@ def labelling(url: str, tokens_per_minute: int) -> am.Pipeline[Text, Labelled]:
     def label(texts: am.DataStream[Text]) -> am.DataStream[Labelled]:
         # A little less than what is allowed: the server counts when calls arrive.
         limit = am.RateLimit(
-            0.95 * tokens_per_minute / 60, per=1.0, burst=0.02 * tokens_per_minute / 60
+            0.95 * tokens_per_minute / 60, per=1.0, burst=0.2 * tokens_per_minute / 60
         )
         return texts.map_async(
             LabelClient(url),
@@ -290,11 +299,15 @@ def report(**numbers: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def program(*arguments: object) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """Run this file in a program of its own, which ends with the block."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, *map(str, arguments), stdout=asyncio.subprocess.PIPE
-    )
+async def program(log: Path, *arguments: object) -> AsyncGenerator[Process]:
+    """Run this file in a program of its own, which ends with the block.
+
+    Spark says a lot when it starts, and more when it is killed: that goes into a file.
+    """
+    with log.open("ab") as said:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, __file__, *map(str, arguments), stdout=PIPE, stderr=said
+        )
     try:
         yield process
     finally:
@@ -303,48 +316,60 @@ async def program(*arguments: object) -> AsyncGenerator[asyncio.subprocess.Proce
             await process.wait()
 
 
+async def live(
+    mode: Mode, place: Path, model: LanguageModel, rows: int, *, answers: int | None
+) -> dict[str, int]:
+    """Let a job run to its end, or kill it when so many texts are answered."""
+    arguments: list[object] = ["--job", mode, "--place", place, "--url", model.url]
+    arguments += ["--rows", rows, "--tokens-per-minute", model.tokens_per_minute]
+    log = place / "spark.log"
+    async with program(log, *arguments) as process:
+        output = asyncio.create_task(process.communicate())
+        if answers is not None:
+            reached = asyncio.create_task(model.until_answered(answers))
+            await asyncio.wait([output, reached], return_when=asyncio.FIRST_COMPLETED)
+            reached.cancel()
+            if not output.done():
+                process.kill()
+        found, _ = await output
+    if answers is None and process.returncode == 0:
+        return cast("dict[str, int]", json.loads(found.splitlines()[-1]))
+    if answers is not None and process.returncode == -signal.SIGKILL:
+        return {}
+    said = await asyncio.to_thread(log.read_text, errors="replace")
+    raise RuntimeError(f"{mode} ended with {process.returncode}:\n{said[-4000:]}")
+
+
 async def run(
     mode: Mode, place: Path, rows: int, tokens_per_minute: int, *, kills: int
 ) -> tuple[LanguageModel, dict[str, int]]:
     """Run the job of a mode, killed so many times on its way; print what it took."""
     await asyncio.to_thread(place.mkdir, parents=True)
-    busy_s = 0.0
+    print(f"{mode}: {rows:,} texts", flush=True)
     async with LanguageModel(tokens_per_minute) as model:
-        output = b""
-        for life in range(kills + 1):
-            model.first_s = model.last_s = 0.0
-            arguments = ["--job", mode, "--place", place, "--url", model.url]
-            arguments += ["--rows", rows, "--tokens-per-minute", tokens_per_minute]
-            async with program(*arguments) as process:
-                if life < kills:
-                    ended = asyncio.create_task(process.wait())
-                    half = model.until_answered(rows * (life + 1) // (kills + 1))
-                    reached = asyncio.create_task(half)
-                    await asyncio.wait(
-                        [ended, reached], return_when=asyncio.FIRST_COMPLETED
-                    )
-                    reached.cancel()
-                    if ended.done():
-                        raise RuntimeError(f"{mode} ended before it was killed")
-                    process.kill()
-                    await ended
-                else:
-                    output, _ = await process.communicate()
-                    if process.returncode:
-                        raise RuntimeError(f"{mode} failed: {process.returncode}")
-            busy_s += max(0.0, model.last_s - model.first_s)
-    found: dict[str, int] = json.loads(output.splitlines()[-1])
+        busy_s = 0.0
+        for life in range(1, kills + 1):
+            await live(mode, place, model, rows, answers=rows * life // (kills + 1))
+            busy_s += model.take_busy_s()
+            answered = len(model.answered)
+            print(f"  killed after {answered:,} answers; begun again", flush=True)
+        found = await live(mode, place, model, rows, answers=None)
+        busy_s += model.take_busy_s()
     ideal_s = 60 * model.tokens / tokens_per_minute
-    lives = f"{kills + 1} lives" if kills else "one life"
-    print(f"{mode}, {lives}: {found['rows']} rows in the table, {found['ids']} texts")
-    print(f"  calls: {model.calls}, of which retries: {model.calls - model.texts}")
-    print(f"  answers: {dict(sorted(model.statuses.items(), key=str))}")
-    print(f"  dead letters: {found['dead_letters']}")
-    print(f"  answered twice, as they were under way at a kill: {model.repeated}")
+    price = model.tokens * PRICE_PER_MILLION / 1e6
+    statuses = ", ".join(f"{each}: {n:,}" for each, n in model.statuses.most_common())
     print(
-        f"  tokens: {model.tokens}, for ${model.tokens * PRICE_PER_MILLION / 1e6:.2f}"
+        f"  rows in the table: {found['rows']:,}, of {found['ids']:,} texts",
+        f"  dead letters: {found['dead_letters']}",
+        f"  calls: {model.calls:,}, of which retries: {model.calls - model.texts}",
+        f"  answers: {statuses}",
+        f"  texts answered twice, as a kill came between: {model.repeated}",
+        f"  cost: {model.tokens:,} tokens, ${price:.2f}",
+        f"  time: {busy_s:.1f} s, {busy_s / ideal_s:.2f} x the ideal {ideal_s:.1f} s, "
+        "all tokens at the full rate",
+        sep="\n",
+        flush=True,
     )
-    print(f"  time: {busy_s:.1f} s; at the full rate: {ideal_s:.1f} s")
     return model, found
 
 

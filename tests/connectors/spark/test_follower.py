@@ -226,6 +226,45 @@ async def test_a_reader_without_a_name_cannot_hold_files(
         await follow("../x")
 
 
+async def test_a_query_that_is_killed_in_mid_batch_sees_each_row_once(
+    target: Path, tmp_path: Path, follow: Any
+) -> None:
+    """Python, Java and the workers die at once, with some rows of a batch written."""
+    job = program(target)
+    await job.start()
+    for commit in range(5):
+        await job.write(*numbers(*range(10 * commit, 10 * commit + 10)))
+        await job.checkpoint()
+    query = await asyncio.create_subprocess_exec(
+        *[sys.executable, str(Path(__file__).with_name("reader_program.py"))],
+        *[str(tmp_path), "25"],
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        while not (tmp_path / "reached").exists():
+            assert query.returncode is None
+            await asyncio.sleep(0.05)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(query.pid, signal.SIGKILL)
+        await query.wait()
+
+    def batches(what: str) -> list[str]:
+        found = (tmp_path / "query-one" / what).glob("[0-9]*")
+        return sorted(path.name for path in found)
+
+    # The third micro-batch was begun.
+    assert (batches("offsets"), batches("commits")) == (["0", "1", "2"], ["0", "1"])
+    # Whose commits have passed, and are deleted, and which is under way.
+    assert len(list(target.glob("*.parquet"))) == 5 - 2
+    await job.write(*numbers(50, 51))
+    await job.checkpoint()
+    assert await follow() == list(range(52))
+    await job.end(succeeded=True)
+
+
 async def test_all_at_once_and_partitioned(
     spark: Any, target: Path, follow: Any, tmp_path: Path
 ) -> None:
