@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
+sys.path.insert(0, str(HERE))
 
 project = "aiomailbox"
 author = "the aiomailbox authors"
 copyright = author
 html_theme = "furo"
+html_title = project
+html_static_path = ["_static"]
+html_css_files = ["aiomailbox.css"]
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "link_names",
 ]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
@@ -35,6 +41,8 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints = "description"
+# Not what whoever makes an object passes in, where users make none.
+autodoc_typehints_description_target = "documented_params"
 # The reference is built without Spark; where it is installed it is not mocked.
 autodoc_mock_imports = [
     name

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aiomailbox.metrics import METRICS, Metric, MetricScope
 
-HEAD = """# All metrics
+HEAD = """# Metrics
 
 `job.metrics()` and `job.snapshot()` show these; the names are Flink's, in snake_case, where
 Flink has such a metric. *Merge* says how the values of several subtasks become one: of an
@@ -39,10 +39,10 @@ TITLES = {
 
 def row(metric: Metric) -> str:
     """Return the line of the table for a metric."""
-    flink = f"`{metric.flink}`" if metric.flink else ""
+    flink = f" Flink: `{metric.flink}`." if metric.flink else ""
     return (
         f"| `{metric.name}` | {metric.kind.value} | {metric.unit} | "
-        f"{metric.merge.value} | {flink} | {metric.text} |"
+        f"{metric.merge.value} | {metric.text}{flink} |"
     )
 
 
@@ -53,8 +53,8 @@ def page() -> str:
         lines += [
             f"## {title}\n",
             f"{text}\n",
-            "| name | kind | unit | merge | Flink | what it says |",
-            "|---|---|---|---|---|---|",
+            "| name | kind | unit | merge | what it says |",
+            "|---|---|---|---|---|",
             *(row(metric) for metric in METRICS if metric.scope is scope),
             "",
         ]

@@ -18,14 +18,15 @@ class Palette(NamedTuple):
 
     ink: str
     soft: str
+    quiet: str
     box: str
     task: str
     mark: str
 
 
 PALETTES = {
-    "light": Palette("#334155", "#94a3b8", "#f8fafc", "#e2e8f0", "#0f766e"),
-    "dark": Palette("#e2e8f0", "#64748b", "#1e293b", "#334155", "#2dd4bf"),
+    "light": Palette("#334155", "#94a3b8", "#64748b", "#f8fafc", "#e2e8f0", "#0f766e"),
+    "dark": Palette("#e2e8f0", "#64748b", "#a3b1c6", "#1e293b", "#334155", "#2dd4bf"),
 }
 
 
@@ -48,7 +49,7 @@ class Drawing:
         soft: bool = False,
     ) -> None:
         """Write a line of text."""
-        colour = self.palette.soft if soft else self.palette.ink
+        colour = self.palette.quiet if soft else self.palette.ink
         weight = ' font-weight="600"' if bold else ""
         self.shapes.append(
             f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="{size}" '

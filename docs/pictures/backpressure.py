@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from schemes import in_both_schemes
+
 from aiomailbox.exchange import InputGate, LocalInputChannel, ResultPartition
 from aiomailbox.exchange.input.registry import PartitionRegistry
 from aiomailbox.ids import PartitionId, TaskId, VertexId
@@ -181,7 +183,7 @@ def experiment() -> str:
     return picture(336, "A producer slows down with its consumer", *parts)
 
 
-PICTURES = {"channel": channel, "experiment": experiment}
+PICTURES = in_both_schemes({"channel": channel, "experiment": experiment})
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from schemes import in_both_schemes
+
 import aiomailbox as am
 from aiomailbox.windowing import merge_windows
 
@@ -132,7 +134,9 @@ def sessions() -> str:
     return picture(330, "Sessions: windows that touch become one", *parts)
 
 
-PICTURES = {"watermark": watermark, "windows": windows, "sessions": sessions}
+PICTURES = in_both_schemes(
+    {"watermark": watermark, "windows": windows, "sessions": sessions}
+)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -11,17 +12,25 @@ from typing import Any
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
+
+
+def in_both(*names: str) -> list[str]:
+    """Return the pictures for light pages and for dark ones."""
+    return [f"{name}-{scheme}" for name in names for scheme in ("light", "dark")]
+
+
 PAGES = {
-    "event_time": ("event-time", ["watermark", "windows", "sessions"]),
-    "backpressure": ("backpressure", ["channel", "experiment"]),
-    "architecture": ("mailbox", ["architecture-light", "architecture-dark"]),
+    "event_time": ("event-time", in_both("watermark", "windows", "sessions")),
+    "backpressure": ("backpressure", in_both("channel", "experiment")),
+    "architecture": ("mailbox", in_both("architecture")),
 }
 PICTURES = [(script, name) for script, (_, names) in PAGES.items() for name in names]
 
 
 @pytest.fixture(scope="module")
 def draw() -> Callable[[str, str], str]:
-    """Load the scripts that draw."""
+    """Load the scripts that draw; they import from their own directory."""
+    sys.path.insert(0, str(DOCS / "pictures"))
     scripts: dict[str, Any] = {}
     for script in PAGES:
         path = DOCS / "pictures" / f"{script}.py"
