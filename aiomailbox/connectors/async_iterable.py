@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -135,7 +135,13 @@ class AsyncIterableSource:
 
     def create_reader(self, context: ReaderContext) -> _AsyncReader:
         """Create a reader."""
-        return _AsyncReader(context, self._open, self._offset, self._buffered_max)
+        return _AsyncReader(
+            context, self._open, self._offset, self._buffered_max, self._rest
+        )
+
+    def _rest(self) -> Iterable[Any]:
+        """Return what has come already and is not awaited any more after a stop."""
+        return ()
 
     def _open(self, split: AsyncSplit) -> AsyncIterator[Any]:
         if self._offset is None:
@@ -164,12 +170,14 @@ class _AsyncReader:
         open_at: Callable[[AsyncSplit], AsyncIterator[Any]],
         offset: Callable[[Any], Any] | None,
         buffered_max: int,
+        rest: Callable[[], Iterable[Any]],
     ) -> None:
         self.availability: Availability = Availability()
         self._context = context
         self._open_at = open_at
         self._offset = offset
         self._buffered_max = buffered_max
+        self._rest = rest
         self._room = Availability(available=True)
         self._values: deque[Any] = deque()
         self._split: AsyncSplit | None = None
@@ -242,6 +250,9 @@ class _AsyncReader:
         """Await no more elements; those that have come are still emitted, then it ends."""
         self._is_ending = True
         if self._task is not None:
+            # Whatever the helper task has taken is in the values: it waits behind them.
+            self._values.extend(self._rest())
+            self.availability.set_available()
             ending = self._end(self._task)
             self._stopping = self._context.spawn(ending, name="async iterable stops")
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -31,7 +31,8 @@ class Inbox(AsyncIterableSource, Generic[T]):
     """A source that other code of the program puts records into.
 
     Not replayable: what a job that failed had taken is not given again. One job at a time
-    reads it; what is put while none does waits in it.
+    reads it; what is put while none does waits in it. A job that is stopped finishes what
+    was put before.
 
     Args:
         size: How many records may wait in it; the pipeline holds as many more.
@@ -98,6 +99,13 @@ class Inbox(AsyncIterableSource, Generic[T]):
         self._is_closed = True
         self._has_some.set_available()
         self._has_room.set_available()
+
+    def _rest(self) -> Iterable[T]:
+        # Whoever put a record in was told that it was taken: a stop does not drop it.
+        rest = list(self._waiting)
+        self._waiting.clear()
+        self._has_room.set_available()
+        return rest
 
     async def _records(self) -> AsyncIterator[T]:
         waiting = self._waiting

@@ -164,6 +164,29 @@ async def test_who_puts_into_a_full_inbox_waits_for_room() -> None:
         am.Inbox(size=0)
 
 
+@pytest.mark.parametrize("drain", [True, False])
+async def test_a_stop_finishes_what_was_put_into_the_inbox_before(drain: bool) -> None:
+    """Whoever put it in was told that it was taken."""
+    inbox: am.Inbox[int] = am.Inbox(size=5_000)
+    env = am.StreamExecutionEnvironment()
+    seen: list[int] = []
+
+    async def slow(number: int) -> int:
+        await asyncio.sleep(0.01)
+        return number
+
+    env.from_source(inbox).map(slow).sink_to(seen.append)
+    async with env.start() as job:
+        for number in range(3_000):
+            await inbox.put(number)
+        await asyncio.sleep(0.05)
+        await job.stop(drain=drain)
+    assert seen == list(range(3_000))
+    # The next job that reads it goes on behind them.
+    await inbox.put(3_000)
+    assert len(inbox) == 1
+
+
 async def test_nobody_waits_for_ever_at_a_closed_inbox() -> None:
     inbox: am.Inbox[int] = am.Inbox(size=1)
     assert inbox.try_put(1)
