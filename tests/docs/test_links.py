@@ -24,11 +24,11 @@ CLASSES = [
 OURS = {
     "DataStream.is_of",
     "WindowedStream.join",
-    *(
-        f"WatermarkStrategy.{name}"
-        for name in ("alignment", "assigner", "create_assigner")
-        + ("create_generator", "idleness_ms")
-    ),
+    "WatermarkStrategy.alignment",
+    "WatermarkStrategy.assigner",
+    "WatermarkStrategy.create_assigner",
+    "WatermarkStrategy.create_generator",
+    "WatermarkStrategy.idleness_ms",
 }
 
 
