@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from aiomailbox import connectors
 from aiomailbox.api.build import check_name, known_fields
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph import FunctionInfo, Origin, rows_from
-from aiomailbox.operators import OnError, RecordFields, check_on_error, describe
+from aiomailbox.operators import (
+    AsyncMapOperator,
+    OnError,
+    RecordFields,
+    check_on_error,
+    describe,
+)
 
 __all__ = [
     "Expression",
     "asks_for_rows",
+    "async_form",
     "check_renames",
     "expression_filter",
     "field_names",
     "is_expression",
     "keyed_form",
     "projected",
+    "with_field",
 ]
 
 
@@ -50,13 +59,11 @@ def expression_filter(
     Raises:
         RecordTypeError: If it is known that the records have no such field.
     """
-    from aiomailbox.connectors import ExpressionFilter, check_reads
-
     policy, fields = check_on_error(on_error), known_fields(origins)
-    factory = partial(ExpressionFilter, expression, on_error=policy)
+    factory = partial(connectors.ExpressionFilter, expression, on_error=policy)
     factory()
     if fields is not None:
-        check_reads(expression, fields.names)
+        connectors.check_reads(expression, fields.names)
     return factory, {
         "functions": (_described(expression),),
         "record_fields": fields,
@@ -81,9 +88,7 @@ def keyed_form(key: Any, aggregate: Any, origins: list[Origin]) -> dict[str, Any
         return {}
     if key is not None and (asking := asks_for_rows(key)):
         return {"asks_for_rows": asking}
-    from aiomailbox.connectors import needs_rows
-
-    asking = needs_rows(aggregate)
+    asking = connectors.needs_rows(aggregate)
     return {"asks_for_rows": asking} if asking else {"takes_columns": True}
 
 
@@ -108,8 +113,6 @@ def projected(
         RecordTypeError: If it is known that the records have no such field.
         WrongTypeError: If something to compute is no expression.
     """
-    from aiomailbox import connectors
-
     policy, fields = check_on_error(on_error), known_fields(origins)
     computed = {
         check_name(name, "name"): connectors.check_expression(value, name)
@@ -124,15 +127,57 @@ def projected(
         for value in computed.values():
             connectors.check_reads(value, fields.names)
         plan = projection.plan(fields.names)
-        # A tuple has names of its own, too.
-        result = RecordFields(
-            tuple(name for name, _ in plan),
-            frozenset(dir(tuple)) | frozenset(dir(dict)),
-        )
+        result = _plain_fields(tuple(name for name, _ in plan))
     return factory, {
         "functions": tuple(map(_described, computed.values())),
         "record_fields": result,
         "takes_columns": True,
+    }
+
+
+def async_form(into: Any, columns: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return what makes the operator of map_async, and its arguments for columns.
+
+    Args:
+        into: The name of the field for results; None if they replace records.
+        columns: The fields that the function needs; None if that was not said.
+
+    Raises:
+        InvalidArgumentError: If there are columns, and no field for results.
+        WrongTypeError: If the field's name is no string.
+    """
+    if into is None:
+        if columns is not None:
+            raise InvalidArgumentError(
+                "columns",
+                "without into= a result replaces the whole record",
+                'Add into="name", or write select(...) before.',
+            )
+        return AsyncMapOperator, {}
+    check_name(into, "into")
+    return connectors.AsyncColumnOperator, {"into": into, "columns": columns}
+
+
+def with_field(sample: Any, into: str | None, origins: list[Origin]) -> dict[str, Any]:
+    """Return what the graph is told of records that get a field more.
+
+    Args:
+        sample: The operator.
+        into: The field's name; None if there is none.
+        origins: Where the records come from.
+
+    Raises:
+        RecordTypeError: If it is known that they have the field, or lack another one.
+    """
+    if into is None:
+        return {}
+    fields = known_fields(origins)
+    if fields is None:
+        return {"takes_columns": True}
+    sample.check_fields(fields.names)
+    return {
+        "takes_columns": True,
+        "record_fields": _plain_fields((*fields.names, into)),
     }
 
 
@@ -178,6 +223,11 @@ def check_renames(names: Any) -> dict[str, str]:
     field_names(tuple(names))
     field_names(tuple(names.values()))
     return dict(names)
+
+
+def _plain_fields(names: tuple[str, ...]) -> RecordFields:
+    # A tuple has names of its own, too.
+    return RecordFields(names, frozenset(dir(tuple)) | frozenset(dir(dict)))
 
 
 def _described(expression: Any) -> FunctionInfo:

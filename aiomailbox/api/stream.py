@@ -45,12 +45,14 @@ from aiomailbox.api.build import (
 )
 from aiomailbox.api.columns import (
     asks_for_rows,
+    async_form,
     check_renames,
     expression_filter,
     field_names,
     is_expression,
     keyed_form,
     projected,
+    with_field,
 )
 from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.definition import JobDefinition
@@ -90,7 +92,6 @@ from aiomailbox.graph import (
 )
 from aiomailbox.operators import (
     AsOfJoinOperator,
-    AsyncMapOperator,
     BatchOperator,
     BufferOperator,
     BufferPolicy,
@@ -464,6 +465,8 @@ class DataStream(Generic[T]):
         key_buffer: int | None = None,
         journal: bool = False,
         id: str | Callable[[T], Any] | None = None,
+        into: None = None,
+        columns: None = None,
     ) -> DataStream[U]: ...
 
     @overload
@@ -486,7 +489,33 @@ class DataStream(Generic[T]):
         key_buffer: int | None = None,
         journal: bool = False,
         id: str | Callable[[T], Any] | None = None,
+        into: None = None,
+        columns: None = None,
     ) -> DataStream[U]: ...
+
+    @overload
+    def map_async(
+        self,
+        function: Callable[[Any], Awaitable[Any]],
+        *,
+        concurrency: int = 16,
+        ordered: bool | Literal["key"] = True,
+        key: str | Callable[[T], Any] | None = None,
+        timeout: timedelta | float | None = None,
+        deadline: timedelta | float | None = None,
+        retry: Retry | None = None,
+        limit: RateLimit | None = None,
+        weight: float | Callable[[T], float] | None = None,
+        batch: Batch | None = None,
+        cache: Cache | None = None,
+        on_error: OnError = fail,
+        buffer: int | None = None,
+        key_buffer: int | None = None,
+        journal: bool = False,
+        id: str | Callable[[T], Any] | None = None,
+        into: str,
+        columns: Sequence[str] | None = None,
+    ) -> DataStream[Any]: ...
 
     def map_async(
         self,
@@ -507,6 +536,8 @@ class DataStream(Generic[T]):
         key_buffer: int | None = None,
         journal: bool = False,
         id: str | Callable[[T], Any] | None = None,  # noqa: A002 -- the user's word
+        into: str | None = None,
+        columns: Sequence[str] | None = None,
     ) -> DataStream[Any]:
         """Call an async function for each record, many calls at a time.
 
@@ -533,6 +564,18 @@ class DataStream(Generic[T]):
             id: Which call a record means, for the journal and for
                 `current_call().idempotency_key <current_call>`: a field's name or a
                 function; a str, int, bytes or UUID, or a tuple of these.
+            into: Keep the record, and give it a field of this name with the result;
+                columns stay columns. Dicts stay dicts, other records become NamedTuples.
+            columns: With ``into``, the fields that the function needs: it gets a record
+                of these. Left out: those of the record class that it declares, or else
+                all. Name the fields for ``key``, ``id`` and ``cache`` among them, or
+                whole rows are made of columns.
+
+        Raises:
+            RecordTypeError: If it is known that the records have the field ``into``, or
+                have none of ``columns``.
+            InvalidArgumentError: If an argument has a value that cannot work.
+            WrongTypeError: If an argument is of another type.
 
         Example:
             >>> import asyncio
@@ -546,10 +589,12 @@ class DataStream(Generic[T]):
         """
         if ordered == "key" and key is None:
             key = self._key
+        kind, added = async_form(into, columns)
         factory = partial(
             own_copy,
-            AsyncMapOperator,
+            kind,
             function,
+            **added,
             concurrency=check_count(concurrency, "concurrency"),
             ordered=ordered,
             key=key,
@@ -576,6 +621,7 @@ class DataStream(Generic[T]):
             bound=f"{sample.buffer} records",
             limit=limit,
             has_journal=journal,
+            **with_field(sample, into, self._origins),
         )
 
     def process(

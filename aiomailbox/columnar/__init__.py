@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiomailbox.columnar.arrow_form import ArrowForm
 from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.async_column import AsyncColumnOperator
 from aiomailbox.columnar.batch_class import batch_class
 from aiomailbox.columnar.cells import needs_rows
 from aiomailbox.columnar.decode import (
@@ -35,6 +36,7 @@ __all__ = [
     "EPOCH",
     "ArrowForm",
     "ArrowRun",
+    "AsyncColumnOperator",
     "BatchMaker",
     "ClassForm",
     "ColumnarAggregateOperator",

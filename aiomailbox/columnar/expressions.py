@@ -17,10 +17,8 @@ from aiomailbox.columnar.evaluator import (
     check_expression,
     record_groups,
 )
-from aiomailbox.columnar.fields import record_shape
-from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm
-from aiomailbox.columnar.projection import Plan, Projection, form_for
-from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.projection import Projection
+from aiomailbox.columnar.projector import Projector, row_form
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.operators import (
     OnError,
@@ -162,54 +160,18 @@ class ProjectionOperator(ExpressionOperator):
 
     def __init__(self, projection: Projection, on_error: OnError = fail) -> None:
         super().__init__(list(projection.expressions.values()), on_error)
-        self._projection = projection
-        self._from: RowMaker | None = None
-        self._maker: RowMaker | None = None
+        self.projection: Projection = projection
+        self._projector = Projector(projection)
 
     def result(self, run: Run) -> Run:
         """Return the records with the fields that they get."""
         computed = self.evaluator.evaluate(run) if self.evaluator.expressions else []
         if isinstance(run, ArrowRun):
-            return self._of_columns(run, computed)
-        return self._of_rows(run, computed)
-
-    def _of_columns(self, run: ArrowRun, computed: list[pa.Array]) -> ArrowRun:
-        plan = self._projection.plan(run.schema.names)
-        batch = pa.RecordBatch.from_arrays(
-            [
-                run.column(origin) if isinstance(origin, str) else computed[origin]
-                for _, origin in plan
-            ],
-            names=[name for name, _ in plan],
-        )
-        return ArrowRun(batch, self._maker_for(run, plan, batch.schema), run.timestamps)
-
-    def _maker_for(self, run: ArrowRun, plan: Plan, schema: pa.Schema) -> RowMaker:
-        maker, source = self._maker, run.row_maker
-        if maker is None or source is not self._from or maker.schema != schema:
-            origins = {origin: name for name, origin in plan if isinstance(origin, str)}
-            special = {
-                (origins[path[0]], *path[1:]): convert
-                for path, convert in source.special.items()
-                if path[0] in origins
-            }
-            maker = RowMaker(schema, form_for(source.form, plan, schema), special)
-            self._maker, self._from = maker, source
-        return maker
-
-    def _of_rows(self, run: Run, computed: list[pa.Array]) -> ListRun:
-        values = run.values
-        is_dict = isinstance(values[0], dict)
-        form: RecordForm = DictForm() if is_dict else NamedTupleForm()
-        shape = record_shape(values[0])
-        plan = self._projection.plan(shape.names)
-        build = form.builder(tuple(name for name, _ in plan))
-        origins = [origin for _, origin in plan if isinstance(origin, str)]
-        kept = shape.picked(origins, values)
-        columns = [
-            kept[origin]
-            if isinstance(origin, str)
-            else column_decoder(computed[origin].type, form, (name,))(computed[origin])
-            for name, origin in plan
+            return self._projector.columns(run, computed)
+        form = row_form(run)
+        names = list(self.projection.expressions)
+        decoded = [
+            column_decoder(column.type, form, (name,))(column)
+            for name, column in zip(names, computed, strict=True)
         ]
-        return ListRun(build(columns, len(values)), run.timestamps)
+        return self._projector.rows(run, decoded)

@@ -27,6 +27,8 @@ __all__ = [
     "NamedTupleForm",
     "RecordForm",
     "StructBuilder",
+    "class_fields",
+    "is_record_type",
     "record_form",
 ]
 
@@ -193,13 +195,29 @@ def record_form(records: object, parameter: str = "records") -> RecordForm:
         return NamedTupleForm()
     if records is dict or records == "dict":
         return DictForm()
-    if isinstance(records, type) and _is_record_type(records):
+    if isinstance(records, type) and is_record_type(records):
         return ClassForm(records)
     raise InvalidArgumentError(
         parameter,
         f"{records!r} is not a kind of record",
         'Use "namedtuple", dict, a dataclass, a msgspec.Struct or a NamedTuple class.',
     )
+
+
+def is_record_type(candidate: Any) -> TypeGuard[type]:
+    """Say whether a value is a class of records: a dataclass, Struct or NamedTuple."""
+    if not isinstance(candidate, type):
+        return False
+    if dataclasses.is_dataclass(candidate):
+        return True
+    if issubclass(candidate, msgspec.Struct):
+        return True
+    return issubclass(candidate, tuple) and hasattr(candidate, "_fields")
+
+
+def class_fields(record_type: type) -> dict[str, bool]:
+    """Return the fields of a record class, with whether each has to be given."""
+    return {field.name: field.required for field in _class_fields(record_type)}
 
 
 def check_unique(names: tuple[str, ...], where: str) -> None:
@@ -241,19 +259,9 @@ def _class_fields(record_type: type) -> tuple[_ClassField, ...]:
     )
 
 
-def _is_record_type(candidate: Any) -> TypeGuard[type]:
-    if not isinstance(candidate, type):
-        return False
-    if dataclasses.is_dataclass(candidate):
-        return True
-    if issubclass(candidate, msgspec.Struct):
-        return True
-    return issubclass(candidate, tuple) and hasattr(candidate, "_fields")
-
-
 def _record_type_in(hint: Any) -> type | None:
     """Return the first record class in an annotation such as ``list[X] | None``."""
-    if _is_record_type(hint):
+    if is_record_type(hint):
         return hint
     for argument in typing.get_args(hint):
         found = _record_type_in(argument)

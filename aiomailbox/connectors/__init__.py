@@ -72,6 +72,7 @@ _BEHIND_AN_EXTRA: Final = {
     "ProjectionOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
     "ColumnarAggregateOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
     "columnar_windows": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "AsyncColumnOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
     "MapBatchesOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
     "needs_rows": ("aiomailbox.columnar", "spark", "pyarrow"),
     "Drop": ("aiomailbox.columnar", "spark", "pyarrow"),

@@ -24,14 +24,16 @@ async def test_columns_give_the_days_that_rows_give(
     assert any(day.temp is not None for day in days)
 
 
-async def test_the_only_function_that_asks_for_rows_is_the_service(
+async def test_no_function_asks_for_rows_but_that_which_gets_the_results(
     load_example: Load,
 ) -> None:
     demo = load_example("columnar_flights")
     env = am.StreamExecutionEnvironment()
     table = demo.read_flights().slice(0, 100)
     days = demo.daily(demo.flights_of(env, table, as_rows=False))
-    days.map_async(demo.WeatherService()).sink_to(lambda day: None)
-    asking = [line for line in env.explain().splitlines() if "asks for them" in line]
-    assert len(asking) == 1
-    assert "WeatherService" in asking[0]
+    demo.with_weather(days).sink_to(lambda day: None)
+    forms = [line for line in env.explain().splitlines() if line.startswith("    - ")]
+    *others, last = forms
+    assert last.endswith("asks for them")
+    assert all(line.endswith("; columns") for line in others), forms
+    assert any("- map_async" in line for line in others)

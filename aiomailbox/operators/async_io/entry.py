@@ -9,6 +9,7 @@ from typing import Any
 from aiomailbox.operators.async_io.identity import Identity
 from aiomailbox.operators.async_io.segment import Segment
 from aiomailbox.operators.core.on_error import DeadLetter
+from aiomailbox.records import Run
 
 __all__ = ["Call", "Entry", "Worker"]
 
@@ -17,7 +18,7 @@ class Entry:
     """One row, from its arrival until its result has been emitted.
 
     Attributes:
-        value: The record.
+        value: The record, or what of it the function is called with.
         timestamp: Its event time in milliseconds, as its run carried it, or None.
         done: Whether it has been decided what comes out.
         result: What the function returned; meaningless while not ``done``.
@@ -29,6 +30,8 @@ class Entry:
         cache_key: The key of its result in the cache, if it makes the call itself.
         identity: Which call it means, where records have ids.
         attempts: Attempts that have ended without an outcome.
+        run: The run that has the whole record, where ``value`` is a part of it, or None.
+        place: Where in that run; meaningless without one.
     """
 
     __slots__ = (
@@ -39,15 +42,18 @@ class Entry:
         "identity",
         "key",
         "letter",
+        "place",
         "result",
+        "run",
         "segment",
         "timestamp",
         "value",
     )
 
     segment: Segment
+    place: int
 
-    def __init__(self, value: Any, timestamp: int | None) -> None:
+    def __init__(self, value: Any, timestamp: int | None, attempts: int = 0) -> None:
         self.value: Any = value
         self.timestamp: int | None = timestamp
         self.done: bool = False
@@ -57,7 +63,15 @@ class Entry:
         self.key: Hashable = None
         self.cache_key: tuple[Hashable] | None = None
         self.identity: Identity | None = None
-        self.attempts: int = 0
+        self.attempts: int = attempts
+        self.run: Run | None = None
+
+    @property
+    def record(self) -> Any:
+        """The whole record."""
+        if self.run is None:
+            return self.value
+        return self.run.slice(self.place, self.place + 1).values[0]
 
 
 class Worker:

@@ -253,7 +253,7 @@ class RowJournal:
     def _drop(self, entry: Entry, failure: Failure) -> bool:
         context = self._context
         letter = DeadLetter(
-            record=entry.value,
+            record=entry.record,
             timestamp=entry.timestamp,
             operator=context.operator_name,
             uid=context.uid,

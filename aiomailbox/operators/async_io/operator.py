@@ -117,6 +117,8 @@ class AsyncMapOperator(Operator):
     """
 
     fills_up = True
+    # The run that rows are parts of, where functions are not called with all of them.
+    _whole: Run | None = None
 
     def __init__(
         self,
@@ -177,7 +179,7 @@ class AsyncMapOperator(Operator):
         self._failures = RecordFailures(
             self.on_error, self.function.given, context, self.output
         )
-        self._emitter = Emitter(
+        self._emitter = self._new_emitter(
             context, self.output, self._queue, self._failures, self.on_error
         )
         opened = self._failures.guard(self.function.open, context)
@@ -218,10 +220,12 @@ class AsyncMapOperator(Operator):
         assert rows is not None, "it has just been made"
         # They had places in an earlier instance: they need not wait for them again.
         restored, self._restored = self._restored, []
+        records = [element for element in restored if isinstance(element, tuple)]
+        entries = iter(self._entries_of(records))
         pending: Pending = None
         for element in restored:
             if isinstance(element, tuple):
-                rows.take(*element)
+                rows.take(next(entries))
             elif self._queue.held:
                 self._queue.put_control(element)
             else:
@@ -243,6 +247,17 @@ class AsyncMapOperator(Operator):
 
     def _row_flow(self, *parts: Any) -> RowFlow:
         return RowFlow(*parts)
+
+    def _new_emitter(self, *parts: Any) -> Emitter:
+        return Emitter(*parts)
+
+    def _entries_of(self, held: list[Any]) -> list[Entry]:
+        """Return rows that an earlier instance held."""
+        return [Entry(*record) for record in held]
+
+    def _records_of(self, entries: list[Entry]) -> list[Any]:
+        """Return the whole records of rows."""
+        return [entry.value for entry in entries]
 
     def _show(self, caller: Caller) -> None:
         metrics = self.context.metrics
@@ -305,9 +320,14 @@ class AsyncMapOperator(Operator):
 
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return the rows that have not been emitted, called or not, as they came."""
+        elements = self._queue.elements()
+        entries = [element for element in elements if isinstance(element, Entry)]
+        records = iter(self._records_of(entries))
         held = [
-            _held_record(element) if isinstance(element, Entry) else element
-            for element in self._queue.elements()
+            _held_record(next(records), element)
+            if isinstance(element, Entry)
+            else element
+            for element in elements
         ]
         return with_held_elements(
             super().snapshot_own(),
@@ -358,7 +378,7 @@ class AsyncMapOperator(Operator):
         """Take rows while there is room; return the index of the first one left."""
         rows, queue, places, gate = self._rows, self._queue, self._places, self._gate
         assert rows is not None, "process_run before open"
-        values, timestamps = run.values, run.timestamps
+        values, timestamps, whole = run.values, run.timestamps, self._whole
         for index in range(start, len(values)):
             value = values[index]
             if gate is None:
@@ -367,7 +387,10 @@ class AsyncMapOperator(Operator):
             elif not rows.has_room(gate, value, places):
                 return index
             timestamp = None if timestamps is None else timestamps[index]
-            rows.take(value, None if timestamp == MIN_TIMESTAMP else timestamp)
+            entry = Entry(value, None if timestamp == MIN_TIMESTAMP else timestamp)
+            if whole is not None:
+                entry.run, entry.place = whole, index
+            rows.take(entry)
         return len(values)
 
     async def _take_the_rest(self, run: Run, start: int) -> None:
@@ -397,8 +420,8 @@ class AsyncMapOperator(Operator):
         await self._emitter.wait_for_change()
 
 
-def _held_record(entry: Entry) -> Any:
+def _held_record(record: Any, entry: Entry) -> Any:
     """Return a row to be held, with the attempts that have ended if there are any."""
     if not entry.attempts:
-        return entry.value, entry.timestamp
-    return entry.value, entry.timestamp, entry.attempts
+        return record, entry.timestamp
+    return record, entry.timestamp, entry.attempts

@@ -8,7 +8,7 @@ end a batch, so that what is taken together is emitted as one run and one waterm
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Protocol
+from typing import Protocol
 
 from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.async_io.segment import QueuedControl, Segment
@@ -22,6 +22,7 @@ class Ready:
     """What may be emitted together: results and dead letters, then control elements.
 
     Attributes:
+        entries: The rows that lead to results, in their order.
         controls: Watermarks and statuses to be emitted after the rows.
         count: Places that were freed, rows and control elements.
     """
@@ -29,15 +30,13 @@ class Ready:
     __slots__ = (
         "_letter_stamps",
         "_letters",
-        "_stamps",
-        "_values",
         "controls",
         "count",
+        "entries",
     )
 
     def __init__(self) -> None:
-        self._values: list[Any] = []
-        self._stamps: list[int | None] = []
+        self.entries: list[Entry] = []
         self._letters: list[DeadLetter] = []
         self._letter_stamps: list[int | None] = []
         self.controls: list[QueuedControl] = []
@@ -47,8 +46,7 @@ class Ready:
         """Take what came of a row."""
         self.count += 1
         if not entry.dropped:
-            self._values.append(entry.result)
-            self._stamps.append(entry.timestamp)
+            self.entries.append(entry)
         elif entry.letter is not None:
             self._letters.append(entry.letter)
             self._letter_stamps.append(entry.timestamp)
@@ -56,7 +54,8 @@ class Ready:
     @property
     def results(self) -> ListRun:
         """The results as a run, maybe an empty one."""
-        return ListRun(self._values, _timestamps(self._stamps))
+        stamps = [entry.timestamp for entry in self.entries]
+        return ListRun([entry.result for entry in self.entries], _timestamps(stamps))
 
     @property
     def letters(self) -> ListRun:

@@ -100,16 +100,8 @@ class RowFlow:
         """Who has to be told what came of rows."""
         return Outcomes(self._on_result, self._on_failure, self._fail_task)
 
-    def take(self, value: Any, timestamp: int | None, attempts: int = 0) -> None:
-        """Give a row its place, and begin its call as soon as it may.
-
-        Args:
-            value: The record.
-            timestamp: Its event time in milliseconds, or None.
-            attempts: Attempts of its call that have ended in an earlier instance.
-        """
-        entry = Entry(value, timestamp)
-        entry.attempts = attempts
+    def take(self, entry: Entry) -> None:
+        """Give a row its place, and begin its call as soon as it may."""
         self._queue.put(entry)
         if self._is_direct:
             self.caller.submit([entry])
@@ -117,6 +109,12 @@ class RowFlow:
             self._start_one(entry)
         elif self._passes(self._gate, entry):
             self._start(entry)
+
+    def refuse(self, entry: Entry, error: Exception) -> None:
+        """Give a row its place, and let it fail without a call."""
+        self._queue.put(entry)
+        entry.key = NO_KEY
+        self._on_failure(entry, error, 1)
 
     def has_room(self, gate: KeyGate, value: Any, places: int) -> bool:
         """Whether a row may be taken: behind its key, or into one of ``places``."""
@@ -214,7 +212,7 @@ class RowFlow:
         action = self._on_error.action
         if isinstance(error, FATAL_ERRORS) or action is ErrorAction.FAIL:
             # The row keeps its place: a snapshot before the failure must hold it.
-            self._fail_task(error, entry.value)
+            self._fail_task(error, entry.record)
             return False
         entry.dropped = True
         if action is ErrorAction.SKIP:
@@ -273,7 +271,7 @@ class RowFlow:
         self, entry: Entry, error: BaseException, attempts: int
     ) -> DeadLetter:
         return DeadLetter(
-            record=entry.value,
+            record=entry.record,
             timestamp=entry.timestamp,
             operator=self._context.operator_name,
             uid=self._context.uid,

@@ -123,6 +123,9 @@ def calls(stream: am.DataStream[Order]) -> None:
     batched = stream.map_async(fetch_all, batch=am.Batch(16))
     assert_type(batched, am.DataStream[bytes])
     assert_type(stream.map_async(Client()), am.DataStream[int])
+    assert_type(
+        stream.map_async(fetch, into="page", columns=["user"]), am.DataStream[Any]
+    )
 
 
 def key_of(order: Order) -> int:

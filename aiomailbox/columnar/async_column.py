@@ -1,0 +1,450 @@
+"""Calls of asynchronous functions for some columns; their results are a new one.
+
+Theory of operation: a row is called with what the function needs of it, and remembers
+the run that has the rest. Results are put beside that rest when they are emitted, so that
+columns stay columns, and rows become rows with a field more.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.encode import encoded_column
+from aiomailbox.columnar.evaluator import record_groups
+from aiomailbox.columnar.fields import plain_values, record_shape
+from aiomailbox.columnar.forms import (
+    ClassForm,
+    DictForm,
+    NamedTupleForm,
+    RecordForm,
+    class_fields,
+    is_record_type,
+    record_form,
+)
+from aiomailbox.columnar.projection import Plan, Projection, Select, WithColumns
+from aiomailbox.columnar.projector import Projector
+from aiomailbox.columnar.result_column import ResultColumn
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    RecordTypeError,
+    WrongTypeError,
+    add_note,
+)
+from aiomailbox.operators import (
+    USER_ERRORS,
+    AsyncMapOperator,
+    FieldSelector,
+    FieldsSelector,
+    Pending,
+    describe,
+    in_turn,
+)
+from aiomailbox.operators.async_io.emitter import Emitter
+from aiomailbox.operators.async_io.entry import Entry
+from aiomailbox.operators.async_io.queues import Ready
+from aiomailbox.operators.async_io.rows import RowFlow
+from aiomailbox.records import MIN_TIMESTAMP, ListRun, Run, take_records
+from aiomailbox.records.named_tuples import record_class
+from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
+
+__all__ = ["AsyncColumnOperator", "check_into"]
+
+_SCHEMA: Final = "held-schema"
+
+
+class AsyncColumnOperator(AsyncMapOperator):
+    """Calls an async function for some fields of each record, and adds what it returns.
+
+    What does not fit into a column (results of several types, of classes, integers of
+    more than 64 bits) lets its records go on as rows.
+
+    Args:
+        function: As in `AsyncMapOperator`; called with a record of the named fields, or
+            of the class that it declares.
+        into: The name of the new field.
+        columns: The fields that the function needs; None for those of the class that it
+            declares, or else for all.
+        **calls: The other arguments of `AsyncMapOperator`.
+
+    Raises:
+        InvalidArgumentError: If ``columns`` are not the fields of the declared class, or
+            another argument has a value that cannot work.
+        WrongTypeError: If an argument is of another type.
+
+    Attributes:
+        into: What was given.
+
+    Example:
+        >>> import asyncio
+        >>> from aiomailbox.columnar.forms import NamedTupleForm
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> async def measure(day):
+        ...     return 20.5 if day.city == "Rome" else None
+        >>> async def main():
+        ...     batch = pa.record_batch({"city": ["Oslo", "Rome"], "n": [1, 2]})
+        ...     run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
+        ...     operator = AsyncColumnOperator(
+        ...         measure, into="temp", columns=["city"], concurrency=10
+        ...     )
+        ...     async with OneInputHarness(operator) as harness:
+        ...         await harness.run(harness.operator.process_run, run)
+        ...         await harness.run(harness.end_input)
+        ...         return harness.values
+        >>> asyncio.run(main())
+        [Record(city='Oslo', n=1, temp=None), Record(city='Rome', n=2, temp=20.5)]
+    """
+
+    takes_columns = True
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        into: str,
+        columns: Sequence[str] | None = None,
+        **calls: Any,
+    ) -> None:
+        super().__init__(function, **calls)
+        batched = self.settings.batch is not None
+        record_type, returned = _declared(function, batched=batched)
+        names = _called_with(function, columns, batched=batched)
+        self.into: str = into
+        form = None if record_type is None else ClassForm(record_type)
+        # Who reads a field that the function is not called with is given whole records.
+        others = (self._read_key, self.settings.read_id, calls.get("weight"))
+        cache = calls.get("cache")
+        read = {name for each in others for name in _reads(each)}
+        read |= set() if cache is None else set(_reads(cache.key))
+        self._projection = _projection(names, record_type)
+        self._narrow = (
+            None if self._projection is None else Projector(self._projection, form)
+        )
+        self._calls_whole = names is not None and not read <= set(names)
+        self._added = Projector(WithColumns({into: pc.scalar(None)}))
+        self._column = ResultColumn(returned)
+        self._schema: pa.Schema | None = None
+
+    def check_fields(self, names: Sequence[str]) -> None:
+        """Refuse records with other fields than are needed.
+
+        Raises:
+            RecordTypeError: If one is missing, or the new one is there.
+        """
+        check_into(self.into, names)
+        if self._projection is not None:
+            self._projection.plan(names)
+
+    def _prepare(self) -> Pending:
+        if self._calls_whole:
+            self.function.call = self._narrowed(self.function.call)
+        return super()._prepare()
+
+    def process_run(self, run: Run) -> Pending:
+        """Take the rows and begin their calls, as far as there is room."""
+        if not len(run):
+            return None
+        if isinstance(run, ArrowRun):
+            self._schema = None if run.row_maker.has_special else run.schema
+            self._check_into(run.schema.names)
+        else:
+            for start, _ in record_groups(run.values):
+                self._check_into(self._names_of(run.values[start]))
+        self._whole = run
+        return super().process_run(ListRun(self._values(run), run.timestamps))
+
+    def _values(self, run: Run) -> list[Any]:
+        """Return what the function is called with, or what says why it cannot be."""
+        narrow = self._narrow
+        if narrow is None or self._calls_whole:
+            return run.values
+        if isinstance(run, ArrowRun):
+            try:
+                return narrow.columns(run, []).values
+            except RecordTypeError as error:
+                return [_Unreadable(error)] * len(run)
+        values: list[Any] = []
+        for start, stop in record_groups(run.values):
+            try:
+                values += narrow.rows(run.slice(start, stop), []).values
+            except (RecordTypeError, AttributeError) as error:
+                values += [_Unreadable(error)] * (stop - start)
+        return values
+
+    def _narrowed(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a function that is called with whole records."""
+        narrow = self._narrow
+        assert narrow is not None, "only what is not whole is narrowed"
+
+        def one(record: Any) -> Any:
+            return function(narrow.rows(ListRun([record]), []).values[0])
+
+        def several(records: list[Any]) -> Any:
+            return function(
+                [narrow.rows(ListRun([each]), []).values[0] for each in records]
+            )
+
+        return one if self.settings.batch is None else several
+
+    def _row_flow(self, *parts: Any) -> RowFlow:
+        return _ColumnFlow(*parts)
+
+    def _new_emitter(self, *parts: Any) -> Emitter:
+        return _ColumnEmitter(*parts, results=self._results)
+
+    def _results(self, ready: Ready) -> Iterator[Run]:
+        """Yield the records of rows that are done, with the field more."""
+        for _, group in groupby(ready.entries, lambda entry: id(entry.run)):
+            entries = list(group)
+            run = entries[0].run
+            assert run is not None, "each row knows its run"
+            places = [entry.place for entry in entries]
+            if places[-1] - places[0] == len(places) - 1 and places == sorted(places):
+                part = run.slice(places[0], places[-1] + 1)
+            else:
+                part = take_records(run, places)
+            yield from self._with_results(part, [entry.result for entry in entries])
+
+    def _with_results(self, part: Run, results: list[Any]) -> Iterator[Run]:
+        if isinstance(part, ArrowRun):
+            column = self._column.of(results)
+            if column is not None:
+                yield self._added.columns(part, [column])
+                return
+        for start, stop in record_groups(part.values):
+            yield self._added.rows(part.slice(start, stop), [results[start:stop]])
+
+    def _check_into(self, names: Sequence[str]) -> None:
+        """Refuse to replace a field.
+
+        Raises:
+            RecordTypeError: If there is one of that name.
+        """
+        try:
+            check_into(self.into, names)
+        except RecordTypeError as error:
+            self._raise(error)
+
+    def _names_of(self, record: Any) -> tuple[str, ...]:
+        try:
+            return record_shape(record).names
+        except RecordTypeError as error:
+            self._raise(error)
+
+    def _raise(self, error: RecordTypeError) -> NoReturn:
+        """Raise an error that names the operator."""
+        context, function = self.context, describe(self.function.given)
+        where = f"operator {context.operator_name!r} (uid {context.uid!r})"
+        add_note(error, f"in {where}, for {function}")
+        raise error
+
+    def _records_of(self, entries: list[Entry]) -> list[Any]:
+        """Return the whole records of rows, those of a run at once."""
+        records: list[Any] = []
+        for _, group in groupby(entries, lambda entry: id(entry.run)):
+            mine = list(group)
+            run = mine[0].run
+            assert run is not None, "each row knows its run"
+            records += take_records(run, [entry.place for entry in mine]).values
+        return records
+
+    def snapshot_own(self) -> OperatorStateSnapshot:
+        """Return the rows that have not been emitted, and which columns they have."""
+        own = super().snapshot_own()
+        if self._schema is None:
+            return own
+        schema = self._schema.serialize().to_pybytes()
+        return own.with_list(_SCHEMA, [schema], RedistributionMode.MERGE)
+
+    def restore_own(self, own: OperatorStateSnapshot) -> None:
+        """Take over rows, as columns if they were columns."""
+        super().restore_own(own)
+        for schema in own.elements(_SCHEMA)[:1]:
+            self._schema = pa.ipc.read_schema(pa.py_buffer(schema))
+
+    def _entries_of(self, held: list[Any]) -> list[Entry]:
+        if not held:
+            return []
+        stamps = [record[1] for record in held]
+        times: list[int] | None = None
+        if any(stamp is not None for stamp in stamps):
+            times = [MIN_TIMESTAMP if stamp is None else stamp for stamp in stamps]
+        run = _restored([record[0] for record in held], times, self._schema)
+        values = self._values(run)
+        entries = []
+        for place, (value, record) in enumerate(zip(values, held, strict=True)):
+            entry = Entry(value, *record[1:])
+            entry.run, entry.place = run, place
+            entries.append(entry)
+        return entries
+
+
+def _called_with(
+    function: Any, columns: Sequence[str] | None, *, batched: bool
+) -> tuple[str, ...] | None:
+    """Return the fields that a function has to be called with, None for all.
+
+    Args:
+        function: What is called.
+        columns: What the user named.
+        batched: Whether it is called with lists.
+
+    Raises:
+        InvalidArgumentError: If they are not those of the class that it declares.
+        WrongTypeError: If they are no names.
+    """
+    record_type, _ = _declared(function, batched=batched)
+    if columns is None:
+        return None if record_type is None else tuple(class_fields(record_type))
+    if isinstance(columns, str) or not all(isinstance(one, str) for one in columns):
+        raise WrongTypeError(
+            "columns", f"{columns!r} is no list of names", 'Write columns=["city"].'
+        )
+    if record_type is not None:
+        fields = class_fields(record_type)
+        wrong = [one for one in columns if one not in fields]
+        wrong += [one for one in fields if fields[one] and one not in columns]
+        if wrong:
+            raise InvalidArgumentError(
+                "columns",
+                f"{describe(function)} is called with {record_type.__qualname__}, and "
+                f"{wrong[0]!r} is not in both",
+                "Leave columns= out, or name the fields of the class.",
+            )
+    if not columns or len(set(columns)) < len(columns):
+        raise InvalidArgumentError(
+            "columns", f"{list(columns)} names none, or one twice", "Name each once."
+        )
+    return tuple(columns)
+
+
+def _projection(
+    names: tuple[str, ...] | None, record_type: type | None
+) -> Projection | None:
+    if names is None:
+        return None
+    if record_type is None:
+        return Select(names=names)
+    fields = class_fields(record_type)
+    return _ClassFields(fields={name: fields[name] for name in names})
+
+
+def check_into(into: str, names: Sequence[str]) -> None:
+    """Refuse a new field whose name is among those that there are.
+
+    Raises:
+        RecordTypeError: If it is.
+    """
+    if into in names:
+        raise RecordTypeError(
+            "into",
+            f"there is a field {into!r} already",
+            "Choose another name, or drop the field before.",
+        )
+
+
+@dataclass(frozen=True)
+class _ClassFields(Projection):
+    """The fields of a class; those with defaults may be missing."""
+
+    fields: dict[str, bool] = field(default_factory=dict)
+
+    def plan(self, names: Sequence[str]) -> Plan:
+        needed = [one for one in self.fields if self.fields[one] or one in names]
+        return Select(names=tuple(needed)).plan(names)
+
+
+class _Unreadable:
+    """Stands for a record that a function cannot be called with."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class _ColumnFlow(RowFlow):
+    """Ends rows whose fields cannot be read without a call."""
+
+    def take(self, entry: Entry) -> None:
+        if type(entry.value) is _Unreadable:
+            self.refuse(entry, entry.value.error)
+        else:
+            super().take(entry)
+
+
+class _ColumnEmitter(Emitter):
+    def __init__(self, *parts: Any, results: Callable[[Ready], Iterator[Run]]) -> None:
+        super().__init__(*parts)
+        self._results = results
+
+    def _emit_results(self, ready: Ready) -> Pending:
+        runs = self._results(ready)
+        return in_turn(self._output.emit_run, ((run,) for run in runs))
+
+
+def _declared(function: Any, *, batched: bool) -> tuple[type | None, Any]:
+    """Return the record class that a function declares, and what it says it returns."""
+    target = inspect.unwrap(function)
+    if not (inspect.isfunction(target) or inspect.ismethod(target)):
+        target = getattr(target, "__call__", target)  # noqa: B004 -- its annotations
+    try:
+        hints = typing.get_type_hints(target)
+        parameters = list(inspect.signature(target).parameters)
+    except (NameError, TypeError, ValueError):
+        return None, Any
+    returned = hints.pop("return", Any)
+    if parameters and inspect.isclass(function):
+        parameters = parameters[1:]
+    hint = hints.get(parameters[0]) if parameters else None
+    if batched:
+        (hint,) = typing.get_args(hint) or (None,)
+        (returned,) = typing.get_args(returned) or (Any,)
+    return (hint if is_record_type(hint) else None), returned
+
+
+def _reads(selector: Any) -> tuple[str, ...]:
+    """Return the fields that something reads; one that nobody has if that is unknown."""
+    if selector is None or isinstance(selector, int | float):
+        return ()
+    if isinstance(selector, str):
+        return (selector,)
+    if isinstance(selector, FieldSelector | FieldsSelector):
+        return tuple(selector.fields)
+    return ("",)
+
+
+def _restored(
+    records: list[Any], times: list[int] | None, schema: pa.Schema | None
+) -> Run:
+    """Return records as the columns that they were; as rows if that cannot be."""
+    if schema is None:
+        return ListRun(records, times)
+    try:
+        shape = record_shape(records[0])
+        picked = shape.picked(schema.names, records)
+        arrays = [
+            encoded_column(plain_values(picked[each.name]), each) for each in schema
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        maker = RowMaker(schema, _form_of(records[0], schema))
+    except USER_ERRORS:
+        return ListRun(records, times)
+    return ArrowRun(batch, maker, times)
+
+
+def _form_of(record: Any, schema: pa.Schema) -> RecordForm:
+    if isinstance(record, dict):
+        return DictForm()
+    if type(record) is record_class(tuple(schema.names)):
+        return NamedTupleForm()
+    return record_form(type(record))

@@ -1,0 +1,94 @@
+"""Results of functions as a column, where that says exactly what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from aiomailbox.columnar.encode import hinted_type
+
+__all__ = ["ResultColumn"]
+
+_TYPES: Final[dict[type, pa.DataType]] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    np.float64: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    date: pa.date32(),
+    time: pa.time64("us"),
+    timedelta: pa.duration("us"),
+}
+_EXACT_MAX: Final = 2**53
+_DECIMAL_DIGITS: Final = 38
+
+
+class ResultColumn:
+    """Makes columns of results.
+
+    Args:
+        hint: What the function says that it returns; Any for nothing.
+
+    Example:
+        >>> column = ResultColumn(float)
+        >>> column.of([2.5, None, 2]).to_pylist(), column.of(["much"]) is None
+        ([2.5, None, 2.0], False)
+        >>> column.of([2.5, "much"]) is None
+        True
+    """
+
+    __slots__ = ("_kind", "_says_float")
+
+    def __init__(self, hint: Any) -> None:
+        # What a column is in which there is nothing: what the one before was.
+        self._kind: pa.DataType = hinted_type(hint, pa.null())
+        self._says_float = pa.types.is_floating(self._kind)
+
+    def of(self, values: Sequence[Any]) -> pa.Array | None:
+        """Return results as a column, None if reading it would give others.
+
+        They are of one type that Arrow has, or None: integers have 64 bits, texts no
+        surrogates, decimals one scale.
+        """
+        kinds = set(map(type, values)) - {type(None)}
+        if not kinds:
+            return pa.nulls(len(values), self._kind)
+        if kinds == {int, float} and self._says_float:
+            whole = (value for value in values if type(value) is int)
+            if all(-_EXACT_MAX <= value <= _EXACT_MAX for value in whole):
+                kinds = {float}
+        if len(kinds) > 1:
+            return None
+        kind = _TYPES.get(kinds.pop()) or _by_values(values)
+        if kind is None:
+            return None
+        try:
+            array = pa.array(values, kind)
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError, ValueError):
+            return None
+        if pa.types.is_time(kind) and any(value and value.tzinfo for value in values):
+            return None
+        self._kind = kind
+        return array
+
+
+def _by_values(values: Sequence[Any]) -> pa.DataType | None:
+    """Return the type of moments or of decimals, None if it is not the same for all."""
+    found = [value for value in values if value is not None]
+    if type(found[0]) is datetime:
+        aware = {value.utcoffset() is not None for value in found}
+        if len(aware) == 1:
+            return pa.timestamp("us", "UTC" if aware.pop() else None)
+    elif type(found[0]) is Decimal:
+        exponents = {value.as_tuple().exponent for value in found}
+        exponent = exponents.pop()
+        digits = -exponent if isinstance(exponent, int) else -1
+        if not exponents and 0 <= digits <= _DECIMAL_DIGITS:
+            return pa.decimal128(_DECIMAL_DIGITS, digits)
+    return None
