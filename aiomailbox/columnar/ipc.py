@@ -96,7 +96,7 @@ class BatchWriter:
         """
         schema = batch.schema
         if self._schema is None or not self._schema.equals(schema, check_metadata=True):
-            self._take_note(schema)
+            self._begin_schema(schema)
         try:
             if self._has_dictionaries:
                 sink = pa.BufferOutputStream()
@@ -125,7 +125,7 @@ class BatchWriter:
                 "Drop columns of type null, or make smaller batches.",
             ) from error
 
-    def _take_note(self, schema: pa.Schema) -> None:
+    def _begin_schema(self, schema: pa.Schema) -> None:
         for field in schema:
             if not can_travel(field.type):
                 raise WrongTypeError(

@@ -45,7 +45,7 @@ class FunctionSink:
         >>> sink = FunctionSink(print)
     """
 
-    # A copy of the function elsewhere would fill a copy of what it fills.
+    # A copy of the function in another process would fill a copy of what it fills.
     stays_in_parent = True
 
     def __init__(self, function: Callable[[Any], object]) -> None:

@@ -112,11 +112,11 @@ class TimerQueue:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a cut makes every access cost more."""
+        """Whether a snapshot makes every access cost more."""
         return self._layers.is_cut
 
     def settle(self, count: int) -> int:
-        """Undo what cuts cost that are gone; see `LayeredDict.settle`."""
+        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
         left = self._layers.settle(count)
         self._buckets = self._layers.live
         return left

@@ -301,7 +301,7 @@ class InternalTimerService:
         return self._event.is_cut or self._processing.is_cut
 
     def settle(self, count: int) -> int:
-        """Undo what snapshots cost that are gone; see `LayeredDict.settle`."""
+        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
         return self._processing.settle(self._event.settle(count))
 
     def restore(self, snapshots: Sequence[TimerSnapshot]) -> None:

@@ -35,7 +35,7 @@ _OVERTAKING: Final = (
 def channel_name(edge: Edge, producer: int, consumer: int) -> str:
     """Return the name of a channel: equal for its two ends, and for equal programs.
 
-    With other numbers of subtasks it is another one, for records go elsewhere then.
+    With other numbers of subtasks it is another one, for records go to other subtasks then.
 
     Args:
         edge: The exchange.

@@ -75,7 +75,7 @@ class SliceBudget:
         self.stride: int = 1
 
     def restart(self) -> None:
-        """Begin to work on the running event loop, after a wait or a let-go.
+        """Begin to work on the running event loop, after a wait or a turn of it.
 
         Another may have used up the slice of this turn: then `is_over` says so.
         """
@@ -89,7 +89,7 @@ class SliceBudget:
         """Begin to work after a wait, once there is time left for it."""
         self.restart()
         if self.is_over(0):
-            await self.let_go()
+            await self.yield_to_loop()
 
     def is_over(self, turns: int = 1) -> bool:
         """Spend ``turns`` and say whether the slice is used up.
@@ -112,7 +112,7 @@ class SliceBudget:
         # Before the first turn nothing is known of them.
         return left_s <= 0 or 0 < 2 * self._turns * left_s <= spent_s
 
-    async def let_go(self) -> None:
+    async def yield_to_loop(self) -> None:
         """Let the event loop run everything that is ready, and begin a new slice."""
         self._fit_stride(self._clock.monotonic() - self._started)
         governor = self._governor or governor_of(asyncio.get_running_loop())

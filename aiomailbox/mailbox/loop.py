@@ -112,7 +112,7 @@ class MailboxLoop:
                     continue
                 # Also after each await, which may have taken any time.
                 if budget.is_over(turns):
-                    await budget.let_go()
+                    await budget.yield_to_loop()
                 turns = 0
         except StopIteration as error:
             raise MailFailedError(f"default action of {self._name}", error) from error
@@ -125,7 +125,7 @@ class MailboxLoop:
                 mail = box.try_take_from_batch()
                 if mail is None:
                     break
-                await self._run_mail_and_let_go(mail)
+                await self._run_mail_and_yield(mail)
             gate.continue_timer(paused)
         while gate.suspension is not None and not control.leave:
             mail = box.try_take(MIN_PRIORITY)
@@ -134,13 +134,13 @@ class MailboxLoop:
                 await self._budget.begin()
                 continue
             paused = gate.pause_timer()
-            await self._run_mail_and_let_go(mail)
+            await self._run_mail_and_yield(mail)
             gate.continue_timer(paused)
 
-    async def _run_mail_and_let_go(self, mail: Mail) -> None:
+    async def _run_mail_and_yield(self, mail: Mail) -> None:
         await self.run_mail(mail)
         if self._budget.is_over():
-            await self._budget.let_go()
+            await self._budget.yield_to_loop()
 
     async def run_mail(self, mail: Mail) -> None:
         """Run one mail to its end."""

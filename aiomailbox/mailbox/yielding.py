@@ -125,7 +125,7 @@ class MailYielder:
         self._mailbox.ownership.check("pause")
         self._control.raise_if_cancelled()
         if self._budget.is_over():
-            await self._budget.let_go()
+            await self._budget.yield_to_loop()
         await self.run_waiting(self._priority_in_pause(priority))
 
     async def run_waiting(self, priority: int) -> None:
@@ -232,7 +232,7 @@ class MailYielder:
             self._depth -= 1
             self._gate.continue_timer(paused)
         if self._budget.is_over():
-            await self._budget.let_go()
+            await self._budget.yield_to_loop()
 
     async def _run_in_child(self, mail: Mail, pending: Awaitable[object]) -> None:
         loop = asyncio.get_running_loop()

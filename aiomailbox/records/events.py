@@ -208,7 +208,7 @@ class EndOfPartition(RuntimeEvent):
 
 @dataclass(frozen=True, slots=True)
 class EndOfSegment(RuntimeEvent):
-    """A segment of tiered storage ended; more follow elsewhere."""
+    """A segment of tiered storage ended; more follow in another one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _EMPTY: Final = memoryview(b"")
 
 
 class DeserializationResult(Enum):
-    """What a look for the next record found.
+    """What the search for the next record found.
 
     Concept:
         Flink, ``RecordDeserializer.DeserializationResult``.
@@ -183,7 +183,7 @@ class RecordDeserializer:
         self._consumed()
 
     def unconsumed(self) -> bytes:
-        """Return what was not handed out yet, as it came: to be replayed elsewhere."""
+        """Return what was not handed out yet, as it came, to be replayed."""
         rest = bytes(self._buffer[self._position :])
         if self._length is None:
             return bytes(self._collected) + rest

@@ -376,7 +376,7 @@ class Attempt:
 
 
 def is_about_kept_records(error: BaseException) -> bool:
-    """Say whether records of a blocking exchange could not be read, maybe elsewhere."""
+    """Say whether records of a blocking exchange could not be read, here or by a remote task."""
     kind = error.kind if isinstance(error, RemoteTaskError) else type(error).__name__
     return kind in _LOST
 

@@ -85,7 +85,7 @@ class Wiring(Protocol):
     def new_blocking_partition(
         self, edge: Edge, partition_id: PartitionId, pool: LocalBufferPool, count: int
     ) -> OutputPartition:
-        """Return a partition that is read when it is complete, here or elsewhere."""
+        """Return a partition that is read when it is complete, by local or remote tasks."""
         ...
 
     def open_gate(self, owner: str, remote_channels: int) -> ChannelFactory:

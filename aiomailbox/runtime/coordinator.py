@@ -4,7 +4,7 @@ Theory of operation: all calls come on the job's loop. Whatever happens is told 
 planner, and what it answers is done in order: messages to tasks and timers at once; what
 takes time (files, commits) by one worker, step after step, so that checkpoints complete
 and commit in their order. The enumerators are captured before any task hears of a
-checkpoint, in the same turn of the loop: a split is on one side of the cut.
+checkpoint, in the same turn of the loop: a split is part of it or comes after it.
 
 Concept:
     Flink, ``CheckpointCoordinator``.

@@ -1,4 +1,4 @@
-"""State of operators: how it is described, kept, cut, restored and rescaled."""
+"""State of operators: how it is described, kept, captured, restored and rescaled."""
 
 from __future__ import annotations
 

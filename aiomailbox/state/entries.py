@@ -82,7 +82,7 @@ class Entries(Sequence[tuple[Any, ...]]):
 
 
 class CutRows(Protocol):
-    """What was cut of one state.
+    """What a snapshot has of one state.
 
     Attributes:
         width: Three if there are namespaces, else two.
@@ -96,7 +96,7 @@ class CutRows(Protocol):
 
 
 class TableRows:
-    """The cut of a table without namespaces.
+    """The snapshot of a table without namespaces.
 
     Args:
         cut: Holds ``key -> content``.
@@ -114,7 +114,7 @@ class TableRows:
 
 
 class NamespacedRows:
-    """The cut of a table with namespaces.
+    """The snapshot of a table with namespaces.
 
     Args:
         cut: Holds ``key -> {namespace: content}``.
@@ -139,19 +139,19 @@ class NamespacedRows:
 
 
 class GroupedEntries(Mapping[int, dict[int, Entries]]):
-    """What was cut of several states, by key group; see `KeyedStateSnapshot`.
+    """What a snapshot has of several states, by key group; see `KeyedStateSnapshot`.
 
     It may be read in any thread.
 
     Args:
-        states: What was cut of each.
+        states: What it has of each.
         max_parallelism: The number of key groups.
     """
 
     __slots__ = ("_found", "_known", "_lock", "_max_parallelism", "_states")
 
     def __init__(self, states: Sequence[CutRows], max_parallelism: int) -> None:
-        # The cuts must live as long as contents of them are used.
+        # The snapshots must live as long as contents of them are used.
         self._states = states
         self._max_parallelism = max_parallelism
         self._lock = threading.Lock()

@@ -78,7 +78,7 @@ class HeapStateStore(TableStateStore[HeapTable]):
         """Do nothing: the memory goes with the store."""
 
     def snapshot(self) -> KeyedStateSnapshot:
-        """Return a cut of all state that later changes do not touch.
+        """Return a snapshot of all state that later changes do not touch.
 
         It is taken at once, and read in any thread; see `aiomailbox.state.layers`.
         """
@@ -101,7 +101,7 @@ class HeapStateStore(TableStateStore[HeapTable]):
         return any(entry.table.is_cut for entry in self._registry.entries.values())
 
     def settle(self, count: int) -> int:
-        """Undo what cuts cost that are gone; see `LayeredDict.settle`."""
+        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
         for entry in self._registry.entries.values():
             count = entry.table.settle(count)
         return count

@@ -1,7 +1,7 @@
 """The dicts of the heap store, as tables.
 
 Theory of operation: a table's dict is a `LayeredDict`. Its methods are the table's own
-as long as no cut is read, and those of a layer while one is.
+as long as no snapshot is read, and those of a layer while one is.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HeapStateTable:
         return self._layers.is_cut
 
     def settle(self, count: int) -> int:
-        """Undo what cuts cost that are gone; see `LayeredDict.settle`."""
+        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
         left = self._layers.settle(count)
         self._bind()
         return left
@@ -89,7 +89,7 @@ class HeapStateTable:
         return list(self.rows)
 
     def keys_to_sweep(self) -> list[Any]:
-        """Return the keys as a new list, while there is a cut those that it has."""
+        """Return the keys as a new list, while there is a snapshot those that it has."""
         return most_keys(self.rows)
 
     def namespaces_of(self, key: Any) -> tuple[None]:
@@ -154,7 +154,7 @@ class HeapNamespacedTable:
         return self._layers.is_cut
 
     def settle(self, count: int) -> int:
-        """Undo what cuts cost that are gone; see `LayeredDict.settle`."""
+        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
         left = self._layers.settle(count)
         self.rows = self._layers.live
         return left
@@ -216,7 +216,7 @@ class HeapNamespacedTable:
         return list(self.rows)
 
     def keys_to_sweep(self) -> list[Any]:
-        """Return the keys as a new list, while there is a cut those that it has."""
+        """Return the keys as a new list, while there is a snapshot those that it has."""
         return most_keys(self.rows)
 
     read = get

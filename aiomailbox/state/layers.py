@@ -1,10 +1,10 @@
-"""A dict of which cuts are taken at once, however large it is.
+"""A dict of which snapshots are taken at once, however large it is.
 
-Theory of operation: a cut freezes the dict and puts a layer on top of it that takes all
+Theory of operation: a snapshot freezes the dict and puts a layer on top of it that takes all
 later changes, so that a thread may read what is below without a lock, and nothing is
 copied for it. What is read from below and could be changed in place is copied up first.
 While there is no layer the dict itself is used, with its own methods; a layer costs
-some hundred nanoseconds per access. When nobody reads a cut any more, its layer is
+some hundred nanoseconds per access. When nobody reads a snapshot any more, its layer is
 settled: what it holds goes down into the dict, so much at a time as the caller wants,
 and what is set meanwhile goes there at once, so that there is an end of it.
 
@@ -354,8 +354,7 @@ class _Shards(Generic[K, V]):
 class Cut:
     """A `LayeredDict` as it was at one moment; readable in any thread, at any time.
 
-    What it gives belongs to it: it may be read and not changed, and only while there is
-    the cut.
+    What it gives may be read, not changed, and only as long as the object exists.
     """
 
     __slots__ = ("__weakref__", "_frozen", "error")
@@ -397,15 +396,15 @@ class Cut:
 
 
 class LayeredDict(Generic[K, V]):
-    """A dict of which cuts can be taken.
+    """A dict of which snapshots can be taken.
 
     Args:
-        thaw: Returns what may be changed in place, given a content that a cut may
+        thaw: Returns what may be changed in place, given a content that a snapshot may
             have: a copy, or the content if it never changes.
         live: What it has at first; None for nothing.
 
     Attributes:
-        live: The mapping to use now: a dict, or while there are cuts a `Layer`. It is
+        live: The mapping to use now: a dict, or while there are snapshots a `Layer`. It is
             another one after `cut` and `settle`, so it is not to be kept across these.
 
     Example:
@@ -446,13 +445,13 @@ class LayeredDict(Generic[K, V]):
         return cut
 
     def settle(self, count: int) -> int:
-        """Take layers away, if there is no cut any more.
+        """Take layers away, if there is no snapshot any more.
 
         Args:
             count: How many steps to do at most, about; one takes about a microsecond.
 
         Returns:
-            How many steps were not needed, or could not be done while there is a cut.
+            How many steps were not needed, or could not be done while there is a snapshot.
         """
         if not self.is_cut:
             return count
@@ -467,7 +466,7 @@ class LayeredDict(Generic[K, V]):
         return count
 
     def clear(self) -> None:
-        """Forget everything; cuts keep what they have."""
+        """Forget everything; snapshots keep what they have."""
         self.live = {}
         self._cuts.clear()
 
@@ -475,7 +474,7 @@ class LayeredDict(Generic[K, V]):
         try:
             return self._thaw(content)
         except Exception as error:  # noqa: BLE001 -- of the user's class
-            # It could not be kept either. Whoever reads the cut is told.
+            # It could not be kept either. Whoever reads the snapshot is told.
             for known in self._cuts:
                 if (cut := known()) is not None:
                     cut.error = error

@@ -117,7 +117,7 @@ class CutPairs(Sequence[tuple[Any, Any]]):
 
 
 class _LayeredCell:
-    """The place of one map that may be large: cuts take no time, however large."""
+    """The place of one map that may be large: snapshots take no time, however large."""
 
     __slots__ = ("_layers",)
 
@@ -128,7 +128,7 @@ class _LayeredCell:
         """Return the map as it is to be used now."""
         layers = self._layers
         if layers.is_cut:
-            # Whoever comes pays for what cuts cost that are gone.
+            # Each access removes a few entries of layers that no snapshot needs.
             layers.settle(_SETTLE_STEPS)
         return layers.live
 
@@ -200,7 +200,7 @@ class OperatorStateStore:
         return ReadOnlyBroadcastState(self.get_broadcast_state(descriptor))
 
     def snapshot(self) -> OperatorStateSnapshot:
-        """Return a cut of all state that later changes do not touch.
+        """Return a snapshot of all state that later changes do not touch.
 
         Maps are read later, in any thread; lists are copied now.
         """

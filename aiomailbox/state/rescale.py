@@ -51,7 +51,7 @@ class OperatorStateEntry:
     Attributes:
         mode: How it is spread over other subtasks.
         elements: Its elements; of broadcast state its ``(key, value)`` pairs, which may
-            be read from a cut each time that they are asked for.
+            be read from a snapshot each time that they are asked for.
         serializer: The id of the serializer that makes them bytes.
         schema: Their types, as far as they are known.
     """
@@ -64,7 +64,7 @@ class OperatorStateEntry:
 
 @dataclass(frozen=True, slots=True)
 class OperatorStateSnapshot:
-    """A cut of one subtask's state without keys: an entry per state name.
+    """A snapshot of one subtask's state without keys: an entry per state name.
 
     Example:
         >>> kept = OperatorStateSnapshot().with_list("splits", ["a", "b"])

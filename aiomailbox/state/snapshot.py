@@ -1,6 +1,6 @@
-"""What a cut of keyed state is, and how contents are copied for it.
+"""What a snapshot of keyed state is, and how contents are copied for it.
 
-Theory of operation: a cut must not change when the operator goes on, and neither may
+Theory of operation: a snapshot must not change when the operator goes on, and neither may
 two restored operators share anything that one of them could change. Immutable
 contents are shared, containers are copied, and of everything else a deep copy is
 made, of elements of lists and maps too: a user may change what ``get`` returned.
@@ -98,7 +98,7 @@ class StateFile:
 
 @dataclass(frozen=True, slots=True)
 class KeyedStateSnapshot:
-    """A cut of keyed state: plain values, grouped by key group.
+    """A snapshot of keyed state: plain values, grouped by key group.
 
     Attributes:
         max_parallelism: The number of key groups that the keys were placed in.

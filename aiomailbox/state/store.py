@@ -363,7 +363,7 @@ class KeyedStateStore(Protocol):
         ...
 
     def snapshot(self) -> KeyedStateSnapshot:
-        """Return a cut of all state that later changes do not touch."""
+        """Return a snapshot of all state that later changes do not touch."""
         ...
 
     def settle(self, count: int) -> int:

@@ -54,11 +54,11 @@ class ContentsByStart:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a cut makes every access cost more."""
+        """Whether a snapshot makes every access cost more."""
         return self._layers.is_cut
 
     def settle(self, count: int) -> int:
-        """Undo what cuts cost that are gone; see `LayeredDict.settle`."""
+        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
         left = self._layers.settle(count)
         self.contents = self._layers.live
         return left
@@ -223,7 +223,7 @@ def layer_over(contents: Contents) -> Any:
 
 
 def readable(windows: Iterable[tuple[int, Contents]]) -> dict[int, Contents]:
-    """Return the contents of windows that were cut as dicts, which are not to be changed."""
+    """Return the contents of a snapshot's windows as dicts, which must not be changed."""
     return {
         start: contents if type(contents) is dict else dict(frozen_items(contents))
         for start, contents in windows

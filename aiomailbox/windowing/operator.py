@@ -82,7 +82,7 @@ class WindowOperator(StatefulOperator):
         self._is_open = False
 
     def snapshot_own(self) -> OperatorStateSnapshot:
-        """Return also where the windows begin, if each subtask has them elsewhere."""
+        """Return also where the windows begin, if they differ from subtask to subtask."""
         offset = self._assigner.kept_offset() if self._is_open else None
         return with_offset(super().snapshot_own(), offset)
 

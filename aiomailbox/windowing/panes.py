@@ -126,7 +126,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         return [self._windows_of_cut(WindowRows(unfired), WindowRows(fired))]
 
     def layered(self) -> list[Layered]:
-        """Return all that a snapshot is cut from."""
+        """Return all that a snapshot is taken of."""
         return [*super().layered(), self._panes]
 
     def _begin_to_end(self, start: int, count: int) -> int:

@@ -69,7 +69,7 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         return [KeyedStateSnapshot(groups, states, rows)]
 
     def layered(self) -> list[Layered]:
-        """Return all that a snapshot is cut from."""
+        """Return all that a snapshot is taken of."""
         return [*super().layered(), self._sessions]
 
     def _take_ended(self, count: int, results: list[Any], stamps: list[int]) -> bool:

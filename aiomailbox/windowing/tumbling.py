@@ -244,7 +244,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         return in_pieces(self._fired.take_over)
 
     def snapshot_own(self) -> OperatorStateSnapshot:
-        """Return also where the windows begin, if each subtask has them elsewhere."""
+        """Return also where the windows begin, if they differ from subtask to subtask."""
         return with_offset(super().snapshot_own(), self._assigner.kept_offset())
 
     def restore_own(self, own: OperatorStateSnapshot) -> None:
@@ -253,7 +253,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         self._offsets = kept_offsets(own)
 
     def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
-        """Cut the contents of all windows."""
+        """Capture the contents of all windows."""
         ending = self._ending
         cuts = self._open.cut(), self._fired.cut()
         rest = None if ending is None else (ending.start, ending.cut())
@@ -266,7 +266,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         return [self._windows_of_cut(WindowRows(unfired), WindowRows(cuts[1].items))]
 
     def layered(self) -> list[Layered]:
-        """Return all that a snapshot is cut from."""
+        """Return all that a snapshot is taken of."""
         return [*super().layered(), self._open, self._fired]
 
     def _windows_of_cut(self, unfired: CutRows, fired: CutRows) -> KeyedStateSnapshot:

@@ -16,7 +16,7 @@ async def test_a_slice_is_over_by_time(clock: Any) -> None:
     assert not budget.is_over()
     clock.seconds += 0.0011
     assert budget.is_over()
-    await budget.let_go()
+    await budget.yield_to_loop()
     assert not budget.is_over()
 
 
@@ -44,7 +44,7 @@ async def test_the_stride_is_short_when_turns_are_long(
             clock.seconds += turn_ms / 1000
             if budget.is_over():
                 break
-        await budget.let_go()
+        await budget.yield_to_loop()
         strides.append(budget.stride)
     assert strides[-1] == stride
     # One slice of short turns says little about the next.
@@ -58,7 +58,7 @@ async def test_letting_go_runs_what_is_ready_and_timers_that_are_due(
     loop = asyncio.get_running_loop()
     loop.call_soon(log.append, "ready")
     loop.call_later(0, log.append, "due")
-    await SliceBudget(clock, slice_ms=1.0).let_go()
+    await SliceBudget(clock, slice_ms=1.0).yield_to_loop()
     assert log == ["ready", "due"]
 
 

@@ -47,7 +47,6 @@ class BlockingView:
 
     __slots__ = (
         "_file",
-        "_has_let_go",
         "_held_bytes",
         "_is_blocked",
         "_is_reading",
@@ -56,6 +55,7 @@ class BlockingView:
         "_offset",
         "_on_left",
         "_read_ahead_bytes",
+        "_released",
         "_sequence_number",
         "backlog",
         "failure",
@@ -79,7 +79,7 @@ class BlockingView:
         self._sequence_number = 0
         self._is_blocked = False
         self._is_reading = False
-        self._has_let_go = False
+        self._released = False
         self.backlog: int = data_count
         self.failure: BaseException | None = None
         self._read_on()
@@ -87,7 +87,7 @@ class BlockingView:
     @property
     def is_released(self) -> bool:
         """Whether the reader has released it, or reading failed and all else was taken."""
-        return self._has_let_go or (self.failure is not None and not self._loaded)
+        return self._released or (self.failure is not None and not self._loaded)
 
     def is_available(self, *, has_credit: bool = True) -> bool:
         """Say whether something can be taken; without credit only an event can."""
@@ -142,9 +142,9 @@ class BlockingView:
 
     def release(self) -> None:
         """Release it: what was read and not taken is dropped. Idempotent."""
-        if self._has_let_go:
+        if self._released:
             return
-        self._has_let_go = True
+        self._released = True
         self._loaded.clear()
         if not self._is_reading:
             self._on_left()
@@ -157,7 +157,7 @@ class BlockingView:
     def _read_on(self) -> None:
         if (
             self._is_reading
-            or self._has_let_go
+            or self._released
             or self.failure is not None
             or self._offset >= self._file.size_bytes
             or 2 * self._held_bytes > self._read_ahead_bytes
@@ -171,7 +171,7 @@ class BlockingView:
 
     def _on_read(self, future: asyncio.Future[tuple[list[StoredBuffer], int]]) -> None:
         self._is_reading = False
-        if self._has_let_go:
+        if self._released:
             self._on_left()
             return
         had_nothing = not self._loaded

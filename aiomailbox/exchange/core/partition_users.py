@@ -77,7 +77,7 @@ class PartitionUsers:
         self._users -= 1
         if self._users < 0:
             raise IllegalStateError(
-                f"partition {self._partition_id} was let go more often than it was used"
+                f"partition {self._partition_id} was released more often than it was used"
             )
         if not self._users:
             self.leave()

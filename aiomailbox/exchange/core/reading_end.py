@@ -29,7 +29,7 @@ class ReadingEnd(Generic[S]):
         Flink, ``PipelinedSubpartitionView``.
     """
 
-    __slots__ = ("_has_let_go", "_on_released", "_subpartition")
+    __slots__ = ("_on_released", "_released", "_subpartition")
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class ReadingEnd(Generic[S]):
         subpartition.attach(listener)
         self._subpartition = subpartition
         self._on_released = on_released
-        self._has_let_go = False
+        self._released = False
 
     @property
     def is_released(self) -> bool:
         """Whether either side has released it."""
-        return self._has_let_go or self._subpartition.is_released
+        return self._released or self._subpartition.is_released
 
     @property
     def failure(self) -> BaseException | None:
@@ -81,9 +81,9 @@ class ReadingEnd(Generic[S]):
 
     def release(self) -> None:
         """Release it: what is queued is recycled, what is still added is dropped."""
-        if self._has_let_go:
+        if self._released:
             return
-        self._has_let_go = True
+        self._released = True
         self._subpartition.detach()
         self._subpartition.release()
         if self._on_released is not None:

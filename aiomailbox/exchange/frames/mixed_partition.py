@@ -1,8 +1,8 @@
-"""A task's output where some consumers are on this loop and others elsewhere.
+"""A task's output with consumers on this loop and remote ones.
 
 Theory of operation: a partition of objects serves the consumers on this loop, one of
 bytes all others, and both take from one pool, whose latch says for both whether another
-buffer fits; both count who uses the whole. What goes elsewhere is encoded, a run at a
+buffer fits; both count who uses the whole. What goes to remote consumers is encoded, a run at a
 time; the rest is handed over as it is. A channel's number is its place in the whole
 output.
 """
@@ -41,7 +41,7 @@ class MixedResultPartition(Output):
         pool: Where permits and segments come from, at least one more than there are
             channels; the partition owns it and destroys it.
         subpartition_count: Number of consumers, at least 1.
-        remote_channels: Which of them are elsewhere, at least one.
+        remote_channels: Which of them have remote consumers, at least one.
         codec: How their elements are encoded.
         buffer_size_bytes: Estimated size at which a buffer of objects is sealed.
         frame_bytes_wished: How large an encoded run should be.
@@ -50,7 +50,7 @@ class MixedResultPartition(Output):
         availability: True while another buffer fits: the pool's own latch.
 
     Raises:
-        InvalidArgumentError: If a channel is not there, none is elsewhere, or the pool
+        InvalidArgumentError: If a channel is not there, none is remote, or the pool
             is too small.
 
     Concept:
@@ -143,7 +143,7 @@ class MixedResultPartition(Output):
 
     @property
     def remote_channels(self) -> list[int]:
-        """Which channels lead elsewhere."""
+        """Which channels have remote consumers."""
         return list(self._remote_index)
 
     @property
@@ -159,7 +159,7 @@ class MixedResultPartition(Output):
     def statistics(self) -> list[ChannelStatistics]:
         """Return a snapshot per channel, in order.
 
-        Of channels that lead elsewhere, records count once they were emitted, and
+        Of remote channels, records count once they were emitted, and
         bytes are those of the encoded records.
         """
         local = [] if self._local is None else self._local.statistics()
@@ -311,7 +311,7 @@ class MixedResultPartition(Output):
         """Return the one view of a channel for a consumer on this loop.
 
         Raises:
-            InvalidArgumentError: If there is no such channel, or it leads elsewhere.
+            InvalidArgumentError: If there is no such channel, or its consumer is remote.
             IllegalStateError: If it has a view already, or was released.
         """
         local, index = self._local_part(subpartition_index)
@@ -324,7 +324,7 @@ class MixedResultPartition(Output):
         *,
         receiver_exclusive_buffers: int,
     ) -> BytesSubpartitionView:
-        """Return the one view of a channel for a consumer elsewhere.
+        """Return the one view of a channel for a remote consumer.
 
         Args:
             subpartition_index: Which channel.
@@ -337,7 +337,9 @@ class MixedResultPartition(Output):
         """
         index = self._remote_index.get(subpartition_index)
         if index is None:
-            self._refuse(subpartition_index, self.remote_channels, "lead elsewhere")
+            self._refuse(
+                subpartition_index, self.remote_channels, "have remote consumers"
+            )
         view = self._remote.create_view(index, listener)
         subpartition = self._remote.subpartitions[index]
         subpartition.receiver_exclusive_buffers = receiver_exclusive_buffers

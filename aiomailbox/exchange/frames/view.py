@@ -1,4 +1,4 @@
-"""What a reader elsewhere may do with a subpartition of bytes."""
+"""What a remote reader may do with a subpartition of bytes."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class PartitionRegistry:
         *,
         receiver_exclusive_buffers: int,
     ) -> BytesView:
-        """Return the one view of a subpartition for a reader elsewhere.
+        """Return the one view of a subpartition for a remote reader.
 
         Args:
             partition_id: Which partition.
@@ -99,7 +99,7 @@ class PartitionRegistry:
 
         Raises:
             PartitionNotFoundError: If the partition is not there (yet).
-            InvalidArgumentError: If no reader elsewhere was declared for it.
+            InvalidArgumentError: If no remote reader was declared for it.
             IllegalStateError: If the subpartition has a view already.
         """
         partition = self.find(partition_id)

@@ -1,4 +1,4 @@
-"""An input channel whose producer is elsewhere: bytes come in, elements go out.
+"""An input channel with a remote producer: bytes come in, elements go out.
 
 Theory of operation: the connection hands over buffers as they arrive; they wait as
 bytes until the gate polls, so that a slow task holds bytes and not objects. A poll
@@ -239,7 +239,7 @@ class RemoteInputChannel(InputChannel):
             self._link.close()
         self._received.release()
         self._reader.clear()
-        self._gate_buffers.let_go()
+        self._gate_buffers.release()
 
     def statistics(self) -> ChannelStatistics:
         """Return a snapshot for metrics; bytes are those of the encoded records."""

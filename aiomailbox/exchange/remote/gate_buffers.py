@@ -86,7 +86,7 @@ class GateBuffers:
         self._users = channels
 
     def claim(self, on_credit: Callable[[], None]) -> ChannelBuffers:
-        """Return the buffers of one more channel, which calls `let_go` in the end.
+        """Return the buffers of one more channel, which calls `release` in the end.
 
         Args:
             on_credit: See `ChannelBuffers`.
@@ -107,7 +107,7 @@ class GateBuffers:
             return_exclusive=self._return_exclusive,
         )
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Be notified that a channel was released; the last one closes."""
         self._users -= 1
         if not self._users:

@@ -31,7 +31,7 @@ _FIRING: Final = "firing"
 
 
 class Layered(Protocol):
-    """What is cut for snapshots; see `aiomailbox.state.layers`."""
+    """What snapshots are taken of; see `aiomailbox.state.layers`."""
 
     @property
     def is_cut(self) -> bool:
@@ -39,7 +39,7 @@ class Layered(Protocol):
         ...
 
     def settle(self, count: int) -> int:
-        """Undo what snapshots cost that are gone; return the steps not needed."""
+        """Remove layers that no snapshot needs any more; return the steps not needed."""
         ...
 
 
@@ -85,7 +85,7 @@ class StatefulOperator(Operator):
     def capture(self) -> OperatorSnapshot:
         """Return all state as it is now, with that of keys and the timers.
 
-        It is cut now, and read later, in a thread; see `aiomailbox.state.layers`.
+        It is taken now, and read later, in a thread; see `aiomailbox.state.layers`.
         """
         timers = {
             name: service.snapshot() for name, service in self._timer_services.items()
@@ -97,11 +97,11 @@ class StatefulOperator(Operator):
         return captured
 
     def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
-        """Cut what is kept by key, but not in the store; nothing by default."""
+        """Capture what is kept by key, but not in the store; nothing by default."""
         return ()
 
     def layered(self) -> list[Layered]:
-        """Return all that a snapshot is cut from."""
+        """Return all that a snapshot is taken of."""
         return [self.context.keyed_state, *self._timer_services.values()]
 
     def restore_keyed(self, snapshot: OperatorSnapshot) -> Iterator[None]:

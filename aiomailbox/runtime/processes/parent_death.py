@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG: Final = 1
 def die_with_parent(parent: int) -> None:
     """Have the system kill this process when its parent dies, whatever either does.
 
-    On Linux; the lifeline has to do elsewhere, which needs Python's global lock, and
+    On Linux; on other systems the lifeline has to do, which needs Python's global lock, and
     that nobody else has a copy of the parent's end. For the system the parent is the
     thread that started this process: the one that runs the job.
 

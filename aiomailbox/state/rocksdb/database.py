@@ -1,4 +1,4 @@
-"""One RocksDB in a directory of its own: opened, read and written, cut, removed."""
+"""One RocksDB in a directory of its own: opened, read and written, captured, removed."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Database:
         self.directory: Path = new_directory(parent)
         self._pending: PendingCut | None = None
         self._db = rocks.Rdict(str(self.directory / "db"), _options(memory_bytes))
-        # Cuts are what survives, so a log would only cost.
+        # Snapshots are what survives, so a log would only cost.
         self._patient, self._impatient = rocks.WriteOptions(), rocks.WriteOptions()
         self._patient.disable_wal = self._impatient.disable_wal = True
         self._impatient.no_slowdown = True
@@ -229,7 +229,7 @@ class Database:
 
     @property
     def is_cutting(self) -> bool:
-        """Whether a cut was begun, so that nothing may be written."""
+        """Whether a snapshot was begun, so that nothing may be written."""
         return self._pending is not None
 
     def forget_cut(self, pending: PendingCut) -> None:
@@ -240,10 +240,10 @@ class Database:
     def begin_cut(
         self, write: Callable[[], None], forget: Callable[[], None]
     ) -> PendingCut:
-        """Let a cut be made later, in any thread; nothing is written until then.
+        """Let a snapshot be made later, in any thread; nothing is written until then.
 
         Args:
-            write: Writes what belongs to the cut and is not here yet; maybe repeated.
+            write: Writes what belongs to the snapshot and is not here yet; maybe repeated.
             forget: Called when that is here, and before anything else is written.
         """
         self.end_cut()
@@ -257,17 +257,17 @@ class Database:
 
     def close(self) -> None:
         """Close the database and remove its directory; again is a no-op."""
-        # A disk that is full is what whoever reads the cut hears of.
+        # A disk that is full is what whoever reads the snapshot hears of.
         with contextlib.suppress(Exception):
             self.end_cut()
         self._finalizer()
 
 
 class PendingCut:
-    """A cut that has begun, and is made when somebody asks for it.
+    """A snapshot that has begun, and is made when somebody asks for it.
 
     Args:
-        database: Of the cut; nothing is written there until it is made.
+        database: Of the snapshot; nothing is written there until it is made.
         write: Writes what belongs to it; maybe repeated.
         forget: Called when that is done.
 
@@ -287,7 +287,7 @@ class PendingCut:
         self._cut: Cut | None = None
 
     def made(self) -> Cut:
-        """Return the cut; it is made now, if it has not been.
+        """Return the snapshot; it is made now, if it has not been.
 
         Raises:
             OSError: If there is no room on the disk; another attempt may be made.

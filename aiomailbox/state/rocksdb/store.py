@@ -1,7 +1,7 @@
 """Keyed state in RocksDB, behind a cache of objects.
 
 Theory of operation: the database is opened with the first state and lies in a temporary
-directory, because what outlives the process are snapshots. A cut shares the database's
+directory, because what outlives the process are snapshots. A snapshot shares the database's
 files, and is read key group by key group when somebody asks for its contents.
 """
 
@@ -105,7 +105,7 @@ class RocksDBStateStore(TableStateStore[_Table]):
                 entry.table.prefetch(known)
 
     def snapshot(self) -> KeyedStateSnapshot:
-        """Return a cut: it shares the files, and reads a key group when it is asked.
+        """Return a snapshot, which shares the files and reads a key group when asked.
 
         What is cached and buffered is written by the thread that first asks for a key
         group. Until then nothing else is written.
@@ -138,7 +138,7 @@ class RocksDBStateStore(TableStateStore[_Table]):
 
     @property
     def is_cut(self) -> bool:
-        """False: cuts cost the store nothing."""
+        """False: snapshots cost the store nothing."""
         return False
 
     def settle(self, count: int) -> int:
@@ -148,7 +148,7 @@ class RocksDBStateStore(TableStateStore[_Table]):
     def restoring(self, snapshots: Sequence[KeyedStateSnapshot]) -> Iterator[None]:
         """Do as `restore`, in pieces; raises as that does."""
         if self._database is not None:
-            # It may be this very cut that is restored.
+            # It may be this very snapshot that is restored.
             self._database.end_cut()
             self._database.clear()
         for entry in self._registry.entries.values():
@@ -199,13 +199,13 @@ class RocksDBStateStore(TableStateStore[_Table]):
 
 
 class CutKeyGroups(Mapping[int, _Entries]):
-    """The entries of a cut by key group, read when they are asked for.
+    """The entries of a snapshot by key group, read when they are asked for.
 
     Args:
-        cut: The database at the moment of the cut, once that is made.
+        cut: The database at the moment of the snapshot, once that is made.
         states: Reads the entries of each state.
-        key_group_range: The key groups of the store that was cut.
-        met: Returns the classes that occur, once the cut is made.
+        key_group_range: The key groups of its store.
+        met: Returns the classes that occur, once the snapshot is made.
     """
 
     makes_new = True

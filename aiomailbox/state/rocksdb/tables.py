@@ -23,7 +23,7 @@ Put = Callable[[Any, Any], None]
 
 
 class Rows:
-    """Reads all entries of one state from a database or a cut.
+    """Reads all entries of one state from a database or a snapshot.
 
     Args:
         state: The state's number.
