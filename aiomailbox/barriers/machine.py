@@ -133,6 +133,7 @@ class AlignmentMachine:
         ]
         self._announced.clear()
         if self.state is AlignmentState.WAITING_ALIGNED:
+            # Nothing to trigger yet: the first barrier that comes does it.
             self.state = AlignmentState.WAITING_UNALIGNED
             return actions
         return [*actions, *self._start_unaligned(barrier)]
@@ -173,6 +174,7 @@ class AlignmentMachine:
         self, channel: ChannelInfo, barrier: CheckpointBarrier, *, is_last: bool
     ) -> list[Action]:
         actions = self.on_timeout(barrier)
+        # It blocks nothing: the data before the others is read on, and kept.
         return actions + self._on_overtaking(
             channel, barrier, blocks=False, is_last=is_last
         )
@@ -202,6 +204,7 @@ class AlignmentMachine:
 
     def _complete_aligned(self, barrier: CheckpointBarrier) -> list[Action]:
         inputs: list[Action] = [InitInputs(barrier)] if self._may_overtake else []
+        # The snapshot first: what a resumed channel brings is not part of it.
         return [*inputs, Trigger(barrier), *self._resume_all()]
 
     def _complete_unaligned(self, barrier: CheckpointBarrier) -> list[Action]:

@@ -78,6 +78,7 @@ class MailboxLoop:
             first = control.first_failure(error)
             if first is error:
                 raise
+            # What was raised since is a consequence of it.
             raise first from None
         if control.failure is not None:
             raise control.failure
@@ -100,6 +101,7 @@ class MailboxLoop:
         await budget.begin()
         try:
             while not control.leave:
+                # Flags are not tested: whoever changes one puts mail, which sets the signal.
                 if box.signal or gate.suspension is not None:
                     await self._process_mail()
                     if control.leave:
@@ -108,12 +110,14 @@ class MailboxLoop:
                 pending = action(controller)
                 if pending is not None:
                     await pending
+                # Reading the clock may cost more than a short turn does.
                 elif turns < budget.stride:
                     continue
                 # Also after each await, which may have taken any time.
                 if budget.is_over(turns):
                     await budget.yield_to_loop()
                 turns = 0
+        # Python would make a RuntimeError of it, which says neither what nor where.
         except StopIteration as error:
             raise MailFailedError(f"default action of {self._name}", error) from error
 
@@ -127,6 +131,7 @@ class MailboxLoop:
                     break
                 await self._run_mail_and_yield(mail)
             gate.continue_timer(paused)
+        # One by one, not as a batch: any mail may resume the action.
         while gate.suspension is not None and not control.leave:
             mail = box.try_take(MIN_PRIORITY)
             if mail is None:
@@ -151,6 +156,7 @@ class MailboxLoop:
         self._metrics.on_mail_run(last=self._control.leave)
 
     async def _finish(self, mail: Mail, pending: Awaitable[object]) -> None:
+        # A stack: a mail that yields runs others inside of its own await.
         self._control.suspended_mails.append(mail)
         try:
             await pending

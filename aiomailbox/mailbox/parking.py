@@ -2,8 +2,8 @@
 
 Theory of operation: the owner decides under the mailbox's lock that there is nothing
 for it, and leaves a `Waiter` there before it releases the lock; a put appends and
-takes the waiter away under the same lock. So no mail can come between the look and
-the sleep unseen.
+takes the waiter away under the same lock. So no mail can come unseen between
+the check and the sleep.
 """
 
 from __future__ import annotations

@@ -125,6 +125,7 @@ class MailStorage:
 def _pop_first(
     mails: deque[Mail], priority: int, ignore_deferrable: bool
 ) -> Mail | None:
+    # From the front: priority says who may see mail, and never changes its order.
     for index, mail in enumerate(mails):
         own = mail.declared_priority if ignore_deferrable else mail.priority
         if own >= priority:

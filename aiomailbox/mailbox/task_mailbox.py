@@ -114,6 +114,7 @@ class TaskMailbox:
             if waiter is None or not waiter.wants(mail):
                 return
             self._waiter = None
+        # Without the lock, which the woken owner wants at once.
         if not waiter.wake():
             self._withdraw(mail, waiter)
 
@@ -320,7 +321,7 @@ class TaskMailbox:
             raise MailboxClosedError(operation, self._lifecycle.state.value)
 
     def statistics(self) -> MailboxStatistics:
-        """Return one look at the mailbox."""
+        """Return the mailbox's state and lengths as they are now."""
         return MailboxStatistics(
             name=self.name,
             state=self._lifecycle.state,
@@ -351,6 +352,8 @@ class TaskMailbox:
         self._pull(everything=False)
         mails = self._mails
         mail = mails.pop_batched(priority, ignore_deferrable=ignore_deferrable)
+        # Looked at without the lock: what comes now is found by the next take, and before
+        # the owner sleeps, `_park` looks under the lock.
         if mail is None and mails.queue:
             with self._lock:
                 mail = mails.pop_queued(priority, ignore_deferrable=ignore_deferrable)
@@ -365,6 +368,7 @@ class TaskMailbox:
 
     def _refresh_signal(self) -> None:
         if not self._mails.batch:
+            # A put between the look and the assignment would be lost without the lock.
             with self._lock:
                 self.signal = bool(self._mails.queue)
 

@@ -181,6 +181,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         """
         base, own, gone = self.base, self.own, self.gone
         self._is_settling = True
+        # Nobody reads the base as it was: its contents need not be copied any more.
         self._thaw = _same
         while gone and count > 0:
             some = _taken(gone, count)
@@ -190,9 +191,11 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         while own and count > 0:
             changed = _taken(own, count)
             for key, content in changed.items():
+                # Windows of a key, and buckets of timers, are such dicts themselves.
                 while isinstance(content, Layer):
                     count = content.settle(count)
                     if count <= 0:
+                        # Not all of them were settled: the others wait here.
                         own.update(changed)
                         return 0
                     content = content.base  # type: ignore[assignment]

@@ -238,6 +238,7 @@ class NetworkInput:
             for element in elements
         )
         if self._restored:
+            # The task does not wait for its producers to process these.
             self._rest.has_rest = True
             self.is_recovered.reset()
 
@@ -266,6 +267,7 @@ class NetworkInput:
         return found
 
     def _await_priority(self) -> None:
+        # A callback is called once; `_read_priority` sets this one again.
         self._gate.priority_availability.on_available(self._send_priority)
 
     def _send_priority(self) -> None:
@@ -299,6 +301,8 @@ class NetworkInput:
                 run = element if stop - start == length else element.slice(start, stop)
                 count = stop - start
                 left -= count
+                # Moved on before it is processed: a barrier that overtakes while this
+                # is awaited must not keep what is in the state already.
                 if stop == length:
                     self._position += 1
                     self._offset = 0

@@ -197,6 +197,8 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
         """
         barrier = event if isinstance(event, CheckpointBarrier) else None
         overtaken: list[bytes] = []
+        # All are encoded before one is queued: a record that cannot be kept must not
+        # leave the barrier in some of the channels.
         if barrier is not None and barrier.is_priority:
             overtaken = [
                 self._encoded(each.in_flight_elements()) for each in self.subpartitions
@@ -223,6 +225,7 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
             WrongTypeError: If it would overtake a record that cannot be kept; it stays
                 where it is then, and everywhere else.
         """
+        # Encoded everywhere before the barrier moves anywhere.
         overtaken = [
             (channel, subpartition, self._encoded(elements))
             for channel, subpartition in zip(
@@ -341,6 +344,7 @@ def _cut(
 ) -> Iterator[Run]:
     """Cut a run into pieces that fit a buffer by count and, on average, by size."""
     by_size = most_bytes * count // size_bytes if size_bytes else count
+    # A single record is sent, however large.
     length = max(1, min(most, by_size))
     for start in range(0, count, length):
         yield run.slice(start, min(start + length, count))
