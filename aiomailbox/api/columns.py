@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from aiomailbox import connectors
 from aiomailbox.api.build import check_name, known_fields
@@ -13,14 +12,18 @@ from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph import FunctionInfo, Origin, rows_from
 from aiomailbox.operators import (
     AsyncMapOperator,
+    Expression,
     OnError,
     RecordFields,
     check_on_error,
     describe,
+    is_expression,
+    with_expressions,
 )
 
 __all__ = [
     "Expression",
+    "aggregating",
     "asks_for_rows",
     "async_form",
     "check_renames",
@@ -31,24 +34,6 @@ __all__ = [
     "projected",
     "with_field",
 ]
-
-
-class Expression(Protocol):
-    """An expression of `pyarrow.compute`, as far as a checker has to know it."""
-
-    def cast(self, *args: Any, **options: Any) -> Any:
-        """Return it with another type."""
-        ...
-
-    def is_null(self, *args: Any, **options: Any) -> Any:
-        """Return whether it has no value."""
-        ...
-
-
-def is_expression(value: object) -> bool:
-    """Say whether a value is an expression of pyarrow, without importing that."""
-    compute = sys.modules.get("pyarrow.compute")
-    return compute is not None and isinstance(value, compute.Expression)
 
 
 def expression_filter(
@@ -74,6 +59,36 @@ def expression_filter(
 def asks_for_rows(key: Any) -> str:
     """Return what of a key asks for rows; nothing if it is fields."""
     return "" if getattr(key, "fields", ()) else f"key function {describe(key)}"
+
+
+def aggregating(
+    make: Callable[..., Any], aggregate: Any, origins: list[Origin]
+) -> Callable[..., Any]:
+    """Return the factory of an operator with an aggregate.
+
+    Args:
+        make: Makes it of ``aggregate``.
+        aggregate: What is computed; each operator evaluates its expressions itself.
+        origins: Where the records come from.
+
+    Raises:
+        RecordTypeError: If it is known that the records lack a field of an expression.
+    """
+    found: list[Any] = []
+
+    def see(selector: Any) -> Any:
+        found.append(selector)
+        return selector
+
+    with_expressions(aggregate, see)
+    if not found:
+        return partial(make, aggregate=aggregate)
+    fields = known_fields(origins)
+    for selector in found:
+        connectors.check_expression(selector.expression, "where")
+        if fields is not None:
+            connectors.check_reads(selector.expression, fields.names)
+    return partial(connectors.conditioned, make, aggregate)
 
 
 def keyed_form(key: Any, aggregate: Any, origins: list[Origin]) -> dict[str, Any]:

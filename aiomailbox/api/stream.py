@@ -44,6 +44,7 @@ from aiomailbox.api.build import (
     sink_transformation,
 )
 from aiomailbox.api.columns import (
+    aggregating,
     asks_for_rows,
     async_form,
     check_renames,
@@ -1669,13 +1670,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         operator: Any = KeyedAggregateOperator
         if facts.get("takes_columns"):
             operator = connectors.ColumnarAggregateOperator
-        factory = partial(
-            operator,
-            self.key,
-            aggregate,
-            include_key=include_key,
-            on_error=check_on_error(on_error),
-        )
+        policy = check_on_error(on_error)
+        make = partial(operator, self.key, include_key=include_key, on_error=policy)
+        factory = aggregating(make, aggregate, self._origins)
         factory()
         return self._keyed("aggregate", factory, unbounded=GROWS_WITH_KEYS, **facts)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 from aiomailbox import connectors
 from aiomailbox.api.build import check_kind, described_key, function_info, own_copy
-from aiomailbox.api.columns import keyed_form
+from aiomailbox.api.columns import aggregating, keyed_form
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph import FunctionInfo, Origin
@@ -222,7 +222,7 @@ class WindowedStream(Generic[K, T, WindowT]):
 
     def _windowed(self, name: str, **work: Any) -> DataStream[Any]:
         settings = self._settings
-        factory = partial(
+        factory: Any = partial(
             own_copy, window_operator, self._key, self._assigner, **settings, **work
         )
         # Wrong arguments and combinations fail here, where they are written.
@@ -239,6 +239,10 @@ class WindowedStream(Generic[K, T, WindowT]):
                 **settings,
                 **work,
             )
+        if (aggregate := work.get("aggregate")) is not None:
+            others = {k: v for k, v in factory.keywords.items() if k != "aggregate"}
+            make = partial(factory.func, *factory.args, **others)
+            factory = aggregating(make, aggregate, self._origins)
         functions = tuple(
             info for work_item in work.values() for info in _function_infos(work_item)
         )

@@ -7,6 +7,7 @@ from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.async_column import AsyncColumnOperator
 from aiomailbox.columnar.batch_class import batch_class
 from aiomailbox.columnar.cells import needs_rows
+from aiomailbox.columnar.conditions import conditioned
 from aiomailbox.columnar.decode import (
     EPOCH,
     SpecialColumns,
@@ -60,6 +61,7 @@ __all__ = [
     "check_unique",
     "column_decoder",
     "columnar_windows",
+    "conditioned",
     "in_micros",
     "needs_rows",
     "out_of_range",

@@ -15,8 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.evaluator import EVALUATION_ERRORS
 from aiomailbox.columnar.groups import Groups
-from aiomailbox.operators import Aggregate, FieldSelector, SelectorWhere
+from aiomailbox.operators import (
+    Aggregate,
+    ExpressionSelector,
+    FieldSelector,
+    SelectorWhere,
+)
 
 __all__ = ["Cells", "RowsNeededError", "Values", "needs_rows", "reshaped"]
 
@@ -27,6 +33,7 @@ _EXACT_MAX: Final = 2**53
 _NOTHING: Final = -0.0
 _CELLS_MIN: Final = 64
 _FREED_BYTES: Final = 16 << 20
+_READABLE: Final = frozenset({FieldSelector, ExpressionSelector})
 
 
 class RowsNeededError(Exception):
@@ -66,7 +73,7 @@ def needs_rows(aggregate: Any) -> str:
         return repr(aggregate)
     for kind, selector in aggregate.pieces:
         fields = kind in _PIECES and all(
-            type(each) is FieldSelector for each in _selectors(selector)
+            type(each) in _READABLE for each in _selectors(selector)
         )
         if not fields:
             return repr(Aggregate(((kind, selector),)))
@@ -214,7 +221,7 @@ class _Piece:
         selectors = _selectors(self._selector)
         values = _column(run, selectors[0].field)
         for where in selectors[1:]:
-            chosen = _condition(run, where.field)
+            chosen = _condition(run, where)
             there = chosen if values.there is None else chosen & values.there
             values = Values(values.numbers, there)
         return values
@@ -271,7 +278,7 @@ class _Count(_Piece):
     def read(self, run: ArrowRun) -> Values:
         if self._selector is None:
             return Values(np.zeros(0), None)
-        return Values(np.zeros(0), _condition(run, self._selector.field))
+        return Values(np.zeros(0), _condition(run, self._selector))
 
     def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
         return pa.array(self._roll_counts(values, groups, cells))
@@ -507,10 +514,17 @@ def _field(run: ArrowRun, field: str) -> pa.Array:
     return run.column(field)
 
 
-def _condition(run: ArrowRun, field: str) -> np.ndarray:
-    """Return where a field is true, as Python sees it."""
-    column = _field(run, field)
+def _condition(run: ArrowRun, where: Any) -> np.ndarray:
+    """Return where a field is true, as Python sees it, or an expression."""
     chosen: np.ndarray
+    if type(where) is ExpressionSelector:
+        try:
+            chosen = where.reader.mask(run)
+        except EVALUATION_ERRORS as error:
+            raise RowsNeededError("a condition cannot be computed") from error
+        return chosen
+    field = where.field
+    column = _field(run, field)
     if pa.types.is_boolean(column.type):
         chosen = column.fill_null(False).to_numpy(zero_copy_only=False)
         return chosen

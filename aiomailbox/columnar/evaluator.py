@@ -26,6 +26,7 @@ from aiomailbox.records import Run
 __all__ = [
     "EVALUATION_ERRORS",
     "Evaluator",
+    "boolean",
     "check_expression",
     "check_reads",
     "record_groups",
@@ -256,6 +257,23 @@ class Evaluator:
         columns = columns or {_NO_FIELD: pa.nulls(count)}
         result = _projected(pa.table(columns), self.expressions)
         return [_whole(column) for column in result.columns]
+
+
+def boolean(column: pa.Array, expression: pc.Expression, parameter: str) -> pa.Array:
+    """Return a column of Boolean values, as which one of nothing but null counts.
+
+    Raises:
+        RecordTypeError: If it is another one.
+    """
+    if pa.types.is_boolean(column.type):
+        return column
+    if pa.types.is_null(column.type):
+        return column.cast(pa.bool_())
+    raise RecordTypeError(
+        parameter,
+        f"{expression} gives {column.type}, not true or false",
+        "Compare it with something.",
+    )
 
 
 def record_groups(values: list[Any]) -> Iterator[tuple[int, int]]:

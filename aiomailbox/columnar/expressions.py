@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiomailbox.columnar.arrow_run import ArrowRun
@@ -14,12 +13,12 @@ from aiomailbox.columnar.decode import column_decoder
 from aiomailbox.columnar.evaluator import (
     EVALUATION_ERRORS,
     Evaluator,
+    boolean,
     check_expression,
     record_groups,
 )
 from aiomailbox.columnar.projection import Projection
 from aiomailbox.columnar.projector import Projector, row_form
-from aiomailbox.errors import RecordTypeError
 from aiomailbox.operators import (
     OnError,
     Operator,
@@ -122,15 +121,7 @@ class ExpressionFilter(ExpressionOperator):
     def result(self, run: Run) -> Run:
         """Return the records for which the expression is true."""
         (mask,) = self.evaluator.evaluate(run)
-        if not pa.types.is_boolean(mask.type):
-            if not pa.types.is_null(mask.type):
-                raise RecordTypeError(
-                    "function",
-                    f"{self.evaluator.expressions[0]} gives {mask.type}, not true or "
-                    "false",
-                    "Compare it with something.",
-                )
-            mask = mask.cast(pa.bool_())
+        mask = boolean(mask, self.evaluator.expressions[0], "function")
         if isinstance(run, ArrowRun):
             return run.select(mask)
         chosen, stamps = mask.to_pylist(), run.timestamps

@@ -18,6 +18,7 @@ from aiomailbox.operators.aggregates.functions import (
     mean,
     min_,
     sum_,
+    with_expressions,
 )
 from aiomailbox.operators.aggregates.quantile import quantile
 from aiomailbox.operators.aggregates.result_record import result_type
@@ -97,10 +98,13 @@ from aiomailbox.operators.core.record_fields import RecordFields
 from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.core.selectors import (
+    Expression,
+    ExpressionSelector,
     FieldSelector,
     FieldsSelector,
     SelectorWhere,
     field_or_function,
+    is_expression,
 )
 from aiomailbox.operators.core.two_input import TwoInputOperator
 from aiomailbox.operators.core.watched import (
@@ -258,6 +262,8 @@ __all__ = [
     "DeduplicateOperator",
     "EnumeratorContext",
     "ErrorAction",
+    "Expression",
+    "ExpressionSelector",
     "FieldSelector",
     "FieldsSelector",
     "FilterOperator",
@@ -386,6 +392,7 @@ __all__ = [
     "is_async_callable",
     "is_closing",
     "is_commutative",
+    "is_expression",
     "is_foreign",
     "is_own_line",
     "is_replayable",
@@ -418,5 +425,6 @@ __all__ = [
     "users_line",
     "watched_input",
     "watched_write",
+    "with_expressions",
     "with_held_elements",
 ]

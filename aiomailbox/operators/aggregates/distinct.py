@@ -8,7 +8,7 @@ from typing import Any
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.operators.aggregates.undoable import Undoable
 from aiomailbox.operators.core.callables import shortened
-from aiomailbox.operators.core.selectors import Selector, selector_where
+from aiomailbox.operators.core.selectors import Condition, Selector, selector_where
 
 __all__ = ["CountDistinct", "count_distinct"]
 
@@ -25,7 +25,7 @@ class CountDistinct(Undoable):
 
     is_commutative = True
 
-    def __init__(self, field: Selector, where: Selector | None = None) -> None:
+    def __init__(self, field: Selector, where: Condition | None = None) -> None:
         self.field: Callable[[Any], Any] = selector_where(field, "field", where)
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ class CountDistinct(Undoable):
         return first
 
 
-def count_distinct(field: Selector, *, where: Selector | None = None) -> CountDistinct:
+def count_distinct(field: Selector, *, where: Condition | None = None) -> CountDistinct:
     """Count the different values of a field, exactly; None is none of them.
 
     Every value is kept, per key and window: about 60 bytes each and what the value

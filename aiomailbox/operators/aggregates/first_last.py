@@ -7,6 +7,7 @@ from typing import Any
 
 from aiomailbox.operators.aggregates.undoable import UndoableList
 from aiomailbox.operators.core.selectors import (
+    Condition,
     Selector,
     field_or_function,
     selector_where,
@@ -32,7 +33,7 @@ class FirstLast(UndoableList):
         self,
         field: Selector | None,
         by: Selector,
-        where: Selector | None,
+        where: Condition | None,
         *,
         is_last: bool,
     ) -> None:
@@ -78,7 +79,7 @@ class FirstLast(UndoableList):
 
 
 def first(
-    field: Selector | None = None, *, by: Selector, where: Selector | None = None
+    field: Selector | None = None, *, by: Selector, where: Condition | None = None
 ) -> FirstLast:
     """Find the value of the first record, in the order of a field, e.g. its event time.
 
@@ -106,7 +107,7 @@ def first(
 
 
 def last(
-    field: Selector | None = None, *, by: Selector, where: Selector | None = None
+    field: Selector | None = None, *, by: Selector, where: Condition | None = None
 ) -> FirstLast:
     """Find the value of the last record, in the order of a field, e.g. its event time.
 

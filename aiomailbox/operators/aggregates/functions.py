@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import keyword
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, overload
@@ -29,10 +30,12 @@ from aiomailbox.operators.aggregates.result_record import (
 )
 from aiomailbox.operators.core.callables import check_methods, is_async_callable
 from aiomailbox.operators.core.selectors import (
+    Condition,
+    ExpressionSelector,
     FieldSelector,
     Selector,
     SelectorWhere,
-    field_or_function,
+    condition,
     selector_where,
 )
 from aiomailbox.state import AggregateFunction
@@ -120,6 +123,42 @@ def fields_read(aggregate: object) -> Iterator[tuple[str, FieldSelector]]:
     if not pieces:
         for name in ("field", "by"):
             yield from _selectors(name, getattr(aggregate, name, None))
+
+
+def with_expressions(
+    aggregate: Any, bind: Callable[[ExpressionSelector], Any]
+) -> tuple[Any, bool]:
+    """Return an aggregate with its expressions replaced, and whether it has any.
+
+    Args:
+        aggregate: The aggregate; it stays as it is.
+        bind: Returns what stands for an expression.
+    """
+    found: list[Any] = []
+
+    def bound(selector: Any) -> Any:
+        if type(selector) is ExpressionSelector:
+            found.append(selector)
+            return bind(selector)
+        if type(selector) is SelectorWhere:
+            return SelectorWhere(bound(selector.read), bound(selector.where))
+        return selector
+
+    if isinstance(aggregate, Aggregate):
+        pieces = []
+        for kind, selector in aggregate.pieces:
+            if kind == "custom":
+                selector, has_some = with_expressions(selector, bind)
+                found += [selector] * has_some
+            pieces.append((kind, bound(selector)))
+        made: Any = Aggregate(tuple(pieces), aggregate.names)
+    else:
+        made = copy.copy(aggregate)
+        for name in ("field", "by"):
+            selector = getattr(aggregate, name, None)
+            if bound(selector) is not selector:
+                setattr(made, name, bound(selector))
+    return (made, True) if found else (aggregate, False)
 
 
 def _selectors(name: str, selector: Any) -> Iterator[tuple[str, FieldSelector]]:
@@ -291,11 +330,12 @@ class Aggregate(Generic[InT, OutT]):
         return compile_function(name, source, customs | names)
 
 
-def count(where: Selector | None = None) -> Aggregate[Any, int]:
+def count(where: Condition | None = None) -> Aggregate[Any, int]:
     """Count the records, or those for which ``where`` gives something true.
 
     Args:
-        where: A field's name or a function of a record.
+        where: A field's name, a function of a record, or an expression of
+            `pyarrow.compute`, which is evaluated where a stream is aggregated.
 
     Example:
         >>> late = count(where=lambda flight: flight["delay"] > 30)
@@ -304,7 +344,7 @@ def count(where: Selector | None = None) -> Aggregate[Any, int]:
     """
     if where is None:
         return Aggregate((("count", None),))
-    return Aggregate((("count_where", field_or_function(where, "where")),))
+    return Aggregate((("count_where", condition(where)),))
 
 
 @overload
@@ -315,21 +355,20 @@ def sum_(
 
 @overload
 def sum_(
-    field: Callable[[InT], ValueT], *, where: Selector
+    field: Callable[[InT], ValueT], *, where: Condition
 ) -> Aggregate[InT, ValueT | None]: ...
 
 
 @overload
-def sum_(field: str, *, where: Selector | None = None) -> Aggregate[Any, Any]: ...
+def sum_(field: str, *, where: Condition | None = None) -> Aggregate[Any, Any]: ...
 
 
-def sum_(field: Selector, *, where: Selector | None = None) -> Aggregate:
+def sum_(field: Selector, *, where: Condition | None = None) -> Aggregate:
     """Add up a field; None if no record has a value there.
 
     Args:
         field: A field's name or a function of a record.
-        where: A field's name or a function of a record: records for which it gives
-            something false do not count.
+        where: As for `count`: records for which it gives something false do not count.
 
     Example:
         >>> paid = sum_("amount", where="is_paid")
@@ -349,15 +388,15 @@ def mean(
 
 @overload
 def mean(
-    field: Callable[[InT], Any], *, where: Selector | None = None
+    field: Callable[[InT], Any], *, where: Condition | None = None
 ) -> Aggregate[InT, Any]: ...
 
 
 @overload
-def mean(field: str, *, where: Selector | None = None) -> Aggregate[Any, Any]: ...
+def mean(field: str, *, where: Condition | None = None) -> Aggregate[Any, Any]: ...
 
 
-def mean(field: Selector, *, where: Selector | None = None) -> Aggregate:
+def mean(field: Selector, *, where: Condition | None = None) -> Aggregate:
     """Average a field over the records that have a value there; None if none has.
 
     ``where`` as for `sum_`.
@@ -373,15 +412,15 @@ def min_(
 
 @overload
 def min_(
-    field: Callable[[InT], ValueT], *, where: Selector
+    field: Callable[[InT], ValueT], *, where: Condition
 ) -> Aggregate[InT, ValueT | None]: ...
 
 
 @overload
-def min_(field: str, *, where: Selector | None = None) -> Aggregate[Any, Any]: ...
+def min_(field: str, *, where: Condition | None = None) -> Aggregate[Any, Any]: ...
 
 
-def min_(field: Selector, *, where: Selector | None = None) -> Aggregate:
+def min_(field: Selector, *, where: Condition | None = None) -> Aggregate:
     """Find the smallest value of a field; None if no record has one.
 
     ``where`` as for `sum_`.
@@ -397,15 +436,15 @@ def max_(
 
 @overload
 def max_(
-    field: Callable[[InT], ValueT], *, where: Selector
+    field: Callable[[InT], ValueT], *, where: Condition
 ) -> Aggregate[InT, ValueT | None]: ...
 
 
 @overload
-def max_(field: str, *, where: Selector | None = None) -> Aggregate[Any, Any]: ...
+def max_(field: str, *, where: Condition | None = None) -> Aggregate[Any, Any]: ...
 
 
-def max_(field: Selector, *, where: Selector | None = None) -> Aggregate:
+def max_(field: Selector, *, where: Condition | None = None) -> Aggregate:
     """Find the largest value of a field; None if no record has one.
 
     ``where`` as for `sum_`.
@@ -415,24 +454,24 @@ def max_(field: Selector, *, where: Selector | None = None) -> Aggregate:
 
 @overload
 def collect_list(
-    field: None = None, *, where: Selector | None = None
+    field: None = None, *, where: Condition | None = None
 ) -> Aggregate[InT, list[InT]]: ...
 
 
 @overload
 def collect_list(
-    field: Callable[[InT], ValueT], *, where: Selector | None = None
+    field: Callable[[InT], ValueT], *, where: Condition | None = None
 ) -> Aggregate[InT, list[ValueT]]: ...
 
 
 @overload
 def collect_list(
-    field: str, *, where: Selector | None = None
+    field: str, *, where: Condition | None = None
 ) -> Aggregate[Any, list[Any]]: ...
 
 
 def collect_list(
-    field: Selector | None = None, *, where: Selector | None = None
+    field: Selector | None = None, *, where: Condition | None = None
 ) -> Aggregate:
     """Collect the values of a field, without None, or else whole records.
 
@@ -470,7 +509,7 @@ def aggregates(**named: AggregateFunction[Any, Any, Any]) -> Aggregate[Any, Any]
     return Aggregate(pieces, names)
 
 
-def _single(kind: str, field: Selector, where: Selector | None) -> Aggregate:
+def _single(kind: str, field: Selector, where: Condition | None) -> Aggregate:
     return Aggregate(((kind, selector_where(field, "field", where)),))
 
 
@@ -518,5 +557,7 @@ def _text(piece: tuple[str, Any]) -> str:
 def _name(selector: Any) -> str:
     if type(selector) is FieldSelector:
         return repr(selector.field)
+    if type(selector) is ExpressionSelector:
+        return repr(selector)
     name: str = getattr(selector, "__qualname__", repr(selector))
     return name.rpartition(".")[2]

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError
 from aiomailbox.operators.aggregates.undoable import Undoable
-from aiomailbox.operators.core.selectors import Selector, selector_where
+from aiomailbox.operators.core.selectors import Condition, Selector, selector_where
 from aiomailbox.policies import check_number
 
 __all__ = ["Quantile", "quantile"]
@@ -39,7 +39,7 @@ class Quantile(Undoable):
         q: float,
         field: Selector,
         accuracy: float,
-        where: Selector | None = None,
+        where: Condition | None = None,
     ) -> None:
         self.q: float = check_number(q, "q", minimum=0, maximum=1)
         self.field: Callable[[Any], Any] = selector_where(field, "field", where)
@@ -122,7 +122,7 @@ def quantile(
     field: Selector,
     *,
     accuracy: float = 0.01,
-    where: Selector | None = None,
+    where: Condition | None = None,
 ) -> Quantile:
     """Estimate a quantile of a field: the median is that of 0.5.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from aiomailbox.operators.aggregates.undoable import UndoableList
-from aiomailbox.operators.core.selectors import Selector, selector_where
+from aiomailbox.operators.core.selectors import Condition, Selector, selector_where
 from aiomailbox.policies import check_count
 from aiomailbox.typevars import InT
 
@@ -25,7 +25,7 @@ class TopN(UndoableList, Generic[InT]):
         where: Which records count; None for all.
     """
 
-    def __init__(self, n: int, by: Selector, where: Selector | None = None) -> None:
+    def __init__(self, n: int, by: Selector, where: Condition | None = None) -> None:
         self.n: int = check_count(n, "n")
         self.by: Callable[[Any], Any] = selector_where(by, "by", where)
 
@@ -58,7 +58,7 @@ class TopN(UndoableList, Generic[InT]):
         return sorted([*second, *first], key=self.by)[-self.n :]
 
 
-def top_n(n: int, *, by: Selector, where: Selector | None = None) -> TopN[InT]:
+def top_n(n: int, *, by: Selector, where: Condition | None = None) -> TopN[InT]:
     """Find the ``n`` records that are largest by something.
 
     The result is a list, the largest first; of equally large records the earlier ones

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    RecordTypeError,
+    UsageError,
+    WrongTypeError,
+)
 from aiomailbox.operators.core.callables import check_sync_function
 from aiomailbox.operators.core.locate import caller_location
 
 Selector = str | Callable[[Any], Any]
+
+
+class Expression(Protocol):
+    """An expression of `pyarrow.compute`, as far as a checker has to know it."""
+
+    def cast(self, *args: Any, **options: Any) -> Any:
+        """Return it with another type."""
+        ...
+
+    def is_null(self, *args: Any, **options: Any) -> Any:
+        """Return whether it has no value."""
+        ...
+
+
+# What says which records count.
+Condition = Selector | Expression
 
 
 class FieldSelector:
@@ -165,6 +187,61 @@ def field_or_function(selector: object, parameter: str) -> Callable[[Any], Any]:
     return check_sync_function(selector, parameter, arity=1)
 
 
+def is_expression(value: object) -> bool:
+    """Say whether a value is an expression of pyarrow, without importing that."""
+    compute = sys.modules.get("pyarrow.compute")
+    return compute is not None and isinstance(value, compute.Expression)
+
+
+class ExpressionSelector:
+    """Reads from a record whether an expression is true for it.
+
+    Args:
+        expression: An expression of `pyarrow.compute`.
+        reader: What can evaluate it for a record; an operator has one of its own.
+    """
+
+    __slots__ = ("expression", "reader")
+
+    def __init__(self, expression: Any, reader: Any = None) -> None:
+        self.expression: Any = expression
+        self.reader: Any = reader
+
+    def __call__(self, record: Any) -> Any:
+        """Return whether it is true, None if it is neither true nor false.
+
+        Raises:
+            UsageError: If nothing can evaluate it here.
+        """
+        if self.reader is None:
+            raise UsageError(
+                f"where={self.expression} is an expression, which only aggregate(...) of "
+                "a stream evaluates. Use a field's name or a function here."
+            )
+        return self.reader(record)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ExpressionSelector, (self.expression,)
+
+    def __repr__(self) -> str:
+        return str(self.expression)
+
+
+def condition(where: object) -> Callable[[Any], Any]:
+    """Return a function of a record that says whether it counts.
+
+    Args:
+        where: A field's name, a function or an expression.
+
+    Raises:
+        InvalidArgumentError: As `field_or_function`.
+        WrongTypeError: As `field_or_function`.
+    """
+    if is_expression(where):
+        return ExpressionSelector(where)
+    return field_or_function(where, "where")
+
+
 class SelectorWhere:
     """Reads a value from the records that satisfy a condition, None from the others.
 
@@ -200,7 +277,7 @@ def selector_where(
     Args:
         selector: A field name, or a sync function of one record.
         parameter: The name of the parameter that ``selector`` was given for.
-        where: Likewise, or None for all records.
+        where: Likewise, or an expression, or None for all records.
 
     Raises:
         InvalidArgumentError: As `field_or_function`.
@@ -209,7 +286,7 @@ def selector_where(
     read = field_or_function(selector, parameter)
     if where is None:
         return read
-    return SelectorWhere(read, field_or_function(where, "where"))
+    return SelectorWhere(read, condition(where))
 
 
 def _field_names(record: Any) -> list[str]:
