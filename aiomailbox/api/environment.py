@@ -33,7 +33,12 @@ from aiomailbox.checkpoint import (
     Retention,
 )
 from aiomailbox.clock import Clock
-from aiomailbox.connectors import AsyncIterableSource, CollectionSource, Questions
+from aiomailbox.connectors import (
+    AsyncIterableSource,
+    CollectionSource,
+    Inbox,
+    Questions,
+)
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime import WatermarkStrategy
@@ -106,6 +111,16 @@ class StreamExecutionEnvironment:
         *,
         name: str = "source",
         output_type: type[T],
+    ) -> DataStream[T]: ...
+
+    @overload
+    def from_source(
+        self,
+        source: Inbox[T],
+        watermark_strategy: WatermarkStrategy | None = None,
+        *,
+        name: str = "source",
+        output_type: None = None,
     ) -> DataStream[T]: ...
 
     @overload

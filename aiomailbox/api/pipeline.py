@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from os import PathLike, fspath
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aiomailbox.api.build import check_count
 from aiomailbox.api.definition import JobDefinition
@@ -14,6 +14,9 @@ from aiomailbox.api.stream import DataStream
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph import JobGraph, Origin, Transformation
 from aiomailbox.runtime import JobConfig
+
+if TYPE_CHECKING:
+    from aiomailbox.connectors import Applied, DataFrame
 
 InT = TypeVar("InT")
 OutT = TypeVar("OutT")
@@ -59,7 +62,7 @@ class Pipeline(Generic[InT, OutT]):
         config: JobConfig | None = None,
         journal: str | PathLike[str] | None = None,
         **named: Any,
-    ) -> Any:
+    ) -> Applied:
         """Run the steps inside Spark, over its own shuffle, and return DataFrames.
 
         Each chain of operators becomes a stage in Spark's Python workers, with an event
@@ -150,7 +153,7 @@ class Pipeline(Generic[InT, OutT]):
         config: JobConfig | None = None,
         encrypt: bool | None = None,
         **named: Any,
-    ) -> Any:
+    ) -> DataFrame:
         """Run the steps inside Spark, in workers that run side by side, to their end.
 
         One barrier stage runs all subtasks at a time: records flow between workers

@@ -143,6 +143,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from aiomailbox.api.columns import Expression
+    from aiomailbox.connectors import DataFrame
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -1408,7 +1409,7 @@ class DataStream(Generic[T]):
     @verb
     async def to_spark(
         self, spark: Any, *, schema: Any = None, path: Any = None
-    ) -> Any:
+    ) -> DataFrame:
         """Run the stream and return its records as a Spark DataFrame.
 
         Few records stay in memory. Where they are more, they are written to Parquet files,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aiomailbox.connectors.file_sink import FileSink
     from aiomailbox.connectors.files import FileSource
     from aiomailbox.connectors.redis_sink import RedisSink
+    from aiomailbox.connectors.spark import Applied as Applied, DataFrame as DataFrame
     from aiomailbox.connectors.sql import SqlSink
 
 __all__ = [

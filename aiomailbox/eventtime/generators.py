@@ -37,11 +37,11 @@ class WatermarkGenerator(Protocol):
         Flink, ``WatermarkGenerator``.
     """
 
-    def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:
+    def on_run(self, timestamps: list[int], output: WatermarkOutput, /) -> None:
         """Look at the event times of a run, milliseconds, shape ``(n,)``."""
         ...
 
-    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+    def on_periodic_emit(self, output: WatermarkOutput, /) -> None:
         """Emit what is known; called by a periodic timer, and at the end of a run."""
         ...
 

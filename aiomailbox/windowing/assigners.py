@@ -71,7 +71,7 @@ class WindowAssigner(ABC, Generic[WindowT_co]):
         return not self.is_event_time
 
     def for_subtask(
-        self, rng: random.Random, offsets: Sequence[int] = ()
+        self, rng: random.Random, offsets: Sequence[int] = (), /
     ) -> WindowAssigner:
         """Return the assigner that one subtask uses; this one by default.
 

@@ -30,17 +30,19 @@ class Evictor(ABC):
         self.after = after
 
     @abstractmethod
-    def evict(self, records: list[StreamRecord], window: Window) -> list[StreamRecord]:
+    def evict(
+        self, records: list[StreamRecord], window: Window, /
+    ) -> list[StreamRecord]:
         """Return the records that stay, in order."""
 
     def evict_before(
-        self, records: list[StreamRecord], window: Window
+        self, records: list[StreamRecord], window: Window, /
     ) -> list[StreamRecord]:
         """Return the records that the function is to see."""
         return records if self.after else self.evict(records, window)
 
     def evict_after(
-        self, records: list[StreamRecord], window: Window
+        self, records: list[StreamRecord], window: Window, /
     ) -> list[StreamRecord]:
         """Return the records that the window keeps."""
         return self.evict(records, window) if self.after else records

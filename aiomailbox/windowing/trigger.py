@@ -14,6 +14,7 @@ from aiomailbox.state import (
     ValueState,
     ValueStateDescriptor,
 )
+from aiomailbox.typevars import ValueT
 from aiomailbox.windowing.time_window import Window
 
 
@@ -68,11 +69,13 @@ class TriggerContext(Protocol):
         """Forget that timer."""
         ...
 
-    def get_value(self, descriptor: ValueStateDescriptor) -> ValueState:
+    def get_value(self, descriptor: ValueStateDescriptor[ValueT]) -> ValueState[ValueT]:
         """Return a value that is kept for the key and window."""
         ...
 
-    def get_reducing(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+    def get_reducing(
+        self, descriptor: ReducingStateDescriptor[ValueT]
+    ) -> ReducingState[ValueT]:
         """Return a reduced value that is kept for the key and window."""
         ...
 
@@ -100,18 +103,23 @@ class Trigger(ABC):
 
     @abstractmethod
     def on_element(
-        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+        self,
+        value: Any,
+        timestamp: int | None,
+        window: Window,
+        context: TriggerContext,
+        /,
     ) -> TriggerResult:
         """React to a record that was added to the window."""
 
     def on_event_time(
-        self, timestamp: int, window: Window, context: TriggerContext
+        self, timestamp: int, window: Window, context: TriggerContext, /
     ) -> TriggerResult:
         """React to a timer that the watermark has reached."""
         return TriggerResult.CONTINUE
 
     def on_processing_time(
-        self, timestamp: int, window: Window, context: TriggerContext
+        self, timestamp: int, window: Window, context: TriggerContext, /
     ) -> TriggerResult:
         """React to a timer that wall-clock time has passed."""
         return TriggerResult.CONTINUE
@@ -122,7 +130,7 @@ class Trigger(ABC):
         return type(self).on_merge is not Trigger.on_merge
 
     def on_merge(  # noqa: B027 -- only triggers that can merge have it
-        self, window: Window, context: TriggerContext
+        self, window: Window, context: TriggerContext, /
     ) -> None:
         """React to ``window`` having replaced several others.
 
@@ -130,7 +138,7 @@ class Trigger(ABC):
         """
 
     def clear(  # noqa: B027 -- not all triggers keep something
-        self, window: Window, context: TriggerContext
+        self, window: Window, context: TriggerContext, /
     ) -> None:
         """Forget timers and state of the window."""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from itertools import accumulate
 from pathlib import Path
 
@@ -40,6 +42,20 @@ def test_a_mistake_is_found(checker: tuple[str, ...]) -> None:
     for line, text in enumerate(MISTAKES.read_text("utf-8").splitlines(), 1):
         found = f"mistakes.py:{line}:" in done.stdout
         assert found == text.startswith(("not_", "wrong_")), done.stdout
+
+
+def test_what_users_write_passes_without_an_ignore() -> None:
+    """The checkers themselves are run over the examples by ``nox -s types``."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    checker = settings["tool"]["basedpyright"]
+    assert checker["typeCheckingMode"] == "strict"
+    assert {"examples", IDIOMS} <= set(checker["include"])
+    assert not [name for name in checker if name.startswith("report")]
+    files = [*ROOT.glob("examples/**/*.py"), *ROOT.glob(f"{IDIOMS}/*.py")]
+    assert len(files) > 50
+    for file in files:
+        text = file.read_text("utf-8")
+        assert not re.search(r"#\s*(type|pyright):", text), file
 
 
 # Their types are those of pyspark, which has some without.

@@ -12,6 +12,8 @@ from aiomailbox.connectors.spark.java import JavaHome, ensure_java, find_java
 from aiomailbox.connectors.spark.session import local_session
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame as DataFrame
+
     from aiomailbox.connectors.spark.barrier.run import (
         BarrierRun,
         new_exchange_input,

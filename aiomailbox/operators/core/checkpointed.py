@@ -81,11 +81,11 @@ class CheckpointedFunction(Protocol):
         [('a', 'b')]
     """
 
-    def initialize_state(self, context: FunctionStateContext) -> None:
+    def initialize_state(self, context: FunctionStateContext, /) -> None:
         """Get the state, before ``open``; after a restore it holds what was kept."""
         ...
 
-    def snapshot_state(self, context: FunctionStateContext) -> None:
+    def snapshot_state(self, context: FunctionStateContext, /) -> None:
         """Put into the state what is to be kept; the snapshot follows at once."""
         ...
 

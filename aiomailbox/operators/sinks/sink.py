@@ -24,7 +24,7 @@ from aiomailbox.records import Run
 class SinkWriter(Protocol):
     """Writes records; one per subtask, called from its mailbox only."""
 
-    def write_run(self, run: Run) -> Pending:
+    def write_run(self, run: Run, /) -> Pending:
         """Write records.
 
         Raises:
@@ -48,7 +48,7 @@ class SinkWriter(Protocol):
         """
         ...
 
-    def restore(self, elements: list[Any]) -> None:
+    def restore(self, elements: list[Any], /) -> None:
         """Take over what `snapshot` of earlier writers returned, if that was anything."""
         ...
 
@@ -109,7 +109,7 @@ class Committer(Protocol):
         ...
 
     def commit(
-        self, committables: list[Any], *, checkpoint_id: int, is_final: bool
+        self, committables: list[Any], /, *, checkpoint_id: int, is_final: bool
     ) -> Pending:
         """Make visible what writers prepared; may be called again with the same.
 
@@ -145,10 +145,10 @@ class Sink(Protocol):
     is `Guarantee.AT_LEAST_ONCE`.
     """
 
-    def create_writer(self, context: RuntimeContext) -> SinkWriter:
+    def create_writer(self, context: RuntimeContext, /) -> SinkWriter:
         """Create the writer of one subtask."""
         ...
 
-    def create_committer(self, context: CommitterContext) -> Committer | None:
+    def create_committer(self, context: CommitterContext, /) -> Committer | None:
         """Create the committer, or None if writing is all there is."""
         ...

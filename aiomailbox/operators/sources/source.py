@@ -136,7 +136,7 @@ class SplitEnumerator(Protocol[SplitT]):
         """Begin; called once."""
         ...
 
-    def add_reader(self, subtask_index: int) -> None:
+    def add_reader(self, subtask_index: int, /) -> None:
         """Be notified that a reader is there: also one that has failed and begins again.
 
         It is told again that there are no more splits when this, or its next request,
@@ -144,11 +144,11 @@ class SplitEnumerator(Protocol[SplitT]):
         """
         ...
 
-    def handle_split_request(self, subtask_index: int) -> None:
+    def handle_split_request(self, subtask_index: int, /) -> None:
         """Answer a reader that wants another split."""
         ...
 
-    def add_splits_back(self, splits: list[SplitT], subtask_index: int) -> None:
+    def add_splits_back(self, splits: list[SplitT], subtask_index: int, /) -> None:
         """Take back splits that a failed reader had got since its checkpoint.
 
         `add_reader` follows for the reader that takes its place.
@@ -186,11 +186,11 @@ class SourceReader(Protocol[SplitT]):
         """Begin, e.g. ask for a split."""
         ...
 
-    def poll_next(self, output: ReaderOutput) -> InputStatus:
+    def poll_next(self, output: ReaderOutput, /) -> InputStatus:
         """Emit at most one run, of at most ``output.records_max``; never block."""
         ...
 
-    def add_splits(self, splits: list[SplitT]) -> None:
+    def add_splits(self, splits: list[SplitT], /) -> None:
         """Take over splits, at the positions they carry."""
         ...
 
@@ -225,12 +225,12 @@ class Source(Protocol[SplitT]):
         ...
 
     def create_enumerator(
-        self, context: EnumeratorContext[SplitT], state: list[Any] | None = None
+        self, context: EnumeratorContext[SplitT], state: list[Any] | None = None, /
     ) -> SplitEnumerator[SplitT]:
         """Create the enumerator, new or from what its `snapshot` returned."""
         ...
 
-    def create_reader(self, context: ReaderContext) -> SourceReader[SplitT]:
+    def create_reader(self, context: ReaderContext, /) -> SourceReader[SplitT]:
         """Create a reader. Restored splits come through `SourceReader.add_splits`."""
         ...
 
