@@ -104,6 +104,18 @@ def cluster(session: nox.Session) -> None:
 
 
 @nox.session
+def browser(session: nox.Session) -> None:
+    """Does the page of a job look right, and go on, in a real Chromium?
+
+    (Screenshots go to docs/pictures with AIOMAILBOX_PICTURES=1.)
+    """
+    prepare(session, "test")
+    tests = ["tests/observe", "tests/examples"]
+    options = ["-m", "browser", "--browser", "-s", "-o", "faulthandler_timeout=0"]
+    session.run("pytest", *tests, *options, *session.posargs, env=ENV)
+
+
+@nox.session
 def memory(session: nox.Session) -> None:
     """Do 20 million rows of a DataFrame fit through 1 GiB of JVM and 300 MiB of ours?"""
     prepare(session, "test")

@@ -323,6 +323,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out"))
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument(
+        "--dashboard", type=int, metavar="PORT", help="show the job on a page, too"
+    )
     arguments = parser.parse_args(argv)
     arguments.out.mkdir(parents=True, exist_ok=True)
     target = arguments.out / "flight_delays"
@@ -330,7 +333,7 @@ def main(argv: list[str] | None = None) -> int:
     spark = local_session("flight delays")
     try:
         with tempfile.TemporaryDirectory() as unpacked:
-            return compare(spark, pathlib.Path(unpacked), target, quiet=arguments.quiet)
+            return compare(spark, pathlib.Path(unpacked), target, arguments)
     except KeyboardInterrupt:
         print("interrupted: the job is cancelled, nothing was written", flush=True)
         return 130
@@ -339,12 +342,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def compare(
-    spark: SparkSession, unpacked: pathlib.Path, target: pathlib.Path, *, quiet: bool
+    spark: SparkSession,
+    unpacked: pathlib.Path,
+    target: pathlib.Path,
+    arguments: argparse.Namespace,
 ) -> int:
     """Run the job, draw its result, and compare it with Spark's."""
     flights = read_flights(spark, unpacked)
     started = time.monotonic()
-    at_half = am.run(run(flights, target, quiet=quiet))
+    job = run(flights, target, quiet=arguments.quiet)
+    at_half = am.run(job, dashboard=arguments.dashboard)
     seconds = time.monotonic() - started
     rows = read_result(target)
     picture = target.with_suffix(".png")

@@ -57,6 +57,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the tests marked local_cluster too, which start executors",
     )
     parser.addoption(
+        "--browser",
+        action="store_true",
+        help="run the tests marked browser too, which start Chromium",
+    )
+    parser.addoption(
         "--minutes",
         metavar="N",
         type=float,
@@ -93,6 +98,7 @@ def pytest_collection_modifyitems(
     _leave_out(config, items, "soak", config.getoption("minutes") is None)
     _leave_out(config, items, "spark_memory", not config.getoption("spark_memory"))
     _leave_out(config, items, "local_cluster", not config.getoption("local_cluster"))
+    _leave_out(config, items, "browser", not config.getoption("browser"))
 
 
 def _leave_out(

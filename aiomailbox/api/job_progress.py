@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TextIO
 
 from aiomailbox.api.job import JobClient
+from aiomailbox.api.notebook import displayed, is_notebook
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.runtime import JobSnapshot
@@ -193,13 +194,11 @@ class _Notebook:
     interval_s = _LIVE_S
 
     def __init__(self) -> None:
-        from IPython.display import HTML, display
-
-        self._html = HTML
-        self._handle: Any = display(HTML(""), display_id=True)
+        self._handle: Any = displayed("", "")
 
     def show(self, seen: JobProgress, *, last: bool) -> None:
-        self._handle.update(self._html(html_of(seen)))
+        shown = {"text/html": html_of(seen), "text/plain": str(seen)}
+        self._handle.update(shown, raw=True)
 
 
 def html_of(seen: JobProgress) -> str:
@@ -214,21 +213,13 @@ def html_of(seen: JobProgress) -> str:
 
 
 def _display(stream: TextIO | None) -> _Display:
-    if stream is None and _is_notebook():
+    if stream is None and is_notebook():
         return _Notebook()
     stream = sys.stderr if stream is None else stream
     if stream.isatty():
         with contextlib.suppress(ImportError):
             return _Terminal(stream)
     return _Plain(stream)
-
-
-def _is_notebook() -> bool:
-    if "ipykernel" not in sys.modules:
-        return False
-    from IPython import get_ipython
-
-    return getattr(get_ipython(), "kernel", None) is not None
 
 
 @asynccontextmanager

@@ -61,6 +61,7 @@ from aiomailbox.api.interval import IntervalJoin, join_info
 from aiomailbox.api.misnamed import no_such_verb
 from aiomailbox.api.pull import Pulled, pull_runs, pull_values
 from aiomailbox.api.sessions import Session, SessionMaker
+from aiomailbox.api.showing import show_records
 from aiomailbox.api.typed import RecordTypeCheck
 from aiomailbox.api.verbs import verb
 from aiomailbox.api.window_joins import (
@@ -1381,14 +1382,39 @@ class DataStream(Generic[T]):
         return values
 
     @verb
-    async def show(self, count: int = 20) -> None:
-        """Print the first records, one a line.
+    async def show(self, count: int = 20, *, truncate: int | None = 40) -> None:
+        """Run the stream, print its first records as a table, and cancel the rest.
+
+        A column is a field of the records. In a notebook it is an HTML table below the
+        cell. Where an event loop runs, as in a cell, it is ``await stream.show()``; in a
+        script ``am.run(stream.show())``.
+
+        Args:
+            count: How many records at most, at least 1.
+            truncate: How many characters of a value at most; None for all of them.
 
         Raises:
+            InvalidArgumentError: If an argument is out of its range.
             JobFailedError: If the job failed before.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> orders = [{"item": "tea", "price": 2.5}, {"item": "jam", "price": 4}]
+            >>> am.run(env.from_collection(orders).show())
+            +------+-------+
+            | item | price |
+            +------+-------+
+            | tea  |   2.5 |
+            | jam  |     4 |
+            +------+-------+
+
+        Concept:
+            Spark, ``DataFrame.show``.
         """
-        for value in await self.take(count):
-            print(value)  # noqa: T201 -- printing is what it is for
+        if truncate is not None:
+            check_count(truncate, "truncate")
+        show_records(await self.take(count), count, truncate)
 
     def arrow_batches(self) -> Pulled[Any]:
         """Run the stream and yield the results as Arrow record batches, one per run.

@@ -14,10 +14,26 @@ _GAP_X: Final = 90
 _GAP_Y: Final = 24
 _LINE: Final = 17
 _TEXT_MAX: Final = 25
-_STYLE: Final = (
-    "<style>.box{fill:#8882;stroke:#888;stroke-width:1.5}"
-    "text{font:13px system-ui,sans-serif;fill:currentColor}"
-    ".soft{font-size:11px;opacity:.7}path{fill:none;stroke:#888;stroke-width:1.4}</style>"
+# A style inside of a page is one of all the page: a notebook has other drawings.
+_CLASS: Final = "aiomailbox-graph"
+_RULES: Final = {
+    "rect": "fill:#8882;stroke:#888;stroke-width:1.5",
+    "text": "font:13px system-ui,sans-serif;fill:currentColor",
+    ".soft": "font-size:11px;opacity:.75",
+    "path": "fill:none;stroke:#888;stroke-width:1.4",
+}
+# A file of its own has no page around it, and follows the scheme of who shows it.
+_ALONE: Final = (
+    f"svg.{_CLASS}:root{{color:#222}}@media(prefers-color-scheme:dark)"
+    f"{{svg.{_CLASS}:root{{color:#ddd}}}}"
+)
+_STYLE: Final = "".join(
+    [
+        "<style>",
+        *(f".{_CLASS} {name}{{{rule}}}" for name, rule in _RULES.items()),
+        _ALONE,
+        "</style>",
+    ]
 )
 
 
@@ -36,7 +52,7 @@ def describe_svg(graph: JobGraph) -> str:
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width}" height="{height}" role="img" '
+            f'width="{width}" height="{height}" class="{_CLASS}" role="img" '
             f'aria-label="{escape(graph.name)}">'
         ),
         _STYLE,
@@ -73,7 +89,7 @@ def _placed(graph: JobGraph) -> tuple[dict[int, _Box], int, int]:
 def _drawn(vertex: JobVertex, box: _Box) -> list[str]:
     lines = [
         (
-            f'<rect class="box" x="{box.x}" y="{box.y}" width="{_WIDTH}" '
+            f'<rect x="{box.x}" y="{box.y}" width="{_WIDTH}" '
             f'height="{box.height}" rx="6"><title>{escape(vertex.name)}</title></rect>'
         )
     ]

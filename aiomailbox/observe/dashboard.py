@@ -2,7 +2,9 @@
 
 Theory of operation: the page asks for nothing but the job's snapshots, which come as
 server-sent events. All pages of a job share one look at it each second. Reading is for
-programs of this machine, changing for those who have the token.
+programs of this machine, changing for those who have the token. Whoever asks has to call
+this machine by a name that is always its own: else the page of a stranger, whose name was
+made to mean this machine after it was loaded, could read it (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ _FILES: Final = {
 _HEADERS: Final = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'self'; img-src 'self' data:; "
-    "style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
+    "form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
+    "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
@@ -59,9 +62,10 @@ def dashboard(
 ) -> Starlette:
     """Return an ASGI application that shows a job, to be mounted or served.
 
-    It answers programs of this machine only, unless it is told otherwise. ``POST`` to
-    ``stop``, ``cancel`` or ``savepoint?path=...`` needs ``Authorization: Bearer
-    <token>``; without a token nothing can be changed.
+    It answers programs of this machine only, which call it ``localhost`` or by a loopback
+    address, unless it is told otherwise. ``POST`` to ``stop``, ``cancel`` or
+    ``savepoint?path=...`` needs ``Authorization: Bearer <token>``, as the page sends it
+    when somebody types it there; without a token nothing can be changed.
 
     Args:
         job: The job; None for the one that this program has started last.
@@ -83,12 +87,12 @@ def dashboard(
     page = _Dashboard(job, token, allow_remote=allow_remote)
     routes = [
         Route("/snapshot", page.guarded(page.snapshot)),
-        Route("/events", page.guarded(page.events)),
+        Route("/events", page.guarded(page.events, needs_job=False)),
         Route("/await-tree", page.guarded(page.await_tree)),
         Route("/stop", page.guarded(page.stop), methods=["POST"]),
         Route("/cancel", page.guarded(page.cancel), methods=["POST"]),
         Route("/savepoint", page.guarded(page.savepoint), methods=["POST"]),
-        Route("/{file:path}", page.guarded(page.file)),
+        Route("/{file:path}", page.guarded(page.file, needs_job=False)),
     ]
     return Starlette(routes=routes)
 
@@ -106,13 +110,15 @@ class _Dashboard:
         self._clock = SystemClock()
         self._seen: tuple[float, JobClient | None, bytes] | None = None
 
-    def guarded(self, answer: Answer) -> Answer:
-        """Answer only whoever may ask."""
+    def guarded(self, answer: Answer, *, needs_job: bool = True) -> Answer:
+        """Answer only whoever may ask, and what there is an answer for."""
 
         async def guarded(request: Request) -> Response:
             from starlette.responses import PlainTextResponse
 
             refusal = self._refusal(request)
+            if refusal is None and needs_job and self._found() is None:
+                refusal = 404, "No job has been started yet."
             if refusal is not None:
                 code, text = refusal
                 return PlainTextResponse(text, code, headers=_HEADERS)
@@ -124,8 +130,15 @@ class _Dashboard:
 
     def _refusal(self, request: Request) -> tuple[int, str] | None:
         client = request.client
-        if not self._allow_remote and client is not None and not _is_here(client.host):
-            return 403, "This page is for programs of its own machine."
+        if not self._allow_remote:
+            if client is not None and not _is_here(client.host):
+                return 403, "This page is for programs of its own machine."
+            if not _is_here(_named_host(request.headers.get("host", ""))):
+                return 403, (
+                    "This page is called localhost or by a loopback address, and by no "
+                    "other name; dashboard(allow_remote=True) is for an application that "
+                    "says itself who may read."
+                )
         if request.method not in {"GET", "HEAD"}:
             if self._token is None:
                 return 403, "This page is read-only: its program has set no token."
@@ -133,8 +146,6 @@ class _Dashboard:
             wanted = f"Bearer {self._token}"
             if not hmac.compare_digest(given.encode(), wanted.encode()):
                 return 401, "The token is missing or wrong."
-        if self._found() is None and request.path_params.get("file") is None:
-            return 404, "No job has been started yet."
         return None
 
     def _found(self) -> JobClient | None:
@@ -145,10 +156,9 @@ class _Dashboard:
         assert job is not None, "whoever asks is refused without a job"
         return job
 
-    def _look(self) -> bytes:
+    def _look(self, job: JobClient) -> bytes:
         """Return the job as JSON; all pages share one look."""
-        now_s, job = self._clock.monotonic(), self._shown()
-        seen = self._seen
+        now_s, seen = self._clock.monotonic(), self._seen
         if seen is None or seen[1] is not job or now_s - seen[0] > _LOOK_S / 2:
             seen = self._seen = (now_s, job, job.snapshot().to_json())
         return seen[2]
@@ -168,18 +178,31 @@ class _Dashboard:
         """Return the job's snapshot."""
         from starlette.responses import Response
 
-        return Response(self._look(), media_type="application/json")
+        return Response(self._look(self._shown()), media_type="application/json")
 
     async def events(self, request: Request) -> Response:
-        """Return the snapshots from now on, as server-sent events."""
+        """Return the snapshots from now on, as server-sent events.
+
+        ``waiting`` is sent while there is no job, ``changeable`` where a token may change
+        it.
+        """
         from starlette.responses import PlainTextResponse, StreamingResponse
 
         if len(self._pages) >= _PAGES_MAX:
             return PlainTextResponse("Too many pages are open.", 503)
 
         async def snapshots() -> AsyncIterator[bytes]:
+            yield b"retry: 1000\n\n"
+            if self._token is not None:
+                yield b"event: changeable\ndata: 1\n\n"
             while True:
-                yield b"data: " + self._look() + b"\n\n"
+                job = self._found()
+                if job is None:
+                    yield b"event: waiting\ndata: 1\n\n"
+                else:
+                    yield b"data: " + self._look(job) + b"\n\n"
+                # Not held while nothing is sent: it may have ended.
+                del job
                 await asyncio.sleep(_LOOK_S)
 
         body = snapshots()
@@ -195,18 +218,20 @@ class _Dashboard:
     async def stop(self, request: Request) -> Response:
         """Stop the job well; ``?drain=false`` fires no windows."""
         drain = request.query_params.get("drain", "true") != "false"
-        return await self._change(self._shown().stop(drain=drain))
+        job = self._shown()
+        return await self._change(job, job.stop(drain=drain))
 
     async def cancel(self, request: Request) -> Response:
         """Cancel the job."""
-        return await self._change(self._shown().cancel())
+        job = self._shown()
+        return await self._change(job, job.cancel())
 
     async def savepoint(self, request: Request) -> Response:
         """Take a savepoint at ``?path=``."""
-        path = request.query_params.get("path", "")
-        return await self._change(self._shown().trigger_savepoint(path))
+        job, path = self._shown(), request.query_params.get("path", "")
+        return await self._change(job, job.trigger_savepoint(path))
 
-    async def _change(self, change: Awaitable[object]) -> Response:
+    async def _change(self, job: JobClient, change: Awaitable[object]) -> Response:
         from starlette.responses import PlainTextResponse, Response
 
         try:
@@ -214,7 +239,20 @@ class _Dashboard:
         except AioMailboxError as error:
             return PlainTextResponse(str(error), 409)
         self._seen = None
-        return Response(self._look(), media_type="application/json")
+        return Response(self._look(job), media_type="application/json")
+
+
+def _named_host(header: str) -> str:
+    """Return the name in a Host header, without its port.
+
+    Example:
+        >>> _named_host("localhost:8081"), _named_host("[::1]:8081"), _named_host("::1")
+        ('localhost', '::1', '::1')
+    """
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    name, colon, port = header.rpartition(":")
+    return name if colon and port.isdecimal() and ":" not in name else header
 
 
 def _is_here(host: str) -> bool:
@@ -222,8 +260,9 @@ def _is_here(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        # A server of tests, or a socket without addresses.
-        return host in {"", "localhost", "testclient"}
+        # A client of tests, or a socket without addresses. Browsers ask nobody where
+        # names below localhost are.
+        return host in {"", "localhost", "testclient"} or host.endswith(".localhost")
 
 
 @asynccontextmanager

@@ -131,11 +131,12 @@ async def test_a_notebook_gets_html_that_is_updated_in_place(
     shown: list[str] = []
 
     class Handle:
-        def update(self, shown_now: Any) -> None:
-            shown.append(shown_now.data)
+        def update(self, shown_now: Any, *, raw: bool) -> None:
+            assert shown_now["text/plain"].startswith("<calls> ")
+            shown.append(shown_now["text/html"])
 
     monkeypatch.setattr("IPython.display.display", lambda *_, **__: Handle())
-    monkeypatch.setattr("aiomailbox.api.job_progress._is_notebook", lambda: True)
+    monkeypatch.setattr("aiomailbox.api.job_progress.is_notebook", lambda: True)
     env = am.StreamExecutionEnvironment()
     slow(env)
     async with env.start("<calls>") as job, am.progress(job, interval=1):

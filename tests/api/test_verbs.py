@@ -156,15 +156,11 @@ async def test_the_blocking_door_says_await_where_a_loop_runs(env: Env) -> None:
         am.run(env.from_collection([1]).collect())
 
 
-async def test_count_and_take_and_show(
-    env: Env, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_count_and_take(env: Env) -> None:
     numbers = env.from_collection(list(range(3_000)))
     assert await numbers.count() == 3_000
     assert await numbers.take(3) == [0, 1, 2]
     assert await numbers.take(10_000) == list(range(3_000))
-    await numbers.show(2)
-    assert capsys.readouterr().out == "0\n1\n"
 
 
 async def test_an_empty_stream_has_results_too(env: Env) -> None:

@@ -158,6 +158,12 @@ async def test_a_stream_is_explained_without_a_sink_and_drawn() -> None:
     ET.fromstring(drawing)
     stream.sink_to(lambda one: None)
     ET.fromstring(env._repr_html_())
+    # Its style changes nothing else of the page that it is in.
+    [style] = [
+        one.text or "" for one in ET.fromstring(drawing).iter() if "style" in one.tag
+    ]
+    for rule in style.replace("@media(prefers-color-scheme:dark){", "").split("}"):
+        assert not rule or rule.lstrip("svg").startswith(".aiomailbox-graph")
     with pytest.raises(am.InvalidArgumentError, match="format"):
         env.explain(format="png")  # type: ignore[arg-type]
     async with env.start("<drawn>") as job:

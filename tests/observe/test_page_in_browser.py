@@ -1,0 +1,190 @@
+"""The page of a job in a real Chromium: for long, by keyboard, and without a job."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+
+import psutil
+import pytest
+
+import aiomailbox as am
+from aiomailbox.observe import serving_dashboard
+from tests.browsers import browser_page
+
+pytestmark = [pytest.mark.browser, pytest.mark.real_time, pytest.mark.timeout(600)]
+
+PROGRAM = """
+import asyncio, importlib, sys
+import aiomailbox as am
+
+# The function is called as the module is.
+importlib.import_module("aiomailbox.observe.dashboard")._LOOK_S = float(sys.argv[2])
+
+async def rows():
+    number = 0
+    while True:
+        yield number
+        number += 1
+        await asyncio.sleep(0.001)
+
+async def call(number):
+    await asyncio.sleep(0.02)
+    return number
+
+async def main():
+    # There is no job before it is told so.
+    await asyncio.to_thread(sys.stdin.readline)
+    env = am.StreamExecutionEnvironment()
+    calls = env.from_async_iterable(rows, name="rows").map_async(call, concurrency=8)
+    keyed = calls.name("call").key_by(lambda number: number % 5)
+    keyed.reduce(max).name("highest").sink_to(lambda number: None)
+    async with env.start(sys.argv[3]) as job:
+        await job.result()
+
+am.run(main(), dashboard=int(sys.argv[1]))
+"""
+
+
+class Program:
+    """A job with its page, in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        self.process = process
+        self.address = process.stderr.readline().rpartition(" ")[2].strip()
+
+    def start_its_job(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+
+@contextmanager
+def program(port: int, *, look_s: float, name: str) -> Iterator[Program]:
+    command = [sys.executable, "-c", PROGRAM, str(port), str(look_s), name]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield Program(process)
+        finally:
+            process.terminate()
+
+
+async def test_neither_page_nor_server_grow_in_ten_thousand_updates() -> None:
+    """The job runs on meanwhile, and every update is another snapshot."""
+    with program(0, look_s=0.004, name="long") as it:
+        it.start_its_job()
+        server = psutil.Process(it.process.pid)
+        async with browser_page(it.address) as page:
+            session = await page.context.new_cdp_session(page)
+
+            async def sizes_after(updates: int) -> dict[str, int]:
+                while await page.evaluate("updates") < updates:
+                    await asyncio.sleep(0.5)
+                await session.send("HeapProfiler.collectGarbage")
+                heap = await session.send("Runtime.getHeapUsage")
+                counters = await session.send("Memory.getDOMCounters")
+                return {
+                    "heap": int(heap["usedSize"]),
+                    "nodes": int(counters["nodes"]),
+                    "listeners": int(counters["jsEventListeners"]),
+                    "server": server.memory_info().rss,
+                }
+
+            # What is kept of the last minutes has its size by then.
+            before = await sizes_after(1_000)
+            after = await sizes_after(11_000)
+            rows = await page.locator("#operators tbody tr").count()
+    print(f"\nafter 1,000 updates {before}\nafter 11,000 updates {after}")
+    assert rows == 4
+    assert after["heap"] - before["heap"] < 500_000
+    assert after["nodes"] - before["nodes"] < 500
+    assert after["listeners"] == before["listeners"]
+    assert after["server"] - before["server"] < 4_000_000
+
+
+async def test_it_waits_for_a_job_and_for_a_program_that_is_started_again() -> None:
+    async with AsyncExitStack() as stack:
+        with program(0, look_s=0.2, name="first") as first:
+            page = await stack.enter_async_context(browser_page(first.address))
+            await page.locator("#state", has_text="no job yet").wait_for()
+            first.start_its_job()
+            await page.locator("#job", has_text="first").wait_for()
+        await page.locator("#connection", has_text="no connection").wait_for()
+        port = int(first.address.rstrip("/").rpartition(":")[2])
+        with program(port, look_s=0.2, name="second") as second:
+            assert second.address == first.address
+            second.start_its_job()
+            await page.locator("#job", has_text="second").wait_for()
+            assert await page.inner_text("#connection") == ""
+
+
+async def test_it_is_used_by_keyboard_and_in_a_narrow_window() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_async_iterable(rows, name="rows").sink_to(lambda row: None)
+    async with (
+        serving_dashboard(0, token="open sesame") as address,
+        env.start("keys") as job,
+        browser_page(address, viewport={"width": 400, "height": 800}) as page,
+    ):
+        await page.locator("#change").wait_for()
+        focused = "document.activeElement.id || document.activeElement.className"
+        way = []
+        while not way or way[-1] != "token":
+            await page.keyboard.press("Tab")
+            way.append(await page.evaluate(focused))
+            assert len(way) < 20, way
+        # What is wider than the window is scrolled by keyboard, too.
+        assert way[0] == "graph"
+        assert "wide" in way
+        await page.keyboard.type("wrong")
+        await page.keyboard.press("Enter")
+        await page.locator(
+            "#answer", has_text="The token is missing or wrong"
+        ).wait_for()
+        assert job.state is am.JobState.RUNNING
+        await page.keyboard.press("Control+A")
+        await page.keyboard.type("open sesame")
+        for _ in ("path", "stop"):
+            await page.keyboard.press("Tab")
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        assert await page.evaluate(outline) == "solid"
+        await page.keyboard.press("Space")
+        await page.locator("#state", has_text="finished").wait_for()
+        assert await page.inner_text("#answer") == "Done."
+        await page.focus("#tree summary")
+        await page.keyboard.press("Enter")
+        await page.locator("#tree pre", has_text="job 'keys': finished").wait_for()
+        wide = "document.documentElement.scrollWidth <= window.innerWidth"
+        assert await page.evaluate(wide), "a narrow window scrolls sideways"
+
+
+async def rows() -> AsyncIterator[int]:
+    for number in range(1_000_000):
+        yield number
+        await asyncio.sleep(0.01)
+
+
+async def test_what_is_there_stays_so_that_it_can_be_selected() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_async_iterable(rows, name="rows").sink_to(lambda row: None)
+    async with (
+        serving_dashboard(0) as address,
+        env.start("still"),
+        browser_page(address) as page,
+    ):
+        await page.locator("#operators td").first.wait_for()
+        await page.evaluate(
+            "getSelection().selectAllChildren(document.querySelector('#operators td'));"
+            "window.box = document.querySelector('#graph rect')"
+        )
+        count = await page.evaluate("updates")
+        while await page.evaluate("updates") < count + 3:
+            await asyncio.sleep(0.1)
+        assert await page.evaluate("getSelection().toString()") == "rows"
+        assert await page.evaluate("window.box.isConnected")
