@@ -32,18 +32,12 @@ from aiomailbox.connectors.spark.barrier.credentials import new_credentials
 from aiomailbox.connectors.spark.barrier.frame import exchange_frame
 from aiomailbox.connectors.spark.barrier.member import MARKER, BarrierPart, Outcome
 from aiomailbox.connectors.spark.barrier.source import BarrierInput
-from aiomailbox.connectors.spark.frame_checks import (
-    check_names,
-    checked_schema,
-    form_of,
-)
+from aiomailbox.connectors.spark.frame_source import frame_operator, frame_rows
 from aiomailbox.connectors.spark.inside.refusals import check_no_sinks, check_runnable
 from aiomailbox.connectors.spark.inside.schemas import arrow_columns, output_schema
 from aiomailbox.connectors.spark.jobs import JobTag, is_connect
 from aiomailbox.connectors.spark.lost import lost_session_error
-from aiomailbox.connectors.spark.row_form import RowForm
 from aiomailbox.connectors.spark.shipped import shipped
-from aiomailbox.connectors.spark.types import check_path, special_columns
 from aiomailbox.errors import (
     InvalidArgumentError,
     JobFailedError,
@@ -134,22 +128,10 @@ def new_exchange_input(
         InvalidArgumentError: If the DataFrame cannot be read.
         UnsupportedColumnError: If a column cannot be carried; names it.
     """
-    schema = checked_schema(df, name)
-    form = form_of(records)
-    check_path(schema, "arrow")
-    check_names(schema, form or RowForm())
-    source = BarrierInput(number, form, _Special(schema))
+    source = BarrierInput(number, frame_rows(df, name, records))
     order = [] if order_by is None else order_by
     columns = [*order] if isinstance(order, list | tuple) else [order]
-    return ExchangeInput(df, Transformation(name, source, source=source), columns)
-
-
-@dataclass(frozen=True, slots=True)
-class _Special:
-    schema: Any
-
-    def __call__(self) -> Any:
-        return special_columns(self.schema)
+    return ExchangeInput(df, frame_operator(name, source), columns)
 
 
 async def run_in_barrier(run: BarrierRun, path: Any, schema: Any) -> Any:

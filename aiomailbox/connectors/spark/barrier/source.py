@@ -18,21 +18,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiomailbox.availability import Availability
-from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker, SpecialColumns
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.fingerprint import wrapped
+from aiomailbox.connectors.spark.frame_source import (
+    BatchRuns,
+    FrameRows,
+    FrameSource,
+)
 from aiomailbox.errors import IllegalStateError, SourceChangedError
 from aiomailbox.operators import (
-    Boundedness,
     EnumeratorContext,
     InputStatus,
     Pending,
     ReaderContext,
     ReaderOutput,
-    SourceOperator,
     StaticEnumerator,
 )
-from aiomailbox.records import ListRun
 from aiomailbox.state import kept_in_state
 
 __all__ = ["INPUT", "BarrierInput", "PartitionFeeds", "PartitionPosition", "Wrapping"]
@@ -80,37 +81,18 @@ class Wrapping:
     check: str
 
 
-class BarrierInput:
+class BarrierInput(FrameSource):
     """One DataFrame as a source; picklable until it is attached.
 
     Args:
         number: Which input of the pipeline.
-        form: What a record is; None if the batch itself is.
-        special: What to make of columns that Arrow carries as structs of their parts.
+        rows: What its rows become.
     """
 
-    boundedness = Boundedness.BOUNDED
-
-    def __init__(
-        self,
-        number: int,
-        form: RecordForm | None,
-        special: Callable[[], SpecialColumns],
-    ) -> None:
+    def __init__(self, number: int, rows: FrameRows) -> None:
+        super().__init__(rows)
         self.number = number
-        self._form = form
-        self._special = special
         self._feed: PartitionFeed | None = None
-
-    @property
-    def record_types(self) -> tuple[type, ...]:
-        """The class of the records, if the form names one."""
-        kind = getattr(self._form, "record_type", None)
-        return () if kind is None else (kind,)
-
-    def __call__(self) -> SourceOperator:
-        """Make the operator."""
-        return SourceOperator(self)
 
     def attach(self, feed: PartitionFeed) -> None:
         """Say where the batches come from, in the worker that has them."""
@@ -134,7 +116,7 @@ class BarrierInput:
         """
         if self._feed is None:
             raise IllegalStateError("the rows of this pipeline are Spark's: run_on(df)")
-        return _PartitionReader(self._feed, self._form, self._special)
+        return _PartitionReader(self._feed, self.runs())
 
 
 class PartitionFeed:
@@ -264,21 +246,13 @@ class _PartitionReader:
 
     Args:
         feed: Where the rows come from.
-        form: What a record is; None if the batch itself is.
-        special: What to make of columns that Arrow carries as structs of their parts.
+        runs: Makes runs of them.
     """
 
-    def __init__(
-        self,
-        feed: PartitionFeed,
-        form: RecordForm | None,
-        special: Callable[[], SpecialColumns],
-    ) -> None:
+    def __init__(self, feed: PartitionFeed, runs: BatchRuns) -> None:
         self.availability: Availability = feed.availability
         self._feed = feed
-        self._form = form
-        self._special = special
-        self._maker: RowMaker | None = None
+        self._runs = runs
         self._position: PartitionPosition | None = None
         self._has_all_splits = False
         self._batch: pa.RecordBatch | None = None
@@ -366,15 +340,8 @@ class _PartitionReader:
         batch = self._batch
         assert batch is not None
         start, rows = self._offset, batch.num_rows
-        stop = rows if self._form is None else min(start + output.records_max, rows)
-        piece = batch.slice(start, stop - start)
-        to = output.for_split(position.split_id)
-        if self._form is None:
-            to.emit_run(ListRun([piece]))
-        else:
-            if self._maker is None:
-                self._maker = RowMaker(batch.schema, self._form, self._special())
-            to.emit_run(ArrowRun(piece, self._maker))
+        run, stop = self._runs.cut(batch, start, output.records_max)
+        output.for_split(position.split_id).emit_run(run)
         check = position.check + int(np.add.reduce(self._checks[start:stop]))
         self._position = replace(
             position, rows=position.rows + stop - start, check=wrapped(check)

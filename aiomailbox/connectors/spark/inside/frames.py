@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, Final
 
-from aiomailbox.connectors.spark.frame_checks import (
-    check_names,
-    checked_schema,
-    form_of,
-)
+from aiomailbox.connectors.spark.frame_source import frame_operator, frame_rows
 from aiomailbox.connectors.spark.inside.levels import JobLevels
 from aiomailbox.connectors.spark.inside.limits import (
     LimitDoor,
@@ -22,9 +18,7 @@ from aiomailbox.connectors.spark.inside.source import StageInput
 from aiomailbox.connectors.spark.inside.stage import StagePart
 from aiomailbox.connectors.spark.inside.wire import WIRE_SCHEMA
 from aiomailbox.connectors.spark.jobs import is_connect
-from aiomailbox.connectors.spark.row_form import RowForm
 from aiomailbox.connectors.spark.shipped import shipped
-from aiomailbox.connectors.spark.types import check_path, special_columns
 from aiomailbox.graph import JobGraph, Transformation
 from aiomailbox.policies import RateLimit
 from aiomailbox.runtime.config import JobConfig
@@ -92,14 +86,11 @@ def new_input(
         InvalidArgumentError: If the DataFrame cannot be read.
         UnsupportedColumnError: If a column cannot be carried; names it.
     """
-    schema = checked_schema(df, name)
-    form = form_of(records)
-    check_path(schema, "arrow")
-    check_names(schema, form or RowForm())
+    rows = frame_rows(df, name, records)
     if order_by is not None:
         columns = order_by if isinstance(order_by, list | tuple) else [order_by]
         df = df.sortWithinPartitions(*columns)
-    item = Transformation(name, StageInput(form, partial(special_columns, schema)))
+    item = frame_operator(name, StageInput(rows))
     return InputFrame(df, item, order_by is not None)
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from aiomailbox.availability import Availability
-from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker, SpecialColumns
+from aiomailbox.connectors.spark.frame_source import BatchRuns, FrameSource
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.operators import (
-    Boundedness,
     EnumeratorContext,
     InputStatus,
     Pending,
     ReaderContext,
     ReaderOutput,
-    SourceOperator,
     StaticEnumerator,
 )
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun
+from aiomailbox.records import RUN_LENGTH_MAX
 
 __all__ = ["BatchFeed", "StageInput"]
 
@@ -41,36 +38,20 @@ class BatchFeed(Protocol):
         ...
 
 
-class StageInput:
-    """Makes the source operator of a stage; picklable until it is attached.
+class StageInput(FrameSource):
+    """A DataFrame as the source of a stage; picklable until it is attached."""
 
-    Args:
-        form: What a record is; None if the batch itself is.
-        special: What to make of columns that Arrow carries as structs of their parts.
-    """
+    _feed: BatchFeed | None = None
+    _run_length = RUN_LENGTH_MAX
 
-    boundedness = Boundedness.BOUNDED
+    def attach(self, feed: BatchFeed, run_length: int) -> None:
+        """Say where the batches come from, where they do.
 
-    def __init__(
-        self, form: RecordForm | None, special: Callable[[], SpecialColumns]
-    ) -> None:
-        self._form = form
-        self._special = special
-        self._feed: BatchFeed | None = None
-
-    @property
-    def record_types(self) -> tuple[type, ...]:
-        """The class of the records, if the form names one."""
-        kind = getattr(self._form, "record_type", None)
-        return () if kind is None else (kind,)
-
-    def __call__(self) -> SourceOperator:
-        """Make the operator."""
-        return SourceOperator(self)
-
-    def attach(self, feed: BatchFeed) -> None:
-        """Say where the batches come from, where they do."""
-        self._feed = feed
+        Args:
+            feed: Gives them.
+            run_length: How many rows of a batch are a run.
+        """
+        self._feed, self._run_length = feed, run_length
 
     def create_enumerator(
         self, context: EnumeratorContext[Any], state: list[Any] | None = None
@@ -90,7 +71,7 @@ class StageInput:
         """
         if self._feed is None:
             raise IllegalStateError("the rows of this pipeline are Spark's: apply it")
-        return _StageReader(self._feed, self._form, self._special)
+        return _StageReader(self._feed, self.runs(), self._run_length)
 
 
 class _StageReader:
@@ -100,17 +81,11 @@ class _StageReader:
     which depend on time, what is late would depend on time.
     """
 
-    def __init__(
-        self,
-        feed: BatchFeed,
-        form: RecordForm | None,
-        special: Callable[[], SpecialColumns],
-    ) -> None:
+    def __init__(self, feed: BatchFeed, runs: BatchRuns, run_length: int) -> None:
         self.availability: Availability = feed.availability
         self._feed = feed
-        self._form = form
-        self._special = special
-        self._maker: RowMaker | None = None
+        self._runs = runs
+        self._run_length = run_length
         self._batch: pa.RecordBatch | None = None
         self._offset = 0
 
@@ -133,18 +108,10 @@ class _StageReader:
                 return InputStatus.END_OF_INPUT
             self.availability.reset()
             return InputStatus.NOTHING_AVAILABLE
-        if self._form is None:
-            self._batch = None
-            output.emit_run(ListRun([batch]))
-            return InputStatus.MORE_AVAILABLE
-        if self._maker is None:
-            self._maker = RowMaker(batch.schema, self._form, self._special())
-        start = self._offset
-        self._offset = min(start + RUN_LENGTH_MAX, batch.num_rows)
-        piece = batch.slice(start, self._offset - start)
+        run, self._offset = self._runs.cut(batch, self._offset, self._run_length)
         if self._offset >= batch.num_rows:
             self._batch = None
-        output.emit_run(ArrowRun(piece, self._maker))
+        output.emit_run(run)
         return InputStatus.MORE_AVAILABLE
 
     def snapshot(self) -> list[Any]:

@@ -45,7 +45,7 @@ from aiomailbox.logs import library_log
 from aiomailbox.memory import LocalBufferPool, NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.policies import RateLimit
-from aiomailbox.records import ElementCodec
+from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX, ElementCodec
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import ChannelFactory, TaskBuilder
 from aiomailbox.runtime.exchange_plan import total_segments
@@ -227,8 +227,7 @@ class _StageTask(NoCheckpointEvents):
         try:
             async with anyio.create_task_group() as group:
                 if self._part.level == 0:
-                    head = self._place.vertex.head.transformation
-                    head.factory.attach(feed)  # type: ignore[attr-defined]
+                    self._attach(feed)
                 else:
                     await self._begin_input(feed, group)
                 if self._door is not None:
@@ -343,6 +342,13 @@ class _StageTask(NoCheckpointEvents):
         vertex = levels.vertices[0][part.vertex]
         # Spark may have more partitions than the source has subtasks in name.
         return Place(vertex, self._partition % vertex.parallelism)
+
+    def _attach(self, feed: _Feed) -> None:
+        """Let the source read what Spark gives, in runs as long as its chain may have."""
+        head, *rest = [node.transformation for node in self._place.vertex.nodes]
+        columns = all(each.takes_columns for each in rest)
+        run_length = COLUMN_RUN_LENGTH_MAX if columns else RUN_LENGTH_MAX
+        head.factory.attach(feed, run_length)  # type: ignore[attr-defined]
 
     async def _begin_input(self, feed: _Feed, group: anyio.abc.TaskGroup) -> None:
         """Read who produces, which comes first, and leave the rest for later."""

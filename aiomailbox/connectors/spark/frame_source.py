@@ -1,0 +1,142 @@
+"""What the two sources inside Spark share: rows that Spark gives to a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from aiomailbox.columnar import (
+    ArrowRun,
+    ClassForm,
+    RecordForm,
+    RowMaker,
+    SpecialColumns,
+)
+from aiomailbox.connectors.spark.frame_checks import (
+    check_names,
+    checked_schema,
+    fields_of,
+    form_of,
+)
+from aiomailbox.connectors.spark.row_form import RowForm
+from aiomailbox.connectors.spark.types import check_path, special_columns
+from aiomailbox.graph import Transformation
+from aiomailbox.operators import Boundedness, RecordFields, SourceOperator
+from aiomailbox.records import ListRun, Run
+
+__all__ = ["BatchRuns", "FrameRows", "FrameSource", "frame_operator", "frame_rows"]
+
+
+class FrameRows(NamedTuple):
+    """What the rows of a DataFrame become.
+
+    Attributes:
+        form: What a record is; None if the batch itself is.
+        special: What to make of columns that Arrow carries as structs of their parts.
+        names: The columns.
+    """
+
+    form: RecordForm | None
+    special: Callable[[], SpecialColumns]
+    names: list[str]
+
+
+def frame_rows(df: Any, name: str, records: Any) -> FrameRows:
+    """Return what the rows of a DataFrame become.
+
+    Args:
+        df: The DataFrame.
+        name: The parameter that it was given as.
+        records: What a record is; see `SparkSource`.
+
+    Raises:
+        InvalidArgumentError: If the DataFrame cannot be read.
+        UnsupportedColumnError: If a column cannot be carried; names it.
+    """
+    schema = checked_schema(df, name)
+    form = form_of(records)
+    check_path(schema, "arrow")
+    check_names(schema, form or RowForm())
+    return FrameRows(form, partial(special_columns, schema), schema.fieldNames())
+
+
+class FrameSource:
+    """A DataFrame as a source where Spark gives its rows; makes its operator.
+
+    Args:
+        rows: What its rows become.
+    """
+
+    boundedness = Boundedness.BOUNDED
+
+    def __init__(self, rows: FrameRows) -> None:
+        self._form, self._special, self._names = rows
+
+    @property
+    def record_types(self) -> tuple[type, ...]:
+        """The class of the records, if it is the user's or Spark's."""
+        form = self._form
+        return (form.record_type,) if isinstance(form, ClassForm | RowForm) else ()
+
+    @property
+    def record_fields(self) -> RecordFields | None:
+        """The fields of the records: the columns, or those of the user's class."""
+        return fields_of(self._form, self._names)
+
+    @property
+    def gives_columns(self) -> bool:
+        """Whether its runs have columns."""
+        return self._form is not None
+
+    def __call__(self) -> SourceOperator:
+        """Make the operator."""
+        return SourceOperator(self)  # type: ignore[arg-type]
+
+    def runs(self) -> BatchRuns:
+        """Return what makes runs of the batches that Spark gives to one worker."""
+        return BatchRuns(self._form, self._special)
+
+
+def frame_operator(name: str, source: FrameSource) -> Transformation:
+    """Return a DataFrame as the beginning of a pipeline."""
+    return Transformation(
+        name,
+        source,
+        record_fields=source.record_fields,
+        source=source,  # type: ignore[arg-type]
+    )
+
+
+class BatchRuns:
+    """Makes runs of batches that have one schema.
+
+    Args:
+        form: What a record is; None if the batch itself is.
+        special: What to make of columns that Arrow carries as structs of their parts.
+    """
+
+    def __init__(
+        self, form: RecordForm | None, special: Callable[[], SpecialColumns]
+    ) -> None:
+        self._form = form
+        self._special = special
+        self._maker: RowMaker | None = None
+
+    def cut(self, batch: pa.RecordBatch, start: int, rows_max: int) -> tuple[Run, int]:
+        """Return the run from row ``start`` on, and the row where the next one begins.
+
+        Args:
+            batch: The rows, more than ``start``.
+            start: The first row.
+            rows_max: How many rows a run may have, where they are the records.
+        """
+        rows: int = batch.num_rows
+        if self._form is None:
+            return ListRun([batch.slice(start)]), rows
+        if self._maker is None:
+            self._maker = RowMaker(batch.schema, self._form, self._special())
+        stop = min(start + rows_max, rows)
+        return ArrowRun(batch.slice(start, stop - start), self._maker), stop
