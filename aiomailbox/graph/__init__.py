@@ -7,7 +7,7 @@ from aiomailbox.graph.channels import (
     producer_of_channel,
     why_never_unaligned,
 )
-from aiomailbox.graph.columns import rows_from
+from aiomailbox.graph.columns import describe_form, rows_from
 from aiomailbox.graph.describe import (
     describe_mermaid,
     describe_text,
@@ -47,6 +47,7 @@ __all__ = [
     "channel_name",
     "check_blocking",
     "consumers_of",
+    "describe_form",
     "describe_mermaid",
     "describe_svg",
     "describe_text",

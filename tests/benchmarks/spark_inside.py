@@ -100,8 +100,8 @@ def _windows(df: Any, records: int, rounds: int) -> Report:
             .key_by("key")
             .window(am.TumblingEventTimeWindows.of(am.millis(_WINDOW_MS)))
             .aggregate(am.aggregates(rows=am.count(), total=am.sum_("value")))
-            .map(lambda w: (w.key, w.window_start, w.rows, w.total))
-            .map(lambda w: {"key": w[0], "start": w[1], "rows": w[2], "total": w[3]})
+            .rename({"window_start": "start"})
+            .drop("window_end")
         )
 
     # The columns that the loop by hand gets.

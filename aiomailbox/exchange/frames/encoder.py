@@ -7,7 +7,7 @@ from typing import Final
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.memory import DEFAULT_SEGMENT_SIZE_BYTES
-from aiomailbox.records import RUN_LENGTH_MAX, Control, ElementCodec, Run
+from aiomailbox.records import Control, ElementCodec, Run
 from aiomailbox.records.framing import begin_frame, end_frame
 
 __all__ = ["FRAME_BYTES_WISHED", "FrameEncoder"]
@@ -83,7 +83,7 @@ class FrameEncoder:
         start = begin_frame(framed)
         self._codec.write(piece, framed)
         count, size_bytes, wished = len(piece), len(framed), self.frame_bytes_wished
-        fitting = max(1, min(RUN_LENGTH_MAX, wished * count // size_bytes))
+        fitting = max(1, min(piece.length_max, wished * count // size_bytes))
         self._length = min(fitting, _GROWTH_MAX * max(count, self._length))
         if size_bytes > _EXCESS_MAX * wished and fitting < count:
             return None

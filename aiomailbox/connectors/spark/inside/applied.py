@@ -23,6 +23,7 @@ from aiomailbox.connectors.spark.inside.results import (
     ResultSink,
 )
 from aiomailbox.connectors.spark.inside.schemas import arrow_columns, output_schema
+from aiomailbox.connectors.spark.inside.shuffle import FALLBACK, has_partition_ids
 from aiomailbox.connectors.spark.inside.wire import RowKind
 from aiomailbox.connectors.spark.jobs import spark_job_error
 from aiomailbox.connectors.spark.lost import explaining_loss
@@ -33,7 +34,13 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.graph import JobGraph, Origin, Transformation, reachable
+from aiomailbox.graph import (
+    JobGraph,
+    Origin,
+    Transformation,
+    describe_form,
+    reachable,
+)
 from aiomailbox.operators import ErrorAction, OnError, SinkOperator
 from aiomailbox.records import OutputTag
 from aiomailbox.runtime.config import JobConfig
@@ -91,6 +98,7 @@ class _Output:
                 partial(SinkOperator, sink),
                 [origins],
                 follows_input=True,
+                takes_columns=sink.takes_columns,
             )
             for number, origins in enumerate(self.origins)
         ]
@@ -194,7 +202,17 @@ class Applied:
         for level, vertices in enumerate(job.levels.vertices):
             width = "Spark's" if level == 0 else str(job.levels.width(level))
             lines.append(f"  stage {level + 1}: {width} partitions")
-            lines += [f"    {vertex.name}" for vertex in vertices]
+            for vertex in vertices:
+                lines.append(f"    {vertex.name}")
+                lines += [
+                    f"      - {node.name}{form}"
+                    for node in vertex.nodes
+                    if (form := describe_form(node.transformation))
+                ]
+        if len(job.levels) > 1 and not has_partition_ids(application.inputs[0].df):
+            lines.append(
+                f"  This Spark has no repartitionById(): rows move by {FALLBACK}."
+            )
         lines += [
             f"  {frame.transformation.name!r} has no order within a partition: a repeated "
             "task may read its rows in another one. Give order_by=."

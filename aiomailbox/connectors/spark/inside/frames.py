@@ -14,6 +14,7 @@ from aiomailbox.connectors.spark.inside.limits import (
     check_limits,
     open_door,
 )
+from aiomailbox.connectors.spark.inside.shuffle import exchanged
 from aiomailbox.connectors.spark.inside.source import StageInput
 from aiomailbox.connectors.spark.inside.stage import StagePart
 from aiomailbox.connectors.spark.inside.wire import WIRE_SCHEMA
@@ -172,18 +173,9 @@ def chained_frames(
         frames.append(frame.mapInArrow(*stage(0, number)))
     df = reduce(lambda one, other: one.unionAll(other), frames)
     for level in range(1, len(levels)):
-        df = _exchanged(df, levels.width(level)).mapInArrow(*stage(level, None))
+        df = exchanged(df, levels.width(level)).mapInArrow(*stage(level, None))
     return df
 
 
 def _is_head(item: Transformation, head: Any) -> bool:
     return head.transformation is item
-
-
-def _exchanged(df: Any, width: int) -> Any:
-    """Bring each row to the partition that it names, in an order that repeats."""
-    from pyspark.sql import functions as sf
-
-    # Not repartition(): it would hash the number again.
-    moved = df.repartitionById(width, sf.col("part"))
-    return moved.sortWithinPartitions("wm", "producer", "seq")

@@ -79,6 +79,11 @@ class ResultSink:
     columns: pa.Schema
     dead_letters: bool = False
 
+    @property
+    def takes_columns(self) -> bool:
+        """Whether runs may be columns: dead letters are objects."""
+        return not self.dead_letters
+
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         """Create the writer of one task."""
         results: Any = context.handover(RESULTS)

@@ -35,6 +35,8 @@ __all__ = ["RowWriter", "ShuffleOutput"]
 # A row pays for its way from about so many records on.
 _RECORDS_WISHED: Final = 1024
 _ROW_BYTES_MAX: Final = 512 * 1024
+# Nobody waits for a frame to be complete: of columns it holds what one run had.
+_FRAME_BYTES: Final = 256 * 1024
 # What rows in the making may hold together, of all consumers of an edge.
 _WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
 _BATCH_ROWS: Final = 64
@@ -157,7 +159,7 @@ class ShuffleOutput:
         self._target = target
         self._subtasks = subtasks
         self._writer = writer
-        self._encoder = FrameEncoder(codec)
+        self._encoder = FrameEncoder(codec, frame_bytes_wished=_FRAME_BYTES)
         self._rows = [_Row() for _ in subtasks]
         self._order = DATA_ORDER_MIN
         self._waiting_bytes = 0

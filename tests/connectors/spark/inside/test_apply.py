@@ -129,6 +129,22 @@ def test_a_keyed_reduce_ends_with_what_it_ends_with_embedded(spark: Any) -> None
     assert last(found) == last(expected)
 
 
+def test_a_spark_that_moves_rows_by_hash_only_gives_the_same(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = spark.range(0, 300, numPartitions=2)
+    right = spark.range(0, 300, 3, numPartitions=3)
+    expected = embedded(joined, left=left, right=right)
+    for kind in type(left).__mro__:
+        monkeypatch.delattr(kind, "repartitionById", raising=False)
+    # More subtasks than Spark has cores, so that each has to be met.
+    applied = joined.apply_to(
+        left=left, right=right, schema=Doubled, order_by="id", parallelism=5
+    )
+    assert "keys whose hash leads there" in applied.explain()
+    assert rows_of(applied.result) == expected
+
+
 def test_two_dataframes_are_joined_as_two_streams_are(spark: Any) -> None:
     left = spark.range(0, 1000, numPartitions=2)
     right = spark.range(0, 1000, 3, numPartitions=3)
@@ -369,6 +385,47 @@ def test_a_timer_that_needs_a_live_clock_fails_with_the_reason(spark: Any) -> No
     df = spark.range(0, 10)
     with pytest.raises(Exception, match="no live clock"):
         waiting.apply_to(df, schema="id long").result.collect()
+
+
+def test_columns_stay_columns_in_every_stage(spark: Any) -> None:
+    @am.pipeline
+    def summed_by_columns(rows: Any) -> Any:
+        strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+        timed = rows.assign_timestamps_and_watermarks(
+            strategy.with_timestamp_assigner("id")
+        )
+        return (
+            timed.key_by("key")
+            .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+            .aggregate(am.aggregates(rows=am.count(), total=am.sum_("id")))
+            .select("key", "rows", "total")
+        )
+
+    df = spark.range(0, 30_000, numPartitions=2).selectExpr("id", "id % 5 as key")
+    schema = "key long, rows long, total long"
+    applied = summed_by_columns.apply_to(df, schema=schema, order_by="id")
+    text = applied.explain()
+    assert "- df; columns" in text
+    assert "- window aggregate; columns" in text
+    assert "- select; columns" in text
+    assert "- result; columns" in text
+    assert "makes them" not in text
+    kept = sorted(tuple(row) for row in applied.result.collect())
+    env = am.StreamExecutionEnvironment()
+    rows = env.from_arrow(df.toArrow())
+    assert kept == sorted(am.run(summed_by_columns(rows).collect()))
+    assert len(kept) == 150
+
+
+def test_a_field_that_no_row_has_is_refused_when_the_pipeline_is_written(
+    spark: Any,
+) -> None:
+    @am.pipeline
+    def misspelt(rows: Any) -> Any:
+        return rows.key_by("idd").reduce(lambda one, other: one)
+
+    with pytest.raises(InvalidArgumentError, match="idd"):
+        misspelt.apply_to(spark.range(3), schema="id long")
 
 
 def test_explain_says_what_runs_where_and_what_is_not_certain(spark: Any) -> None:
