@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -28,6 +29,8 @@ from aiomailbox.connectors.spark import local_session
 
 ROWS = 10_000_000
 PARTITIONS = 20
+# What Spark's Java process may have, and what one result of it may take.
+MEMORY: dict[str, Any] = {"spark.driver.memory": "1g", "spark.driver.maxResultSize": "256m"}
 
 
 def with_discount(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -113,15 +116,17 @@ def peak_mib() -> int:
 
 async def main(rows: int = ROWS) -> tuple[int, int]:
     """Serve a DataFrame to a client in the same program; print what it took."""
-    spark = local_session("dataframe over http")
+    spark = local_session("dataframe over http", **MEMORY)
     df = spark.range(0, rows, 1, PARTITIONS).selectExpr(
         "id", "concat('customer-', id % 1000) AS customer", "id * 0.01D AS price"
     )
-    before = peak_mib()
+    before, started_s = peak_mib(), time.monotonic()
     async with served(make_app(df)) as url:
         batches, size_bytes = await fetch(f"{url}/orders")
-    print(f"{batches} batches, {size_bytes / 2**20:.0f} MiB")
-    print(f"this process grew by {peak_mib() - before} MiB")
+    took_s = time.monotonic() - started_s
+    print(f"{rows:,} rows in {batches:,} batches, {size_bytes / 2**20:.0f} MiB")
+    print(f"in {took_s:.0f} s, {rows / took_s:,.0f} rows/s")
+    print(f"this process, with the client in it, grew by {peak_mib() - before} MiB")
     return batches, size_bytes
 
 
