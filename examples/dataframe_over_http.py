@@ -30,7 +30,10 @@ from aiomailbox.connectors.spark import local_session
 ROWS = 10_000_000
 PARTITIONS = 20
 # What Spark's Java process may have, and what one result of it may take.
-MEMORY: dict[str, Any] = {"spark.driver.memory": "1g", "spark.driver.maxResultSize": "256m"}
+MEMORY: dict[str, Any] = {
+    "spark.driver.memory": "1g",
+    "spark.driver.maxResultSize": "256m",
+}
 
 
 def with_discount(batch: pa.RecordBatch) -> pa.RecordBatch:

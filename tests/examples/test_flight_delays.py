@@ -110,6 +110,19 @@ async def test_partitions_that_each_span_all_the_time_give_the_same_rows(
     assert demo.differences(rows, demo.by_spark_sql(flights, spark)) == []
 
 
+def test_inside_spark_it_gives_what_spark_sql_gives(
+    load_example: Load, spark: Any, tmp_path: Path
+) -> None:
+    """A month of it."""
+    demo = load_example("flight_delays")
+    flights = demo.read_flights(spark, tmp_path / "unpacked").where(
+        "scheduled < timestamp'2013-02-01 00:00:00'"
+    )
+    rows = [demo.DailyDelays(*row) for row in demo.inside(flights).collect()]
+    assert len(rows) > 80
+    assert demo.differences(rows, demo.by_spark_sql(flights, spark)) == []
+
+
 def test_an_interrupt_half_way_ends_it_soon_with_130_and_nothing_left(
     tmp_path: Path,
 ) -> None:
