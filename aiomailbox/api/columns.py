@@ -32,6 +32,7 @@ __all__ = [
     "is_expression",
     "keyed_form",
     "projected",
+    "window_form",
     "with_field",
 ]
 
@@ -105,6 +106,37 @@ def keyed_form(key: Any, aggregate: Any, origins: list[Origin]) -> dict[str, Any
         return {"asks_for_rows": asking}
     asking = connectors.needs_rows(aggregate)
     return {"asks_for_rows": asking} if asking else {"takes_columns": True}
+
+
+def window_form(
+    key: Any,
+    operator: Any,
+    settings: Mapping[str, Any],
+    work: Mapping[str, Any],
+    origins: list[Origin],
+) -> dict[str, Any]:
+    """Return what the graph is told of the form of windows, as `keyed_form`.
+
+    Args:
+        key: What reads a record's key; None for none.
+        operator: The one for rows.
+        settings: What was said of the windows: ``trigger`` and others.
+        work: What is done with a window: ``aggregate`` and others.
+        origins: Where the records come from.
+    """
+    if rows_from(origins) is not None:
+        return {}
+    for name in ("evictor", "trigger"):
+        if settings.get(name) is not None:
+            return {"asks_for_rows": f"{name} {describe(settings[name])}"}
+    function = work.get("window_function")
+    if function is not None or "aggregate" not in work:
+        return {}
+    from aiomailbox.connectors import windows_asking
+
+    if asking := windows_asking(operator):
+        return {"asks_for_rows": asking}
+    return keyed_form(key, work["aggregate"], origins)
 
 
 def projected(

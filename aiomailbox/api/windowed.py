@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 from aiomailbox import connectors
 from aiomailbox.api.build import check_kind, described_key, function_info, own_copy
-from aiomailbox.api.columns import aggregating, keyed_form
+from aiomailbox.api.columns import aggregating, window_form
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph import FunctionInfo, Origin
@@ -30,7 +30,6 @@ from aiomailbox.windowing import (
     ProcessWindowFunction,
     PurgingTrigger,
     Trigger,
-    TumblingAggregateOperator,
     WindowAssigner,
     window_operator,
 )
@@ -227,9 +226,7 @@ class WindowedStream(Generic[K, T, WindowT]):
         )
         # Wrong arguments and combinations fail here, where they are written.
         sample = factory()
-        form: dict[str, Any] = {}
-        if type(sample) is TumblingAggregateOperator:
-            form = keyed_form(self._key, work.get("aggregate"), self._origins)
+        form = window_form(self._key, sample, settings, work, self._origins)
         if form.get("takes_columns"):
             factory = partial(
                 own_copy,

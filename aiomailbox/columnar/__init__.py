@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from aiomailbox.columnar.aligned import (
+    ColumnarSlidingOperator,
+    ColumnarTumblingOperator,
+)
 from aiomailbox.columnar.arrow_form import ArrowForm
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.async_column import AsyncColumnOperator
@@ -27,10 +31,12 @@ from aiomailbox.columnar.forms import (
     record_form,
 )
 from aiomailbox.columnar.map_batches import MapBatchesOperator
+from aiomailbox.columnar.paned import ColumnarPanedOperator
 from aiomailbox.columnar.projection import Drop, Rename, Select, WithColumns
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.columnar.tumbling import ColumnarTumblingOperator, columnar_windows
+from aiomailbox.columnar.sessions import ColumnarSessionOperator
+from aiomailbox.columnar.window_forms import columnar_windows, windows_asking
 from aiomailbox.records.named_tuples import record_class
 
 __all__ = [
@@ -41,6 +47,9 @@ __all__ = [
     "BatchMaker",
     "ClassForm",
     "ColumnarAggregateOperator",
+    "ColumnarPanedOperator",
+    "ColumnarSessionOperator",
+    "ColumnarSlidingOperator",
     "ColumnarTumblingOperator",
     "DictForm",
     "Drop",
@@ -68,4 +77,5 @@ __all__ = [
     "record_batches",
     "record_class",
     "record_form",
+    "windows_asking",
 ]

@@ -167,6 +167,27 @@ class Cells:
         with np.errstate(all="ignore"):
             return [piece.results(cells) for piece in self._pieces]
 
+    def check_merged(self, times: int) -> None:
+        """Raise if so many cells, whichever, may not be merged.
+
+        Raises:
+            RowsNeededError: If they may not.
+        """
+        for piece in self._pieces:
+            piece.check_merged(times)
+
+    def merge(self, into: np.ndarray, other: Cells, cells: np.ndarray) -> None:
+        """Put what cells have into others, after `check_merged`.
+
+        Args:
+            into: The cells that get it, each once.
+            other: What the cells are of, maybe this; it stays as it is.
+            cells: For each of ``into`` what it gets.
+        """
+        with np.errstate(all="ignore"):
+            for piece, source in zip(self._pieces, other._pieces, strict=True):
+                piece.merge(into, source, cells)
+
     def accumulators(self, cells: np.ndarray) -> list[list[Any]]:
         """Return the accumulators of these cells as `Aggregate` has them."""
         columns = [each for piece in self._pieces for each in piece.slots(cells)]
@@ -234,6 +255,12 @@ class _Piece:
             np.add.at(self._counts, cells, 1)
         else:
             np.add.at(self._counts, cells[values.there], 1)
+
+    def check_merged(self, times: int) -> None:
+        """Raise if so many cells may not be merged."""
+
+    def merge(self, into: np.ndarray, other: _Piece, cells: np.ndarray) -> None:
+        self._counts[into] += other._counts[cells]
 
     def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
         raise TypeError(f"{type(self).__name__} defines no roll")
@@ -322,6 +349,18 @@ class _Folded(_Piece):
             return Values(np.zeros(len(run), own.dtype), values.there)
         raise RowsNeededError("whole numbers and fractions are mixed")
 
+    def merge(self, into: np.ndarray, other: _Piece, cells: np.ndarray) -> None:
+        super().merge(into, other, cells)
+        assert isinstance(other, _Folded), "merged cells are of one aggregate"
+        numbers = other._numbers
+        if numbers is not None:
+            own = self._of_type(numbers)
+            own[into] = self.folding(own[into], numbers[cells])
+
+    def folding(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return what the numbers of two cells are together."""
+        raise TypeError(f"{type(self).__name__} defines no folding")
+
     def _filled(self, values: Values) -> np.ndarray:
         """Return the numbers; where there is none, one that changes nothing."""
         if values.there is None:
@@ -392,6 +431,17 @@ class _Sum(_Folded):
         if kept + most * _peak(self._filled(values)) > self.highest:
             raise RowsNeededError("a sum leaves 64 bits")
 
+    def check_merged(self, times: int) -> None:
+        own = self._numbers
+        if own is None or own.dtype == np.float64:
+            return
+        if times * _peak(own) > self.highest:
+            raise RowsNeededError("a sum leaves 64 bits")
+
+    def folding(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        added: np.ndarray = first + second
+        return added
+
     def add(self, values: Values, cells: np.ndarray) -> None:
         super().add(values, cells)
         np.add.at(self._of_type(values.numbers), cells, self._filled(values))
@@ -452,6 +502,10 @@ class _Extreme(_Folded):
             raise RowsNeededError("which extreme NaN is depends on when it comes")
         if (np.signbit(numbers) & (numbers == 0)).any():
             raise RowsNeededError("which of two zeros is the extreme depends on order")
+
+    def folding(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        folded: np.ndarray = self.fold(first, second)
+        return folded
 
     def add(self, values: Values, cells: np.ndarray) -> None:
         super().add(values, cells)

@@ -8,12 +8,13 @@ most of it empty, so each matrix has groups of about one length.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["Groups"]
+__all__ = ["Groups", "stable_order"]
 
 # The longest group of a matrix is so many times as long as its shortest.
 _STRETCH: Final = 4
@@ -21,6 +22,14 @@ _STRETCH: Final = 4
 _CELLS_PER_RECORD: Final = 4
 # So many groups are worth a call for each of their steps.
 _STEPS_MIN: Final = 64
+
+
+def stable_order(codes: np.ndarray, count: int) -> np.ndarray:
+    """Return the places of codes from 0 to ``count - 1`` by these, equal ones in order."""
+    # Sixteen bits are sorted by radix.
+    few = codes.astype(np.uint16) if count <= 1 << 16 else codes
+    order: np.ndarray = np.argsort(few, kind="stable")
+    return order
 
 
 class Groups:
@@ -44,9 +53,7 @@ class Groups:
     """
 
     def __init__(self, codes: np.ndarray, count: int) -> None:
-        # Sixteen bits are sorted by radix.
-        few = codes.astype(np.uint16) if count <= 1 << 16 else codes
-        self._order = np.argsort(few, kind="stable")
+        self._order = stable_order(codes, count)
         lengths = np.bincount(codes, minlength=count)
         self.used: np.ndarray = np.flatnonzero(lengths)
         self.lengths: np.ndarray = lengths[self.used]
@@ -65,6 +72,11 @@ class Groups:
         ranks: np.ndarray = np.arange(len(self._order))
         ranks -= np.repeat(self._starts, self.lengths)
         return ranks
+
+    def rounds(self) -> Iterator[np.ndarray]:
+        """Yield places of records in order: the first of each group, then the second."""
+        for rank in range(int(self.lengths.max(initial=0))):
+            yield np.sort(self._order[self._ranks == rank])
 
     def running_counts(
         self, there: np.ndarray | None, before: np.ndarray

@@ -166,6 +166,16 @@ class KeySlots:
         known = self._known
         return None if known is None else known.take(pa.array(places))
 
+    def place(self, keys: list[Any]) -> np.ndarray:
+        """Return the places of keys, which get one if they have none."""
+        places, count = self.places, len(self.places)
+        for key in keys:
+            places.setdefault(key, len(places))
+        if len(places) > count:
+            self._known = None
+        found: np.ndarray = np.array([places[key] for key in keys], np.int64)
+        return found
+
     def clear(self) -> None:
         """Forget all keys."""
         self.places = {}

@@ -74,6 +74,7 @@ _BEHIND_AN_EXTRA: Final = {
     "ColumnarAggregateOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
     "columnar_windows": ("aiomailbox.columnar", "spark", "pyarrow"),
     "AsyncColumnOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "windows_asking": ("aiomailbox.columnar", "spark", "pyarrow"),
     "MapBatchesOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
     "conditioned": ("aiomailbox.columnar", "spark", "pyarrow"),
     "needs_rows": ("aiomailbox.columnar", "spark", "pyarrow"),

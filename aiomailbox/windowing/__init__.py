@@ -37,9 +37,11 @@ from aiomailbox.windowing.functions import (
     WindowState,
 )
 from aiomailbox.windowing.merging import MergingWindowSet
+from aiomailbox.windowing.open_sessions import FIRED, GONE, OPEN
 from aiomailbox.windowing.open_windows import WindowRows
 from aiomailbox.windowing.operator import WindowOperator
 from aiomailbox.windowing.panes import PanedAggregateOperator
+from aiomailbox.windowing.running_merge import RunningMerge
 from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
 from aiomailbox.windowing.sessions import (
     EventTimeSessionWindows,
@@ -66,11 +68,18 @@ from aiomailbox.windowing.triggers import (
     ProcessingTimeTrigger,
     PurgingTrigger,
 )
-from aiomailbox.windowing.tumbling import TumblingAggregateOperator
+from aiomailbox.windowing.tumbling import (
+    AggregateWindowsOperator,
+    TumblingAggregateOperator,
+)
 from aiomailbox.windowing.window_spec import WindowSpec, key_function
 
 __all__ = [
+    "FIRED",
     "GLOBAL_WINDOW",
+    "GONE",
+    "OPEN",
+    "AggregateWindowsOperator",
     "CoGroupFunction",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
@@ -96,6 +105,7 @@ __all__ = [
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
+    "RunningMerge",
     "SessionAggregateOperator",
     "SidedKey",
     "SlidingAggregateOperator",

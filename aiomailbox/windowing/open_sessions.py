@@ -72,6 +72,10 @@ class OpenSessions:
         self._table = table
         self._lateness_ms = lateness_ms
 
+    def emptied(self) -> OpenSessions:
+        """Return the same without any session, and without what is due."""
+        return OpenSessions(self._table, self._lateness_ms)
+
     def take_over(self, count: int) -> bool:
         """Take the sessions of so many keys out of the table; say if none are left."""
         entries = self._table.drain(count)

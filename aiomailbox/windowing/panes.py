@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiomailbox.operators import (
     USER_ERRORS,
@@ -67,6 +67,14 @@ def may_share_panes(assigner: SlidingEventTimeWindows, aggregate: Any) -> bool:
     )
 
 
+class FrozenPanes(Protocol):
+    """The contents of panes as they were, for a thread to read."""
+
+    def items(self) -> Iterable[tuple[int, Contents]]:
+        """Return the start of each pane with what it holds."""
+        ...
+
+
 class PanedAggregateOperator(TumblingAggregateOperator):
     """Aggregates sliding event-time windows that fire when they end, by panes.
 
@@ -109,9 +117,13 @@ class PanedAggregateOperator(TumblingAggregateOperator):
 
     def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Cut the panes; what windows hold is merged when the snapshot is read."""
+        return [self._cut_with(self._panes.cut())]
+
+    def _cut_with(self, panes: FrozenPanes) -> KeyedStateSnapshot:
+        """Cut all that is not in panes."""
         ending = self._ending
         rest = None if ending is None else (ending.start, ending.cut())
-        cuts = self._open.cut(), self._fired.cut(), self._panes.cut()
+        cuts = self._open.cut(), self._fired.cut(), panes
         unshared = _once(lambda: self._unshared(*cuts, rest))
         if self._failures.may_fail:
             # What cannot be merged is reported, by the operator itself.
@@ -123,7 +135,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         def fired() -> Iterable[tuple[int, Contents]]:
             return unshared()[1].items()
 
-        return [self._windows_of_cut(WindowRows(unfired), WindowRows(fired))]
+        return self._windows_of_cut(WindowRows(unfired), WindowRows(fired))
 
     def layered(self) -> list[Layered]:
         """Return all that a snapshot is taken of."""
@@ -277,7 +289,11 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         return contents
 
     def _unshared(
-        self, waiting_cut: Cut, fired_cut: Cut, panes: Cut, rest: tuple[int, Cut] | None
+        self,
+        waiting_cut: Cut,
+        fired_cut: Cut,
+        panes: FrozenPanes,
+        rest: tuple[int, Cut] | None,
     ) -> _Both:
         """Return the contents of the windows that have not fired, and that have."""
         waiting, fired = readable(waiting_cut.items()), readable(fired_cut.items())

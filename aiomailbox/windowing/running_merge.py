@@ -144,6 +144,20 @@ class RunningMerge:
         self._rests: dict[int, Contents] = {}
         self._grown: Contents = {}
 
+    def resume(
+        self, block: int, grown_to: int, rests: dict[int, Contents], grown: Contents
+    ) -> None:
+        """Go on where another merge of the same panes has come to.
+
+        Args:
+            block: Where its block begins.
+            grown_to: Up to where it has merged panes of the next block.
+            rests: Of the windows that begin in the block and were not taken.
+            grown: The panes of the next block up to ``grown_to``, merged.
+        """
+        self._block, self._grown_to = block, grown_to
+        self._rests, self._grown = rests, grown
+
     def take(self, start: int) -> Contents:
         """Return what a window holds; nothing else refers to it.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.benchmarks import (
     checkpoint_rows,
+    column_windows,
     columns,
     event_time,
     exchange_rows,
@@ -321,6 +322,7 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "W8": w8,
     "W9": lambda options: event_time.reports(options.records, options.rounds),
     "C": lambda options: columns.reports(options.records, options.rounds),
+    "CW": lambda options: column_windows.reports(options.records, options.rounds),
     "W12": lambda options: [large_state.report_of(options.records)],
     "X1": lambda options: exchange_rows.reports(options.records, options.rounds),
     "X2": lambda options: process_rows.reports(options.records, options.rounds),

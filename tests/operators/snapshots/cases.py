@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from aiomailbox.columnar import (
     ColumnarAggregateOperator,
+    ColumnarPanedOperator,
+    ColumnarSessionOperator,
+    ColumnarSlidingOperator,
     ColumnarTumblingOperator,
     MapBatchesOperator,
     columnar_windows,
@@ -674,7 +678,6 @@ def columnar_cases() -> list[Case]:
         return batch.set_column(1, "number", doubles)
 
     key: Any = field_or_function("key", "key")
-    tumbling = TumblingEventTimeWindows(10)
     return [
         one(MapBatchesOperator, lambda: MapBatchesOperator(doubled), as_columns(ONE)),
         keyed(
@@ -682,14 +685,23 @@ def columnar_cases() -> list[Case]:
             lambda: ColumnarAggregateOperator(key, sum_("number"), include_key=True),
             as_columns(ONE),
         ),
-        keyed(
-            ColumnarTumblingOperator,
-            lambda: columnar_windows(
-                "key",
-                tumbling,
-                allowed_lateness=0.006,
-                aggregate=aggregates(sum=sum_("number")),
-            ),
-            as_columns(LATE),
+        *(
+            keyed(
+                kind,
+                partial(
+                    columnar_windows,
+                    "key",
+                    windows,
+                    allowed_lateness=0.006,
+                    aggregate=aggregates(sum=sum_("number")),
+                ),
+                as_columns(LATE),
+            )
+            for kind, windows in (
+                (ColumnarTumblingOperator, TumblingEventTimeWindows(10)),
+                (ColumnarPanedOperator, SlidingEventTimeWindows(10, 5)),
+                (ColumnarSlidingOperator, SlidingEventTimeWindows(10, 7)),
+                (ColumnarSessionOperator, EventTimeSessionWindows(5)),
+            )
         ),
     ]

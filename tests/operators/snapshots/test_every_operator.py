@@ -43,6 +43,7 @@ BASES = {
     "AggregateWindowsOperator",
     "CoFunctionOperator",
     "CoInputsOperator",
+    "ColumnarWindows",
     "ElementOperator",
     "FunctionOperator",
     "KeyedFunctionOperator",

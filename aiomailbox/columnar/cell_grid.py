@@ -1,0 +1,273 @@
+"""Accumulators by stretches of time and keys: a row of cells a stretch, a column a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from aiomailbox.columnar.cells import Cells, RowsNeededError, Values, reshaped
+from aiomailbox.operators import Aggregate
+
+__all__ = ["ABSENT", "CellGrid", "KeptRow", "contents_of"]
+
+ABSENT: Final = -1
+_ROWS_MIN: Final = 4
+_COLUMNS_MIN: Final = 64
+# So many cells may be empty, and beyond them so many for each that is not.
+_EMPTY_MAX: Final = 1 << 20
+_EMPTY_EACH: Final = 16
+_COMPARED_MAX: Final = 8
+
+
+class KeptRow(NamedTuple):
+    """What a row holds, by itself.
+
+    Attributes:
+        start: Where its stretch of time begins, milliseconds.
+        slots: Its keys' places, in the order of their first records.
+        cells: The accumulators, in the same order.
+    """
+
+    start: int
+    slots: np.ndarray
+    cells: Cells
+
+
+class CellGrid:
+    """What stretches of time hold of each key.
+
+    Args:
+        aggregate: What is computed.
+
+    Attributes:
+        cells: The accumulators.
+    """
+
+    def __init__(self, aggregate: Aggregate[Any, Any]) -> None:
+        self.cells: Cells = Cells(aggregate)
+        self._rows: dict[int, int] = {}
+        self._free: list[int] = []
+        self._height = self._width = 0
+        # When the first record of a cell came, or absent.
+        self._seen: np.ndarray = np.zeros(0, np.int64)
+        self._clock = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, start: int) -> bool:
+        return start in self._rows
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(self._rows))
+
+    def place(self, starts: np.ndarray, slots: np.ndarray, keys: int) -> np.ndarray:
+        """Make room for records and return their cells.
+
+        Args:
+            starts: Where their stretches begin, shape ``(n,)``.
+            slots: The places of their keys, shape ``(n,)``.
+            keys: How many keys have a place.
+
+        Raises:
+            RowsNeededError: If most cells would be empty.
+        """
+        distinct, numbers = distinct_of(starts)
+        rows = self.make_rows(distinct.tolist(), keys)
+        cells: np.ndarray = rows[numbers] * self._width + slots
+        return cells
+
+    def make_rows(self, starts: list[int], keys: int) -> np.ndarray:
+        """Have rows for these starts, with room for so many keys; return their numbers.
+
+        Raises:
+            RowsNeededError: If most cells would be empty.
+        """
+        new = [start for start in dict.fromkeys(starts) if start not in self._rows]
+        self._make_room(len(self._rows) + len(new), keys)
+        for start in new:
+            self._rows[start] = self._free.pop()
+        rows: np.ndarray = np.array([self._rows[each] for each in starts], np.int64)
+        return rows
+
+    def check(self, values: list[Values], cells: np.ndarray) -> None:
+        """Raise if only rows give the right result of adding records to these cells.
+
+        Raises:
+            RowsNeededError: If they do.
+        """
+        if not len(cells):
+            return
+        try:
+            self.cells.check(values, cells, len(cells))
+        except RowsNeededError:
+            # It may have been too careful.
+            _, counts = np.unique(cells, return_counts=True)
+            self.cells.check(values, cells, int(counts.max()))
+
+    def add(self, values: list[Values], cells: np.ndarray) -> None:
+        """Add records to their cells, in their order, after `check`."""
+        self.cells.add(values, cells)
+        self.see(cells)
+
+    def see(self, cells: np.ndarray) -> None:
+        """Let cells have records from now on, in this order if they had none."""
+        fresh = np.flatnonzero(self._seen[cells] == ABSENT)
+        if len(fresh):
+            # Of several records of a cell the first is set last.
+            back = fresh[::-1]
+            self._seen[cells[back]] = back + self._clock
+            self._clock += len(cells)
+
+    def merge(self, start: int, other: CellGrid, source: int) -> None:
+        """Put what a row of another grid holds into a row that there is.
+
+        Both grids have room for the same keys.
+        """
+        slots = other.slots(source)
+        if len(slots):
+            self.merge_cells(self.cells_of(start, slots), other, source, slots)
+
+    def merge_cells(
+        self, into: np.ndarray, other: CellGrid, source: int, slots: np.ndarray
+    ) -> None:
+        """Put what a row of another grid holds of some keys into cells."""
+        self.cells.merge(into, other.cells, other.cells_of(source, slots))
+        self.see(into)
+
+    def cells_of(self, start: int, slots: np.ndarray) -> np.ndarray:
+        """Return the cells of keys in a row."""
+        cells: np.ndarray = self._rows[start] * self._width + slots
+        return cells
+
+    def has(self, start: int, slots: np.ndarray) -> np.ndarray:
+        """Return of which of these keys a row that there is has anything."""
+        there: np.ndarray = self._seen[self.cells_of(start, slots)] != ABSENT
+        return there
+
+    def slots(self, start: int) -> np.ndarray:
+        """Return the places of a row's keys, in the order of their first records."""
+        seen = self._row(start)
+        slots = np.flatnonzero(seen != ABSENT)
+        ordered: np.ndarray = slots[np.argsort(seen[slots])]
+        return ordered
+
+    def results(self, start: int, slots: np.ndarray) -> list[pa.Array]:
+        """Return a column of results for each piece of the aggregate."""
+        return self.cells.results(self.cells_of(start, slots))
+
+    def take_out(self, start: int, slots: np.ndarray) -> None:
+        """Forget what a row holds of some keys."""
+        cells = self.cells_of(start, slots)
+        self.cells.clear(cells)
+        self._seen[cells] = ABSENT
+
+    def forget(self, start: int) -> None:
+        """Forget a row."""
+        row = self._rows.pop(start)
+        self._clear_row(row)
+        self._free.append(row)
+
+    def rename(self, start: int, new: int) -> None:
+        """Let a row stand for another stretch of time, which has none."""
+        self._rows[new] = self._rows.pop(start)
+
+    def kept(self, start: int, slots: np.ndarray | None = None) -> KeptRow:
+        """Return a copy of what a row holds, of some keys or of all."""
+        chosen = self.slots(start) if slots is None else slots
+        return KeptRow(start, chosen, self.cells.copied(self.cells_of(start, chosen)))
+
+    def all_kept(self) -> list[KeptRow]:
+        """Return copies of what rows hold that hold anything, the earliest first."""
+        kept = map(self.kept, sorted(self._rows))
+        return [row for row in kept if len(row.slots)]
+
+    def load(
+        self, start: int, slots: np.ndarray, accumulators: list[Any], keys: int
+    ) -> np.ndarray:
+        """Give keys that a row does not have their accumulators; return their cells.
+
+        Raises:
+            RowsNeededError: If one does not fit; none of them is there then.
+        """
+        self.make_rows([start], keys)
+        cells = self.cells_of(start, slots)
+        self.cells.load(cells, accumulators)
+        self.see(cells)
+        return cells
+
+    def used_slots(self) -> np.ndarray:
+        """Return the places of the keys that any row has, ascending."""
+        if not self._width:
+            return np.zeros(0, np.int64)
+        grid = self._seen.reshape(self._height, self._width)
+        return np.flatnonzero((grid != ABSENT).any(axis=0))
+
+    def keep_slots(self, slots: np.ndarray) -> None:
+        """Keep the places of these keys only; they get new ones, in their order."""
+        width = max(_COLUMNS_MIN, len(slots))
+        chosen: np.ndarray = np.full((self._height, width), ABSENT)
+        rows: np.ndarray = np.arange(self._height)[:, np.newaxis] * self._width
+        chosen[:, : len(slots)] = rows + slots
+        self._move(chosen.reshape(-1), self._height, width)
+
+    def _row(self, start: int) -> np.ndarray:
+        first = self._rows[start] * self._width
+        return self._seen[first : first + self._width]
+
+    def _clear_row(self, row: int) -> None:
+        cells = np.arange(row * self._width, (row + 1) * self._width)
+        self.cells.clear(cells)
+        self._seen[cells] = ABSENT
+
+    def _make_room(self, rows: int, keys: int) -> None:
+        height, width = self._height, self._width
+        if rows <= height and keys <= width:
+            return
+        if rows > height:
+            height = max(rows, 2 * height, _ROWS_MIN)
+        if keys > width:
+            width = max(keys, 2 * width, _COLUMNS_MIN)
+        used = int(np.count_nonzero(self._seen != ABSENT))
+        if height * width > _EMPTY_MAX + _EMPTY_EACH * (used + keys):
+            raise RowsNeededError("most keys are in few of the open windows")
+        chosen: np.ndarray = np.full((height, width), ABSENT)
+        old = np.arange(self._height * self._width)
+        chosen[: self._height, : self._width] = old.reshape(self._height, self._width)
+        self._free += range(self._height, height)
+        self._move(chosen.reshape(-1), height, width)
+
+    def _move(self, chosen: np.ndarray, height: int, width: int) -> None:
+        self.cells.reshape(chosen, height * width)
+        self._seen = reshaped(self._seen, chosen, height * width, ABSENT)
+        self._height, self._width = height, width
+
+
+def contents_of(row: KeptRow, keys: list[Any]) -> dict[Any, Any]:
+    """Return what a row holds by key, as rows have it."""
+    accumulators = row.cells.accumulators(np.arange(len(row.slots)))
+    named = [keys[slot] for slot in row.slots.tolist()]
+    return dict(zip(named, accumulators, strict=True))
+
+
+def distinct_of(starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct starts, and for each record which of them it has."""
+    distinct: list[int] = []
+    numbers: np.ndarray = np.zeros(len(starts), np.int64)
+    left: np.ndarray = np.ones(len(starts), np.bool_)
+    # Most runs are of a few windows, for which a comparison each is less than to sort.
+    for number in range(_COMPARED_MAX):
+        if not left.any():
+            return np.array(distinct, np.int64), numbers
+        start = starts[int(left.argmax())]
+        mine = starts == start
+        distinct.append(int(start))
+        numbers[mine] = number
+        left &= ~mine
+    if not left.any():
+        return np.array(distinct, np.int64), numbers
+    found, numbers = np.unique(starts, return_inverse=True)
+    return found, numbers

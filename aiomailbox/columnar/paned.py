@@ -1,0 +1,288 @@
+"""Sliding event-time windows over columns that share what is added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.cell_grid import CellGrid, KeptRow, contents_of
+from aiomailbox.columnar.cells import Cells, RowsNeededError, Values
+from aiomailbox.columnar.groups import Groups
+from aiomailbox.columnar.pane_merge import PaneMerge
+from aiomailbox.columnar.windows import ColumnarWindows, Fired
+from aiomailbox.operators import Pending, then
+from aiomailbox.records import MIN_TIMESTAMP
+from aiomailbox.state import KeyedStateSnapshot
+from aiomailbox.windowing import PanedAggregateOperator, WindowSpec
+
+__all__ = ["ColumnarPanedOperator"]
+
+# What records that came late have changed: record, start of the window, key, results.
+_Change = tuple[np.ndarray, np.ndarray, np.ndarray, list[pa.Array]]
+
+
+class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
+    """Does what `PanedAggregateOperator` does, on columns as long as it gets any.
+
+    Which windows there are, and what a restore has put into them, is kept as there;
+    panes are rows of a grid.
+
+    Args:
+        spec: Key (a selector of fields, or none), windows, lateness and errors.
+        aggregate: One for which `needs_rows` returns nothing.
+    """
+
+    def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
+        super().__init__(spec, aggregate)
+        self._pane_grid = CellGrid(aggregate)
+
+    def _open_columns(self) -> Pending:
+        self._pane_merge = PaneMerge(
+            self._pane_grid,
+            self._given,
+            size=self._size,
+            slide=self._slide,
+            pane=self._pane,
+            offset=self._offset,
+        )
+        return super()._open_columns()
+
+    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+        """Copy the panes; what windows hold is merged when the snapshot is read."""
+        if not self._is_columnar:
+            return super().cut_apart()
+        panes = _PaneCut(self._pane_grid.all_kept(), list(self._slots.places))
+        return [self._cut_with(panes)]
+
+    def _load_next(self) -> int:
+        return 0
+
+    def _add_columns(self, run: ArrowRun, times: np.ndarray) -> Pending:
+        grid = self._pane_grid
+        values, slots = grid.cells.read(run), self._slots_of(run)
+        panes = times - (times - self._offset) % self._pane
+        fresh = self._next_start(self._ended) - self._slide + self._size
+        late = panes < fresh
+        if not late.any():
+            self._check_and_add(values, panes, slots, late)
+            return None
+        # The last window that a pane is in.
+        last = panes - (panes - self._offset) % self._slide
+        over = last + (self._size - 1 + self._lateness) <= self.watermark_ms
+        kept = np.flatnonzero(~over)
+        late = late[kept]
+        fires = self._lateness > 0 and self._are_ended(panes[kept][late])
+        values = [each.at(kept) for each in values]
+        panes, slots = panes[kept], slots[kept]
+        pending: Pending = None
+        if not fires:
+            if len(kept):
+                self._check_and_add(values, panes, slots, late)
+        else:
+            pending = self._add_and_fire(values, panes, slots, late)
+        return then(pending, self._emit_too_late, run, np.flatnonzero(over))
+
+    def _check_and_add(
+        self,
+        values: list[Values],
+        panes: np.ndarray,
+        slots: np.ndarray,
+        late: np.ndarray,
+    ) -> None:
+        """Add records to their panes, and late ones to what these were merged into."""
+        grid, keys = self._pane_grid, len(self._slots.places)
+        cells = grid.place(panes, slots, keys)
+        grid.check(values, cells)
+        places = np.flatnonzero(late)
+        if len(places):
+            merge, mine = self._pane_merge, [each.at(places) for each in values]
+            merge.make_room(keys)
+            merged = merge.late_cells(panes[places], slots[places])
+            for chosen, into in merged:
+                merge.grid.check([each.at(chosen) for each in mine], into)
+            merge.add(mine, merged)
+        self._begin_windows(panes)
+        grid.add(values, cells)
+
+    def _begin_windows(self, panes: np.ndarray) -> None:
+        for pane in np.unique(panes).tolist():
+            for start in self._windows_of(pane):
+                if start > self._ended:
+                    self._open.of(start)
+
+    def _are_ended(self, panes: np.ndarray) -> bool:
+        """Say whether any of these is in a window that has ended and is not over."""
+        last = np.minimum(panes, self._ended)
+        last -= (last - self._offset) % self._slide
+        first: np.ndarray = panes + self._pane - self._size
+        return bool(((last > self._over) & (last >= first)).any())
+
+    @property
+    def _over(self) -> int:
+        """Windows that start here or before are over."""
+        over = self.watermark_ms - self._lateness - self._size + 1
+        return max(over, MIN_TIMESTAMP)
+
+    def _add_and_fire(
+        self,
+        values: list[Values],
+        panes: np.ndarray,
+        slots: np.ndarray,
+        late: np.ndarray,
+    ) -> Pending:
+        """Add records, and emit for each late one what its windows hold by then."""
+        if any(self._fired.contents.values()):
+            raise RowsNeededError("a window goes on that had fired before a restore")
+        # What follows may not stop in the middle.
+        self._pane_grid.cells.check_merged(2 * self._size // self._pane)
+        self._check_all(values, panes, slots)
+        on_time = np.flatnonzero(~late)
+        if len(on_time):
+            mine = [each.at(on_time) for each in values]
+            self._check_and_add(mine, panes[on_time], slots[on_time], late[on_time])
+        places = np.flatnonzero(late)
+        changes: list[_Change] = []
+        groups = Groups(slots[places], len(self._slots.places))
+        for chosen in groups.rounds():
+            part = places[chosen]
+            mine = [each.at(part) for each in values]
+            self._check_and_add(mine, panes[part], slots[part], late[part])
+            changes += self._changes(part, panes[part], slots[part])
+        return self._emit_changes(changes)
+
+    def _check_all(
+        self, values: list[Values], panes: np.ndarray, slots: np.ndarray
+    ) -> None:
+        """Raise if a record, in whatever order, cannot be added or merged."""
+        grid, keys = self._pane_grid, len(self._slots.places)
+        cells = grid.place(panes, slots, keys)
+        times = len(cells) * (2 + self._size // self._pane)
+        grid.cells.check(values, cells, times)
+        self._pane_merge.make_room(keys)
+
+    def _changes(
+        self, records: np.ndarray, panes: np.ndarray, slots: np.ndarray
+    ) -> Iterator[_Change]:
+        """Yield what windows that have ended hold now of keys, each there once."""
+        lowest = int(panes.min()) + self._pane - self._size
+        start = min(self._ended, int(panes.max()))
+        start -= (start - self._offset) % self._slide
+        while start >= lowest and start > self._over:
+            mine = np.flatnonzero((start <= panes) & (panes < start + self._size))
+            if len(mine):
+                yield self._change(records[mine], start, slots[mine])
+            start -= self._slide
+
+    def _change(self, records: np.ndarray, start: int, slots: np.ndarray) -> _Change:
+        # A snapshot has the windows that are noted there.
+        self._fired.of(start)
+        row = self._pane_merge.look(start, slots, len(self._slots.places))
+        results = self._pane_merge.grid.results(row, slots)
+        return records, np.full(len(slots), start), slots, results
+
+    def _results_of(self, accumulators: list[Any]) -> list[pa.Array]:
+        """Return the results of accumulators of rows.
+
+        Raises:
+            RowsNeededError: If only rows have them.
+        """
+        cells, places = Cells(self._given), np.arange(len(accumulators))
+        if accumulators:
+            cells.grow(len(accumulators))
+            cells.load(places, accumulators)
+        return cells.results(places)
+
+    def _emit_changes(self, changes: list[_Change]) -> Pending:
+        """Emit changes record by record, of each record the latest window first."""
+        if not changes:
+            return None
+        records, starts, slots = (
+            np.concatenate([change[part] for change in changes]) for part in range(3)
+        )
+        order = np.lexsort((-starts, records))
+        results = [
+            pa.concat_arrays([change[3][piece] for change in changes]).take(
+                pa.array(order)
+            )
+            for piece in range(len(changes[0][3]))
+        ]
+        starts, slots = starts[order], slots[order]
+        return self._emit_results((starts, starts + self._size, slots, results))
+
+    def _fire_some(self, count: int) -> Fired | None:
+        start = self._open.first_until(self.watermark_ms - self._size + 1)
+        if start is None:
+            return None
+        merge, keys = self._pane_merge, len(self._slots.places)
+        merge.take(start, keys)
+        slots = merge.grid.slots(start)
+        if self._open.peek(start) or self._fired.peek(start):
+            return self._fire_restored(start)
+        results = merge.grid.results(start, slots)
+        merge.grid.forget(start)
+        self._end(start, {})
+        starts = np.full(len(slots), start)
+        return starts, starts + self._size, slots, results
+
+    def _fire_restored(self, start: int) -> Fired:
+        """Return the results of a window of which a restore has brought a part.
+
+        Raises:
+            RowsNeededError: If rows go on with what the window holds, which is noted.
+        """
+        grid = self._pane_merge.grid
+        found = contents_of(grid.kept(start), list(self._slots.places))
+        grid.forget(start)
+        self._end(start, found)
+        contents = {} if self._ending is None else dict(self._ending.contents)
+        slots = self._slots.place(list(contents))
+        results = self._results_of(list(contents.values()))
+        self._ending = None
+        starts = np.full(len(slots), start)
+        return starts, starts + self._size, slots, results
+
+    def _forget_over(self, count: int) -> bool:
+        last = self._next_start(self._over) - 1
+        for pane in self._pane_grid:
+            if pane <= last:
+                self._pane_grid.forget(pane)
+        return super()._forget_over(count)
+
+    def _used_slots(self) -> np.ndarray:
+        used: np.ndarray = np.union1d(
+            self._pane_grid.used_slots(), self._pane_merge.grid.used_slots()
+        )
+        return used
+
+    def _keep_slots(self, slots: np.ndarray) -> None:
+        for grid in (self._pane_grid, self._pane_merge.grid):
+            grid.make_rows([], len(self._slots.places))
+            grid.keep_slots(slots)
+
+    def _give_back(self) -> int:
+        keys, grid = list(self._slots.places), self._pane_grid
+        had = len(grid)
+        for pane in grid.all_kept():
+            self._panes.of(pane.start).update(contents_of(pane, keys))
+        for start in grid:
+            grid.forget(start)
+        self._pane_merge.give_back(self._merge, keys)
+        return had
+
+
+class _PaneCut:
+    """Copied panes, of which a thread makes rows."""
+
+    __slots__ = ("_kept", "_keys")
+
+    def __init__(self, kept: list[KeptRow], keys: list[Any]) -> None:
+        self._kept = kept
+        self._keys = keys
+
+    def items(self) -> Iterator[tuple[int, dict[Any, Any]]]:
+        for pane in self._kept:
+            yield pane.start, contents_of(pane, self._keys)

@@ -1,0 +1,159 @@
+"""Sessions of all keys as arrays: a place a session, and the sessions of a key linked."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from aiomailbox.columnar.cells import Cells, reshaped
+from aiomailbox.operators import Aggregate
+from aiomailbox.windowing import OPEN
+
+__all__ = ["KeptSessions", "SessionCells"]
+
+_NONE: Final = -1
+# Neither open nor fired.
+_FREE: Final = 2
+_PLACES_MIN: Final = 64
+
+
+class KeptSessions(NamedTuple):
+    """Sessions by themselves, in the order of their keys' places and their starts.
+
+    Attributes:
+        slots: The places of their keys; like all that follows of shape ``(n,)``.
+        starts: Where they begin, milliseconds.
+        ends: Where they end.
+        stages: Whether they are open or have fired.
+        cells: The accumulators.
+    """
+
+    slots: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    stages: np.ndarray
+    cells: Cells
+
+
+class SessionCells:
+    """What sessions hold, when they are, and of which key.
+
+    Args:
+        aggregate: What is computed.
+
+    Attributes:
+        cells: The accumulators, at the places of the sessions.
+        slots: The place of each session's key; anything where there is no session.
+        starts: Where each begins.
+        ends: Where each ends.
+        stages: Whether it is open or has fired, or there is none.
+
+    Invariants:
+        From ``_newest[slot]`` on, ``_older`` leads to each session of a key once.
+    """
+
+    def __init__(self, aggregate: Aggregate[Any, Any]) -> None:
+        self.cells: Cells = Cells(aggregate)
+        self.slots: np.ndarray = np.zeros(0, np.int64)
+        self.starts: np.ndarray = np.zeros(0, np.int64)
+        self.ends: np.ndarray = np.zeros(0, np.int64)
+        self.stages: np.ndarray = np.zeros(0, np.int8)
+        self._older: np.ndarray = np.zeros(0, np.int64)
+        self._newest: np.ndarray = np.zeros(0, np.int64)
+        self._free: np.ndarray = np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.stages) - len(self._free)
+
+    def of_keys(self, slots: np.ndarray) -> np.ndarray:
+        """Return the sessions of keys, given the places of these, each once."""
+        known = slots[slots < len(self._newest)]
+        found: list[np.ndarray] = []
+        sessions: np.ndarray = self._newest[known]
+        while len(sessions := sessions[sessions != _NONE]):
+            found.append(sessions)
+            sessions = self._older[sessions]
+        return np.concatenate(found) if found else sessions
+
+    def free_places(self, count: int) -> np.ndarray:
+        """Return so many places without a session, which `begin` may take."""
+        missing = count - len(self._free)
+        if missing > 0:
+            old = len(self.stages)
+            size = max(old + missing, 2 * old, _PLACES_MIN)
+            chosen = np.concatenate([np.arange(old), np.full(size - old, _NONE)])
+            self.cells.reshape(chosen, size)
+            self.slots = reshaped(self.slots, chosen, size, 0)
+            self.starts = reshaped(self.starts, chosen, size, 0)
+            self.ends = reshaped(self.ends, chosen, size, 0)
+            self.stages = reshaped(self.stages, chosen, size, _FREE)
+            self._older = reshaped(self._older, chosen, size, _NONE)
+            self._free = np.concatenate([self._free, np.arange(old, size)])
+        return self._free[:count]
+
+    def begin(
+        self,
+        slots: np.ndarray,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        stages: Any = OPEN,
+    ) -> None:
+        """Let sessions be at the places that `free_places` returned for as many."""
+        places, self._free = self._free[: len(slots)], self._free[len(slots) :]
+        self.slots[places], self.starts[places] = slots, starts
+        self.ends[places], self.stages[places] = ends, stages
+        self._link(places)
+
+    def end(self, places: np.ndarray) -> None:
+        """Forget sessions."""
+        if not len(places):
+            return
+        slots = np.unique(self.slots[places])
+        others = self.of_keys(slots)
+        self.cells.clear(places)
+        self.stages[places] = _FREE
+        self._free = np.concatenate([self._free, places])
+        self._newest[slots] = _NONE
+        self._link(others[self.stages[others] != _FREE])
+
+    def all(self) -> np.ndarray:
+        """Return the places of all sessions."""
+        return np.flatnonzero(self.stages != _FREE)
+
+    def kept(self, places: np.ndarray) -> KeptSessions:
+        """Return copies of sessions."""
+        places = places[np.lexsort((self.starts[places], self.slots[places]))]
+        return KeptSessions(
+            self.slots[places],
+            self.starts[places],
+            self.ends[places],
+            self.stages[places],
+            self.cells.copied(places),
+        )
+
+    def keep_slots(self, slots: np.ndarray) -> None:
+        """Keep the places of these keys only; they get new ones, in their order."""
+        places = self.all()
+        self.slots[places] = np.searchsorted(slots, self.slots[places])
+        self._newest = np.full(len(slots), _NONE)
+        self._link(places)
+
+    def _link(self, places: np.ndarray) -> None:
+        """Put sessions before all others of their keys."""
+        if not len(places):
+            return
+        places = places[np.argsort(self.slots[places], kind="stable")]
+        slots = self.slots[places]
+        missing = int(slots[-1]) + 1 - len(self._newest)
+        if missing > 0:
+            more = max(missing, len(self._newest))
+            self._newest = np.concatenate([self._newest, np.full(more, _NONE)])
+        first: np.ndarray = np.ones(len(slots), np.bool_)
+        first[1:] = slots[1:] != slots[:-1]
+        older: np.ndarray = np.empty_like(places)
+        older[1:] = places[:-1]
+        older[first] = self._newest[slots[first]]
+        self._older[places] = older
+        last: np.ndarray = np.append(first[1:], True)
+        self._newest[slots[last]] = places[last]

@@ -1,0 +1,280 @@
+"""Event-time sessions over columns, with aggregates of fields.
+
+Theory of operation: the records of a run and the sessions that their keys have are
+sorted by key and time; what touches belongs together. That is what rows would find too,
+and in the same order of additions, as long as each record on its arrival touches what is
+there of its session already, and nothing of it has fired. Keys for which that does not
+hold, which are few, are left to the operator of rows for this run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.cells import Cells, RowsNeededError, Values
+from aiomailbox.columnar.session_cells import KeptSessions, SessionCells
+from aiomailbox.columnar.touching import Touching, find_touching
+from aiomailbox.columnar.windows import ColumnarWindows, Fired
+from aiomailbox.operators import Pending, then
+from aiomailbox.records import ListRun
+from aiomailbox.state import GroupedEntries, KeyedStateSnapshot
+from aiomailbox.windowing import (
+    FIRED,
+    GONE,
+    OPEN,
+    SessionAggregateOperator,
+    TimeWindow,
+    WindowSpec,
+)
+
+__all__ = ["ColumnarSessionOperator"]
+
+_LOADED_AT_ONCE: Final = 1024
+
+# What a late record has made of its session: the key, start, end, accumulator.
+_Change = tuple[Any, int, int, list[Any]]
+
+
+class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
+    """Does what `SessionAggregateOperator` does, on columns as long as it gets any.
+
+    Args:
+        spec: Key (a selector of fields, or none), sessions with a fixed gap, lateness
+            and errors.
+        aggregate: One for which `needs_rows` returns nothing.
+    """
+
+    def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
+        super().__init__(spec, aggregate)
+        self._kept = SessionCells(aggregate)
+        self._changes: list[_Change] = []
+
+    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+        """Copy the sessions, for a thread to make rows of."""
+        (rows,) = super().cut_apart()
+        kept = self._kept.kept(self._kept.all())
+        columns = _SessionColumns(kept, list(self._slots.places))
+        groups = self.context.max_parallelism
+        entries = GroupedEntries([columns], groups)
+        return [rows, KeyedStateSnapshot(groups, rows.states, entries)]
+
+    def _add_columns(self, run: ArrowRun, times: np.ndarray) -> Pending:
+        kept = self._kept
+        values, slots = kept.cells.read(run), self._slots_of(run)
+        ends = times + self._gap
+        mine = kept.of_keys(np.flatnonzero(np.bincount(slots)))
+        found = find_touching(
+            slots, times, ends, kept.slots[mine], kept.starts[mine], kept.ends[mine]
+        )
+        # Neither what has fired already nor what fires at once is simple.
+        simple = found.simple
+        simple[found.of_records[ends - 1 <= self.watermark_ms]] = False
+        simple[found.of_others[kept.stages[mine] == FIRED]] = False
+        used: np.ndarray = np.zeros(len(simple), np.bool_)
+        used[found.of_records] = True
+        if simple[used].all():
+            self._prolong(values, found, used, mine)
+            return None
+        by_rows = np.unique(found.slots[used & ~simple])
+        used[np.isin(found.slots, by_rows)] = False
+        fast = used[found.of_records]
+        if fast.any():
+            chosen = [each.at(np.flatnonzero(fast)) for each in values]
+            found = found._replace(of_records=found.of_records[fast])
+            self._prolong(chosen, found, used, mine)
+        return self._add_rows(run, times, slots, np.flatnonzero(~fast), by_rows)
+
+    def _prolong(
+        self,
+        values: list[Values],
+        found: Touching,
+        used: np.ndarray,
+        mine: np.ndarray,
+    ) -> None:
+        """Add records to the one session that they touch, or a new one."""
+        kept = self._kept
+        places: np.ndarray = np.full(len(used), -1)
+        places[found.of_others] = mine
+        new = used & (places < 0)
+        places[new] = kept.free_places(int(np.count_nonzero(new)))
+        cells = places[found.of_records]
+        try:
+            kept.cells.check(values, cells, len(cells))
+        except RowsNeededError:
+            # It may have been too careful.
+            most = int(np.bincount(found.of_records).max())
+            kept.cells.check(values, cells, most)
+        kept.begin(found.slots[new], found.starts[new], found.ends[new])
+        longer = used & ~new
+        kept.starts[places[longer]] = found.starts[longer]
+        kept.ends[places[longer]] = found.ends[longer]
+        kept.cells.add(values, cells)
+
+    def _add_rows(
+        self,
+        run: ArrowRun,
+        times: np.ndarray,
+        slots: np.ndarray,
+        chosen: np.ndarray,
+        by_rows: np.ndarray,
+    ) -> Pending:
+        """Add records of some keys one by one.
+
+        Args:
+            run: The run.
+            times: Its event times.
+            slots: The places of its keys.
+            chosen: Which records.
+            by_rows: The places of their keys, each once.
+        """
+        keys = list(self._slots.places)
+        mine = self._kept.of_keys(by_rows)
+        self._put_back(self._kept.kept(mine), keys)
+        self._kept.end(mine)
+        places = chosen.tolist()
+        records = zip(
+            places, run.take(chosen).values, slots[chosen].tolist(), strict=True
+        )
+        too_late = [
+            place
+            for (place, value, slot), stamp in zip(
+                records, times[chosen].tolist(), strict=True
+            )
+            if not self._add(keys[slot], value, stamp, stamp + self._gap)
+        ]
+        pending = self._emit_late()
+        try:
+            self._load_sessions([keys[slot] for slot in by_rows.tolist()])
+        except RowsNeededError as reason:
+            self._go_to_rows(str(reason))
+        return then(pending, self._emit_too_late, run, np.array(too_late, np.int64))
+
+    def _collect(self, key: Any, window: TimeWindow, accumulator: Any) -> None:
+        """Emit what a session has that ended before the record came."""
+        if self._is_columnar:
+            self._changes.append((key, window.start, window.end, list(accumulator)))
+        else:
+            super()._collect(key, window, accumulator)
+
+    def _emit_late(self) -> Pending:
+        changes, self._changes = self._changes, []
+        if not changes:
+            return None
+        keys, starts, ends, accumulators = zip(*changes, strict=True)
+        cells, places = Cells(self._given), np.arange(len(changes))
+        cells.grow(len(changes))
+        try:
+            cells.load(places, list(accumulators))
+        except RowsNeededError:
+            made = [
+                self._result(key, TimeWindow(start, end), accumulator)
+                for key, start, end, accumulator in changes
+            ]
+            return self.output.emit_run(ListRun(made, [end - 1 for end in ends]))
+        fired = np.array(starts), np.array(ends), self._slots.place(list(keys))
+        return self._emit_results((*fired, cells.results(places)))
+
+    def _fire_some(self, count: int) -> Fired | None:
+        kept, now = self._kept, self.watermark_ms
+        ended = np.flatnonzero((kept.stages == OPEN) & (kept.ends - 1 <= now))
+        if not len(ended):
+            return None
+        ended = ended[np.argsort(kept.ends[ended], kind="stable")][:count]
+        starts, ends, slots = kept.starts[ended], kept.ends[ended], kept.slots[ended]
+        results: list[pa.Array] = kept.cells.results(ended)
+        over = ends - 1 + self._lateness <= now
+        kept.stages[ended[~over]] = FIRED
+        kept.end(ended[over])
+        return starts, ends, slots, results
+
+    def _forget_idle(self) -> None:
+        kept = self._kept
+        last: np.ndarray = kept.ends - 1 + self._lateness
+        over = (kept.stages == FIRED) & (last <= self.watermark_ms)
+        kept.end(np.flatnonzero(over))
+
+    def _used_slots(self) -> np.ndarray:
+        used: np.ndarray = np.unique(self._kept.slots[self._kept.all()])
+        return used
+
+    def _keep_slots(self, slots: np.ndarray) -> None:
+        self._kept.keep_slots(slots)
+
+    def _load_next(self) -> int:
+        keys = list(islice(self._sessions.by_key, _LOADED_AT_ONCE))
+        if keys:
+            self._load_sessions(keys)
+        return len(keys)
+
+    def _load_sessions(self, keys: list[Any]) -> None:
+        """Take sessions of keys over from the state of rows.
+
+        Raises:
+            RowsNeededError: If they have to stay rows; none of them was taken.
+        """
+        by_key, kept = self._sessions.by_key, self._kept
+        found = [(key, one) for key in keys for one in by_key.get(key, ())]
+        if found:
+            slots = self._slots.place([key for key, _ in found])
+            starts, ends, accumulators, stages = zip(
+                *(one for _, one in found), strict=True
+            )
+            kept.cells.load(kept.free_places(len(found)), list(accumulators))
+            kept.begin(slots, np.array(starts), np.array(ends), np.array(stages))
+        for key in keys:
+            by_key.pop(key, None)
+        if not by_key:
+            # Also when they are due is forgotten.
+            self._sessions = self._sessions.emptied()
+
+    def _give_back(self) -> int:
+        kept = self._kept
+        mine = kept.all()
+        self._put_back(kept.kept(mine), list(self._slots.places))
+        kept.end(mine)
+        return len(mine)
+
+    def _put_back(self, sessions: KeptSessions, keys: list[Any]) -> None:
+        for key, mine in _rows_of(sessions, keys):
+            own = [[start, end, content, GONE] for start, end, content, _ in mine]
+            self._sessions.by_key[key] = own
+            for session, (*_, stage) in zip(own, mine, strict=True):
+                self._sessions.schedule(key, session, stage)
+
+
+class _SessionColumns:
+    """Sessions as a snapshot has them, made of copies when they are read."""
+
+    __slots__ = ("_kept", "_keys")
+    width = 2
+
+    def __init__(self, kept: KeptSessions, keys: list[Any]) -> None:
+        self._kept = kept
+        self._keys = keys
+
+    def columns(self, count: int) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Yield keys and their sessions, so many at a time."""
+        rows = _rows_of(self._kept, self._keys)
+        while some := list(islice(rows, count)):
+            yield [key for key, _ in some], [mine for _, mine in some]
+
+
+def _rows_of(kept: KeptSessions, keys: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """Yield each key with its sessions as rows have them."""
+    accumulators = kept.cells.accumulators(np.arange(len(kept.slots)))
+    rows = zip(
+        kept.starts.tolist(),
+        kept.ends.tolist(),
+        accumulators,
+        kept.stages.tolist(),
+        strict=True,
+    )
+    pairs = zip(kept.slots.tolist(), rows, strict=True)
+    for slot, mine in groupby(pairs, lambda pair: pair[0]):
+        yield keys[slot], [row for _, row in mine]

@@ -1,0 +1,55 @@
+"""Which operators of windows have a form that works on columns."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from aiomailbox.columnar.aligned import (
+    ColumnarSlidingOperator,
+    ColumnarTumblingOperator,
+)
+from aiomailbox.columnar.paned import ColumnarPanedOperator
+from aiomailbox.columnar.sessions import ColumnarSessionOperator
+from aiomailbox.operators import describe
+from aiomailbox.windowing import (
+    AggregateWindowsOperator,
+    PanedAggregateOperator,
+    SessionAggregateOperator,
+    SlidingAggregateOperator,
+    TumblingAggregateOperator,
+    window_operator,
+)
+
+__all__ = ["columnar_windows", "windows_asking"]
+
+_FORMS: Final[dict[type, Any]] = {
+    TumblingAggregateOperator: ColumnarTumblingOperator,
+    SlidingAggregateOperator: ColumnarSlidingOperator,
+    PanedAggregateOperator: ColumnarPanedOperator,
+    SessionAggregateOperator: ColumnarSessionOperator,
+}
+
+
+def columnar_windows(*args: Any, **settings: Any) -> AggregateWindowsOperator:
+    """Return the operator on columns for what `window_operator` is told.
+
+    Raises:
+        TypeError: If that makes an operator that has no form for columns.
+    """
+    made: Any = window_operator(*args, **settings)
+    if asking := windows_asking(made):
+        raise TypeError(f"{asking} has no form that works on columns")
+    form: AggregateWindowsOperator = _FORMS[type(made)](made._spec, made._given)
+    return form
+
+
+def windows_asking(operator: Any) -> str:
+    """Return what of windows asks for rows, whatever is computed; nothing if none does.
+
+    Args:
+        operator: Made by `window_operator`.
+    """
+    if type(operator) not in _FORMS:
+        return repr(operator._spec.assigner)
+    gap = getattr(operator, "_gap", 0)
+    return "" if isinstance(gap, int) else f"gap {describe(gap)}"

@@ -1,0 +1,250 @@
+"""What windows over columns have in common: keys, results, and the way back to rows."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.cells import RowsNeededError
+from aiomailbox.columnar.keys import KeySlots
+from aiomailbox.columnar.results import ResultMaker
+from aiomailbox.operators import Pending, in_pieces, then
+from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, Run
+from aiomailbox.state import HeapStateStore
+from aiomailbox.windowing import AggregateWindowsOperator, WindowSpec, key_function
+
+__all__ = ["ColumnarWindows", "Fired", "moments"]
+
+# Beyond it, the arithmetic of times might leave 64 bits.
+_TIME_MAX: Final = 2**61
+# The years 1 to 9999, which datetimes have.
+_DATE_MIN: Final = -62_135_596_800_000
+_DATE_MAX: Final = 253_402_300_799_999
+# Keys without a window are forgotten when they are so many more than the others.
+_IDLE_KEYS: Final = 4096
+_WINDOW_FIELDS: Final = ("window_start", "window_end")
+
+# Windows that are to be emitted: starts and ends, the places of the keys, the results.
+Fired = tuple[np.ndarray, np.ndarray, np.ndarray, list[pa.Array]]
+
+
+class ColumnarWindows(AggregateWindowsOperator):
+    """Lets an operator of windows work on columns as long as it gets any.
+
+    With the first run of rows, or the first value for which only Python has the right
+    result, all becomes rows, for good. It stands before the operator of rows among the
+    bases of a class.
+
+    Args:
+        spec: Key (a selector of fields, or none), windows, lateness and errors.
+        aggregate: One for which `needs_rows` returns nothing.
+    """
+
+    takes_columns = True
+
+    def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
+        super().__init__(spec, aggregate)
+        selector: Any = None if spec.key is None else key_function(spec.key)
+        self._selector = selector
+        names = aggregate.names
+        self._is_keyed = selector is not None
+        if names is not None:
+            names = (*(("key",) if self._is_keyed else ()), *_WINDOW_FIELDS, *names)
+        several = self._is_keyed and not selector.is_alone
+        self._maker = ResultMaker(names, selector.fields if several else ())
+        self._slots = KeySlots(self._begin_keys)
+        self._key_type: pa.DataType | None = None
+
+    def open(self) -> Pending:
+        """Bind the state."""
+        return then(super().open(), self._open_columns)
+
+    def _open_columns(self) -> Pending:
+        # What another backend keeps is there because it does not fit into memory.
+        self._is_columnar = isinstance(self.context.keyed_state, HeapStateStore)
+        self.context.metrics.gauge("columnar", lambda: int(self._is_columnar))
+        self._begin_load()
+        return in_pieces(self._load_some)
+
+    def process_run(self, run: Run) -> Pending:
+        """Add each record to its window."""
+        if self._is_columnar and len(run):
+            try:
+                return self._add_columns(*self._timed(run))
+            except RowsNeededError as reason:
+                self._go_to_rows(str(reason))
+        return super().process_run(run)
+
+    def fire(self, timestamp_ms: int) -> Pending:
+        """Emit what ends, and forget what is over, in pieces."""
+        if not self._is_columnar:
+            return super().fire(timestamp_ms)
+        pending = self._pieces.run(self._emit_some)
+        return then(then(pending, self._tidy), super().fire, timestamp_ms)
+
+    def _add_columns(self, run: ArrowRun, times: np.ndarray) -> Pending:
+        """Add the records of a run of columns.
+
+        Raises:
+            RowsNeededError: If the rows have to be asked; nothing has been changed.
+        """
+        raise TypeError(f"{type(self).__name__} defines no _add_columns")
+
+    def _fire_some(self, count: int) -> Fired | None:
+        """Return about so many results of what the watermark has ended; None for none.
+
+        Raises:
+            RowsNeededError: If the rows have to be asked; nothing has been changed.
+        """
+        raise TypeError(f"{type(self).__name__} defines no _fire_some")
+
+    def _begin_load(self) -> None:
+        """Note what a restore has put into rows."""
+
+    def _load_next(self) -> int:
+        """Take some of that over and return how much it was; 0 for nothing left.
+
+        Raises:
+            RowsNeededError: If it has to stay rows.
+        """
+        raise TypeError(f"{type(self).__name__} defines no _load_next")
+
+    def _give_back(self) -> int:
+        """Give all that is kept to the state of rows; return how much it was."""
+        raise TypeError(f"{type(self).__name__} defines no _give_back")
+
+    def _forget_idle(self) -> None:
+        """Forget what is over, which a watermark has said."""
+
+    def _used_slots(self) -> np.ndarray:
+        """Return the places of keys that there is something of, ascending."""
+        raise TypeError(f"{type(self).__name__} defines no _used_slots")
+
+    def _keep_slots(self, slots: np.ndarray) -> None:
+        """Keep the places of these keys only; they get new ones, in their order."""
+        raise TypeError(f"{type(self).__name__} defines no _keep_slots")
+
+    def _timed(self, run: Run) -> tuple[ArrowRun, np.ndarray]:
+        times = run.event_times if type(run) is ArrowRun else None
+        if times is None or type(run) is not ArrowRun:
+            raise RowsNeededError("records came as rows, or without event times")
+        if int(times.min()) < -_TIME_MAX or int(times.max()) > _TIME_MAX:
+            raise RowsNeededError("an event time is at the limits of 64 bits")
+        return run, times
+
+    def _slots_of(self, run: ArrowRun) -> np.ndarray:
+        if self._selector is None:
+            self._slots.places.setdefault(0, 0)
+            return np.zeros(len(run), np.int64)
+        fields = self._selector.fields
+        slots = self._slots.of_batch(
+            run, run.row_maker, fields, self._selector.is_alone
+        )
+        if slots is None:
+            raise RowsNeededError("not all keys are texts, integers, bools or bytes")
+        if self._selector.is_alone:
+            kind = run.schema.field(fields[0]).type
+            self._key_type = kind.value_type if pa.types.is_dictionary(kind) else kind
+        return slots
+
+    def _begin_keys(self, new: list[Any]) -> None:
+        self._keys.check(new)
+
+    def _emit_some(self, count: int) -> bool | Awaitable[bool]:
+        """Emit results of windows that have ended, as many as a run may have."""
+        try:
+            fired = self._fire_some(COLUMN_RUN_LENGTH_MAX)
+        except RowsNeededError as reason:
+            self._go_to_rows(str(reason))
+            return True
+        if fired is None:
+            return True
+        pending = self._emit_results(fired)
+        return False if pending is None else _false_after(pending)
+
+    def _emit_results(self, fired: Fired) -> Pending:
+        """Emit results with their windows, at the end of each."""
+        starts, ends, slots, results = fired
+        columns = results
+        if self._given.names is not None:
+            columns = [*self._fields(starts, ends, slots), *results]
+        return self.output.emit_run(self._maker.run(columns, ends - 1))
+
+    def _fields(
+        self, starts: np.ndarray, ends: np.ndarray, slots: np.ndarray
+    ) -> list[pa.Array]:
+        """Return the columns that come first in results of several aggregates."""
+        columns = [moments(starts), moments(ends)]
+        if not self._is_keyed:
+            return columns
+        column = self._slots.column(slots)
+        if column is None:
+            keys = list(self._slots.places)
+            named = [keys[slot] for slot in slots.tolist()]
+            column = self._maker.key_column(named, self._key_type)
+        return [column, *columns]
+
+    def _emit_too_late(self, run: ArrowRun, over: np.ndarray) -> Pending:
+        """Drop records whose windows are over, or pass them on aside."""
+        if not len(over):
+            return None
+        tag = self._spec.late_tag
+        if tag is None:
+            self._dropped.add(len(over))
+            return None
+        return self.output.emit_side(tag, run.take(over))
+
+    def _tidy(self) -> None:
+        """Forget what is over, and keys that no window has."""
+        if not self._is_columnar:
+            return
+        self._forget_idle()
+        places = self._slots.places
+        if len(places) < _IDLE_KEYS:
+            return
+        used = self._used_slots()
+        if len(places) < _IDLE_KEYS + 2 * len(used):
+            return
+        keys = list(places)
+        self._keep_slots(used)
+        self._slots.clear()
+        self._slots.places.update(
+            (keys[slot], place) for place, slot in enumerate(used.tolist())
+        )
+
+    def _load_some(self, count: int) -> bool:
+        """Take over about so many contents that a restore has put into rows."""
+        while self._is_columnar and count > 0:
+            try:
+                loaded = self._load_next()
+            except RowsNeededError as reason:
+                self._go_to_rows(str(reason))
+                return True
+            if not loaded:
+                return True
+            count -= loaded
+        return not self._is_columnar
+
+    def _go_to_rows(self, reason: str) -> None:
+        """Give all windows to the state of rows, and leave columns alone from now on."""
+        self._is_columnar = False
+        had = self._give_back()
+        self._slots.clear()
+        if had:
+            self.context.log.info("works on rows from now on", reason=reason)
+
+
+def moments(times: np.ndarray) -> pa.Array:
+    """Return milliseconds as moments; null where a datetime has no year for them."""
+    beyond = (times < _DATE_MIN) | (times > _DATE_MAX)
+    found = pa.array(np.where(beyond, 0, times), mask=beyond)
+    return found.cast(pa.timestamp("ms", "UTC"))
+
+
+async def _false_after(pending: Awaitable[None]) -> bool:
+    await pending
+    return False
