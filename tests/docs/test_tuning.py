@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 
@@ -12,6 +13,27 @@ PAGE = Path(__file__).parents[2] / "docs" / "tuning.md"
 
 
 def test_every_setting_of_a_job_is_explained_and_no_other() -> None:
-    rows = re.findall(r"^\| (`.*?) \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert set(settings()) == {field.name for field in dataclasses.fields(am.JobConfig)}
+
+
+def test_the_defaults_are_those_of_the_code() -> None:
+    config = am.JobConfig()
+    for name, default in settings().items():
+        value = getattr(config, name)
+        plain = value is None or isinstance(value, bool | int | float)
+        assert default == (str(value) if plain else type(value).__name__), name
+
+
+def test_every_argument_of_checkpointing_is_explained_and_no_other() -> None:
+    arguments = inspect.signature(am.StreamExecutionEnvironment.enable_checkpointing)
+    _, section = PAGE.read_text("utf-8").split("## Checkpoints\n")
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert named == {field.name for field in dataclasses.fields(am.JobConfig)}
+    assert named == set(arguments.parameters) - {"self"}
+
+
+def settings() -> dict[str, str]:
+    """Return the settings that the page explains, with their defaults."""
+    _, section = PAGE.read_text("utf-8").split("## Settings of a job\n")
+    section, _ = section.split("## Checkpoints\n")
+    return dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", section, re.MULTILINE))
