@@ -376,10 +376,10 @@ class BudgetExceededError(WorldError):
         budget: Its units.
     """
 
-    def __init__(self, limit: str, budget: float) -> None:
+    def __init__(self, limit: str, budget: float, unit: str = "units") -> None:
         self.limit = limit
         self.budget = budget
-        super().__init__(f"the budget of {budget:g} units of {limit} is used up")
+        super().__init__(f"the budget of {budget:g} {unit} of {limit} is used up")
 
 
 class DeadlineExceededError(WorldError, TimeoutError):

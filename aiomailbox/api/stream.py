@@ -210,7 +210,8 @@ class DataStream(Generic[T]):
             output_type: Its results are checked to be of this type, if given.
             on_error: What to do with a record for which it raises.
             run_in: ``"thread"`` for a function that blocks, such as a client that is not
-                asynchronous: the event loop goes on meanwhile. One record at a time.
+                asynchronous: the event loop goes on meanwhile. One record at a time, in order;
+                some milliseconds of work go to the thread together.
 
         Example:
             >>> import aiomailbox as am
@@ -349,7 +350,7 @@ class DataStream(Generic[T]):
         function: Callable[[Any], Any],
         *,
         form: Literal["arrow", "polars", "pandas", "numpy"] = "arrow",
-        thread: bool = False,
+        run_in: RunIn = "loop",
         timestamps: str | None = None,
     ) -> DataStream[Any]:
         """Replace batches of records by what a function makes of each.
@@ -363,13 +364,14 @@ class DataStream(Generic[T]):
                 and done before the watermark or checkpoint that follows.
             form: What it gets and returns: a pyarrow RecordBatch (or Table), a DataFrame
                 of Polars or pandas, or a dict of numpy arrays.
-            thread: Whether a sync function is called in a thread, so that the event loop
-                goes on meanwhile.
+            run_in: ``"thread"`` for a sync function that blocks: the event loop goes on
+                meanwhile.
             timestamps: A column of the result that says event times; then it may have
                 another number of records. None to keep those of the records.
 
         Raises:
-            InvalidArgumentError: If there is no such form.
+            InvalidArgumentError: If there is no such form, or an ``async def`` function is
+                to run in a thread.
             MissingExtraError: If the form's library, or pyarrow, is not installed.
 
         Example:
@@ -387,7 +389,7 @@ class DataStream(Generic[T]):
             connectors.MapBatchesOperator,
             function,
             form=form,
-            thread=thread,
+            run_in=run_in,
             timestamps=timestamps,
         )
         factory()
@@ -550,8 +552,8 @@ class DataStream(Generic[T]):
             concurrency: Calls under way at a time in the whole job.
             ordered: True: results in the order of the records. False: as they come,
                 but never across a watermark. ``"key"``: in order per key.
-            key: The key for ``ordered="key"``: a field's name or a function; a keyed
-                stream has its own.
+            key: The key for ``ordered="key"``, and by which the units of a ``limit`` are
+                added up: a field's name or a function; a keyed stream has its own.
             timeout: Limit of one attempt, a timedelta or seconds.
             deadline: Limit of all attempts of a record with their waits.
             retry: How often, and after which waits, a failed call is repeated.

@@ -26,6 +26,7 @@ from aiomailbox.operators import (
     Operator,
     Pending,
     check_function,
+    check_run_in,
     describe,
     is_async_callable,
     raise_as,
@@ -48,13 +49,13 @@ class MapBatchesOperator(Operator):
         form: What the function gets and returns: ``"arrow"`` (a RecordBatch; a Table
             may be returned), ``"polars"`` or ``"pandas"`` (a DataFrame), ``"numpy"`` (a
             dict of arrays).
-        thread: Whether a sync function is called in a thread.
+        run_in: ``"thread"`` for a sync function that blocks.
         timestamps: A column of the result with event times; None to keep those that the
             records have, one by one.
 
     Raises:
-        InvalidArgumentError: If there is no such form, or an ``async def`` function is to
-            be called in a thread.
+        InvalidArgumentError: If there is no such form, ``run_in`` is not known, or an
+            ``async def`` function is to run in a thread.
         MissingExtraError: If the form's library is not installed.
         WrongTypeError: If the function cannot be called with a batch.
 
@@ -75,7 +76,7 @@ class MapBatchesOperator(Operator):
         function: Callable[[Any], Any],
         form: str = "arrow",
         *,
-        thread: bool = False,
+        run_in: str = "loop",
         timestamps: str | None = None,
     ) -> None:
         self.function: Callable[[Any], Any] = check_function(
@@ -90,12 +91,9 @@ class MapBatchesOperator(Operator):
         if library and importlib.util.find_spec(library) is None:
             raise MissingExtraError(f'form="{form}"', library)
         self._is_async = is_async_callable(function)
-        if thread and self._is_async:
-            raise InvalidArgumentError(
-                "thread", "the function is async def", "Await in it, or use def."
-            )
+        check_run_in(run_in, function)
         self._to, self._from = _FORMS[form]
-        self._thread = thread
+        self._thread = run_in == "thread"
         self._timestamps = timestamps
         self._batch_maker = BatchMaker()
         self._makers: dict[bool, RowMaker] = {}

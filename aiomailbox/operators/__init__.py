@@ -219,6 +219,10 @@ from aiomailbox.operators.stateless.operators import (
     StatelessOperator,
     stateless,
 )
+from aiomailbox.operators.stateless.thread_operator import (
+    ThreadOperator,
+    check_run_in,
+)
 from aiomailbox.operators.stateless.timestamps import TimestampsAndWatermarksOperator
 from aiomailbox.operators.useful import (
     BatchOperator,
@@ -344,6 +348,7 @@ __all__ = [
     "StatefulOperator",
     "StatelessOperator",
     "StaticEnumerator",
+    "ThreadOperator",
     "TimeDomain",
     "TimerService",
     "TimestampsAndWatermarksOperator",
@@ -364,6 +369,7 @@ __all__ = [
     "check_join_function",
     "check_on_error",
     "check_process_method",
+    "check_run_in",
     "check_state_names",
     "check_sync_function",
     "collect_list",

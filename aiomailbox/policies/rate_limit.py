@@ -48,6 +48,7 @@ class RateLimit:
         budget: Units that the job may use in all, restarts included; None for no end.
             The call that would use more is not made: `BudgetExceededError` goes to its
             ``on_error``, no later call is made either, and the job's sources stop.
+        unit: What a unit is, for people: ``"tokens"``, ``"USD"``.
         per_task: Whether each task has the limit for itself: nobody is asked, and so
             many tasks as there are use so many times the units.
 
@@ -66,6 +67,7 @@ class RateLimit:
     burst: float | None = None
     per_task: bool = False
     budget: float | None = None
+    unit: str = "units"
 
     def __post_init__(self) -> None:
         _check_positive(self.count, "count")
@@ -75,6 +77,10 @@ class RateLimit:
             raise WrongTypeError("name", f"{self.name!r} is not a name", "Use a str.")
         if self.name == "":
             raise InvalidArgumentError("name", "it is empty", "Use a name, or None.")
+        if not isinstance(self.unit, str):
+            raise WrongTypeError("unit", f"{self.unit!r} is not a name", "Use a str.")
+        if not self.unit:
+            raise InvalidArgumentError("unit", "it is empty", 'Use e.g. "tokens".')
         if self.budget is not None:
             _check_positive(self.budget, "budget")
         if self.burst is not None:
@@ -91,6 +97,17 @@ class RateLimit:
         """What people call it."""
         return "the limit" if self.name is None else f"limit {self.name!r}"
 
+    @property
+    def title(self) -> str:
+        """Its name and what it counts, "" where neither is said.
+
+        Example:
+            >>> RateLimit(90_000, per=60, name="openai", unit="tokens").title
+            'openai (tokens)'
+        """
+        unit = "" if self.unit == "units" else f"({self.unit})"
+        return f"{self.name or ''} {unit}".strip()
+
     def check_weight(self, weight: float) -> None:
         """Raise unless a lease of this weight can be granted at some time.
 
@@ -102,7 +119,7 @@ class RateLimit:
         if weight > self.count:
             raise InvalidArgumentError(
                 "weight",
-                f"{weight} units are more than the limit of {self.count} ever allows",
+                f"{weight} {self.unit} are more than the limit of {self.count} ever allows",
                 "Split the record, or raise the limit's count.",
             )
 

@@ -63,6 +63,7 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
         is_sink: Whether they end here.
         key_totals: The keys whose calls have used most of their limit, where calls have
             keys; those of all subtasks.
+        unit: What a unit of their limit is, "" without one.
         records_expected: How many records a source has in all, None if it does not know.
         metrics: Its metrics, merged as they are declared.
         num_records_in_per_second: Records that it was given, over the last seconds.
@@ -88,6 +89,7 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
     hot_keys: list[HotKey] = []
     records_expected: int | None = None
     key_totals: list[KeyTotal] = []
+    unit: str = ""
 
     @property
     def num_records_in(self) -> int:

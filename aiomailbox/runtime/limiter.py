@@ -197,7 +197,7 @@ class RateLimiter:
             self._is_exhausted = True
             if self.on_exhausted is not None:
                 self.on_exhausted(self.limit)
-        raise BudgetExceededError(self.limit.label, budget)
+        raise BudgetExceededError(self.limit.label, budget, self.limit.unit)
 
     def _require_open(self) -> None:
         if self._closed:

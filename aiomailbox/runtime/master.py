@@ -374,9 +374,7 @@ class JobMaster:
     def _on_exhausted(self, limit: RateLimit) -> None:
         """Read no more: the calls of what would be read may not be made."""
         if not self.stop_reason:
-            self.stop_reason = (
-                f"the budget of {limit.budget:g} units of {limit.label} is used up"
-            )
+            self.stop_reason = f"the budget of {limit.budget:g} {limit.unit} of {limit.label} is used up"
             self.services.log.warning("the sources stop", reason=self.stop_reason)
         self.stop(StopMode.DRAIN)
 

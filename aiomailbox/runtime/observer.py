@@ -167,6 +167,9 @@ class JobObserver:
             blocked_by=blocked_sentence(look.place_of(one), look.tasks),
             hot_keys=one.hot_keys(),
             key_totals=_added(one.key_totals),
+            unit=""
+            if node.transformation.limit is None
+            else node.transformation.limit.unit,
             records_expected=getattr(node.transformation.source, "record_count", None),
         )
         watermark = summary.watermark_ms

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +46,143 @@ async def test_totals_are_per_operator_and_per_key() -> None:
     assert operator.metrics["units_used"] == 9
     totals = {one.key: one.units for one in operator.key_totals}
     assert totals == {"'a'": 3, "'bb'": 2, "'cccc'": 4}
+
+
+async def ask_all(texts: list[str]) -> list[str]:
+    return [text.upper() for text in texts]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_totals_per_key_need_no_order_by_key(ordered: bool) -> None:
+    words = ["a", "bb", "a", "cccc", "a"]
+    expected = {"'a'": 3, "'bb'": 2, "'cccc'": 4}
+    for keyed in (True, False):
+        env = am.StreamExecutionEnvironment()
+        stream: Any = env.from_collection(words)
+        settings: dict[str, Any] = {"key": lambda word: word}
+        if keyed:
+            # The key of the stream, if nobody says another one.
+            stream, settings = stream.key_by(lambda word: word), {}
+        asked = stream.map_async(
+            ask, ordered=ordered, limit=am.RateLimit(1_000), weight=len, **settings
+        )
+        asked.name("ask").sink_to(lambda word: None)
+        async with env.start() as job:
+            await job.result()
+            operator = job.snapshot().operator("ask")
+        assert {one.key: one.units for one in operator.key_totals} == expected
+
+
+async def test_each_row_of_a_batch_counts_for_its_key() -> None:
+    env = am.StreamExecutionEnvironment()
+    asked = env.from_collection(["a", "bb", "a"]).map_async(
+        ask_all,
+        batch=am.Batch(3, within=1.0),
+        key=lambda word: word,
+        limit=am.RateLimit(1_000),
+        weight=len,
+    )
+    asked.name("ask").sink_to(lambda word: None)
+    async with env.start() as job:
+        await job.result()
+        operator = job.snapshot().operator("ask")
+    assert operator.metrics["units_used"] == 4
+    totals = {one.key: one.units for one in operator.key_totals}
+    assert totals == {"'a'": 2, "'bb'": 2}
+
+
+async def test_a_key_that_nothing_is_ordered_or_counted_by_is_refused() -> None:
+    stream = am.StreamExecutionEnvironment().from_collection(["a"])
+    with pytest.raises(am.InvalidArgumentError, match="without a limit"):
+        stream.map_async(ask, key=lambda word: word)
+    for wrong, kind in (("", am.InvalidArgumentError), (1, am.WrongTypeError)):
+        with pytest.raises(kind, match="unit"):
+            am.RateLimit(1, unit=wrong)  # type: ignore[arg-type]
+
+
+async def test_the_unit_is_named_wherever_the_limit_is() -> None:
+    async def never(text: str) -> str:
+        await asyncio.sleep(3600)
+        return text
+
+    limit = am.RateLimit(2, per=60, name="openai", unit="tokens", budget=3)
+    env = am.StreamExecutionEnvironment()
+    asked = env.from_collection(list("abc")).map_async(
+        never, concurrency=3, limit=limit, on_error=am.skip
+    )
+    asked.name("enrich").sink_to(lambda text: None)
+    async with env.start() as job:
+        await asyncio.sleep(1)
+        tree = job.await_tree()
+        blocked = job._job.tasks[0].chain
+        assert blocked is not None
+        said = [each.blocked() for each in blocked.operators]
+        assert job.snapshot().operator("enrich").unit == "tokens"
+    assert "limit 'openai': 0 of 2 tokens free in 60 s, 1 calls wait for it" in tree
+    assert (am.BlockCause.LIMIT, "openai (tokens)") in said
+    error = am.BudgetExceededError(limit.label, 3, limit.unit)
+    assert str(error) == "the budget of 3 tokens of limit 'openai' is used up"
+
+
+PAYS = """
+import asyncio, sys
+import aiomailbox as am
+
+directory, crashes = sys.argv[1], sys.argv[2] == "crashes"
+paid = 0
+
+async def pay(number):
+    global paid
+    paid += 1
+    with open(f"{directory}/paid", "a") as file:
+        file.write(f"{number}\\n")
+    if crashes and paid == 41:
+        await asyncio.sleep(3600)
+    return number
+
+async def main():
+    limit = am.RateLimit(100_000, budget=100, unit="cents")
+    env = am.StreamExecutionEnvironment().enable_checkpointing(
+        None, directory=f"{directory}/checkpoints"
+    )
+    paying = env.from_collection(range(1_000)).map_async(
+        pay, concurrency=1, buffer=2_000, limit=limit, on_error=am.skip
+    )
+    paying.uid("pay").sink_to(lambda number: None)
+    restore_from = None if crashes else "latest"
+    async with env.start("pays", restore_from=restore_from) as job:
+        if crashes:
+            while paid < 41:
+                await asyncio.sleep(0.01)
+            await job.trigger_checkpoint()
+            print("kill me", flush=True)
+        result = await job.result()
+    print(result.stop_reason, flush=True)
+
+am.run(main())
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(120)
+def test_a_program_that_was_killed_goes_on_with_what_is_left_of_the_budget(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", PAYS, str(tmp_path)]
+    first = subprocess.Popen([*command, "crashes"], stdout=subprocess.PIPE, text=True)
+    with first:
+        assert first.stdout is not None
+        told = first.stdout.readline()
+        first.kill()
+    assert told == "kill me\n"
+    again = subprocess.run(
+        [*command, "goes on"], capture_output=True, text=True, check=True
+    )
+    assert again.stdout.strip().startswith("the budget of 100 cents of ")
+    paid = (tmp_path / "paid").read_text().split()
+    # The call that was in flight is made again, and paid again.
+    assert paid == [str(number) for number in (*range(41), *range(40, 99))]
+    assert len(paid) == 100
 
 
 @pytest.mark.real_time

@@ -87,7 +87,9 @@ async def test_a_function_in_a_thread_leaves_the_loop_alone() -> None:
         return batch
 
     env = am.StreamExecutionEnvironment()
-    assert await env.from_arrow(TABLE).map_batches(work, thread=True).count() == 3000
+    assert (
+        await env.from_arrow(TABLE).map_batches(work, run_in="thread").count() == 3000
+    )
     assert threading.get_ident() not in seen
 
 
@@ -132,5 +134,5 @@ def test_wrong_arguments_are_refused_where_they_are_written() -> None:
     async def later(batch: Any) -> Any:
         return batch
 
-    with pytest.raises(am.InvalidArgumentError, match="async def"):
-        stream.map_batches(later, thread=True)
+    with pytest.raises(am.InvalidArgumentError, match=r"run_in.*is asynchronous"):
+        stream.map_batches(later, run_in="thread")

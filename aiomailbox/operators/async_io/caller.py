@@ -54,6 +54,7 @@ class Caller:
         slots: Calls at a time.
         outcomes: Who is told.
         scope: What the ids of records belong to, None if they have none.
+        total_key: Reads the key that units are added up by, where rows do not have one.
 
     Attributes:
         waiting_for_limit: Attempts that wait for a lease.
@@ -69,9 +70,11 @@ class Caller:
         slots: int,
         outcomes: Outcomes,
         scope: str | None = None,
+        total_key: Callable[[Any], Any] | None = None,
     ) -> None:
         self._context = context
         self._scope = scope
+        self._total_key = total_key
         self._clock = context.clock
         check = context.mutations
         self._function = function if check is None else check.watched(function)
@@ -144,8 +147,7 @@ class Caller:
         """
         if self.waiting_for_limit:
             limit = self._settings.limit
-            name = None if limit is None else limit.name
-            return Blocked(BlockCause.LIMIT, name or "")
+            return Blocked(BlockCause.LIMIT, "" if limit is None else limit.title)
         in_flight, retrying = self.in_flight, self.waiting_for_retry
         if retrying > in_flight:
             return Blocked(BlockCause.RETRY)
@@ -245,7 +247,10 @@ class Caller:
         self._failed(call, failure)
 
     async def _lease(self, limiter: Limiter, call: Call) -> None:
-        weight = self._weight(call)
+        used = self._weights(call)
+        keys = [self._key_of(entry) for entry in call.entries]
+        # Not what the parts of one add up to.
+        weight = 1.0 if self._settings.weight is None else sum(used)
         self.waiting_for_limit += 1
         call.is_leasing = True
         try:
@@ -254,18 +259,23 @@ class Caller:
             call.is_leasing = False
             self.waiting_for_limit -= 1
         self.units_used += weight
-        for entry in call.entries:
-            if entry.key is not None:
-                self._totals.add(entry.key, weight / len(call.entries))
+        for key, units in zip(keys, used, strict=True):
+            if key is not None:
+                self._totals.add(key, units)
 
-    def _weight(self, call: Call) -> float:
-        weight = self._settings.weight
+    def _key_of(self, entry: Entry) -> Any:
+        if entry.key is not None or self._total_key is None:
+            return entry.key
+        return self._total_key(entry.value)
+
+    def _weights(self, call: Call) -> list[float]:
+        """Return what each row of a call uses."""
+        weight, count = self._settings.weight, len(call.entries)
         if weight is None:
-            return 1.0
+            return [1.0 / count] * count
         if callable(weight):
-            weights = [weight(entry.value) for entry in call.entries]
-            return sum(weights)
-        return weight * len(call.entries)
+            return [weight(entry.value) for entry in call.entries]
+        return [weight] * count
 
     def _arm_deadline(self, call: Call, deadline_s: float) -> None:
         loop = asyncio.get_running_loop()

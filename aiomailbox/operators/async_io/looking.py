@@ -52,7 +52,7 @@ class LimitShown(NamedTuple):
             return ""
         free = "" if self.free is None else f"{self.free:g} of "
         return (
-            f"{self.name}: {free}{limit.count:g} units free in {limit.per_s:g} s, "
+            f"{self.name}: {free}{limit.count:g} {limit.unit} free in {limit.per_s:g} s, "
             f"{self.waiting} calls wait for it"
         )
 

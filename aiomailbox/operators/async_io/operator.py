@@ -64,7 +64,9 @@ class AsyncMapOperator(Operator):
             done, but never across a watermark. ``"key"``: one call a key at a time, so
             that results of a key keep their order; a watermark waits for all rows
             before it, and rows after it do not wait for the watermark.
-        key: With ``ordered="key"``: a field's name, or a function of a record.
+        key: With ``ordered="key"``: a field's name, or a function of a record. With a
+            ``limit``: what the units of calls are added up by, `partition_key` if it is
+            left out.
         timeout: How long one attempt may take: a timedelta or seconds. Waiting for
             the limit does not count.
         deadline: How long all attempts of a call may take, with every wait between.
@@ -158,12 +160,14 @@ class AsyncMapOperator(Operator):
         )
         self.ordered = ordered
         self.on_error: OnError = check_on_error(on_error)
-        self._read_key = check_key(ordered, key)
+        read_key = check_key(ordered, key, has_limit=limit is not None)
+        self._read_key = read_key if ordered == "key" else None
         self._partition_key = (
             None
             if partition_key is None
             else field_or_function(partition_key, "partition_key")
         )
+        self._total_key = None if limit is None else read_key or self._partition_key
         self._queue: ResultQueue = (
             OrderedQueue()
             if ordered is True
@@ -210,6 +214,7 @@ class AsyncMapOperator(Operator):
             share(self.concurrency, *subtask),
             rows.outcomes,
             self._scope,
+            self._total_key,
         )
         rows.connect(caller, self.settings, self._places)
         self._show(caller)

@@ -141,19 +141,30 @@ def check_bounds(
     return concurrency, buffer, key_buffer
 
 
-def check_key(ordered: object, key: object) -> Callable[[Any], Any] | None:
-    """Return the function that reads the key, if order is kept by key.
+def check_key(
+    ordered: object, key: object, *, has_limit: bool
+) -> Callable[[Any], Any] | None:
+    """Return the function that reads the key by which order is kept, or units added up.
+
+    Args:
+        ordered: True, False, or ``"key"``, which needs a key.
+        key: A field's name or a function.
+        has_limit: Whether there are units to add up.
 
     Raises:
         InvalidArgumentError: If ``ordered`` is not known, or does not fit ``key``.
         WrongTypeError: If ``key`` is neither a field name nor a function.
     """
     if ordered is True or ordered is False:
-        if key is not None:
+        if key is None:
+            return None
+        if not has_limit:
             raise InvalidArgumentError(
-                "key", f"it has no use with ordered={ordered}", 'Write ordered="key".'
+                "key",
+                f"it has no use with ordered={ordered} and without a limit",
+                'Write ordered="key", or leave it out.',
             )
-        return None
+        return field_or_function(key, "key")
     if ordered != "key":
         raise InvalidArgumentError(
             "ordered", f"{ordered!r} is not known", 'Use True, False or "key".'

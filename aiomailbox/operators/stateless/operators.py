@@ -18,7 +18,10 @@ from aiomailbox.operators.core.watched import watched_function
 from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
 from aiomailbox.operators.stateless.fused_loop import FusedLoop
 from aiomailbox.operators.stateless.fused_source import StageKind
-from aiomailbox.operators.stateless.in_thread import placed
+from aiomailbox.operators.stateless.thread_operator import (
+    ThreadOperator,
+    check_run_in,
+)
 from aiomailbox.records import ListRun, Run
 
 
@@ -138,7 +141,7 @@ def stateless(
     *,
     on_error: OnError = fail,
     run_in: str = "loop",
-) -> StatelessOperator | AsyncStatelessOperator:
+) -> StatelessOperator | AsyncStatelessOperator | ThreadOperator:
     """Return the operator for a function, whether it is sync or ``async def``.
 
     Args:
@@ -155,7 +158,10 @@ def stateless(
         >>> stateless(StageKind.MAP, str.upper).kind.value
         'map'
     """
-    checked = check_function(placed(function, kind, run_in), "function", arity=1)
+    check_run_in(run_in, function)
+    if run_in == "thread":
+        return ThreadOperator(kind, function, on_error=on_error)
+    checked = check_function(function, "function", arity=1)
     if is_async_callable(checked):
         return AsyncStatelessOperator(kind, checked, on_error=on_error)
     return _OPERATORS[kind](checked, on_error=on_error)

@@ -43,7 +43,13 @@ def text_of(limit: RateLimit, number: int) -> LimitText:
         number: Its place among those of the job; -1 if the job does not know it.
     """
     return LimitText(
-        number, limit.count, limit.per_s, limit.name, limit.burst, limit.budget
+        number,
+        limit.count,
+        limit.per_s,
+        limit.name,
+        limit.burst,
+        limit.budget,
+        limit.unit,
     )
 
 
@@ -55,6 +61,7 @@ def limit_from_text(text: LimitText) -> RateLimit:
         name=text.name,
         burst=text.burst,
         budget=text.budget,
+        unit=text.unit,
     )
 
 
@@ -127,7 +134,8 @@ class RemoteLimiter:
             _, future = self._asked.popleft()
             if not future.done():
                 budget = self.limit.budget or 0.0
-                future.set_exception(BudgetExceededError(self.limit.label, budget))
+                error = BudgetExceededError(self.limit.label, budget, self.limit.unit)
+                future.set_exception(error)
         if not self._asked:
             self._ask()
 

@@ -100,6 +100,7 @@ class LimitText(msgspec.Struct, frozen=True, array_like=True):
     name: str | None
     burst: float | None
     budget: float | None = None
+    unit: str = "units"
 
 
 class Begin(_Message):

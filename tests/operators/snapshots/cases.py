@@ -50,6 +50,7 @@ from aiomailbox.operators import (
     SinkOperator,
     SourceOperator,
     StageKind,
+    ThreadOperator,
     TimestampsAndWatermarksOperator,
     aggregates,
     count,
@@ -539,6 +540,7 @@ def cases() -> list[Case]:
             AsyncStatelessOperator,
             lambda: AsyncStatelessOperator(StageKind.MAP, at_once),
         ),
+        one(ThreadOperator, lambda: ThreadOperator(StageKind.MAP, key_of)),
         one(ProcessOperator, lambda: ProcessOperator(Remember())),
         one(
             TimestampsAndWatermarksOperator,

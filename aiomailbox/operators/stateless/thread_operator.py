@@ -1,0 +1,260 @@
+"""Map, filter and flat_map in a thread, so that the event loop goes on meanwhile.
+
+Theory of operation: the way to a thread and back costs some 100 µs, so records go there
+together. The thread comes back after a few milliseconds, whatever is left of the run: a
+barrier or a cancellation waits for these and for the record that is being worked on.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.operators.core.blocked import BlockCause, Blocked
+from aiomailbox.operators.core.callables import (
+    check_sync_function,
+    describe,
+    is_async_callable,
+    refuse_generator,
+    shortened,
+)
+from aiomailbox.operators.core.contract import Operator, Pending
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.locate import is_own_line, users_line_of
+from aiomailbox.operators.core.on_error import (
+    USER_ERRORS,
+    OnError,
+    check_on_error,
+    fail,
+)
+from aiomailbox.operators.core.open_calls import OpenCall, OpenCalls
+from aiomailbox.operators.core.watched import watched_function
+from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.threads import ThreadTurns
+
+__all__ = ["ThreadOperator", "check_run_in"]
+
+# The way there and back is a fiftieth of it.
+_PIECE_S: Final = 0.005
+
+
+class ThreadOperator(Operator):
+    """A synchronous function that blocks, called in a thread for each record.
+
+    Calls of one operator follow each other, in order, so that the function needs no lock.
+    Whoever is cancelled outlasts the thread: nothing is used twice at a time.
+
+    Args:
+        kind: What is done with the function's result; the items of a flat_map are
+            collected in the thread.
+        function: Called with each value.
+        on_error: What to do with a record for which it raises.
+
+    Raises:
+        WrongTypeError: If ``function`` cannot be called with one argument.
+        InvalidArgumentError: If it is asynchronous, or a generator and this no flat_map.
+
+    Example:
+        >>> import asyncio
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> async def main():
+        ...     with OneInputHarness(
+        ...         ThreadOperator(StageKind.MAP, str.upper)
+        ...     ) as harness:
+        ...         await harness.run(harness.process_run, ["a", "b"])
+        ...         return harness.values
+        >>> asyncio.run(main())
+        ['A', 'B']
+    """
+
+    def __init__(
+        self,
+        kind: StageKind,
+        function: Callable[[Any], Any],
+        *,
+        on_error: OnError = fail,
+    ) -> None:
+        check_run_in("thread", function)
+        self.kind = kind
+        self.function: Callable[..., Any] = check_sync_function(
+            function, "function", arity=1
+        )
+        if kind is not StageKind.FLAT_MAP:
+            refuse_generator(function, "function", "Use it with flat_map.")
+        self.on_error: OnError = check_on_error(on_error)
+        self._turns = ThreadTurns()
+        self._piece: _Piece | None = None
+
+    def open(self) -> Pending:
+        """Prepare for failing records."""
+        self._failures = RecordFailures(
+            self.on_error, self.function, self.context, self.output
+        )
+        check = self.context.mutations
+        if check is not None and self.kind is StageKind.FLAT_MAP:
+            self.function = watched_function(self.function, check)
+        return None
+
+    def may_leave_rest(self, index: int) -> bool:
+        """Whether it may leave the rest of a run: always."""
+        return True
+
+    def open_calls(self, count_max: int) -> OpenCalls | None:
+        """Return the record that the thread works on, and where it stands."""
+        piece = self._piece
+        call = None if piece is None else piece.describe()
+        return OpenCalls(0, [], 0, "") if call is None else OpenCalls(1, [call], 0, "")
+
+    def blocked(self) -> Blocked | None:
+        """Return that its function runs, while it does."""
+        piece = self._piece
+        if piece is None:
+            return None
+        return Blocked(BlockCause.FUNCTION, piece.line() or "in a thread")
+
+    def process_run(self, run: Run) -> Pending:
+        """Call the function for each record, in order."""
+        return self._process(run) if len(run) else None
+
+    async def _process(self, run: Run) -> None:
+        values, timestamps = run.values, run.timestamps
+        availability, interruption = self.output.availability, self.interruption
+        watch = interruption.start()
+        index = 0
+        while index < len(values):
+            if not availability.available:
+                if interruption.leave(run, index):
+                    return
+                await self.context.mailbox.wait_until(availability)
+            piece = self._piece = _Piece(self, run, index)
+            try:
+                await self._turns.run(piece.work)
+            finally:
+                self._piece = None
+            if piece.results:
+                pending = self.output.emit_run(ListRun(piece.results, piece.stamps))
+                if pending is not None:
+                    await pending
+            index = piece.index
+            if piece.error is not None:
+                stamp = None if timestamps is None else timestamps[index]
+                self._failures.take(values[index], stamp, piece.error)
+                reported = self._failures.report()
+                if reported is not None:
+                    await reported
+                index += 1
+            if watch.has_waited and await interruption.look_around(run, index):
+                return
+
+
+class _Piece:
+    """Some records of a run, for which the function is called in a thread.
+
+    Args:
+        operator: Whose they are.
+        run: The run.
+        index: The first of them.
+
+    Attributes:
+        index: The next record; the one for which the function raised, if it did.
+        results: What goes out.
+        stamps: Their event times, None without.
+        error: What the function raised.
+    """
+
+    def __init__(self, operator: ThreadOperator, run: Run, index: int) -> None:
+        self._kind = operator.kind
+        self._function = operator.function
+        # Of the job: in virtual time a run is one piece.
+        self._clock = operator.context.clock
+        self._values = run.values
+        self._timestamps = run.timestamps
+        self._record_s = self._clock.monotonic()
+        self._thread: int | None = None
+        self.index = index
+        self.results: list[Any] = []
+        self.stamps: list[int] | None = None if run.timestamps is None else []
+        self.error: BaseException | None = None
+
+    def work(self) -> None:
+        """Call the function until the time is over, or it raises; in the thread."""
+        self._thread = threading.get_ident()
+        count, results = len(self._values), self.results
+        until_s = self._record_s + _PIECE_S
+        try:
+            while self.index < count:
+                before = len(results)
+                try:
+                    self._work_on(self._values[self.index])
+                except USER_ERRORS as error:
+                    self.error = error
+                if self.stamps is not None and self._timestamps is not None:
+                    stamp = self._timestamps[self.index]
+                    self.stamps += [stamp] * (len(results) - before)
+                if self.error is not None:
+                    return
+                self.index += 1
+                self._record_s = self._clock.monotonic()
+                if self._record_s >= until_s or len(results) >= RUN_LENGTH_MAX:
+                    return
+        finally:
+            self._thread = None
+
+    def _work_on(self, value: Any) -> None:
+        result = self._function(value)
+        if self._kind is StageKind.MAP:
+            self.results.append(result)
+        elif self._kind is StageKind.FLAT_MAP:
+            # What it has given when it raises is in the list nevertheless.
+            self.results.extend(result)
+        elif result:
+            self.results.append(value)
+
+    def describe(self) -> OpenCall | None:
+        """Return the record that the thread works on; from another thread."""
+        index = self.index
+        if index >= len(self._values):
+            return None
+        age_s = max(0.0, self._clock.monotonic() - self._record_s)
+        waits_for = "its function, in a thread"
+        return OpenCall(
+            shortened(self._values[index]), 1, age_s, waits_for, self.line()
+        )
+
+    def line(self) -> str:
+        """Return ``file:line`` where the user's function stands; "" if it does not run."""
+        thread = self._thread
+        frame = None if thread is None else sys._current_frames().get(thread)
+        frames = []
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back
+        line = users_line_of(reversed(frames)) if frames else ""
+        return "" if is_own_line(line) else line
+
+
+def check_run_in(run_in: object, function: Callable[..., Any]) -> None:
+    """Raise unless a function may run there.
+
+    Args:
+        run_in: ``"loop"``, or ``"thread"``.
+        function: The user's.
+
+    Raises:
+        InvalidArgumentError: If ``run_in`` is something else, or the function is
+            asynchronous and yet to run in a thread.
+    """
+    if run_in not in {"loop", "thread"}:
+        raise InvalidArgumentError(
+            "run_in", f"{run_in!r} is not known", 'Use "loop" or "thread".'
+        )
+    if run_in == "thread" and is_async_callable(function):
+        raise InvalidArgumentError(
+            "run_in",
+            f"{describe(function)} is asynchronous, and runs in the event loop",
+            "Leave run_in= out, or give a function that blocks.",
+        )
