@@ -182,7 +182,7 @@ class CellGrid:
 
     def all_kept(self) -> list[KeptRow]:
         """Return copies of what rows hold that hold anything, the earliest first."""
-        kept = map(self.kept, sorted(self._rows))
+        kept = [self.kept(start) for start in sorted(self._rows)]
         return [row for row in kept if len(row.slots)]
 
     def load(

@@ -50,7 +50,8 @@ class SessionCells:
         stages: Whether it is open or has fired, or there is none.
 
     Invariants:
-        From ``_newest[slot]`` on, ``_older`` leads to each session of a key once.
+        From ``_latest[slot]`` on, ``_earlier`` leads to each session of a key once, the
+        latest first.
     """
 
     def __init__(self, aggregate: Aggregate[Any, Any]) -> None:
@@ -59,8 +60,8 @@ class SessionCells:
         self.starts: np.ndarray = np.zeros(0, np.int64)
         self.ends: np.ndarray = np.zeros(0, np.int64)
         self.stages: np.ndarray = np.zeros(0, np.int8)
-        self._older: np.ndarray = np.zeros(0, np.int64)
-        self._newest: np.ndarray = np.zeros(0, np.int64)
+        self._earlier: np.ndarray = np.zeros(0, np.int64)
+        self._latest: np.ndarray = np.zeros(0, np.int64)
         self._free: np.ndarray = np.zeros(0, np.int64)
 
     def __len__(self) -> int:
@@ -68,13 +69,22 @@ class SessionCells:
 
     def of_keys(self, slots: np.ndarray) -> np.ndarray:
         """Return the sessions of keys, given the places of these, each once."""
-        known = slots[slots < len(self._newest)]
+        known = slots[slots < len(self._latest)]
         found: list[np.ndarray] = []
-        sessions: np.ndarray = self._newest[known]
+        sessions: np.ndarray = self._latest[known]
         while len(sessions := sessions[sessions != _NONE]):
             found.append(sessions)
-            sessions = self._older[sessions]
+            sessions = self._earlier[sessions]
         return np.concatenate(found) if found else sessions
+
+    def latest_of(self, slots: np.ndarray) -> np.ndarray:
+        """Return for the places of keys their latest sessions; negative for none."""
+        missing = int(slots.max()) + 1 - len(self._latest)
+        if missing > 0:
+            more = max(missing, len(self._latest))
+            self._latest = np.concatenate([self._latest, np.full(more, _NONE)])
+        latest: np.ndarray = self._latest[slots]
+        return latest
 
     def free_places(self, count: int) -> np.ndarray:
         """Return so many places without a session, which `begin` may take."""
@@ -88,7 +98,7 @@ class SessionCells:
             self.starts = reshaped(self.starts, chosen, size, 0)
             self.ends = reshaped(self.ends, chosen, size, 0)
             self.stages = reshaped(self.stages, chosen, size, _FREE)
-            self._older = reshaped(self._older, chosen, size, _NONE)
+            self._earlier = reshaped(self._earlier, chosen, size, _NONE)
             self._free = np.concatenate([self._free, np.arange(old, size)])
         return self._free[:count]
 
@@ -100,10 +110,13 @@ class SessionCells:
         stages: Any = OPEN,
     ) -> None:
         """Let sessions be at the places that `free_places` returned for as many."""
+        if not len(slots):
+            return
         places, self._free = self._free[: len(slots)], self._free[len(slots) :]
+        others = self.of_keys(np.unique(slots))
         self.slots[places], self.starts[places] = slots, starts
         self.ends[places], self.stages[places] = ends, stages
-        self._link(places)
+        self._link(np.concatenate([places, others]))
 
     def end(self, places: np.ndarray) -> None:
         """Forget sessions."""
@@ -114,7 +127,7 @@ class SessionCells:
         self.cells.clear(places)
         self.stages[places] = _FREE
         self._free = np.concatenate([self._free, places])
-        self._newest[slots] = _NONE
+        self._latest[slots] = _NONE
         self._link(others[self.stages[others] != _FREE])
 
     def all(self) -> np.ndarray:
@@ -136,24 +149,19 @@ class SessionCells:
         """Keep the places of these keys only; they get new ones, in their order."""
         places = self.all()
         self.slots[places] = np.searchsorted(slots, self.slots[places])
-        self._newest = np.full(len(slots), _NONE)
+        self._latest = np.full(len(slots), _NONE)
         self._link(places)
 
     def _link(self, places: np.ndarray) -> None:
-        """Put sessions before all others of their keys."""
+        """Put the sessions of some keys, all of each, into their order."""
         if not len(places):
             return
-        places = places[np.argsort(self.slots[places], kind="stable")]
+        places = places[np.lexsort((self.starts[places], self.slots[places]))]
         slots = self.slots[places]
-        missing = int(slots[-1]) + 1 - len(self._newest)
-        if missing > 0:
-            more = max(missing, len(self._newest))
-            self._newest = np.concatenate([self._newest, np.full(more, _NONE)])
-        first: np.ndarray = np.ones(len(slots), np.bool_)
-        first[1:] = slots[1:] != slots[:-1]
-        older: np.ndarray = np.empty_like(places)
-        older[1:] = places[:-1]
-        older[first] = self._newest[slots[first]]
-        self._older[places] = older
-        last: np.ndarray = np.append(first[1:], True)
-        self._newest[slots[last]] = places[last]
+        self.latest_of(slots)
+        follows = slots[1:] == slots[:-1]
+        earlier: np.ndarray = np.full(len(places), _NONE)
+        earlier[1:][follows] = places[:-1][follows]
+        self._earlier[places] = earlier
+        last = np.append(~follows, True)
+        self._latest[slots[last]] = places[last]

@@ -67,54 +67,70 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
     def _add_columns(self, run: ArrowRun, times: np.ndarray) -> Pending:
         kept = self._kept
         values, slots = kept.cells.read(run), self._slots_of(run)
-        ends = times + self._gap
-        mine = kept.of_keys(np.flatnonzero(np.bincount(slots)))
+        # Most records are within the latest session of their key, however that grows.
+        places = kept.latest_of(slots)
+        inside = places >= 0
+        if len(kept.stages):
+            inside &= kept.stages[places] == OPEN
+            inside &= (kept.starts[places] <= times) & (times <= kept.ends[places])
+        if inside.all():
+            self._check(values, places)
+            self._prolong(values, places, times)
+            return None
+        others: np.ndarray = np.zeros(len(self._slots.places), np.bool_)
+        others[slots[~inside]] = True
+        rest = np.flatnonzero(others[slots])
+        found, mine = self._touching(slots[rest], times[rest])
+        used = np.bincount(found.of_records, minlength=len(found.simple)) > 0
+        by_rows = np.unique(found.slots[used & ~found.simple])
+        used[np.isin(found.slots, by_rows)] = False
+        stretches: np.ndarray = np.full(len(used), -1)
+        stretches[found.of_others] = mine
+        new = used & (stretches < 0)
+        stretches[new] = kept.free_places(int(np.count_nonzero(new)))
+        stretches[~used] = -1
+        places[rest] = stretches[found.of_records]
+        fast = np.flatnonzero(places >= 0)
+        values = [each.at(fast) for each in values]
+        self._check(values, places[fast])
+        kept.begin(found.slots[new], found.starts[new], found.ends[new])
+        longer = stretches[used]
+        kept.starts[longer], kept.ends[longer] = found.starts[used], found.ends[used]
+        self._prolong(values, places[fast], times[fast])
+        if not len(by_rows):
+            return None
+        return self._add_rows(run, times, slots, np.flatnonzero(places < 0), by_rows)
+
+    def _touching(
+        self, slots: np.ndarray, times: np.ndarray
+    ) -> tuple[Touching, np.ndarray]:
+        """Return what records touch, and which sessions their keys have."""
+        kept, ends = self._kept, times + self._gap
+        mine = kept.of_keys(np.unique(slots))
         found = find_touching(
             slots, times, ends, kept.slots[mine], kept.starts[mine], kept.ends[mine]
         )
         # Neither what has fired already nor what fires at once is simple.
-        simple = found.simple
-        simple[found.of_records[ends - 1 <= self.watermark_ms]] = False
-        simple[found.of_others[kept.stages[mine] == FIRED]] = False
-        used: np.ndarray = np.zeros(len(simple), np.bool_)
-        used[found.of_records] = True
-        if simple[used].all():
-            self._prolong(values, found, used, mine)
-            return None
-        by_rows = np.unique(found.slots[used & ~simple])
-        used[np.isin(found.slots, by_rows)] = False
-        fast = used[found.of_records]
-        if fast.any():
-            chosen = [each.at(np.flatnonzero(fast)) for each in values]
-            found = found._replace(of_records=found.of_records[fast])
-            self._prolong(chosen, found, used, mine)
-        return self._add_rows(run, times, slots, np.flatnonzero(~fast), by_rows)
+        found.simple[found.of_records[ends - 1 <= self.watermark_ms]] = False
+        found.simple[found.of_others[kept.stages[mine] == FIRED]] = False
+        return found, mine
 
-    def _prolong(
-        self,
-        values: list[Values],
-        found: Touching,
-        used: np.ndarray,
-        mine: np.ndarray,
-    ) -> None:
-        """Add records to the one session that they touch, or a new one."""
-        kept = self._kept
-        places: np.ndarray = np.full(len(used), -1)
-        places[found.of_others] = mine
-        new = used & (places < 0)
-        places[new] = kept.free_places(int(np.count_nonzero(new)))
-        cells = places[found.of_records]
+    def _check(self, values: list[Values], cells: np.ndarray) -> None:
+        if not len(cells):
+            return
         try:
-            kept.cells.check(values, cells, len(cells))
+            self._kept.cells.check(values, cells, len(cells))
         except RowsNeededError:
             # It may have been too careful.
-            most = int(np.bincount(found.of_records).max())
-            kept.cells.check(values, cells, most)
-        kept.begin(found.slots[new], found.starts[new], found.ends[new])
-        longer = used & ~new
-        kept.starts[places[longer]] = found.starts[longer]
-        kept.ends[places[longer]] = found.ends[longer]
-        kept.cells.add(values, cells)
+            self._kept.cells.check(values, cells, int(np.bincount(cells).max()))
+
+    def _prolong(
+        self, values: list[Values], places: np.ndarray, times: np.ndarray
+    ) -> None:
+        """Add records to sessions, which begin where or before they do."""
+        kept = self._kept
+        kept.cells.add(values, places)
+        np.maximum.at(kept.ends, places, times + self._gap)
 
     def _add_rows(
         self,
