@@ -136,7 +136,11 @@ def window_form(
 
     if asking := windows_asking(operator):
         return {"asks_for_rows": asking}
-    return keyed_form(key, work["aggregate"], origins)
+    form = keyed_form(key, work["aggregate"], origins)
+    late = settings.get("late_tag")
+    if form.get("takes_columns") and late is not None:
+        form["columns_aside"] = frozenset({late})
+    return form
 
 
 def projected(

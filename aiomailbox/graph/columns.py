@@ -23,7 +23,8 @@ def rows_from(origins: list[Origin]) -> Transformation | None:
         seen.add(id(upstream))
         if origin.tag is None and getattr(upstream.source, "gives_columns", False):
             continue
-        if origin.tag is not None or not upstream.takes_columns:
+        passed_on = origin.tag is None or origin.tag in upstream.columns_aside
+        if not passed_on or not upstream.takes_columns:
             return upstream
         origins += [each for united in upstream.inputs for each in united]
     return None

@@ -93,6 +93,7 @@ class Transformation:
         limit: The rate limit that it was given, if any.
         has_journal: Whether it keeps finished calls in a journal.
         takes_columns: Whether columns that come in go out as columns.
+        columns_aside: The side outputs of records that came in, columns if these were.
         asks_for_rows: What in it asks for rows, for `explain`; "" for its function.
         record_fields: The fields of the records that it emits; None if not known.
         source: The source, if this is one.
@@ -117,6 +118,7 @@ class Transformation:
     limit: RateLimit | None = None
     has_journal: bool = False
     takes_columns: bool = False
+    columns_aside: frozenset[OutputTag] = frozenset()
     asks_for_rows: str = ""
     record_fields: RecordFields | None = None
     source: Source[Any] | None = None

@@ -265,3 +265,37 @@ async def test_the_first_record_of_each_key_is_passed_on_as_columns(
     assert len(found) == (7 if len(keys) == 1 else 21)
     columns.sink_to(print)
     assert described(explained(env), "deduplicate") == "columns"
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+async def test_late_records_stay_columns(kind: str) -> None:
+    late = am.OutputTag[Any]("late")
+    early_again = pa.concat_tables([TABLE, TABLE.slice(0, 500)])
+    strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+
+    async def results(as_rows: bool) -> tuple[list[Any], str]:
+        env = am.StreamExecutionEnvironment()
+        # A batch of its own: event time advances between two of them.
+        stream = env.from_arrow(
+            early_again.to_batches(5000), strategy.with_timestamp_assigner("ms")
+        )
+        if as_rows:
+            stream = stream.map(lambda record: record)
+        windowed = stream.key_by("city").window(WINDOWS[kind])
+        windowed.side_output_late_data(late)
+        counts = windowed.aggregate(am.count())
+        counts.sink_to(lambda count: None)
+        sums = (
+            counts.get_side_output(late)
+            .filter(pc.field("visits") >= 0)
+            .key_by("city")
+            .aggregate(am.sum_("visits"))
+        )
+        sums.sink_to(lambda total: None)
+        return await sums.collect(), described(explained(env), "filter")
+
+    columns, said = await results(False)
+    rows, _ = await results(True)
+    assert said == "columns"
+    assert columns == rows
+    assert len(columns) > 300
