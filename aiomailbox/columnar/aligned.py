@@ -44,9 +44,9 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         self._grid = WindowGrid(aggregate)
         self._to_load: list[tuple[bool, int]] = []
 
-    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+    def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Copy what the grid has, for a thread to make rows of."""
-        (rows,) = super().cut_apart()
+        (rows,) = super().snapshot_apart()
         kept, keys = self._grid.kept_windows(), list(self._slots.places)
         groups = self.context.max_parallelism
         entries = GroupedEntries([rows_of(each, keys) for each in kept], groups)

@@ -51,12 +51,12 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         )
         return super()._open_columns()
 
-    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+    def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Copy the panes; what windows hold is merged when the snapshot is read."""
         if not self._is_columnar:
-            return super().cut_apart()
-        panes = _PaneCut(self._pane_grid.all_kept(), list(self._slots.places))
-        return [self._cut_with(panes)]
+            return super().snapshot_apart()
+        panes = _PaneSnapshot(self._pane_grid.all_kept(), list(self._slots.places))
+        return [self._snapshot_with(panes)]
 
     def _load_next(self) -> int:
         return 0
@@ -274,7 +274,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         return had
 
 
-class _PaneCut:
+class _PaneSnapshot:
     """Copied panes, of which a thread makes rows."""
 
     __slots__ = ("_kept", "_keys")

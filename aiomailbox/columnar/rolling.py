@@ -96,7 +96,7 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
                 return self.output.emit_run(made)
         return super().process_run(run)
 
-    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+    def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Copy what the arrays have, for a thread to make rows of."""
         groups, places = self.context.max_parallelism, self._slots.places
         rows = _SlotRows(self._cells.copied(np.arange(len(places))), places)

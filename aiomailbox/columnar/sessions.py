@@ -55,9 +55,9 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
         self._kept = SessionCells(aggregate)
         self._changes: list[_Change] = []
 
-    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+    def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Copy the sessions, for a thread to make rows of."""
-        (rows,) = super().cut_apart()
+        (rows,) = super().snapshot_apart()
         kept = self._kept.kept(self._kept.all())
         columns = _SessionColumns(kept, list(self._slots.places))
         groups = self.context.max_parallelism

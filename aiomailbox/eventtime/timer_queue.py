@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from aiomailbox.state import Cut, Layer, LayeredDict, frozen_items
+from aiomailbox.state import DictSnapshot, Layer, LayeredDict, frozen_items
 
-__all__ = ["Timer", "TimerCut", "TimerQueue"]
+__all__ = ["Timer", "TimerQueue", "TimerQueueSnapshot"]
 
 _STALE_MIN = 64
 _SORT_MIN = 64
@@ -104,16 +104,16 @@ class TimerQueue:
             for key, namespace in entries:
                 yield Timer(timestamp, key, namespace)
 
-    def cut(self) -> TimerCut:
+    def snapshot(self) -> TimerQueueSnapshot:
         """Return all timers that are here now; a thread may read them."""
-        cut = TimerCut(self._layers.cut())
+        snapshot = TimerQueueSnapshot(self._layers.snapshot())
         self._buckets = self._layers.live
-        return cut
+        return snapshot
 
     @property
-    def is_cut(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Whether a snapshot makes every access cost more."""
-        return self._layers.is_cut
+        return self._layers.has_snapshot
 
     def settle(self, count: int) -> int:
         """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
@@ -251,24 +251,24 @@ class TimerQueue:
             self._waiting.clear()
 
 
-class TimerCut:
+class TimerQueueSnapshot:
     """The timers of a queue at one moment.
 
     Args:
-        cut: Their buckets.
+        snapshot: Their buckets.
     """
 
-    __slots__ = ("_cut",)
+    __slots__ = ("_snapshot",)
     width = 3
 
-    def __init__(self, cut: Cut) -> None:
-        self._cut = cut
+    def __init__(self, snapshot: DictSnapshot) -> None:
+        self._snapshot = snapshot
 
     def columns(self, count: int) -> Iterator[tuple[list[Any], list[Any], list[Any]]]:
         """Yield keys, namespaces and timestamps, so many at a time."""
         timers = (
             (key, namespace, timestamp)
-            for timestamp, bucket in self._cut.items()
+            for timestamp, bucket in self._snapshot.items()
             for key, namespace in ([bucket] if type(bucket) is tuple else bucket)
         )
         while some := list(islice(timers, count)):

@@ -30,7 +30,7 @@ from aiomailbox.eventtime.processing_time import (
     ProcessingTimeService,
     TimerHandle,
 )
-from aiomailbox.eventtime.timer_queue import Timer, TimerCut, TimerQueue
+from aiomailbox.eventtime.timer_queue import Timer, TimerQueue, TimerQueueSnapshot
 from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.records import MIN_TIMESTAMP
 from aiomailbox.state import GroupedEntries
@@ -291,14 +291,14 @@ class InternalTimerService:
         groups = self._max_parallelism
         return TimerSnapshot(
             groups,
-            _CutTimers(self._event.cut(), groups),
-            _CutTimers(self._processing.cut(), groups),
+            _SnapshotTimers(self._event.snapshot(), groups),
+            _SnapshotTimers(self._processing.snapshot(), groups),
         )
 
     @property
-    def is_cut(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Whether a snapshot makes every access cost more."""
-        return self._event.is_cut or self._processing.is_cut
+        return self._event.has_snapshot or self._processing.has_snapshot
 
     def settle(self, count: int) -> int:
         """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
@@ -459,13 +459,13 @@ def _load(queue: TimerQueue, groups: Mapping[int, _Rows], group: int) -> Iterato
             yield
 
 
-class _CutTimers(Mapping[int, _Rows]):
+class _SnapshotTimers(Mapping[int, _Rows]):
     """Timers by key group, which are found out when one is asked for."""
 
     __slots__ = ("_groups",)
 
-    def __init__(self, cut: TimerCut, max_parallelism: int) -> None:
-        self._groups = GroupedEntries([cut], max_parallelism)
+    def __init__(self, snapshot: TimerQueueSnapshot, max_parallelism: int) -> None:
+        self._groups = GroupedEntries([snapshot], max_parallelism)
 
     def __getitem__(self, group: int) -> _Rows:
         return [

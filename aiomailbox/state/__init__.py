@@ -20,10 +20,10 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
     Void,
 )
-from aiomailbox.state.entries import CutRows, Entries, GroupedEntries, TableRows
+from aiomailbox.state.entries import Entries, GroupedEntries, SnapshotRows, TableRows
 from aiomailbox.state.functions import AggregateFunction, ReduceFunction
 from aiomailbox.state.heap import HeapStateStore
-from aiomailbox.state.layers import Cut, Layer, LayeredDict, frozen_items
+from aiomailbox.state.layers import DictSnapshot, Layer, LayeredDict, frozen_items
 from aiomailbox.state.no_keys import NoKeysStateStore
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
 from aiomailbox.state.registry import check_same_state, state_meta
@@ -74,8 +74,7 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
-    "Cut",
-    "CutRows",
+    "DictSnapshot",
     "Entries",
     "FetchFile",
     "GroupedEntries",
@@ -102,6 +101,7 @@ __all__ = [
     "ReducingState",
     "ReducingStateDescriptor",
     "RocksDBStateBackend",
+    "SnapshotRows",
     "StateBackend",
     "StateDescriptor",
     "StateFile",

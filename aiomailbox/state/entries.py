@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from aiomailbox.keygroups import KeyGroupAssigner
-from aiomailbox.state.layers import Cut, frozen_items
+from aiomailbox.state.layers import DictSnapshot, frozen_items
 
-__all__ = ["CutRows", "Entries", "GroupedEntries", "pieces_of"]
+__all__ = ["Entries", "GroupedEntries", "SnapshotRows", "pieces_of"]
 
 # Of so many entries at a time the key groups are computed, and a store is restored.
 _PIECE: Final = 1024
@@ -81,7 +81,7 @@ class Entries(Sequence[tuple[Any, ...]]):
         return repr(list(self))
 
 
-class CutRows(Protocol):
+class SnapshotRows(Protocol):
     """What a snapshot has of one state.
 
     Attributes:
@@ -99,38 +99,38 @@ class TableRows:
     """The snapshot of a table without namespaces.
 
     Args:
-        cut: Holds ``key -> content``.
+        snapshot: Holds ``key -> content``.
     """
 
-    __slots__ = ("_cut",)
+    __slots__ = ("_snapshot",)
     width = 2
 
-    def __init__(self, cut: Cut) -> None:
-        self._cut = cut
+    def __init__(self, snapshot: DictSnapshot) -> None:
+        self._snapshot = snapshot
 
     def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
         """Yield keys and contents."""
-        return self._cut.columns(count)
+        return self._snapshot.columns(count)
 
 
 class NamespacedRows:
     """The snapshot of a table with namespaces.
 
     Args:
-        cut: Holds ``key -> {namespace: content}``.
+        snapshot: Holds ``key -> {namespace: content}``.
     """
 
-    __slots__ = ("_cut",)
+    __slots__ = ("_snapshot",)
     width = 3
 
-    def __init__(self, cut: Cut) -> None:
-        self._cut = cut
+    def __init__(self, snapshot: DictSnapshot) -> None:
+        self._snapshot = snapshot
 
     def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
         """Yield keys, namespaces and contents."""
         entries = (
             (key, namespace, content)
-            for key, row in self._cut.items()
+            for key, row in self._snapshot.items()
             for namespace, content in frozen_items(row)
         )
         while some := list(islice(entries, count)):
@@ -150,7 +150,7 @@ class GroupedEntries(Mapping[int, dict[int, Entries]]):
 
     __slots__ = ("_found", "_known", "_lock", "_max_parallelism", "_states")
 
-    def __init__(self, states: Sequence[CutRows], max_parallelism: int) -> None:
+    def __init__(self, states: Sequence[SnapshotRows], max_parallelism: int) -> None:
         # The snapshots must live as long as contents of them are used.
         self._states = states
         self._max_parallelism = max_parallelism

@@ -13,7 +13,12 @@ from typing import Any
 
 from aiomailbox.clock import Clock
 from aiomailbox.keygroups import KeyGroupRange
-from aiomailbox.state.entries import CutRows, GroupedEntries, NamespacedRows, TableRows
+from aiomailbox.state.entries import (
+    GroupedEntries,
+    NamespacedRows,
+    SnapshotRows,
+    TableRows,
+)
 from aiomailbox.state.heap_table import (
     HeapNamespacedTable,
     HeapStateTable,
@@ -83,10 +88,10 @@ class HeapStateStore(TableStateStore[HeapTable]):
         It is taken at once, and read in any thread; see `aiomailbox.state.layers`.
         """
         entries = self._registry.entries.values()
-        rows: list[CutRows] = [
-            NamespacedRows(entry.table.cut())
+        rows: list[SnapshotRows] = [
+            NamespacedRows(entry.table.snapshot())
             if entry.meta.namespaced
-            else TableRows(entry.table.cut())
+            else TableRows(entry.table.snapshot())
             for entry in entries
         ]
         return KeyedStateSnapshot(
@@ -96,9 +101,11 @@ class HeapStateStore(TableStateStore[HeapTable]):
         )
 
     @property
-    def is_cut(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Whether layers lie over the dicts."""
-        return any(entry.table.is_cut for entry in self._registry.entries.values())
+        return any(
+            entry.table.has_snapshot for entry in self._registry.entries.values()
+        )
 
     def settle(self, count: int) -> int:
         """Remove layers that no snapshot needs; see `LayeredDict.settle`."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiomailbox.state.entries import Entries
 from aiomailbox.state.layers import (
-    Cut,
+    DictSnapshot,
     Layer,
     LayeredDict,
     frozen_items,
@@ -31,7 +31,7 @@ _DICT_ENTRY_BYTES = 100
 class HeapStateTable:
     """One state of all keys: a dict, and that dict's own methods.
 
-    ``get``, ``put`` and ``rows`` are others after `cut` and `settle`, between which
+    ``get``, ``put`` and ``rows`` are others after `snapshot` and `settle`, between which
     they may be kept in local variables.
 
     Attributes:
@@ -44,16 +44,16 @@ class HeapStateTable:
         self._layers: LayeredDict[Any, Any] = LayeredDict(copy_content)
         self._bind()
 
-    def cut(self) -> Cut:
+    def snapshot(self) -> DictSnapshot:
         """Return all that is here now, for a thread to read."""
-        cut = self._layers.cut()
+        snapshot = self._layers.snapshot()
         self._bind()
-        return cut
+        return snapshot
 
     @property
-    def is_cut(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Whether a layer lies over the dict."""
-        return self._layers.is_cut
+        return self._layers.has_snapshot
 
     def settle(self, count: int) -> int:
         """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
@@ -142,16 +142,16 @@ class HeapNamespacedTable:
         self._layers: LayeredDict[Any, dict[Any, Any]] = LayeredDict(_copy_row)
         self.rows = self._layers.live
 
-    def cut(self) -> Cut:
+    def snapshot(self) -> DictSnapshot:
         """Return all that is here now, for a thread to read."""
-        cut = self._layers.cut()
+        snapshot = self._layers.snapshot()
         self.rows = self._layers.live
-        return cut
+        return snapshot
 
     @property
-    def is_cut(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Whether a layer lies over the dict."""
-        return self._layers.is_cut
+        return self._layers.has_snapshot
 
     def settle(self, count: int) -> int:
         """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
@@ -230,7 +230,7 @@ HeapTable = HeapStateTable | HeapNamespacedTable
 
 def estimated_bytes(table: HeapTable) -> int:
     """Return about how many bytes the contents of a table take, keys included."""
-    count = size_hint(table.rows) if table.is_cut else len(table)
+    count = size_hint(table.rows) if table.has_snapshot else len(table)
     sample = list(itertools.islice(frozen_items(table.rows), _SAMPLED))
     if not sample:
         return 0

@@ -22,7 +22,14 @@ from typing import Any, Final, Generic, TypeVar
 
 from aiomailbox.errors import StateError
 
-__all__ = ["Cut", "Layer", "LayeredDict", "frozen_items", "most_keys", "size_hint"]
+__all__ = [
+    "DictSnapshot",
+    "Layer",
+    "LayeredDict",
+    "frozen_items",
+    "most_keys",
+    "size_hint",
+]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -354,7 +361,7 @@ class _Shards(Generic[K, V]):
         return any(self._shards)
 
 
-class Cut:
+class DictSnapshot:
     """A `LayeredDict` as it was at one moment; readable in any thread, at any time.
 
     What it gives may be read, not changed, and only as long as the object exists.
@@ -408,44 +415,44 @@ class LayeredDict(Generic[K, V]):
 
     Attributes:
         live: The mapping to use now: a dict, or while there are snapshots a `Layer`. It is
-            another one after `cut` and `settle`, so it is not to be kept across these.
+            another one after `snapshot` and `settle`, so it is not to be kept across these.
 
     Example:
         >>> counts = LayeredDict(list)
         >>> counts.live["a"] = [1]
-        >>> cut = counts.cut()
+        >>> snapshot = counts.snapshot()
         >>> counts.live["a"].append(2)
-        >>> list(cut.items()), dict(counts.live)
+        >>> list(snapshot.items()), dict(counts.live)
         ([('a', [1])], {'a': [1, 2]})
-        >>> del cut
+        >>> del snapshot
         >>> counts.settle(10), counts.live
         (9, {'a': [1, 2]})
     """
 
-    __slots__ = ("_cuts", "_thaw", "live")
+    __slots__ = ("_snapshots", "_thaw", "live")
 
     def __init__(
         self, thaw: Callable[[V], V], live: dict[K, V] | Layer[K, V] | None = None
     ) -> None:
         self.live: dict[K, V] | Layer[K, V] = {} if live is None else live
         self._thaw = thaw
-        self._cuts: list[weakref.ref[Cut]] = []
+        self._snapshots: list[weakref.ref[DictSnapshot]] = []
 
     @property
-    def is_cut(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Whether a layer lies over the dict."""
         return type(self.live) is not dict
 
-    def cut(self) -> Cut:
+    def snapshot(self) -> DictSnapshot:
         """Return all there is now; nothing that happens later changes that."""
-        if not self.live and not self.is_cut:
-            return Cut({})
+        if not self.live and not self.has_snapshot:
+            return DictSnapshot({})
         if self._depth() >= _LAYERS_MAX:
             self._join()
-        cut = Cut(self.live)
-        self._cuts.append(weakref.ref(cut))
+        snapshot = DictSnapshot(self.live)
+        self._snapshots.append(weakref.ref(snapshot))
         self.live = Layer(self.live, self._thawed)
-        return cut
+        return snapshot
 
     def settle(self, count: int) -> int:
         """Take layers away, if there is no snapshot any more.
@@ -456,10 +463,10 @@ class LayeredDict(Generic[K, V]):
         Returns:
             How many steps were not needed, or could not be done while there is a snapshot.
         """
-        if not self.is_cut:
+        if not self.has_snapshot:
             return count
-        self._cuts = [known for known in self._cuts if known() is not None]
-        if self._cuts:
+        self._snapshots = [known for known in self._snapshots if known() is not None]
+        if self._snapshots:
             return count
         while isinstance(self.live, Layer):
             count = self.live.settle(count)
@@ -471,16 +478,16 @@ class LayeredDict(Generic[K, V]):
     def clear(self) -> None:
         """Forget everything; snapshots keep what they have."""
         self.live = {}
-        self._cuts.clear()
+        self._snapshots.clear()
 
     def _thawed(self, content: V) -> V:
         try:
             return self._thaw(content)
         except Exception as error:  # noqa: BLE001 -- of the user's class
             # It could not be kept either. Whoever reads the snapshot is told.
-            for known in self._cuts:
-                if (cut := known()) is not None:
-                    cut.error = error
+            for known in self._snapshots:
+                if (snapshot := known()) is not None:
+                    snapshot.error = error
             return content
 
     def _depth(self) -> int:
@@ -492,7 +499,7 @@ class LayeredDict(Generic[K, V]):
     def _join(self) -> None:
         """Let one layer be all those that lie over the dict."""
         self.settle(sys.maxsize)
-        if not self.is_cut:
+        if not self.has_snapshot:
             return
         layers: list[Layer[K, V]] = []
         mapping = self.live

@@ -125,7 +125,7 @@ class NoKeysStateStore:
         self._refuse()
 
     @property
-    def is_cut(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Raise `StateError`."""
         self._refuse()
 

@@ -81,21 +81,21 @@ class ReadOnlyBroadcastState(Generic[MapKeyT, ValueT]):
         raise _read_only()
 
 
-class CutPairs(Sequence[tuple[Any, Any]]):
+class SnapshotPairs(Sequence[tuple[Any, Any]]):
     """The entries of a map at one moment; readable in any thread.
 
     Args:
         layers: The map.
     """
 
-    __slots__ = ("_count", "_cut")
+    __slots__ = ("_count", "_snapshot")
 
     def __init__(self, layers: LayeredDict[Any, Any]) -> None:
         self._count = len(layers.live)
-        self._cut = layers.cut()
+        self._snapshot = layers.snapshot()
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        return self._cut.items()
+        return self._snapshot.items()
 
     def __len__(self) -> int:
         return self._count
@@ -127,7 +127,7 @@ class _LayeredCell:
     def read(self) -> Any:
         """Return the map as it is to be used now."""
         layers = self._layers
-        if layers.is_cut:
+        if layers.has_snapshot:
             # Each access removes a few entries of layers that no snapshot needs.
             layers.settle(_SETTLE_STEPS)
         return layers.live
@@ -208,7 +208,7 @@ class OperatorStateStore:
             {
                 name: replace(
                     entry,
-                    elements=CutPairs(layers)
+                    elements=SnapshotPairs(layers)
                     if (layers := self._maps.get(name)) is not None
                     else copy_contents(self._table.get(name, ())),
                 )

@@ -148,8 +148,8 @@ def encode_keyed_snapshot(
             class that was not declared.
 
     Example:
-        >>> cut = KeyedStateSnapshot(128, [], {})
-        >>> decode_keyed_snapshot(encode_keyed_snapshot(cut)) == cut
+        >>> snapshot = KeyedStateSnapshot(128, [], {})
+        >>> decode_keyed_snapshot(encode_keyed_snapshot(snapshot)) == snapshot
         True
     """
     declared = None if classes is None else declared_classes(classes)

@@ -378,7 +378,7 @@ class KeyedStateStore(Protocol):
         ...
 
     @property
-    def is_cut(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Whether a snapshot makes every access cost more: there is more to settle."""
         ...
 

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from aiomailbox.records import MAX_TIMESTAMP
-from aiomailbox.state import Cut, LayeredDict, StateTable, copy_content
+from aiomailbox.state import DictSnapshot, LayeredDict, StateTable, copy_content
 
 # ``[start, end, content, stage]``: a list, for it is changed in place as it grows.
 Session = list[Any]
@@ -35,7 +35,7 @@ class OpenSessions:
 
     Attributes:
         by_key: The sessions of each key, by their start; those of a key do not touch.
-            It is another mapping after `cut` and `settle`, and has other sessions then.
+            It is another mapping after `snapshot` and `settle`, and has other sessions then.
 
     Invariants:
         Each key of ``by_key`` has an entry in the queue that counts, no later than its
@@ -85,16 +85,16 @@ class OpenSessions:
                 self.schedule(key, session, stage)
         return not entries
 
-    def cut(self) -> Cut:
+    def snapshot(self) -> DictSnapshot:
         """Return all there is now, for a thread to read."""
-        cut = self._layers.cut()
+        snapshot = self._layers.snapshot()
         self.by_key = self._layers.live
-        return cut
+        return snapshot
 
     @property
-    def is_cut(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Whether a snapshot makes every access cost more."""
-        return self._layers.is_cut
+        return self._layers.has_snapshot
 
     def settle(self, count: int) -> int:
         """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
@@ -180,18 +180,18 @@ class SessionRows:
     """The sessions of all keys as a snapshot has them.
 
     Args:
-        cut: Of `OpenSessions`.
+        snapshot: Of `OpenSessions`.
     """
 
-    __slots__ = ("_cut",)
+    __slots__ = ("_snapshot",)
     width = 2
 
-    def __init__(self, cut: Cut) -> None:
-        self._cut = cut
+    def __init__(self, snapshot: DictSnapshot) -> None:
+        self._snapshot = snapshot
 
     def columns(self, count: int) -> Iterator[tuple[list[Any], list[Any]]]:
         """Yield keys and their sessions, so many at a time."""
-        for keys, contents in self._cut.columns(count):
+        for keys, contents in self._snapshot.columns(count):
             yield keys, [[tuple(one) for one in sessions] for sessions in contents]
 
 

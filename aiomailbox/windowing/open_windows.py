@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 from aiomailbox.state import (
-    Cut,
+    DictSnapshot,
     Layer,
     LayeredDict,
     NamespacedTable,
@@ -27,7 +27,7 @@ class ContentsByStart:
 
     Attributes:
         contents: ``start -> {key: content}``; may be empty for a start. It is another
-            mapping after `cut` and `settle`.
+            mapping after `snapshot` and `settle`.
 
     Invariants:
         The heap holds each start of ``contents`` exactly once.
@@ -46,16 +46,16 @@ class ContentsByStart:
         self.contents: Any = self._layers.live
         self._heap: list[int] = []
 
-    def cut(self) -> Cut:
+    def snapshot(self) -> DictSnapshot:
         """Return all there is now, for a thread to read."""
-        cut = self._layers.cut()
+        snapshot = self._layers.snapshot()
         self.contents = self._layers.live
-        return cut
+        return snapshot
 
     @property
-    def is_cut(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Whether a snapshot makes every access cost more."""
-        return self._layers.is_cut
+        return self._layers.has_snapshot
 
     def settle(self, count: int) -> int:
         """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
@@ -67,7 +67,7 @@ class ContentsByStart:
         """Return what begins there, to be read and not changed."""
         contents = self.contents
         found: Contents | None = (
-            contents.peek(start) if self.is_cut else contents.get(start)
+            contents.peek(start) if self.has_snapshot else contents.get(start)
         )
         return found
 
@@ -137,9 +137,9 @@ class EndingWindow:
         """What has not been emitted yet."""
         return self._layers.live
 
-    def cut(self) -> Cut:
+    def snapshot(self) -> DictSnapshot:
         """Return what has not been emitted yet, for a thread to read."""
-        return self._layers.cut()
+        return self._layers.snapshot()
 
     def take(self, count: int) -> Contents:
         """Take out about so many contents; all of them if there are not twice as many.

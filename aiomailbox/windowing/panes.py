@@ -22,7 +22,7 @@ from aiomailbox.operators import (
     raise_as,
 )
 from aiomailbox.records import MAX_TIMESTAMP
-from aiomailbox.state import Cut, KeyedStateSnapshot, frozen_items
+from aiomailbox.state import DictSnapshot, KeyedStateSnapshot, frozen_items
 from aiomailbox.windowing.assigners import SlidingEventTimeWindows, required_timestamp
 from aiomailbox.windowing.open_windows import (
     Contents,
@@ -115,16 +115,16 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         self._merge_steps: Iterator[Contents | None] | None = None
         return pending
 
-    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
-        """Cut the panes; what windows hold is merged when the snapshot is read."""
-        return [self._cut_with(self._panes.cut())]
+    def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
+        """Capture the panes; what windows hold is merged when the snapshot is read."""
+        return [self._snapshot_with(self._panes.snapshot())]
 
-    def _cut_with(self, panes: FrozenPanes) -> KeyedStateSnapshot:
-        """Cut all that is not in panes."""
+    def _snapshot_with(self, panes: FrozenPanes) -> KeyedStateSnapshot:
+        """Capture all that is not in panes."""
         ending = self._ending
-        rest = None if ending is None else (ending.start, ending.cut())
-        cuts = self._open.cut(), self._fired.cut(), panes
-        unshared = _once(lambda: self._unshared(*cuts, rest))
+        rest = None if ending is None else (ending.start, ending.snapshot())
+        snapshots = self._open.snapshot(), self._fired.snapshot(), panes
+        unshared = _once(lambda: self._unshared(*snapshots, rest))
         if self._failures.may_fail:
             # What cannot be merged is reported, by the operator itself.
             unshared()
@@ -135,7 +135,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         def fired() -> Iterable[tuple[int, Contents]]:
             return unshared()[1].items()
 
-        return self._windows_of_cut(WindowRows(unfired), WindowRows(fired))
+        return self._windows_snapshot(WindowRows(unfired), WindowRows(fired))
 
     def layered(self) -> list[Layered]:
         """Return all that a snapshot is taken of."""
@@ -290,13 +290,14 @@ class PanedAggregateOperator(TumblingAggregateOperator):
 
     def _unshared(
         self,
-        waiting_cut: Cut,
-        fired_cut: Cut,
+        waiting_snapshot: DictSnapshot,
+        fired_snapshot: DictSnapshot,
         panes: FrozenPanes,
-        rest: tuple[int, Cut] | None,
+        rest: tuple[int, DictSnapshot] | None,
     ) -> _Both:
         """Return the contents of the windows that have not fired, and that have."""
-        waiting, fired = readable(waiting_cut.items()), readable(fired_cut.items())
+        waiting = readable(waiting_snapshot.items())
+        fired = readable(fired_snapshot.items())
         merge = self._merge_of(readable(panes.items()).get)
         both: _Both = ({}, {})
         for start in sorted(waiting.keys() | fired.keys()):

@@ -61,10 +61,10 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         self._sessions = OpenSessions(table, self._lateness)
         return then(in_pieces(self._sessions.take_over), super().open)
 
-    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
-        """Cut all sessions."""
+    def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
+        """Capture all sessions."""
         groups = self.context.max_parallelism
-        rows = GroupedEntries([SessionRows(self._sessions.cut())], groups)
+        rows = GroupedEntries([SessionRows(self._sessions.snapshot())], groups)
         states = [state_meta(_SESSIONS, namespaced=False)]
         return [KeyedStateSnapshot(groups, states, rows)]
 

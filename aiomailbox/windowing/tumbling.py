@@ -35,10 +35,10 @@ from aiomailbox.records import (
     Run,
 )
 from aiomailbox.state import (
-    CutRows,
     GroupedEntries,
     KeyedStateSnapshot,
     OperatorStateSnapshot,
+    SnapshotRows,
     ValueStateDescriptor,
     state_meta,
 )
@@ -252,24 +252,28 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         super().restore_own(own)
         self._offsets = kept_offsets(own)
 
-    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+    def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Capture the contents of all windows."""
         ending = self._ending
-        cuts = self._open.cut(), self._fired.cut()
-        rest = None if ending is None else (ending.start, ending.cut())
+        snapshots = self._open.snapshot(), self._fired.snapshot()
+        rest = None if ending is None else (ending.start, ending.snapshot())
 
         def unfired() -> Iterator[tuple[int, Any]]:
-            yield from cuts[0].items()
+            yield from snapshots[0].items()
             if rest is not None:
                 yield rest[0], dict(rest[1].items())
 
-        return [self._windows_of_cut(WindowRows(unfired), WindowRows(cuts[1].items))]
+        return [
+            self._windows_snapshot(WindowRows(unfired), WindowRows(snapshots[1].items))
+        ]
 
     def layered(self) -> list[Layered]:
         """Return all that a snapshot is taken of."""
         return [*super().layered(), self._open, self._fired]
 
-    def _windows_of_cut(self, unfired: CutRows, fired: CutRows) -> KeyedStateSnapshot:
+    def _windows_snapshot(
+        self, unfired: SnapshotRows, fired: SnapshotRows
+    ) -> KeyedStateSnapshot:
         groups = self.context.max_parallelism
         states = [state_meta(one, namespaced=True) for one in (_OPEN, _FIRED)]
         entries = GroupedEntries([unfired, fired], groups)

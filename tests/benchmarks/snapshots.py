@@ -154,7 +154,7 @@ async def _measure(keys: int, path: Path) -> Report:
     )
 
     async def settled() -> None:
-        while store.is_cut:
+        while store.has_snapshot:
             store.settle(2048)
             await asyncio.sleep(0.01)
 

@@ -280,7 +280,7 @@ def test_a_snapshot_of_timers_is_a_cut_and_two_are_two() -> None:
         assert rows(snapshot.event) == expected
     del snapshot
     taken.clear()
-    while operator.timers.is_cut:
+    while operator.timers.has_snapshot:
         operator.timers.settle(10)
     assert operator.timers.event_time_timer_count == len(all_of(operator))
 
@@ -296,9 +296,12 @@ def test_the_watermark_is_not_part_of_a_snapshot() -> None:
 @pytest.mark.parametrize("max_parallelism", [128, 10, 100, 6, 32_767])
 def test_timers_follow_their_keys_when_the_range_is_split(max_parallelism: int) -> None:
     old = filled(max_parallelism)
-    cut = min(key_group(key, max_parallelism) for key in ("k1", "k2"))
+    snapshot = min(key_group(key, max_parallelism) for key in ("k1", "k2"))
     found = []
-    for owned in (KeyGroupRange(0, cut), KeyGroupRange(cut + 1, max_parallelism - 1)):
+    for owned in (
+        KeyGroupRange(0, snapshot),
+        KeyGroupRange(snapshot + 1, max_parallelism - 1),
+    ):
         new = Operator(max_parallelism=max_parallelism, owned=owned)
         new.timers.restore([old.timers.snapshot()])
         for _, _, key, _ in fire_all(new):

@@ -1,4 +1,4 @@
-"""A dict of which cuts are taken: it is a dict, and each cut is what it was."""
+"""A dict of which snapshots are taken: it is a dict, and each snapshot is what it was."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from aiomailbox.state import Layer, LayeredDict, frozen_items
 KEYS = st.integers(0, 12)
 
 
-class CutsOfADict(RuleBasedStateMachine):
+class SnapshotsOfADict(RuleBasedStateMachine):
     """Contents are lists, which are changed in place."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layered: LayeredDict[int, list[int]] = LayeredDict(list)
         self.model: dict[int, list[int]] = {}
-        # A reader of each cut, what it has read, and what there was.
-        self.cuts: list[tuple[Any, Any, dict[int, Any], dict[int, Any]]] = []
+        # A reader of each snapshot, what it has read, and what there was.
+        self.snapshots: list[tuple[Any, Any, dict[int, Any], dict[int, Any]]] = []
         self.number = 0
 
     @rule(key=KEYS)
@@ -89,34 +89,36 @@ class CutsOfADict(RuleBasedStateMachine):
         self.model = {}
 
     @rule()
-    def cut(self) -> None:
-        cut = self.layered.cut()
-        self.cuts.append((cut, iter(cut.columns(1)), {}, copy.deepcopy(self.model)))
+    def snapshot(self) -> None:
+        snapshot = self.layered.snapshot()
+        self.snapshots.append(
+            (snapshot, iter(snapshot.columns(1)), {}, copy.deepcopy(self.model))
+        )
 
-    @precondition(lambda self: self.cuts)
+    @precondition(lambda self: self.snapshots)
     @rule(data=st.data())
     def read_some(self, data: st.DataObject) -> None:
-        chosen = data.draw(st.integers(0, len(self.cuts) - 1))
-        _, reader, read, _ = self.cuts[chosen]
+        chosen = data.draw(st.integers(0, len(self.snapshots) - 1))
+        _, reader, read, _ = self.snapshots[chosen]
         for (key,), (content,) in islice(reader, 2):
             assert key not in read
             read[key] = copy.deepcopy(content)
 
-    @precondition(lambda self: self.cuts)
+    @precondition(lambda self: self.snapshots)
     @rule(data=st.data())
     def read_to_the_end(self, data: st.DataObject) -> None:
-        chosen = data.draw(st.integers(0, len(self.cuts) - 1))
-        cut, reader, read, expected = self.cuts.pop(chosen)
+        chosen = data.draw(st.integers(0, len(self.snapshots) - 1))
+        snapshot, reader, read, expected = self.snapshots.pop(chosen)
         for (key,), (content,) in reader:
             assert key not in read
             read[key] = content
         assert read == expected
-        assert dict(cut.items()) == expected
+        assert dict(snapshot.items()) == expected
 
-    @precondition(lambda self: self.cuts)
+    @precondition(lambda self: self.snapshots)
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
-        self.cuts.pop(data.draw(st.integers(0, len(self.cuts) - 1)))
+        self.snapshots.pop(data.draw(st.integers(0, len(self.snapshots) - 1)))
 
     @rule(count=st.integers(0, 30))
     def settle(self, count: int) -> None:
@@ -131,17 +133,17 @@ class CutsOfADict(RuleBasedStateMachine):
         assert all((key in live) == (key in self.model) for key in range(13))
 
     def teardown(self) -> None:
-        for cut, _, _, expected in self.cuts:
-            assert dict(cut.items()) == expected
-        cut = None
-        self.cuts.clear()
+        for snapshot, _, _, expected in self.snapshots:
+            assert dict(snapshot.items()) == expected
+        snapshot = None
+        self.snapshots.clear()
         self.layered.settle(10_000)
         assert type(self.layered.live) is dict
         assert self.layered.live == self.model
 
 
-TestCutsOfADict = CutsOfADict.TestCase
-TestCutsOfADict.settings = settings(
+TestSnapshotsOfADict = SnapshotsOfADict.TestCase
+TestSnapshotsOfADict.settings = settings(
     max_examples=100, stateful_step_count=40, deadline=None
 )
 
@@ -149,13 +151,13 @@ TestCutsOfADict.settings = settings(
 def test_layers_do_not_pile_up_under_cuts_that_overlap_for_ever() -> None:
     layered: LayeredDict[int, list[int]] = LayeredDict(list)
     layered.live.update({key: [key] for key in range(10)})
-    before = layered.cut()
+    before = layered.snapshot()
     for number in range(100):
         layered.live[number % 10].append(number)
         del layered.live[(number + 1) % 10]
         layered.live[(number + 1) % 10] = [number]
         expected = copy.deepcopy(dict(frozen_items(layered.live)))
-        following = layered.cut()
+        following = layered.snapshot()
         assert dict(following.items()) == expected
         before = following
     depth, mapping = 0, layered.live
@@ -168,7 +170,7 @@ def test_layers_do_not_pile_up_under_cuts_that_overlap_for_ever() -> None:
 def test_a_dict_that_nothing_was_cut_of_is_a_dict() -> None:
     layered: LayeredDict[str, int] = LayeredDict(int)
     assert type(layered.live) is dict
-    layered.cut()
+    layered.snapshot()
     assert type(layered.live) is dict, "nothing was in it"
 
 
@@ -178,19 +180,19 @@ def test_a_content_that_cannot_be_copied_spoils_the_cut_and_not_the_job() -> Non
 
     layered: LayeredDict[str, Any] = LayeredDict(refuse)
     layered.live["a"] = content = object()
-    cut = layered.cut()
+    snapshot = layered.snapshot()
     assert layered.live["a"] is content
     with pytest.raises(StateError, match="cannot be copied"):
-        list(cut.items())
+        list(snapshot.items())
 
 
 def test_a_layer_settles_however_much_is_changed_meanwhile() -> None:
     layered: LayeredDict[int, list[int]] = LayeredDict(list)
     layered.live.update({key: [key] for key in range(100)})
-    cut = layered.cut()
+    snapshot = layered.snapshot()
     for key in range(100):
         layered.live[key].append(1)
-    del cut
+    del snapshot
     for rounds in range(30):
         for key in range(100):
             layered.live[key].append(rounds)
@@ -200,22 +202,22 @@ def test_a_layer_settles_however_much_is_changed_meanwhile() -> None:
             own = live.for_run([1, 2])
             own[1] = [rounds]
         layered.settle(10)
-    assert not layered.is_cut
+    assert not layered.has_snapshot
 
 
 def test_layers_in_layers_settle_piece_by_piece() -> None:
     layered: LayeredDict[int, Any] = LayeredDict(lambda inner: Layer(inner, list))
     layered.live[1] = {key: [key] for key in range(100)}
-    cut = layered.cut()
+    snapshot = layered.snapshot()
     for key in range(0, 200, 2):
         layered.live[1].setdefault(key, []).append(-1)
     expected = copy.deepcopy(
         {start: dict(frozen_items(inner)) for start, inner in layered.live.items()}
     )
-    assert [len(inner) for _, inner in cut.items()] == [100]
-    del cut
+    assert [len(inner) for _, inner in snapshot.items()] == [100]
+    del snapshot
     pieces = 0
-    while layered.is_cut:
+    while layered.has_snapshot:
         layered.settle(7)
         pieces += 1
         for inner in layered.live.values():

@@ -115,12 +115,12 @@ def test_a_snapshot_is_a_cut() -> None:
     store.get_list_state(ListStateDescriptor("l")).add(1)
     rules = store.get_broadcast_state(MapStateDescriptor("b"))
     rules.put("k", 1)
-    cut = store.snapshot()
+    snapshot = store.snapshot()
     store.get_list_state(ListStateDescriptor("l")).add(2)
     rules.put("k", 2)
     restored = OperatorStateStore()
     restored.restore(
-        [cut, OperatorStateSnapshot({"l": OperatorStateEntry(SPLIT, [5])})]
+        [snapshot, OperatorStateSnapshot({"l": OperatorStateEntry(SPLIT, [5])})]
     )
     assert restored.get_list_state(ListStateDescriptor("l")).get() == [1, 5]
     view = restored.get_read_only_broadcast_state(MapStateDescriptor("b"))
@@ -143,7 +143,7 @@ def test_a_broadcast_map_is_cut_at_once_and_settles_when_the_cut_is_gone() -> No
         rules.put(str(number), [number])
     layers = store._maps["rules"]
     below = layers.live
-    cut: Any = store.snapshot().states["rules"].elements
+    snapshot: Any = store.snapshot().states["rules"].elements
     # Not copied: what was there is what is read.
     assert isinstance(layers.live, Layer)
     assert layers.live.base is below
@@ -154,12 +154,12 @@ def test_a_broadcast_map_is_cut_at_once_and_settles_when_the_cut_is_gone() -> No
     rules.put("new", [])
     assert rules.get("1") == [1, "changed"]
     assert not rules.contains("3")
-    assert len(cut) == 5000
-    assert list(cut) == [(str(number), [number]) for number in range(5000)]
-    del cut
+    assert len(snapshot) == 5000
+    assert list(snapshot) == [(str(number), [number]) for number in range(5000)]
+    del snapshot
     for _ in range(200):
         rules.contains("1")
-    assert not layers.is_cut
+    assert not layers.has_snapshot
     assert layers.live is below
     assert rules.get("1") == [1, "changed"]
     assert rules.get("2") == ["set"]
@@ -170,19 +170,19 @@ def test_a_broadcast_map_is_cut_at_once_and_settles_when_the_cut_is_gone() -> No
 def test_cuts_of_a_broadcast_map_outlive_clearing_and_each_other() -> None:
     store = OperatorStateStore()
     rules = store.get_broadcast_state(RULES)
-    cuts = []
+    snapshots = []
     for number in range(20):
         rules.put(str(number), number)
-        cuts.append(store.snapshot())
+        snapshots.append(store.snapshot())
     rules.clear()
     assert rules.is_empty()
     assert rules.items() == []
     rules.put("after", 1)
-    for number, cut in enumerate(cuts):
+    for number, snapshot in enumerate(snapshots):
         expected = [(str(each), each) for each in range(number + 1)]
-        assert sorted(cut.elements("rules")) == sorted(expected)
+        assert sorted(snapshot.elements("rules")) == sorted(expected)
     restored = OperatorStateStore()
-    restored.restore(cuts[:3])
+    restored.restore(snapshots[:3])
     found = restored.get_broadcast_state(RULES)
     assert sorted(found.items()) == [("0", 0), ("1", 1), ("2", 2)]
     assert rules.items() == [("after", 1)]

@@ -34,7 +34,7 @@ class Layered(Protocol):
     """What snapshots are taken of; see `aiomailbox.state.layers`."""
 
     @property
-    def is_cut(self) -> bool:
+    def has_snapshot(self) -> bool:
         """Whether a snapshot makes every access cost more."""
         ...
 
@@ -90,13 +90,13 @@ class StatefulOperator(Operator):
         timers = {
             name: service.snapshot() for name, service in self._timer_services.items()
         }
-        keyed = (self.context.keyed_state.snapshot(), *self.cut_apart())
+        keyed = (self.context.keyed_state.snapshot(), *self.snapshot_apart())
         captured = replace(super().capture(), keyed=keyed, timers=timers)
-        if not self._is_settling and any(one.is_cut for one in self.layered()):
+        if not self._is_settling and any(one.has_snapshot for one in self.layered()):
             self._settle_after(_SETTLE_MS)
         return captured
 
-    def cut_apart(self) -> Iterable[KeyedStateSnapshot]:
+    def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Capture what is kept by key, but not in the store; nothing by default."""
         return ()
 
@@ -131,7 +131,7 @@ class StatefulOperator(Operator):
         left = _SETTLE_STEPS
         for one in layered:
             left = one.settle(left)
-        if not any(one.is_cut for one in layered):
+        if not any(one.has_snapshot for one in layered):
             return
         if left < _SETTLE_STEPS:
             self._settle_after(_SETTLE_MS)

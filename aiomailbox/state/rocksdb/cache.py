@@ -265,7 +265,7 @@ class ContentCache:
 
     def flush(self) -> None:
         """Write everything that is newer here; it stays here."""
-        self._database.end_cut()
+        self._database.end_snapshot()
         self._leave(len(self._leaving.contents))
         young = self._young.contents
         old = [item for item in self._old.contents.items() if item[0] not in young]
@@ -274,7 +274,7 @@ class ContentCache:
 
     def clear(self) -> None:
         """Forget everything here without writing it."""
-        self._database.end_cut()
+        self._database.end_snapshot()
         self._young = _Generation()
         self._old = _Generation()
         self._leaving = _Generation()
@@ -293,7 +293,7 @@ class ContentCache:
 
     def _age(self) -> None:
         if self._leaving.contents:
-            self._database.end_cut()
+            self._database.end_snapshot()
             self._leave(len(self._leaving.contents))
         self._leaving = self._old
         self._old = self._young
@@ -302,7 +302,7 @@ class ContentCache:
     def _leave(self, count: int) -> None:
         """Write so many of those that leave, unless they have come back."""
         leaving = self._leaving.contents
-        if not leaving or self._database.is_cutting:
+        if not leaving or self._database.is_taking_snapshot:
             return
         young, old, take = self._young.contents, self._old.contents, leaving.popitem
         items = [take() for _ in range(min(count, len(leaving)))]

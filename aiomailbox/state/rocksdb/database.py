@@ -17,7 +17,7 @@ from aiomailbox.errors import MissingExtraError
 from aiomailbox.state.rocksdb.encoding import prefix_end
 from aiomailbox.state.snapshot import StateFile
 
-__all__ = ["FILES_BYTES_MIN", "Cut", "Database", "PendingCut"]
+__all__ = ["FILES_BYTES_MIN", "Database", "DatabaseSnapshot", "PendingSnapshot"]
 
 _MIB: Final = 1 << 20
 _BLOOM_BITS: Final = 10
@@ -87,7 +87,7 @@ FILES_BYTES_MIN: Final = 1 << 20
 _FINAL_SUFFIXES: Final = (".sst", ".blob")
 
 
-class Cut:
+class DatabaseSnapshot:
     """A database as it was at one moment; its directory goes with the object."""
 
     def __init__(self, directory: Path) -> None:
@@ -138,7 +138,7 @@ class Database:
         rocks = self._rocks = _rocksdict()
         self._parent = parent
         self.directory: Path = new_directory(parent)
-        self._pending: PendingCut | None = None
+        self._pending: PendingSnapshot | None = None
         self._db = rocks.Rdict(str(self.directory / "db"), _options(memory_bytes))
         # Snapshots are what survives, so a log would only cost.
         self._patient, self._impatient = rocks.WriteOptions(), rocks.WriteOptions()
@@ -220,38 +220,38 @@ class Database:
         """Return one of RocksDB's properties."""
         return int(self._db.property_value(f"rocksdb.{name}") or 0)
 
-    def cut(self) -> Cut:
+    def snapshot(self) -> DatabaseSnapshot:
         """Return what is there now; its files are shared until either side changes."""
         directory = new_directory(self._parent)
         self._db.flush()
         self._rocks.Checkpoint(self._db).create_checkpoint(str(directory / "db"))
-        return Cut(directory)
+        return DatabaseSnapshot(directory)
 
     @property
-    def is_cutting(self) -> bool:
+    def is_taking_snapshot(self) -> bool:
         """Whether a snapshot was begun, so that nothing may be written."""
         return self._pending is not None
 
-    def forget_cut(self, pending: PendingCut) -> None:
+    def forget_snapshot(self, pending: PendingSnapshot) -> None:
         """Let things be written again."""
         if self._pending is pending:
             self._pending = None
 
-    def begin_cut(
+    def begin_snapshot(
         self, write: Callable[[], None], forget: Callable[[], None]
-    ) -> PendingCut:
+    ) -> PendingSnapshot:
         """Let a snapshot be made later, in any thread; nothing is written until then.
 
         Args:
             write: Writes what belongs to the snapshot and is not here yet; maybe repeated.
             forget: Called when that is here, and before anything else is written.
         """
-        self.end_cut()
-        pending = self._pending = PendingCut(self, write, forget)
+        self.end_snapshot()
+        pending = self._pending = PendingSnapshot(self, write, forget)
         return pending
 
-    def end_cut(self) -> None:
-        """Finish what `begin_cut` began; it may take long."""
+    def end_snapshot(self) -> None:
+        """Finish what `begin_snapshot` began; it may take long."""
         if self._pending is not None:
             self._pending.end()
 
@@ -259,11 +259,11 @@ class Database:
         """Close the database and remove its directory; again is a no-op."""
         # A disk that is full is what whoever reads the snapshot hears of.
         with contextlib.suppress(Exception):
-            self.end_cut()
+            self.end_snapshot()
         self._finalizer()
 
 
-class PendingCut:
+class PendingSnapshot:
     """A snapshot that has begun, and is made when somebody asks for it.
 
     Args:
@@ -284,20 +284,20 @@ class PendingCut:
         self._forget = forget
         self._lock = threading.Lock()
         self._is_over = False
-        self._cut: Cut | None = None
+        self._snapshot: DatabaseSnapshot | None = None
 
-    def made(self) -> Cut:
+    def made(self) -> DatabaseSnapshot:
         """Return the snapshot; it is made now, if it has not been.
 
         Raises:
             OSError: If there is no room on the disk; another attempt may be made.
         """
         with self._lock:
-            if self._cut is None:
+            if self._snapshot is None:
                 self._write()
-                self._cut = self._database.cut()
+                self._snapshot = self._database.snapshot()
                 self._end()
-            return self._cut
+            return self._snapshot
 
     def end(self) -> None:
         """Make it, or if nobody wants it, do only what must not get lost; or wait."""
@@ -306,14 +306,14 @@ class PendingCut:
                 return
             self._write()
             if self.reader is not None and self.reader() is not None:
-                self._cut = self._database.cut()
+                self._snapshot = self._database.snapshot()
             self._end()
 
     def _end(self) -> None:
         # In this order: what is written from now on is newer than what is forgotten.
         self._forget()
         self._is_over = True
-        self._database.forget_cut(self)
+        self._database.forget_snapshot(self)
 
 
 def _remove(db: Any, directory: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from aiomailbox.errors import CorruptStreamError, MissingExtraError
 from aiomailbox.state.entries import Entries
-from aiomailbox.state.rocksdb.database import Cut, new_directory
+from aiomailbox.state.rocksdb.database import DatabaseSnapshot, new_directory
 from aiomailbox.state.rocksdb.encoding import KeyCodec
 from aiomailbox.state.rocksdb.tables import Rows
 from aiomailbox.state.serializers import ObjectSerializer, serializer_of
@@ -33,7 +33,7 @@ class FilesKeyGroups(Mapping[int, dict[int, Entries]]):
 
     makes_new = True
 
-    __slots__ = ("_cut", "_files", "_max_parallelism", "_rows", "_widths")
+    __slots__ = ("_files", "_max_parallelism", "_rows", "_snapshot", "_widths")
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class FilesKeyGroups(Mapping[int, dict[int, Entries]]):
     ) -> None:
         self._files = files
         self._max_parallelism = max_parallelism
-        self._cut: Cut | None = None
+        self._snapshot: DatabaseSnapshot | None = None
         self._rows = {
             position: Rows(
                 position,
@@ -70,17 +70,17 @@ class FilesKeyGroups(Mapping[int, dict[int, Entries]]):
 
     def pieces(self, group: int) -> Iterator[tuple[int, Entries]]:
         """Yield positions and entries of a key group, a piece at a time."""
-        cut = self._opened()
+        snapshot = self._opened()
         for position, rows in self._rows.items():
-            read = (rows.entry(*row) for row in cut.items(rows.prefix(group)))
+            read = (rows.entry(*row) for row in snapshot.items(rows.prefix(group)))
             while piece := list(islice(read, _PIECE)):
                 yield position, Entries.of(piece, self._widths[position])
 
     def __iter__(self) -> Iterator[int]:
-        cut = self._opened()
+        snapshot = self._opened()
         for group in range(self._max_parallelism):
             if any(
-                next(cut.items(rows.prefix(group)), None) is not None
+                next(snapshot.items(rows.prefix(group)), None) is not None
                 for rows in self._rows.values()
             ):
                 yield group
@@ -92,23 +92,23 @@ class FilesKeyGroups(Mapping[int, dict[int, Entries]]):
         # What travels are the contents, to a subtask that reads them anyway.
         return dict, (dict(self),)
 
-    def _opened(self) -> Cut:
-        if self._cut is None:
+    def _opened(self) -> DatabaseSnapshot:
+        if self._snapshot is None:
             directory = new_directory(None)
             try:
                 (directory / "db").mkdir()
                 for name, fetch in self._files.items():
                     fetch(directory / "db" / name)
-                self._cut = _cut_of(directory)
+                self._snapshot = _snapshot_of(directory)
             except BaseException:
                 shutil.rmtree(directory, ignore_errors=True)
                 raise
-        return self._cut
+        return self._snapshot
 
 
-def _cut_of(directory: Path) -> Cut:
+def _snapshot_of(directory: Path) -> DatabaseSnapshot:
     try:
-        return Cut(directory)
+        return DatabaseSnapshot(directory)
     except MissingExtraError:
         raise
     except Exception as error:

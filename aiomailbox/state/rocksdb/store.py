@@ -19,7 +19,7 @@ from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.state.entries import Entries
 from aiomailbox.state.registry import check_max_parallelism
 from aiomailbox.state.rocksdb.cache import CacheLimit
-from aiomailbox.state.rocksdb.database import Database, PendingCut
+from aiomailbox.state.rocksdb.database import Database, PendingSnapshot
 from aiomailbox.state.rocksdb.encoding import KeyCodec
 from aiomailbox.state.rocksdb.tables import (
     RocksDBNamespacedTable,
@@ -115,7 +115,7 @@ class RocksDBStateStore(TableStateStore[_Table]):
         if database is None:
             return KeyedStateSnapshot(self._max_parallelism, metas)
         tables = [entry.table for entry in self._registry.entries.values()]
-        database.end_cut()
+        database.end_snapshot()
         for table in tables:
             table.cache.freeze()
         codec = KeyCodec(self._max_parallelism, self._objects.codec)
@@ -128,16 +128,16 @@ class RocksDBStateStore(TableStateStore[_Table]):
             for table in tables:
                 table.cache.forget_frozen()
 
-        pending = database.begin_cut(write, forget)
+        pending = database.begin_snapshot(write, forget)
         rows = [table.rows_of for table in tables]
         # One codec for all states: which of them has objects of a class is not known.
         met = self._objects.codec.classes.schemas
-        groups = CutKeyGroups(pending, rows, self._key_group_range, met)
+        groups = SnapshotKeyGroups(pending, rows, self._key_group_range, met)
         pending.reader = weakref.ref(groups)
         return KeyedStateSnapshot(self._max_parallelism, metas, groups)
 
     @property
-    def is_cut(self) -> bool:
+    def has_snapshot(self) -> bool:
         """False: snapshots cost the store nothing."""
         return False
 
@@ -149,7 +149,7 @@ class RocksDBStateStore(TableStateStore[_Table]):
         """Do as `restore`, in pieces; raises as that does."""
         if self._database is not None:
             # It may be this very snapshot that is restored.
-            self._database.end_cut()
+            self._database.end_snapshot()
             self._database.clear()
         for entry in self._registry.entries.values():
             entry.table.forget_all()
@@ -198,11 +198,11 @@ class RocksDBStateStore(TableStateStore[_Table]):
         )
 
 
-class CutKeyGroups(Mapping[int, _Entries]):
+class SnapshotKeyGroups(Mapping[int, _Entries]):
     """The entries of a snapshot by key group, read when they are asked for.
 
     Args:
-        cut: The database at the moment of the snapshot, once that is made.
+        snapshot: The database at the moment of the snapshot, once that is made.
         states: Reads the entries of each state.
         key_group_range: The key groups of its store.
         met: Returns the classes that occur, once the snapshot is made.
@@ -210,16 +210,16 @@ class CutKeyGroups(Mapping[int, _Entries]):
 
     makes_new = True
 
-    __slots__ = ("__weakref__", "_cut", "_met", "_range", "_states")
+    __slots__ = ("__weakref__", "_met", "_range", "_snapshot", "_states")
 
     def __init__(
         self,
-        cut: PendingCut,
+        snapshot: PendingSnapshot,
         states: list[Rows],
         key_group_range: KeyGroupRange,
         met: Callable[[], dict[str, ClassSchema]],
     ) -> None:
-        self._cut = cut
+        self._snapshot = snapshot
         self._met = met
         self._states = states
         self._range = key_group_range
@@ -237,18 +237,18 @@ class CutKeyGroups(Mapping[int, _Entries]):
 
     def files(self) -> tuple[StateFile, ...]:
         """Return the files of the database; see `KeyedStateSnapshot.files`."""
-        return self._cut.made().files()
+        return self._snapshot.made().files()
 
     def classes(self) -> dict[str, ClassSchema]:
         """Return the classes that occur in the files."""
-        self._cut.made()
+        self._snapshot.made()
         return self._met()
 
     def pieces(self, group: int) -> Iterator[tuple[int, Entries]]:
         """Yield positions and entries of a key group, a piece at a time."""
-        cut = self._cut.made()
+        snapshot = self._snapshot.made()
         for position, rows in enumerate(self._states):
-            read = (rows.entry(*row) for row in cut.items(rows.prefix(group)))
+            read = (rows.entry(*row) for row in snapshot.items(rows.prefix(group)))
             while piece := list(islice(read, _PIECE)):
                 yield position, Entries.of(piece, len(piece[0]))
 
@@ -264,6 +264,6 @@ class CutKeyGroups(Mapping[int, _Entries]):
 
     def _holds(self, group: int) -> bool:
         return any(
-            next(self._cut.made().items(rows.prefix(group)), None) is not None
+            next(self._snapshot.made().items(rows.prefix(group)), None) is not None
             for rows in self._states
         )

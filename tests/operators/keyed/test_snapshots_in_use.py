@@ -38,9 +38,9 @@ def timed() -> OneInputHarness:
     )
 
 
-def is_cut(harness: OneInputHarness) -> bool:
+def has_snapshot(harness: OneInputHarness) -> bool:
     operator: Any = harness.operator
-    return any(one.is_cut for one in operator.layered())
+    return any(one.has_snapshot for one in operator.layered())
 
 
 def let_time_pass(harness: OneInputHarness, now: int, steps: int = 400) -> int:
@@ -53,16 +53,16 @@ def let_time_pass(harness: OneInputHarness, now: int, steps: int = 400) -> int:
 def test_a_snapshot_costs_until_it_is_dropped_and_a_moment_longer() -> None:
     with timed() as harness:
         harness.process_run([*range(20_000)])
-        assert not is_cut(harness)
+        assert not has_snapshot(harness)
         snapshot = harness.snapshot()
-        assert is_cut(harness)
+        assert has_snapshot(harness)
         harness.process_run([*range(10_000, 30_000)])
         now = let_time_pass(harness, 0)
-        assert is_cut(harness), "somebody may still read it"
+        assert has_snapshot(harness), "somebody may still read it"
         kept = encode_snapshot(snapshot)
         del snapshot
         let_time_pass(harness, now)
-        assert not is_cut(harness)
+        assert not has_snapshot(harness)
     again = timed()
     again.restore(decode_snapshot(kept))
     with again:
@@ -76,7 +76,7 @@ def test_a_snapshot_that_nobody_takes_costs_a_moment() -> None:
             harness.snapshot()
         harness.process_run([*range(200)])
         let_time_pass(harness, 0, steps=10)
-        assert not is_cut(harness)
+        assert not has_snapshot(harness)
 
 
 def test_nothing_settles_in_the_middle_of_a_run_or_after_the_end() -> None:
