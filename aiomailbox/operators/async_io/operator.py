@@ -177,6 +177,11 @@ class AsyncMapOperator(Operator):
         self._rows: RowFlow | None = None
         self._restored: list[Any] = []
 
+    def repeat_order(self) -> bool:
+        """Emit in the order of the records, whatever ``ordered`` says."""
+        self._queue = OrderedQueue()
+        return True
+
     def open(self) -> Pending:
         """Acquire what the function needs, then make the restored calls again."""
         context = self.context

@@ -113,6 +113,10 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         self._flow: KeyedFlow | None = None
         self._restored: list[RowsInFlight] = []
 
+    def repeat_order(self) -> bool:
+        """Say that it does not: keys are independent, and emit as their calls end."""
+        return False
+
     def open(self) -> Pending:
         """Open the function, then begin with what was in flight in the snapshot."""
         context = self.context

@@ -189,6 +189,14 @@ class Operator:
         self.output = output
         self.interruption = RunInterruption(context.mailbox)
 
+    def repeat_order(self) -> bool:
+        """Let results come in an order that follows from the input; before `setup`.
+
+        Returns:
+            Whether they do: another attempt on the same input then repeats them.
+        """
+        return True
+
     def may_leave_rest(self, index: int) -> bool:
         """Whether it may leave the rest of a run of an input; see `RunInterruption`.
 

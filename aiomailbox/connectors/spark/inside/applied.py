@@ -227,11 +227,11 @@ class Applied:
                     "map_async(..., journal=True, id=...) with apply_to(journal=PATH) "
                     "keeps what calls came to."
                 )
-            if getattr(item.factory, "keywords", {}).get("ordered") is False:
+            if item.source is None and not item.factory().repeat_order():
                 lines.append(
-                    f"  {item.name!r} emits in the order in which calls end, which a "
-                    "repeated task does not repeat: behind rebalance() or shuffle() it "
-                    "may give other tasks other records. Leave ordered=False out there."
+                    f"  {item.name!r} emits results of different keys in the order in "
+                    "which calls end, which a repeated task does not repeat: behind "
+                    "rebalance() or shuffle() it may give other tasks other records."
                 )
         return "\n".join(lines)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from aiomailbox.availability import Availability
@@ -32,8 +32,6 @@ from aiomailbox.records import (
 
 __all__ = ["RowWriter", "ShuffleOutput"]
 
-# A row pays for its way from about so many records on.
-_RECORDS_WISHED: Final = 1024
 _ROW_BYTES_MAX: Final = 512 * 1024
 # Nobody waits for a frame to be complete: of columns it holds what one run had.
 _FRAME_BYTES: Final = 256 * 1024
@@ -127,8 +125,10 @@ class _Row:
 class ShuffleOutput:
     """A task's output towards one edge, as rows for Spark to sort; see `OutputPartition`.
 
-    Short runs are put together to rows of about a thousand records, watermarks between
-    them. A row is sorted by the watermark at its beginning.
+    Runs are put together, and cut, to rows of as many records as a run may have, with
+    watermarks between them: a thousand, or more of columns. A row is sorted by the
+    watermark at its beginning. So where a row ends follows from the records and not from
+    the lengths of runs, which depend on time, and a repeated task sends the same rows.
 
     Args:
         partition_id: Whose output, and towards which edge.
@@ -162,7 +162,7 @@ class ShuffleOutput:
         self._encoder = FrameEncoder(codec, frame_bytes_wished=_FRAME_BYTES)
         self._rows = [_Row() for _ in subtasks]
         self._order = DATA_ORDER_MIN
-        self._waiting_bytes = 0
+        self._row_bytes_max = min(_ROW_BYTES_MAX, _WAITING_BYTES_MAX // len(subtasks))
         self._records = [0] * len(subtasks)
         self._is_finished = False
         self._is_released = False
@@ -201,15 +201,12 @@ class ShuffleOutput:
 
     def emit_run(self, run: Run, channel: int) -> bool:
         """Queue records for one consumer."""
-        for framed, count in self._encoder.frames(run):
-            self._append(channel, framed, count)
+        self._append_run(run, (channel,))
         return False
 
     def broadcast_run(self, run: Run) -> bool:
         """Queue records for every consumer, encoded once."""
-        for framed, count in self._encoder.frames(run):
-            for channel in range(len(self._rows)):
-                self._append(channel, framed, count)
+        self._append_run(run, range(len(self._rows)))
         return False
 
     def emit_control(self, element: Control, channel: int) -> bool:
@@ -289,6 +286,20 @@ class ShuffleOutput:
             row.payload.clear()
         self.close()
 
+    def _append_run(self, run: Run, channels: Sequence[int]) -> None:
+        """Queue records for consumers whose rows have as many records so far."""
+        start, count, most = 0, len(run), run.length_max
+        while start < count:
+            stop = min(count, start + most - self._rows[channels[0]].records % most)
+            piece = run if stop - start == count else run.slice(start, stop)
+            for framed, records in self._encoder.frames(piece):
+                for channel in channels:
+                    self._append(channel, framed, records)
+            for channel in channels:
+                if self._rows[channel].records >= most:
+                    self._send(channel)
+            start = stop
+
     def _append(self, channel: int, framed: bytearray, count: int) -> None:
         row = self._rows[channel]
         if not row.payload:
@@ -296,17 +307,12 @@ class ShuffleOutput:
         row.payload += framed
         row.records += count
         self._records[channel] += count
-        self._waiting_bytes += len(framed)
-        if row.records >= _RECORDS_WISHED or len(row.payload) >= _ROW_BYTES_MAX:
+        if len(row.payload) >= self._row_bytes_max:
             self._send(channel)
-        elif self._waiting_bytes > _WAITING_BYTES_MAX:
-            for each in range(len(self._rows)):
-                self._send(each)
 
     def _send(self, channel: int) -> None:
         row = self._rows[channel]
         if row.payload:
-            self._waiting_bytes -= len(row.payload)
             subtask, payload = self._subtasks[channel], bytes(row.payload)
             self._writer.write(self._target, subtask, RowKind.DATA, row.order, payload)
             self._rows[channel] = _Row()

@@ -14,6 +14,7 @@ import io
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,12 +39,13 @@ from aiomailbox.exchange import (
     OutputPartition,
     PartitionRegistry,
 )
-from aiomailbox.graph import Edge
+from aiomailbox.graph import Edge, OperatorFactory
 from aiomailbox.ids import PartitionId, SubtaskId, TaskId
 from aiomailbox.journal import SharedJournals
 from aiomailbox.logs import library_log
 from aiomailbox.memory import LocalBufferPool, NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
+from aiomailbox.operators import Operator
 from aiomailbox.policies import RateLimit
 from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX, ElementCodec
 from aiomailbox.runtime.attempt_plan import AttemptPlan
@@ -343,6 +345,17 @@ class _StageTask(NoCheckpointEvents):
         # Spark may have more partitions than the source has subtasks in name.
         return Place(vertex, self._partition % vertex.parallelism)
 
+    def _repeat_orders(self) -> None:
+        """Let results come in an order that a repeated task repeats.
+
+        What follows may deal records by their number: were it not the same, a task that
+        Spark repeats would give some records twice and others not at all.
+        """
+        for node in self._place.vertex.nodes:
+            item = node.transformation
+            if item.source is None:
+                item.factory = partial(_in_order, item.factory)
+
     def _attach(self, feed: _Feed) -> None:
         """Let the source read what Spark gives, in runs as long as its chain may have."""
         head, *rest = [node.transformation for node in self._place.vertex.nodes]
@@ -411,6 +424,7 @@ class _StageTask(NoCheckpointEvents):
     def _start(self, group: anyio.abc.TaskGroup, scratch: ScratchDirectories) -> None:
         if self._is_cancelled:
             return
+        self._repeat_orders()
         shipment = self._shipment
         backend = shipment.config.state_backend.placed(scratch.below)
         builder = TaskBuilder(
@@ -474,6 +488,12 @@ class _StageTask(NoCheckpointEvents):
                 self._main.cancel()
         else:
             self._tasks.cancel()
+
+
+def _in_order(factory: OperatorFactory) -> Operator:
+    made = factory()
+    made.repeat_order()
+    return made
 
 
 def _as_it_is(error: BaseException) -> Exception:
