@@ -7,6 +7,7 @@
 
 # %%
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import aiomailbox as am
@@ -36,6 +37,15 @@ counts = await words.collect()
 print(counts)
 
 # %% [markdown]
+# The first records are shown as a table, and a stream at the end of a cell as a drawing.
+
+# %%
+await words.show(3)
+
+# %%
+words
+
+# %% [markdown]
 # The blocking door is for scripts. Here it says what to do instead.
 
 # %%
@@ -43,6 +53,45 @@ try:
     am.run(words.collect())
 except am.UsageError as error:
     print(error)
+
+# %% [markdown]
+# ## A job in the background
+#
+# What it does is kept up to date below this cell, while other cells run. If the cell is run
+# again, the new job takes over from the one before, by a savepoint: no tick counts twice.
+
+# %%
+job: am.JobClient | None = None
+
+
+# %%
+async def ticks(offset: int | None) -> AsyncIterator[int]:
+    tick = 0 if offset is None else offset + 1
+    while True:
+        yield tick
+        tick += 1
+        await asyncio.sleep(0.01)
+
+
+def counting(seen: list[int]) -> am.StreamExecutionEnvironment:
+    env = am.StreamExecutionEnvironment().enable_checkpointing(None)
+    source = env.from_async_iterable(ticks, name="ticks", offset=lambda tick: tick)
+    source.key_by(lambda tick: tick % 2).reduce(max).uid("highest").sink_to(seen.append)
+    return env
+
+
+seen: list[int] = []
+job = await counting(seen).execute_async("ticks", progress=True, replace=job)
+
+# %%
+while len(seen) < 50:
+    await asyncio.sleep(0.1)
+first, job = job, await counting(seen).execute_async("ticks", replace=job)
+while len(seen) < 100:
+    await asyncio.sleep(0.1)
+await job.stop()
+print("the first job has", first.state.value, "and the ticks are", end=" ")
+print("complete" if seen == list(range(len(seen))) else "wrong")
 
 # %% [markdown]
 # ## A Spark DataFrame

@@ -13,6 +13,7 @@ from os import PathLike
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar, overload
 
+from aiomailbox.api.background import in_background
 from aiomailbox.api.body import Body
 from aiomailbox.api.build import (
     check_count,
@@ -314,6 +315,75 @@ class StreamExecutionEnvironment:
             showing_progress(job, quiet=not progress),
         ):
             return await job.result()
+
+    async def execute_async(
+        self,
+        job_name: str = "job",
+        *,
+        deployment: Deployment | None = None,
+        job_id: str | None = None,
+        restore_from: str | PathLike[str] | None = None,
+        allow_unmatched_state: bool = False,
+        progress: bool = False,
+        replace: JobClient | None = None,
+    ) -> JobClient:
+        """Run everything that ends in a sink in the background, and return at once.
+
+        For where no block can be around the job, such as the cells of a notebook: others
+        can be run meanwhile. It ends by itself, by `JobClient.stop`, by
+        `JobClient.cancel`, or with the event loop. That it failed is logged at once, and
+        raised by `JobClient.result`. Elsewhere `start` is better: what a block begins it
+        also ends.
+
+        Args:
+            job_name: What people call the job.
+            deployment: As in `start`, like those that follow.
+            job_id: See there.
+            restore_from: See there.
+            allow_unmatched_state: See there.
+            progress: Whether to show how far it is while it runs; see `progress`. In a
+                notebook that is kept up to date below the cell, with a row for each
+                operator, also while other cells run.
+            replace: As in `start`.
+
+        Returns:
+            The job, which has been started.
+
+        Raises:
+            UsageError: If there is no sink.
+
+        Concept:
+            Flink, ``executeAsync``.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> async def main() -> None:
+            ...     env = am.StreamExecutionEnvironment()
+            ...     env.from_collection([1, 2]).sink_to(print)
+            ...     job = await env.execute_async()
+            ...     await job.result()
+            >>> am.run(main())
+            1
+            2
+        """
+
+        @asynccontextmanager
+        async def shown() -> AsyncGenerator[JobClient]:
+            async with (
+                self.start(
+                    job_name,
+                    deployment=deployment,
+                    job_id=job_id,
+                    restore_from=restore_from,
+                    allow_unmatched_state=allow_unmatched_state,
+                    on_failure="log",
+                    replace=replace,
+                ) as job,
+                showing_progress(job, quiet=not progress),
+            ):
+                yield job
+
+        return await in_background(shown())
 
     @asynccontextmanager
     async def start(

@@ -20,7 +20,7 @@ from aiomailbox.api.job import JobClient
 from aiomailbox.api.notebook import displayed, is_notebook
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.runtime import JobSnapshot
+from aiomailbox.runtime import JobSnapshot, OperatorSummary
 
 __all__ = ["JobProgress", "progress", "progress_of"]
 
@@ -109,14 +109,17 @@ def progress_of(snapshot: JobSnapshot, total: int | None = None) -> JobProgress:
         totals = [one.records_expected for one in sources]
         known = [each for each in totals if each is not None]
         total = sum(known) if known and len(known) == len(totals) else None
-    ends_in = [
-        float(value)
-        for one in sources
-        if isinstance(value := one.metrics.get("eta_s"), int | float)
-    ]
-    eta_s = max(ends_in, default=None)
-    if eta_s is None and total is not None and rate > 0:
-        eta_s = max(0, total - read) / rate
+    eta_s: float | None = None
+    if total is not None:
+        # The rate is that of the last seconds; one since the start has its slow begin.
+        eta_s = max(0, total - read) / rate if rate > 0 else None
+    else:
+        ends_in = [
+            float(value)
+            for one in sources
+            if isinstance(value := one.metrics.get("eta_s"), int | float)
+        ]
+        eta_s = max(ends_in, default=None)
     is_over = snapshot.state in {"finished", "failed", "canceled"}
     return JobProgress(
         snapshot.job,
@@ -140,7 +143,7 @@ class _Display(Protocol):
 
     interval_s: float
 
-    def show(self, seen: JobProgress, *, last: bool) -> None: ...
+    def show(self, seen: JobProgress, job: JobSnapshot, *, last: bool) -> None: ...
 
 
 class _Plain:
@@ -151,7 +154,7 @@ class _Plain:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def show(self, seen: JobProgress, *, last: bool) -> None:
+    def show(self, seen: JobProgress, job: JobSnapshot, *, last: bool) -> None:
         with contextlib.suppress(OSError, ValueError):  # Nobody reads it any more.
             print(seen, file=self._stream, flush=True)
 
@@ -170,7 +173,7 @@ class _Terminal:
         )
         self._live.start()
 
-    def show(self, seen: JobProgress, *, last: bool) -> None:
+    def show(self, seen: JobProgress, job: JobSnapshot, *, last: bool) -> None:
         from rich.text import Text
 
         text = Text(overflow="ellipsis", no_wrap=True)
@@ -193,28 +196,56 @@ class _Notebook:
 
     interval_s = _LIVE_S
 
-    def __init__(self) -> None:
-        self._handle: Any = displayed("", "")
+    def __init__(self, job: JobSnapshot) -> None:
+        seen = progress_of(job)
+        # Now: what is below a cell is where the program was when it began to show it.
+        self._handle: Any = displayed(html_of(seen, job), str(seen))
 
-    def show(self, seen: JobProgress, *, last: bool) -> None:
-        shown = {"text/html": html_of(seen), "text/plain": str(seen)}
+    def show(self, seen: JobProgress, job: JobSnapshot, *, last: bool) -> None:
+        shown = {"text/html": html_of(seen, job), "text/plain": str(seen)}
         self._handle.update(shown, raw=True)
 
 
-def html_of(seen: JobProgress) -> str:
-    """Return the progress as HTML without any script."""
+_COLUMNS: Final = ("operator", "in", "in/s", "out", "out/s", "in flight", "waits for")
+
+
+def html_of(seen: JobProgress, job: JobSnapshot) -> str:
+    """Return the progress as HTML without any script: a bar, and a row per operator."""
     bar = ""
     if seen.fraction is not None:
         bar = f'<progress max="1" value="{seen.fraction:.4f}"></progress> '
     why = (
         f"<br><small>{html.escape(seen.bottleneck)}</small>" if seen.bottleneck else ""
     )
-    return f"<div>{bar}<code>{html.escape(str(seen))}</code>{why}</div>"
+    rows = [_row(one) for one in job.operators]
+    heads = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>"
+        for row in rows
+    )
+    return (
+        f"<div>{bar}<code>{html.escape(str(seen))}</code>{why}"
+        f'<table class="dataframe"><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
 
 
-def _display(stream: TextIO | None) -> _Display:
+def _row(one: OperatorSummary) -> tuple[str, ...]:
+    in_flight = one.metrics.get("in_flight")
+    return (
+        one.name,
+        "" if one.is_source else f"{_count(one.metrics, 'num_records_in'):,}",
+        "" if one.is_source else f"{one.num_records_in_per_second:,.0f}",
+        "" if one.is_sink else f"{_count(one.metrics, 'num_records_out'):,}",
+        "" if one.is_sink else f"{one.num_records_out_per_second:,.0f}",
+        f"{in_flight:,}" if isinstance(in_flight, int) else "",
+        one.blocked_by.removeprefix(f"{one.name} waits for "),
+    )
+
+
+def _display(job: JobClient, stream: TextIO | None) -> _Display:
     if stream is None and is_notebook():
-        return _Notebook()
+        return _Notebook(job.snapshot())
     stream = sys.stderr if stream is None else stream
     if stream.isatty():
         with contextlib.suppress(ImportError):
@@ -263,13 +294,17 @@ async def progress(
     if quiet:
         yield
         return
-    display = _display(stream)
+    display = _display(job, stream)
     wait_s = interval or display.interval_s
+
+    def show(*, last: bool) -> None:
+        seen = job.snapshot()
+        display.show(progress_of(seen, total), seen, last=last)
 
     async def keep_showing() -> None:
         while True:
             await asyncio.sleep(wait_s)
-            display.show(progress_of(job.snapshot(), total), last=False)
+            show(last=False)
 
     showing = asyncio.get_running_loop().create_task(
         keep_showing(), name=f"progress of {job.name}"
@@ -279,7 +314,7 @@ async def progress(
     finally:
         showing.cancel()
         await asyncio.wait([showing])
-        display.show(progress_of(job.snapshot(), total), last=True)
+        show(last=True)
 
 
 def _count(metrics: dict[str, Any], name: str) -> int:

@@ -146,4 +146,6 @@ async def test_a_notebook_gets_html_that_is_updated_in_place(
     assert "&lt;calls&gt; finished" in shown[-1]
     assert _Notebook.interval_s < 1
     assert "ipywidgets" not in sys.modules
-    assert html_of(progress_of(job.snapshot())) == shown[-1]
+    assert html_of(progress_of(job.snapshot()), job.snapshot()) == shown[-1]
+    # And what each operator has done.
+    assert "<td>map_async</td><td>200</td>" in shown[-1]

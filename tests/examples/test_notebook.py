@@ -51,6 +51,17 @@ async def test_every_cell_runs_in_a_kernel(kernel: str, tmp_path: Path) -> None:
     text = "\n".join(printed(cell) for cell in notebook.cells)
     assert "Word(text='be', times=2)" in text
     assert "write `await ...` instead" in text
+    assert "the first job has finished and the ticks are complete" in text
+    shown = "".join(
+        output["data"].get("text/html", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if "data" in output
+    )
+    assert "<th>text</th><th>times</th>" in shown
+    assert '<svg xmlns="http://www.w3.org/2000/svg"' in shown
+    # It is kept up to date in a notebook that somebody looks at.
+    assert "<div><code>ticks " in shown
     assert "|      6|      50.25|" in text
     assert "cancelled; Spark jobs still running: 0" in text
     assert len(asyncio.all_tasks()) == 1

@@ -1,0 +1,54 @@
+"""Jobs that belong to no block of the program, as a notebook has none over its cells."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+
+from aiomailbox.api.job import JobClient
+from aiomailbox.errors import JobCancelledError, JobFailedError
+from aiomailbox.supervision import outlast
+
+__all__ = ["in_background"]
+
+# An event loop holds its tasks weakly.
+_running: set[asyncio.Task[None]] = set()
+
+
+async def in_background(block: AbstractAsyncContextManager[JobClient]) -> JobClient:
+    """Return a job that runs in a block, which is left when the job has ended.
+
+    How it ended is told by the job's own log and by `JobClient.result`. It is cancelled
+    with the event loop, as asyncio's tasks are.
+
+    Args:
+        block: What starts the job when it is entered, and cleans up when it is left.
+    """
+    loop = asyncio.get_running_loop()
+    started: asyncio.Future[JobClient] = loop.create_future()
+    task = loop.create_task(_keep(block, started), name="a job in the background")
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    try:
+        return await asyncio.shield(started)
+    except asyncio.CancelledError:
+        task.cancel()
+        await outlast(task)
+        raise
+
+
+async def _keep(
+    block: AbstractAsyncContextManager[JobClient], started: asyncio.Future[JobClient]
+) -> None:
+    try:
+        async with block as job:
+            started.set_result(job)
+            await job.result()
+    except (JobFailedError, JobCancelledError):
+        if not started.done():
+            raise
+    except BaseException as error:
+        if started.done():
+            raise
+        # Whoever starts the job is told.
+        started.set_exception(error)
