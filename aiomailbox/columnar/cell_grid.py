@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from aiomailbox.columnar.cells import Cells, RowsNeededError, Values, reshaped
+from aiomailbox.columnar.cells import Cells, Values, reshaped
+from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.operators import Aggregate
 
 __all__ = ["ABSENT", "CellGrid", "KeptRow", "contents_of"]

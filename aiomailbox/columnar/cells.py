@@ -15,8 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.decode import column_decoder
 from aiomailbox.columnar.evaluator import EVALUATION_ERRORS
+from aiomailbox.columnar.forms import NamedTupleForm
 from aiomailbox.columnar.groups import Groups
+from aiomailbox.columnar.ordered import (
+    LARGEST,
+    SMALLEST,
+    as_kind,
+    loaded_values,
+    ordered_values,
+)
+from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.operators import (
     Aggregate,
     ExpressionSelector,
@@ -24,7 +34,7 @@ from aiomailbox.operators import (
     SelectorWhere,
 )
 
-__all__ = ["Cells", "RowsNeededError", "Values", "needs_rows", "reshaped"]
+__all__ = ["Cells", "Values", "needs_rows", "reshaped"]
 
 _INT64_MAX: Final = 2**63 - 1
 # Beyond it, an integer is not always a float.
@@ -36,10 +46,6 @@ _FREED_BYTES: Final = 16 << 20
 _READABLE: Final = frozenset({FieldSelector, ExpressionSelector})
 
 
-class RowsNeededError(Exception):
-    """Only rows give the right result: nothing has been changed, and why."""
-
-
 class Values(NamedTuple):
     """What a piece of an aggregate reads of a run.
 
@@ -47,10 +53,12 @@ class Values(NamedTuple):
         numbers: int64 or float64, shape ``(n,)``; anything where there is none. Empty
             for a piece that needs none.
         there: Where there is one, bools of shape ``(n,)``; None for everywhere.
+        kind: The type that the numbers stand for, or that of objects; None for numbers.
     """
 
     numbers: np.ndarray
     there: np.ndarray | None
+    kind: pa.DataType | None = None
 
     def at(self, places: np.ndarray) -> Values:
         """Return those of the records at these places."""
@@ -58,6 +66,7 @@ class Values(NamedTuple):
         return Values(
             numbers[places] if len(numbers) else numbers,
             None if there is None else there[places],
+            self.kind,
         )
 
 
@@ -244,7 +253,7 @@ class _Piece:
         for where in selectors[1:]:
             chosen = _condition(run, where)
             there = chosen if values.there is None else chosen & values.there
-            values = Values(values.numbers, there)
+            values = values._replace(there=there)
         return values
 
     def check(self, values: Values, cells: np.ndarray, most: int) -> None:
@@ -317,6 +326,7 @@ class _Folded(_Piece):
     def __init__(self, selector: Any) -> None:
         super().__init__(selector)
         self._numbers: np.ndarray | None = None
+        self._kind: pa.DataType | None = None
 
     def resize(self, size: int) -> None:
         super().resize(size)
@@ -333,28 +343,31 @@ class _Folded(_Piece):
         """Return the number of an empty cell, which changes none it meets."""
         raise TypeError(f"{type(self).__name__} defines no nothing")
 
-    def _of_type(self, numbers: np.ndarray) -> np.ndarray:
+    def _of_type(
+        self, numbers: np.ndarray, kind: pa.DataType | None = None
+    ) -> np.ndarray:
         """Return the numbers of the cells, which get their type if they have none."""
         own = self._numbers
         if own is None:
             own = np.full(len(self._counts), self.nothing(numbers), numbers.dtype)
-            self._numbers = own
+            self._numbers, self._kind = own, kind
         return own
 
     def read(self, run: ArrowRun) -> Values:
         values, own = super().read(run), self._numbers
-        if own is None or own.dtype == values.numbers.dtype:
+        same = own is None or own.dtype == values.numbers.dtype
+        if same and (own is None or self._kind == values.kind):
             return values
-        if values.there is not None and not values.there.any():
-            return Values(np.zeros(len(run), own.dtype), values.there)
-        raise RowsNeededError("whole numbers and fractions are mixed")
+        if own is not None and values.there is not None and not values.there.any():
+            return Values(np.zeros(len(run), own.dtype), values.there, self._kind)
+        raise RowsNeededError("values of several types are mixed")
 
     def merge(self, into: np.ndarray, other: _Piece, cells: np.ndarray) -> None:
         super().merge(into, other, cells)
         assert isinstance(other, _Folded), "merged cells are of one aggregate"
         numbers = other._numbers
         if numbers is not None:
-            own = self._of_type(numbers)
+            own = self._of_type(numbers, other._kind)
             own[into] = self.folding(own[into], numbers[cells])
 
     def folding(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -371,10 +384,12 @@ class _Folded(_Piece):
         return filled
 
     def _column(self, numbers: np.ndarray, counts: np.ndarray | None) -> pa.Array:
-        if counts is None:
-            return pa.array(numbers)
-        empty = counts == 0
-        return pa.array(numbers, mask=empty) if empty.any() else pa.array(numbers)
+        empty = None if counts is None or (counts > 0).all() else counts == 0
+        if self._kind is None:
+            return pa.array(numbers, mask=empty)
+        if numbers.dtype == np.object_:
+            return pa.array(numbers, self._kind, mask=empty)
+        return as_kind(pa.array(numbers, mask=empty), self._kind)
 
     def _kept(self, cells: np.ndarray) -> np.ndarray:
         own = self._numbers
@@ -386,22 +401,34 @@ class _Folded(_Piece):
 
     def slots(self, cells: np.ndarray) -> list[list[Any]]:
         counts = self._counts[cells].tolist()
-        numbers = self._kept(cells).tolist()
+        numbers = self._values(self._kept(cells), self._counts[cells])
         return [
             [number if n else None for number, n in zip(numbers, counts, strict=True)]
         ]
 
+    def _values(self, numbers: np.ndarray, counts: np.ndarray) -> list[Any]:
+        """Return numbers as rows have them; anything where nothing was counted."""
+        if self._kind is None or numbers.dtype == np.object_:
+            values: list[Any] = numbers.tolist()
+            return values
+        column = self._column(numbers, counts)
+        return column_decoder(self._kind, NamedTupleForm(), ("value",))(column)
+
     def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> None:
         known = [number for number in columns[0] if number is not None]
         if known:
-            numbers = _loaded(known)
-            own = self._of_type(numbers)
-            if own.dtype != numbers.dtype:
-                raise RowsNeededError("whole numbers and fractions are mixed")
+            numbers, kind = self.loaded(known)
+            own = self._of_type(numbers, kind)
+            if own.dtype != numbers.dtype or self._kind != kind:
+                raise RowsNeededError("values of several types are mixed")
             self.check_kept(numbers)
             there = np.array([number is not None for number in columns[0]])
             own[cells[there]] = numbers
             self._counts[cells] = there
+
+    def loaded(self, values: list[Any]) -> tuple[np.ndarray, pa.DataType | None]:
+        """Return values of rows as numbers, and what these stand for."""
+        return _loaded(values), None
 
     def check_kept(self, numbers: np.ndarray) -> None:
         """Raise if numbers that were kept can only be gone on with by rows."""
@@ -415,11 +442,18 @@ class _Folded(_Piece):
         copy = super().copied(cells)
         assert isinstance(copy, _Folded), "a copy is of its own class"
         copy._numbers = None if self._numbers is None else self._numbers[cells]
+        copy._kind = self._kind
         return copy
 
 
 class _Sum(_Folded):
     highest: int = _INT64_MAX
+
+    def read(self, run: ArrowRun) -> Values:
+        values = super().read(run)
+        if values.kind is not None:
+            raise RowsNeededError(f"values of type {values.kind} are no numbers")
+        return values
 
     def nothing(self, numbers: np.ndarray) -> Any:
         return _NOTHING if numbers.dtype == np.float64 else 0
@@ -495,6 +529,11 @@ class _Extreme(_Folded):
             numbers = values.numbers
             self.check_kept(numbers if values.there is None else numbers[values.there])
 
+    def loaded(self, values: list[Any]) -> tuple[np.ndarray, pa.DataType | None]:
+        if set(map(type, values)) <= {int, float}:
+            return super().loaded(values)
+        return loaded_values(values)
+
     def check_kept(self, numbers: np.ndarray) -> None:
         if numbers.dtype != np.float64:
             return
@@ -509,11 +548,15 @@ class _Extreme(_Folded):
 
     def add(self, values: Values, cells: np.ndarray) -> None:
         super().add(values, cells)
-        self.fold.at(self._of_type(values.numbers), cells, self._filled(values))
+        own = self._of_type(values.numbers, values.kind)
+        self.fold.at(own, cells, self._filled(values))
 
     def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
         counts = self._roll_known(values, groups, cells)
-        own, numbers = self._of_type(values.numbers), self._filled(values)
+        own, numbers = (
+            self._of_type(values.numbers, values.kind),
+            self._filled(values),
+        )
         found, own[cells] = groups.running(
             self.fold, numbers, own[cells], self.nothing(own)
         )
@@ -524,15 +567,19 @@ class _Min(_Extreme):
     fold = np.minimum
 
     def nothing(self, numbers: np.ndarray) -> Any:
-        return np.inf if numbers.dtype == np.float64 else _INT64_MAX
+        return _LARGEST.get(numbers.dtype.char)
 
 
 class _Max(_Extreme):
     fold = np.maximum
 
     def nothing(self, numbers: np.ndarray) -> Any:
-        return -np.inf if numbers.dtype == np.float64 else -_INT64_MAX - 1
+        return _SMALLEST.get(numbers.dtype.char)
 
+
+# By the types of numbers: what changes none that it is compared with.
+_LARGEST: Final[dict[str, Any]] = {"d": np.inf, "l": _INT64_MAX, "O": LARGEST}
+_SMALLEST: Final[dict[str, Any]] = {"d": -np.inf, "l": -_INT64_MAX - 1, "O": SMALLEST}
 
 _PIECES: Final[dict[str, type[_Piece]]] = {
     "count": _Count,
@@ -583,6 +630,8 @@ def _condition(run: ArrowRun, where: Any) -> np.ndarray:
         chosen = column.fill_null(False).to_numpy(zero_copy_only=False)
         return chosen
     values = _column(run, field)
+    if values.kind is not None:
+        raise RowsNeededError(f"column {field!r} is of type {column.type}")
     chosen = values.numbers != 0
     return chosen if values.there is None else chosen & values.there
 
@@ -602,11 +651,23 @@ def _column(run: ArrowRun, field: str) -> Values:
     elif pa.types.is_null(kind):
         return Values(np.zeros(len(column), np.int64), np.zeros(len(column), np.bool_))
     else:
-        raise RowsNeededError(f"column {field!r} is of type {kind}")
+        return _ordered(column, field)
     if not column.null_count:
         return Values(column.to_numpy(), None)
     there = column.is_valid().to_numpy(zero_copy_only=False)
     return Values(column.fill_null(empty).to_numpy(), there)
+
+
+def _ordered(column: pa.Array, field: str) -> Values:
+    """Return values that have an order but are no numbers."""
+    found = ordered_values(column)
+    if found is None:
+        raise RowsNeededError(f"column {field!r} is of type {column.type}")
+    there = None
+    if column.null_count:
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+    numbers, kind = found
+    return Values(numbers, there, kind)
 
 
 def _resized(array: np.ndarray, size: int, empty: Any) -> np.ndarray:

@@ -17,8 +17,12 @@ import pyarrow.compute as pc
 from aiomailbox.columnar.decode import column_decoder
 from aiomailbox.columnar.rows import RowMaker
 
-__all__ = ["KeyCodes", "KeySlots", "key_codes"]
+__all__ = ["KEYS_OF_ROWS", "KeyCodes", "KeySlots", "key_codes"]
 
+# Why keys have to be read from rows.
+KEYS_OF_ROWS: Final = (
+    "a key is None, NaN or -0.0, or neither a text, a number, a bool nor bytes"
+)
 # Codes of so many fields fit into 64 bits together.
 _FIELDS_MAX: Final = 4
 # A kernel looks keys up sooner than a dict, but prepares all of them each time.
@@ -55,8 +59,8 @@ def key_codes(
 ) -> KeyCodes | None:
     """Return the keys of a batch's rows, or None if the rows have to be asked.
 
-    They have to be for keys that could be equal without being the same (floats), that
-    are no keys (null), and that only a record knows.
+    They have to be for keys that could be equal without being the same (-0.0), or are
+    equal to none (NaN), that are no keys (null), and that only a record knows.
 
     Args:
         batch: The rows' columns.
@@ -193,6 +197,8 @@ def _codes_of(batch: Columns, maker: RowMaker, field: str) -> KeyCodes | None:
             column = column.cast(kind)
     if not _may_be_key(kind) or column.null_count:
         return None
+    if pa.types.is_floating(kind) and _has_twins(column):
+        return None
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     codes, values = _indices(column), column.dictionary
@@ -207,12 +213,26 @@ def _codes_of(batch: Columns, maker: RowMaker, field: str) -> KeyCodes | None:
     return KeyCodes(decode(values), codes)
 
 
+def _has_twins(column: pa.Array) -> bool:
+    """Say whether there are fractions that are equal without being the same, or not equal.
+
+    These are NaN, which equals nothing, and -0.0.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary
+    numbers = column.to_numpy()
+    twins = np.isnan(numbers) | (np.signbit(numbers) & (numbers == 0))
+    return bool(twins.any())
+
+
 def _may_be_key(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(
         types.is_string(kind)
         or types.is_large_string(kind)
         or types.is_integer(kind)
+        or types.is_float32(kind)
+        or types.is_float64(kind)
         or types.is_boolean(kind)
         or types.is_binary(kind)
         or types.is_large_binary(kind)

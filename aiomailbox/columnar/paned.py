@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import CellGrid, KeptRow, contents_of
-from aiomailbox.columnar.cells import Cells, RowsNeededError, Values
+from aiomailbox.columnar.cells import Cells, Values
 from aiomailbox.columnar.groups import Groups
 from aiomailbox.columnar.pane_merge import PaneMerge
+from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.columnar.windows import ColumnarWindows, Fired
 from aiomailbox.operators import Pending, then
 from aiomailbox.records import MIN_TIMESTAMP

@@ -12,7 +12,7 @@ from aiomailbox.columnar.forms import NamedTupleForm, RecordForm, StructBuilder
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.operators import result_type
 
-__all__ = ["ResultForm", "ResultMaker", "ValueForm"]
+__all__ = ["ResultForm", "ResultMaker", "TupleForm", "ValueForm"]
 
 
 class ResultMaker:
@@ -21,6 +21,7 @@ class ResultMaker:
     Args:
         names: The fields; None for results that are single values.
         key_fields: The fields of a key that is a tuple; its column is a struct of them.
+        are_tuples: Whether results are tuples without names; the columns have them.
 
     Example:
         >>> import numpy as np
@@ -31,12 +32,20 @@ class ResultMaker:
     """
 
     def __init__(
-        self, names: tuple[str, ...] | None, key_fields: tuple[str, ...] = ()
+        self,
+        names: tuple[str, ...] | None,
+        key_fields: tuple[str, ...] = (),
+        *,
+        are_tuples: bool = False,
     ) -> None:
         self._names = ("value",) if names is None else names
-        self._form: RecordForm = (
-            ValueForm() if names is None else ResultForm(names, bool(key_fields))
-        )
+        self._form: RecordForm
+        if names is None:
+            self._form = ValueForm()
+        elif are_tuples:
+            self._form = TupleForm(has_tuples=bool(key_fields))
+        else:
+            self._form = ResultForm(names, bool(key_fields))
         self._key_fields = key_fields
         self._maker: RowMaker | None = None
 
@@ -83,7 +92,7 @@ class ResultForm:
 
     def nested(self, name: str) -> RecordForm:
         """Return the form of a key of several fields, or of NamedTuples."""
-        return _TupleForm() if self._has_tuples and name == "key" else NamedTupleForm()
+        return TupleForm() if self._has_tuples and name == "key" else NamedTupleForm()
 
 
 class ValueForm:
@@ -102,10 +111,23 @@ class ValueForm:
         return NamedTupleForm()
 
 
-class _TupleForm(ValueForm):
-    """Keys of several fields: tuples, whose fields have no names."""
+class TupleForm(ValueForm):
+    """Keys of several fields, or results with their keys: tuples without names.
+
+    Args:
+        has_tuples: Whether the field ``key`` is a tuple, too.
+    """
+
+    def __init__(self, *, has_tuples: bool = False) -> None:
+        self._has_tuples = has_tuples
+
+    def nested(self, name: str) -> RecordForm:
+        """Return the form of a key of several fields, or of NamedTuples."""
+        return TupleForm() if self._has_tuples and name == "key" else NamedTupleForm()
 
     def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        """Return the function that makes tuples."""
+
         def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
             return list(zip(*columns, strict=True))
 

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.cells import Cells, RowsNeededError
+from aiomailbox.columnar.cells import Cells
 from aiomailbox.columnar.groups import Groups
-from aiomailbox.columnar.keys import KeySlots
+from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.results import ResultMaker
+from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.operators import KeyedAggregateOperator, OnError, Pending, fail
-from aiomailbox.records import ListRun, Run
+from aiomailbox.records import Run
 from aiomailbox.state import (
     GroupedEntries,
     HeapStateStore,
@@ -71,7 +72,9 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         names = None if aggregate.names is None else ("key", *aggregate.names)
         self._pairs = include_key and names is None
         key_fields = () if self._key_fields.is_alone else self._key_fields.fields
-        self._maker = ResultMaker(names, key_fields)
+        if self._pairs:
+            names = ("key", "value")
+        self._maker = ResultMaker(names, key_fields, are_tuples=self._pairs)
         self._cells = Cells(aggregate)
         self._slots = KeySlots(self._begin)
 
@@ -116,7 +119,7 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
             run, run.row_maker, self._key_fields.fields, self._key_fields.is_alone
         )
         if slots is None:
-            raise RowsNeededError("not all keys are texts, integers, bools or bytes")
+            raise RowsNeededError(KEYS_OF_ROWS)
         groups = Groups(slots, len(self._slots.places))
         self._cells.check(values, groups.used, int(groups.lengths.max()))
         return self._results(run, slots, self._cells.roll(values, groups, groups.used))
@@ -135,10 +138,7 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
                 table.remove(new[place])
 
     def _results(self, run: ArrowRun, slots: np.ndarray, made: list[pa.Array]) -> Run:
-        if self._pairs:
-            pairs = list(zip(self._keys_at(slots), made[0].to_pylist(), strict=True))
-            return ListRun(pairs, run.timestamps)
-        if self._with_key is not None:
+        if self._pairs or self._with_key is not None:
             made = [self._key_column(run, slots), *made]
         return self._maker.run(made, run.event_times)
 

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from aiomailbox.columnar.cells import RowsNeededError
 from aiomailbox.columnar.groups import stable_order
+from aiomailbox.columnar.rows_needed import RowsNeededError
 
 __all__ = ["Touching", "find_touching"]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.cells import RowsNeededError
-from aiomailbox.columnar.keys import KeySlots
+from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.results import ResultMaker
+from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.operators import Pending, in_pieces, then
 from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, Run
 from aiomailbox.state import HeapStateStore
@@ -145,7 +145,7 @@ class ColumnarWindows(AggregateWindowsOperator):
             run, run.row_maker, fields, self._selector.is_alone
         )
         if slots is None:
-            raise RowsNeededError("not all keys are texts, integers, bools or bytes")
+            raise RowsNeededError(KEYS_OF_ROWS)
         if self._selector.is_alone:
             kind = run.schema.field(fields[0]).type
             self._key_type = kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -30,10 +31,16 @@ SCHEMA = pa.schema(
         ("x", pa.float64()),
         ("small", pa.int8()),
         ("ok", pa.bool_()),
+        ("text", pa.string()),
+        ("at", pa.timestamp("ms", "UTC")),
     ]
 )
 KEY = field_or_function("key", "key")
 LARGE = 2**63 - 1
+texts = st.sampled_from([None, "", "a", "b", "ä", "\U0001f600", "\uffff"])
+moments = st.sampled_from(
+    [None, *(datetime(year, 5, 1, tzinfo=UTC) for year in (1, 1969, 1970, 9999))]
+)
 floats = st.sampled_from(
     [0.0, -0.0, 1.5, -2.25, 1e300, -1e300, 0.1, math.inf, -math.inf, math.nan, None]
 )
@@ -44,6 +51,8 @@ rows = st.fixed_dictionaries(
         "x": floats,
         "small": st.sampled_from([None, 1, -128, 127]),
         "ok": st.sampled_from([None, True, False]),
+        "text": texts,
+        "at": moments,
     }
 )
 # Of these no value asks for rows.
@@ -54,6 +63,8 @@ tame = st.fixed_dictionaries(
         "x": st.one_of(st.none(), st.floats(0.001, 1e6)),
         "small": st.sampled_from([None, 1, -128, 127]),
         "ok": st.sampled_from([None, True, False]),
+        "text": texts,
+        "at": moments,
     }
 )
 
@@ -70,6 +81,10 @@ def everything() -> Any:
         fraction=am.mean("small"),
         least=am.min_("x"),
         most=am.max_("n"),
+        first_text=am.min_("text"),
+        last_text=am.max_("text", where="ok"),
+        first=am.min_("at"),
+        last=am.max_("at"),
     )
 
 
@@ -224,3 +239,35 @@ def test_floats_are_added_from_left_to_right_however_long_groups_are(skew: int) 
         [ListRun(run.values, run.timestamps)],
     )
     assert operator._is_columnar
+
+
+@pytest.mark.parametrize("values", [[1.5, 0.5, 1.5], [1.5, -0.0, 0.0], [1.5, math.nan]])
+def test_fractions_are_keys_where_equal_ones_are_the_same(values: list[float]) -> None:
+    records = [
+        {"key": "a", "n": 1, "x": value, "small": 1, "ok": True} for value in values
+    ]
+    key = field_or_function("x", "key")
+    operator = ColumnarAggregateOperator(key, am.count(), include_key=True)
+    run = run_of(records)
+    assert outcome(operator, [run_of(records)]) == outcome(
+        KeyedAggregateOperator(key, am.count(), include_key=True),
+        [ListRun(run.values, run.timestamps)],
+    )
+    assert operator._is_columnar is (values[1] == 0.5)
+
+
+@pytest.mark.parametrize("keys", [("key",), ("key", "small")])
+def test_results_with_their_keys_are_columns_whose_rows_are_pairs(
+    keys: tuple[str, ...],
+) -> None:
+    records = [{"key": key, "n": 1, "small": 2} for key in "aba"]
+    selectors = tuple(FieldSelector(name, "key") for name in keys)
+    key: Any = selectors[0] if len(keys) == 1 else FieldsSelector(selectors)
+    operator = ColumnarAggregateOperator(key, am.sum_("n"), include_key=True)
+    with OneInputHarness(operator, keyed=True) as harness:
+        operator.process_run(run_of(records))
+        (run,) = harness.recorded.runs
+        assert isinstance(run, ArrowRun)
+        name = "a" if len(keys) == 1 else ("a", 2)
+        assert run.values[2] == (name, 2)
+        assert type(run.values[2]) is tuple
