@@ -10,7 +10,7 @@ nox.needs_version = ">=2026.4"
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_external_run = True
-nox.options.sessions = ["lint", "types", "layers", "tests"]
+nox.options.sessions = ["lint", "types", "layers", "docs", "tests"]
 
 # Spark listens to this machine only. And whatever the caller's shell says, compiled
 # modules are kept: hundreds of worker processes are started, and would compile them all.
@@ -175,7 +175,8 @@ def bench(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Do the docs build without a warning?"""
     session.install("-e", ".", "--group", "docs")
-    session.run("sphinx-build", "-W", "--keep-going", "docs", "docs/_build/html")
+    options = ["-j", "2", "-q", "-W", "--keep-going"]
+    session.run("sphinx-build", *options, "docs", "docs/_build/html")
 
 
 def prepare(session: nox.Session, group: str) -> None:
