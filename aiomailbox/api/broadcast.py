@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from aiomailbox.api.build import function_info, own_copy
+from aiomailbox.api.build import described_key, function_info, own_copy
 from aiomailbox.errors import UsageError, WrongTypeError
 from aiomailbox.graph import OperatorFactory
 from aiomailbox.operators import (
@@ -48,6 +48,10 @@ class BroadcastStream(Generic[B]):
         self.stream = stream
         self.descriptors: Sequence[MapStateDescriptor] = check_descriptors(descriptors)
 
+    def __repr__(self) -> str:
+        states = ", ".join(repr(one.name) for one in self.descriptors)
+        return f"<BroadcastStream of {self.stream!r} into {states}>"
+
 
 class BroadcastConnectedStream(Generic[A, B]):
     """A stream and a broadcast one, to be processed together.
@@ -67,6 +71,10 @@ class BroadcastConnectedStream(Generic[A, B]):
         self._derive = derive
         self._other = other
         self._key = key
+
+    def __repr__(self) -> str:
+        key = "" if self._key is None else f" by {described_key(self._key)}"
+        return f"<BroadcastConnectedStream with {self._other!r}{key}>"
 
     def process(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -29,6 +29,7 @@ from aiomailbox.operators import (
     field_or_function,
     fields_read,
     is_async_callable,
+    refuse_generator,
     stateless,
 )
 from aiomailbox.policies import Cache
@@ -174,11 +175,21 @@ def key_selector(
     return reader
 
 
-def described_key(key: Callable[[Any], Any]) -> str:
+def described_key(key: str | Callable[[Any], Any]) -> str:
     """Return what keys are, in a few words: a field's name, or the function."""
+    if isinstance(key, str):
+        return repr(key)
     if isinstance(key, FieldSelector | FieldsSelector):
         return ", ".join(map(repr, key.fields))
     return describe(key)
+
+
+def described_origins(origins: Iterable[Origin]) -> str:
+    """Return where records come from, in a few words."""
+    return " + ".join(
+        origin.transformation.name + (f"[{origin.tag.id}]" if origin.tag else "")
+        for origin in origins
+    )
 
 
 def key_check(key: Callable[[Any], Any], on_error: OnError) -> Operator:
@@ -253,6 +264,9 @@ def sink_transformation(
         found = cast("Sink", sink)
     else:
         function = check_function(sink, "sink", arity=1)
+        refuse_generator(
+            sink, "sink", "Write the record; what is yielded goes nowhere."
+        )
         found = FunctionSink(function)
         functions = (function_info(function),)
     name = base = type(found).__name__

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from aiomailbox.api.build import function_info, own_copy
+from aiomailbox.api.build import (
+    described_key,
+    described_origins,
+    function_info,
+    own_copy,
+)
 from aiomailbox.errors import UsageError, WrongTypeError
 from aiomailbox.graph import OperatorFactory, Origin
 from aiomailbox.operators import (
@@ -49,6 +54,11 @@ class ConnectedStreams(Generic[A, B]):
         self._derive = derive
         self._others = others
         self._keys = keys
+
+    def __repr__(self) -> str:
+        keys = " and ".join(described_key(key) for key in self._keys or ())
+        by = f" by {keys}" if keys else ""
+        return f"<ConnectedStreams with {described_origins(self._others)}{by}>"
 
     def map(
         self,

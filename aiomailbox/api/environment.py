@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from os import PathLike
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 from aiomailbox.api.background import in_background
 from aiomailbox.api.body import Body
@@ -25,6 +25,7 @@ from aiomailbox.api.build import (
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.job import JobClient
 from aiomailbox.api.job_progress import progress as showing_progress
+from aiomailbox.api.misnamed import no_such_method
 from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import verb
 from aiomailbox.checkpoint import (
@@ -103,6 +104,16 @@ class StreamExecutionEnvironment:
             f"<StreamExecutionEnvironment parallelism={definition.parallelism}, "
             f"{len(definition.sinks)} sinks>"
         )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is meant by a name from elsewhere.
+
+            Raises:
+                AttributeError: Always.
+            """
+            raise AttributeError(no_such_method(type(self), name), name=name, obj=self)
 
     @overload
     def from_source(

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from aiomailbox.api.build import function_info, own_copy
+from aiomailbox.api.build import described_key, function_info, own_copy
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph import FunctionInfo
@@ -49,6 +49,10 @@ class IntervalJoin(Generic[A, B]):
         self._derive = derive
         self._keys = keys
 
+    def __repr__(self) -> str:
+        left, right = map(described_key, self._keys)
+        return f"<IntervalJoin by {left} and {right}; next is between(lower, upper)>"
+
     def between(
         self,
         lower: timedelta | float,
@@ -87,6 +91,11 @@ class IntervalJoined(Generic[A, B]):
         self._derive = derive
         self._keys = keys
         self._bounds = bounds
+
+    def __repr__(self) -> str:
+        left, right = map(described_key, self._keys)
+        lower, upper = self._bounds
+        return f"<IntervalJoined by {left} and {right}, {lower} to {upper} ms apart>"
 
     @overload
     def process(

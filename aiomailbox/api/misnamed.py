@@ -1,12 +1,13 @@
-"""Says what is meant by a name that streams do not have."""
+"""Says what is meant by a name that streams and environments do not have."""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["no_such_verb"]
+__all__ = ["no_such_method", "no_such_verb"]
 
 # What other libraries call it.
 _MEANT: Final = {
@@ -22,6 +23,17 @@ _MEANT: Final = {
     "to_list": "collect(), awaited",
     "execute_and_collect": "collect(), awaited",
     "time_window": "window(am.TumblingEventTimeWindows.of(...))",
+}
+_MEANT_OF_ENV: Final = {
+    "add_source": "from_source(...)",
+    "from_elements": "from_collection([...])",
+    "from_data": "from_collection([...])",
+    "from_iterable": "from_collection(values)",
+    "from_dataframe": "from_source(am.SparkSource(df))",
+    "read_text_file": "from_source(am.FileSource(path))",
+    "read_file": "from_source(am.FileSource(path))",
+    "execute_async": "start(...)",
+    "get_execution_plan": "explain()",
 }
 
 
@@ -39,18 +51,39 @@ def no_such_verb(kind: type, name: str) -> str:
         >>> no_such_verb(DataStream, "reduce")
         'reduce needs a key: write stream.key_by(...).reduce(...)'
     """
+    snake = _snake_case(name)
+    subclasses: list[type] = kind.__subclasses__()
+    is_verb = not name.startswith("_") and not hasattr(kind, snake)
+    if is_verb and any(snake in vars(keyed) for keyed in subclasses):
+        return f"{name} needs a key: write stream.key_by(...).{snake}(...)"
+    return _no_such(kind, name, "stream", _MEANT)
+
+
+def no_such_method(kind: type, name: str) -> str:
+    """Return what to say where an environment has no such attribute.
+
+    Example:
+        >>> from aiomailbox.api import StreamExecutionEnvironment
+        >>> no_such_method(StreamExecutionEnvironment, "fromCollection")
+        "...has no attribute 'fromCollection'; write env.from_collection(...)"
+    """
+    return _no_such(kind, name, "env", _MEANT_OF_ENV)
+
+
+def _no_such(kind: type, name: str, what: str, meant: Mapping[str, str]) -> str:
     text = f"{kind.__name__!r} object has no attribute {name!r}"
-    # As PyFlink had it, and Java has it.
-    snake = re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: f"_{found[1].lower()}", name)
     if name.startswith("_"):
         return text
+    snake = _snake_case(name)
     if hasattr(kind, snake):
-        return f"{text}; write stream.{snake}(...)"
-    subclasses: list[type] = kind.__subclasses__()
-    if any(snake in vars(keyed) for keyed in subclasses):
-        return f"{name} needs a key: write stream.key_by(...).{snake}(...)"
-    if snake in _MEANT:
-        return f"{text}; write stream.{_MEANT[snake]}"
+        return f"{text}; write {what}.{snake}(...)"
+    if snake in meant:
+        return f"{text}; write {what}.{meant[snake]}"
     verbs = [verb for verb in dir(kind) if not verb.startswith("_")]
     close = difflib.get_close_matches(snake, verbs, n=1)
-    return f"{text}; is stream.{close[0]} meant?" if close else text
+    return f"{text}; is {what}.{close[0]} meant?" if close else text
+
+
+def _snake_case(name: str) -> str:
+    """Return a name as PyFlink had it, where Java has another."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: f"_{found[1].lower()}", name)

@@ -36,6 +36,7 @@ from aiomailbox.api.build import (
     check_reads,
     check_strategy,
     described_key,
+    described_origins,
     function_info,
     key_check,
     key_selector,
@@ -1502,10 +1503,7 @@ class DataStream(Generic[T]):
             raise UsageError(message)
 
     def __repr__(self) -> str:
-        names = " + ".join(
-            origin.transformation.name + (f"[{origin.tag.id}]" if origin.tag else "")
-            for origin in self._origins
-        )
+        names = described_origins(self._origins)
         key = "" if self._key is None else f" by {described_key(self._key)}"
         return f"<{type(self).__name__} of {names}{key}>"
 

@@ -53,6 +53,9 @@ class JoinedStreams(Generic[A, B, EndT]):
         self._windows = windows
         self._make = make
 
+    def __repr__(self) -> str:
+        return "<JoinedStreams; next is where(key)>"
+
     def where(self, key: str | Callable[[A], Any]) -> JoinedWhere[B, EndT]:
         """Say by which key the first stream is joined: a field's name or a function."""
         field_or_function(key, "where")
@@ -69,6 +72,9 @@ class JoinedWhere(Generic[B, EndT]):
         self._make = make
         self._where = where
 
+    def __repr__(self) -> str:
+        return "<JoinedWhere; next is equal_to(key)>"
+
     def equal_to(self, key: str | Callable[[B], Any]) -> JoinedKeys[EndT]:
         """Say by which key the second stream is joined; keys are of one type."""
         return JoinedKeys(self._windows, self._make, SidedKey(self._where, key))
@@ -84,6 +90,9 @@ class JoinedKeys(Generic[EndT]):
         self._make = make
         self._key = key
 
+    def __repr__(self) -> str:
+        return "<JoinedKeys; next is window(assigner)>"
+
     def window(self, assigner: WindowAssigner[Any]) -> EndT:
         """Say in which windows records meet."""
         return self._make(self._windows(self._key, assigner))
@@ -94,6 +103,9 @@ class _SidedWindowed:
 
     def __init__(self, windowed: WindowedStream[Any, Any]) -> None:
         self._windowed = windowed
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} in {self._windowed.assigner_name}>"
 
     def trigger(self, trigger: Trigger) -> Self:
         """Decide when a window fires; by default when time passes its end."""

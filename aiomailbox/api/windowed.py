@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import timedelta
 from functools import partial
@@ -16,6 +17,7 @@ from aiomailbox.graph import FunctionInfo, Origin
 from aiomailbox.operators import (
     OnError,
     check_function,
+    check_methods,
     check_on_error,
     is_async_callable,
 )
@@ -81,7 +83,12 @@ class WindowedStream(Generic[K, T, WindowT]):
 
     def __repr__(self) -> str:
         key = "" if self._key is None else f" by {described_key(self._key)}"
-        return f"<WindowedStream{key} in {type(self._assigner).__name__}>"
+        return f"<WindowedStream{key} in {self.assigner_name}>"
+
+    @property
+    def assigner_name(self) -> str:
+        """What kind of windows these are, as people write it."""
+        return type(self._assigner).__name__
 
     def trigger(self, trigger: Trigger) -> Self:
         """Decide when a window fires; by default when time passes its end."""
@@ -250,10 +257,13 @@ class WindowedStream(Generic[K, T, WindowT]):
 
 
 def _check_sync(value: object, kind: type[Any], parameter: str) -> Any:
-    """Return ``value`` if it is of a kind and no method of the kind is async in it."""
+    """Return ``value`` if it is of a kind, and its methods are as the kind has them."""
     check_kind(value, kind, parameter)
     for name in vars(kind):
         method = getattr(value, name)
+        if inspect.isfunction(vars(kind)[name]) and name[0] != "_":
+            _, *arguments = inspect.signature(vars(kind)[name]).parameters
+            check_methods(value, parameter, {name: arguments})
         if callable(method) and is_async_callable(method):
             raise WrongTypeError(
                 parameter,

@@ -118,6 +118,8 @@ class AsyncIterableSource:
                     "Give a function of an offset, which is None at the beginning.",
                 )
             check_function(iterable, "iterable", arity=1)
+        elif self._iterable.is_factory:
+            check_function(iterable, "iterable", arity=0)
         if buffered_max < 1:
             raise InvalidArgumentError(
                 "buffered_max", f"{buffered_max!r} is too few", "Use 1 or more."

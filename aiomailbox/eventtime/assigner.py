@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol, runtime_checkable
 from aiomailbox.durations import event_time_ms
 from aiomailbox.errors import TimestampError, WrongTypeError
 from aiomailbox.records import MIN_TIMESTAMP, ListRun, Run, map_all
+from aiomailbox.signatures import accepts
 
 __all__ = ["AssignerSpec", "TimestampAssigner"]
 
@@ -180,6 +181,12 @@ def _check_function(spec: Any) -> None:
             "timestamp_assigner",
             f"{spec!r} is neither a field's name nor a function",
             "Give it e.g. 'ts', or lambda value: value.ts.",
+        )
+    if not accepts(spec, 1) and not accepts(spec, 2):
+        raise WrongTypeError(
+            "timestamp_assigner",
+            f"{spec!r} cannot be called with a record",
+            f"Its signature is {inspect.signature(spec)}; write lambda value: value.ts.",
         )
     if inspect.iscoroutinefunction(spec):
         raise WrongTypeError(

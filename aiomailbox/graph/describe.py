@@ -12,6 +12,7 @@ from aiomailbox.graph.job_graph import (
     JobVertex,
     Node,
 )
+from aiomailbox.graph.side_outputs import describe_side_outputs
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.graph.wiring import consumers_of
 from aiomailbox.operators import describe_replay, guarantee_of, is_replayable
@@ -91,6 +92,7 @@ def describe_text(
         times = COLUMN_RUN_LENGTH_MAX // RUN_LENGTH_MAX
         lines.append(f"    A buffer of columns holds up to {times} times as much.")
     lines.append(f"Key groups: {graph.max_parallelism}")
+    lines += describe_side_outputs(graph)
     lines += _describe_guarantees(graph, counts)
     return "\n".join(lines)
 

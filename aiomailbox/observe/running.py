@@ -7,7 +7,9 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from aiomailbox.api import run as run_work
+from aiomailbox.errors import JobFailedError
 from aiomailbox.observe.dashboard import serving_dashboard
+from aiomailbox.runtime import users_part
 
 __all__ = ["run"]
 
@@ -43,9 +45,17 @@ def run(
         >>> am.run(env.from_collection([1, 2, 3]).map(str).collect())
         ['1', '2', '3']
     """
-    if dashboard is None:
-        return run_work(work)
-    return run_work(_with_dashboard(work, dashboard, token))
+    shown = work if dashboard is None else _with_dashboard(work, dashboard, token)
+    failure: JobFailedError
+    try:
+        return run_work(shown)
+    except JobFailedError as error:
+        # Without the frames of the engine and of asyncio before those of the user.
+        failure = error.with_traceback(users_part(error.__traceback__))
+    try:
+        raise failure
+    finally:
+        del failure
 
 
 async def _with_dashboard(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.policies.arguments import check_count
+from aiomailbox.signatures import accepts
 
 __all__ = ["Cache", "LruCache"]
 
@@ -47,6 +49,12 @@ class Cache:
                 "key",
                 f"{self.key!r} is neither a field name nor a function",
                 'Write "name" or lambda record: record[0].',
+            )
+        if callable(given) and not accepts(given, 1):
+            raise WrongTypeError(
+                "key",
+                f"{given!r} cannot be called with a record",
+                f"Its signature is {inspect.signature(given)}.",
             )
         check_count(self.size, "size")
         if self.ttl is not None and duration_s(self.ttl, "ttl") == 0:

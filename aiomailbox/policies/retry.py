@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random as random_module
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import RetryLater, StopTask, WrongTypeError
 from aiomailbox.policies.arguments import check_count, check_number
+from aiomailbox.signatures import accepts
 
 __all__ = ["Retry", "RetryOn"]
 
@@ -75,6 +77,8 @@ class Retry:
                 f"{self.retry_if!r} is not a function",
                 "Give a function of a result, as lambda response: response is None.",
             )
+        if self.retry_if is not None:
+            _check_takes_one(self.retry_if, "retry_if", "a result")
 
     def delay_s(
         self,
@@ -119,11 +123,23 @@ class Retry:
         return self.retry_if is not None and bool(self.retry_if(result))
 
 
+def _check_takes_one(
+    function: Callable[..., Any], parameter: str, argument: str
+) -> None:
+    if not accepts(function, 1):
+        raise WrongTypeError(
+            parameter,
+            f"{function!r} cannot be called with {argument}",
+            f"Its signature is {inspect.signature(function)}.",
+        )
+
+
 def _check_retry_on(retry_on: object) -> None:
     types = retry_on if isinstance(retry_on, tuple) else (retry_on,)
     if all(isinstance(one, type) and issubclass(one, BaseException) for one in types):
         return
     if not isinstance(retry_on, type | tuple) and callable(retry_on):
+        _check_takes_one(retry_on, "retry_on", "an exception")
         return
     raise WrongTypeError(
         "retry_on",

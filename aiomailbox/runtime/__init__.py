@@ -37,6 +37,7 @@ from aiomailbox.runtime.master import JobMaster, JobResult
 from aiomailbox.runtime.observer import JobObserver
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.stalls import Stall
+from aiomailbox.runtime.tracebacks import users_part
 from aiomailbox.runtime.views import ChannelView, OperatorView, TaskView
 
 __all__ = [
@@ -77,4 +78,5 @@ __all__ = [
     "new_embedded_job",
     "place_of_savepoint",
     "report_backpressure",
+    "users_part",
 ]

@@ -9,7 +9,7 @@ from types import TracebackType
 from aiomailbox.errors import AioMailboxError
 from aiomailbox.operators import is_own_line, is_users
 
-__all__ = ["shorten"]
+__all__ = ["shorten", "users_part"]
 
 
 def shorten(failure: BaseException) -> str:
@@ -48,15 +48,21 @@ def _text_of(failure: BaseException) -> str:
         return f"<the traceback cannot be shown: {type(broken).__name__}>"
 
 
+def users_part(first: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the user's first frame on, None if there is none."""
+    while first is not None and not is_users(first.tb_frame.f_code.co_filename):
+        first = first.tb_next
+    return first
+
+
 def _from_the_users_first(last: TracebackType | None) -> TracebackType | None:
     """Return the traceback from the user's first frame on; its last one if there is none."""
-    outside: TracebackType | None = None
+    users = users_part(last)
+    if users is not None:
+        return users
     each = last
     while each is not None:
-        name = each.tb_frame.f_code.co_filename
-        if is_users(name):
+        if not is_own_line(each.tb_frame.f_code.co_filename):
             return each
-        if outside is None and not is_own_line(name):
-            outside = each
         last, each = each, each.tb_next
-    return outside or last
+    return last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.signatures import accepts
 from aiomailbox.state.functions import AggregateFunction
 from aiomailbox.state.schema import StateSchema, class_schemas, type_options
 from aiomailbox.state.serializers import (
@@ -375,6 +377,12 @@ class ReducingStateDescriptor(StateDescriptor, Generic[ValueT]):
                 "reduce_function",
                 f"{self.reduce_function!r} cannot be called",
                 "Give it a function (old, added) -> new.",
+            )
+        if not accepts(self.reduce_function, 2):
+            raise WrongTypeError(
+                "reduce_function",
+                f"{self.reduce_function!r} cannot be called with two values",
+                f"Its signature is {inspect.signature(self.reduce_function)}.",
             )
 
 

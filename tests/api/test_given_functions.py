@@ -50,6 +50,64 @@ def wrong_function_objects() -> Iterator[Any]:
     yield "add", lambda s: s.key_by(str).aggregate(Swapped())
 
 
+def no_argument() -> Any:
+    return 1
+
+
+class WrongTrigger(am.Trigger):
+    def on_element(self, value: Any, context: Any) -> Any: ...
+
+
+class WrongTimer(am.Trigger):
+    def on_element(self, value: Any, time: Any, window: Any, context: Any) -> Any: ...
+
+    def on_event_time(self, timestamp: int) -> Any: ...
+
+
+class WrongEvictor(am.Evictor):
+    def evict(self, records: Any) -> Any: ...
+
+
+class WrongSnapshot(am.ProcessFunction):
+    def initialize_state(self, context: Any) -> None: ...
+
+    def snapshot_state(self) -> None: ...
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None: ...
+
+
+WINDOW = am.TumblingEventTimeWindows.of(1)
+
+
+@pytest.mark.parametrize(
+    ("named", "build"),
+    [
+        (
+            "timestamp_assigner",
+            lambda s: (
+                am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+                    no_argument
+                )
+            ),
+        ),
+        ("key", lambda s: am.Cache(key=no_argument)),
+        ("retry_on", lambda s: am.Retry(3, retry_on=no_argument)),
+        ("retry_if", lambda s: am.Retry(3, retry_if=no_argument)),
+        ("reduce_function", lambda s: am.ReducingStateDescriptor("sum", abs)),
+        ("iterable", lambda s: am.AsyncIterableSource(lambda offset: s)),
+        ("on_element", lambda s: s.window_all(WINDOW).trigger(WrongTrigger())),
+        ("on_event_time", lambda s: s.window_all(WINDOW).trigger(WrongTimer())),
+        ("evict", lambda s: s.window_all(WINDOW).evictor(WrongEvictor())),
+        ("snapshot_state", lambda s: s.process(WrongSnapshot())),
+    ],
+)
+def test_what_takes_other_arguments_is_refused_where_it_is_given(
+    named: str, build: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(am.WrongTypeError, match=rf"{named}.* cannot be called with .*"):
+        build(am.StreamExecutionEnvironment().from_collection([1]))
+
+
 @pytest.mark.parametrize(("method", "build"), list(wrong_function_objects()))
 def test_a_method_that_takes_other_arguments_is_refused_where_it_is_given(
     method: str, build: Callable[[Any], Any]
@@ -76,6 +134,9 @@ def both(first: Any, second: Any) -> Iterator[Any]:
         lambda s: s.connect(s).map(str, twice),
         lambda s: s.key_by(str).reduce(both),
         lambda s: s.key_by(str).window(am.TumblingEventTimeWindows.of(1)).reduce(both),
+        lambda s: s.key_by(twice),
+        lambda s: s.map_async(twice),
+        lambda s: s.sink_to(twice),
     ],
 )
 def test_a_generator_is_refused_where_one_result_is_expected(

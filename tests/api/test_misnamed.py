@@ -99,6 +99,52 @@ def test_streams_say_what_they_are(stream: Any) -> None:
     )
 
 
+def test_two_streams_say_what_they_are_and_what_comes_next(stream: Any) -> None:
+    keyed = stream.key_by("user")
+    rules = stream.name("rules").broadcast(am.MapStateDescriptor("limits"))
+    window = am.TumblingEventTimeWindows.of(1)
+    joined = stream.join(stream)
+    near = keyed.interval_join(keyed)
+    said = {
+        repr(stream.connect(stream)): "<ConnectedStreams with rules>",
+        repr(
+            keyed.connect(keyed)
+        ): "<ConnectedStreams with rules by 'user' and 'user'>",
+        repr(rules): "<BroadcastStream of <DataStream of rules> into 'limits'>",
+        repr(
+            keyed.connect(rules)
+        ): f"<BroadcastConnectedStream with {rules} by 'user'>",
+        repr(joined): "<JoinedStreams; next is where(key)>",
+        repr(joined.where("user")): "<JoinedWhere; next is equal_to(key)>",
+        repr(
+            near
+        ): "<IntervalJoin by 'user' and 'user'; next is between(lower, upper)>",
+        repr(near.between(-1, 2)): (
+            "<IntervalJoined by 'user' and 'user', -1000 to 2000 ms apart>"
+        ),
+    }
+    keys = joined.where("user").equal_to("user")
+    said[repr(keys)] = "<JoinedKeys; next is window(assigner)>"
+    said[repr(keys.window(window))] = "<JoinedWindows in TumblingEventTimeWindows>"
+    assert list(said) == list(said.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("fromCollection", r"write env\.from_collection\("),
+        ("from_elements", r"write env\.from_collection\("),
+        ("addSource", r"write env\.from_source\("),
+        ("execute_async", r"write env\.start\("),
+        ("from_colection", r"is env\.from_collection meant\?"),
+    ],
+)
+def test_a_name_of_another_environment_leads_to_ours(name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=meant):
+        getattr(am.StreamExecutionEnvironment(), name)
+    assert not hasattr(am.StreamExecutionEnvironment(), "_private")
+
+
 async def test_a_job_says_how_it_is() -> None:
     env = am.StreamExecutionEnvironment()
     env.from_collection([1]).sink_to(print)

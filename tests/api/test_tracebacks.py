@@ -66,6 +66,24 @@ async def test_executing_and_waiting_are_short_too() -> None:
         assert sum(PACKAGE in frame.filename for frame in frames) <= 3
 
 
+def test_the_blocking_door_adds_one_line() -> None:
+    async def main(env: am.StreamExecutionEnvironment) -> None:
+        await env.from_collection([1]).map(deep).collect()
+
+    for work, users in [
+        (lambda env: env.from_collection([1]).map(deep).collect(), 0),
+        (main, 1),
+    ]:
+        with pytest.raises(am.JobFailedError) as caught:
+            am.run(work(am.StreamExecutionEnvironment()))
+        here, door, *others = traceback.extract_tb(caught.value.__traceback__)
+        assert here.name == "test_the_blocking_door_adds_one_line"
+        assert door.name == "run"
+        names = [frame.name for frame in others]
+        # The line of the user's that awaited, and the one of the engine that raised.
+        assert names == ["main", "shortly"][: 2 * users]
+
+
 async def test_who_asks_twice_gets_the_same() -> None:
     env = am.StreamExecutionEnvironment()
     env.from_collection([1]).map(deep).sink_to(print)

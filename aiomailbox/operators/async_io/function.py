@@ -12,6 +12,7 @@ from aiomailbox.operators.core.callables import (
     callable_kind,
     check_function,
     describe,
+    refuse_generator,
 )
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Pending, pending_of
@@ -44,6 +45,7 @@ class AsyncFunction:
             kind = callable_kind(_call_of_objects(function))
         else:
             check_function(function, "function", arity=1)
+            refuse_generator(function, "function", "Return one value a record.")
             kind = callable_kind(function)
         if kind is CallableKind.ASYNC_GENERATOR:
             raise WrongTypeError(

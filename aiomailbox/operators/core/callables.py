@@ -16,6 +16,7 @@ from aiomailbox.errors import (
     WrongTypeError,
     safe_repr,
 )
+from aiomailbox.signatures import accepts
 
 
 class CallableKind(Enum):
@@ -71,7 +72,7 @@ def check_function(
         raise WrongTypeError(
             parameter, f"{function!r} is not a function", "Give a function or method."
         )
-    if arity is not None and not _accepts(function, arity):
+    if arity is not None and not accepts(function, arity):
         raise WrongTypeError(
             parameter,
             f"{describe(function)} cannot be called with {arity} positional argument"
@@ -97,7 +98,7 @@ def check_methods(
     """
     for name, arguments in methods.items():
         method = getattr(owner, name, None)
-        if not callable(method) or _accepts(method, len(arguments)):
+        if not callable(method) or accepts(method, len(arguments)):
             continue
         raise WrongTypeError(
             parameter,
@@ -233,15 +234,3 @@ def _name(function: Callable[..., Any]) -> str:
         return f"{type(function).__qualname__} object"
     last = str(name).rpartition("<locals>.")[2]
     return "lambda" if last == "<lambda>" else last
-
-
-def _accepts(function: Callable[..., Any], arity: int) -> bool:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return True
-    try:
-        signature.bind(*range(arity))
-    except TypeError:
-        return False
-    return True

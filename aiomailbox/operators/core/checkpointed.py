@@ -6,7 +6,11 @@ import inspect
 from typing import Any, Protocol, runtime_checkable
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.core.callables import describe, is_async_callable
+from aiomailbox.operators.core.callables import (
+    check_methods,
+    describe,
+    is_async_callable,
+)
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.state import KeyedStateStore, OperatorStateStore
 
@@ -117,6 +121,7 @@ class FunctionHooks:
                 f"{kind} has {found[0]} and no {missing}",
                 f"Define {missing}(self, context), too.",
             )
+        check_methods(function, "function", dict.fromkeys(names, ("context",)))
         for name in found:
             method = getattr(function, name)
             if is_async_callable(method):

@@ -13,7 +13,7 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.callables import check_sync_function
+from aiomailbox.operators.core.callables import check_sync_function, refuse_generator
 from aiomailbox.operators.core.locate import caller_location
 
 Selector = str | Callable[[Any], Any]
@@ -184,6 +184,7 @@ def field_or_function(selector: object, parameter: str) -> Callable[[Any], Any]:
             f"{selector!r} is neither a field name nor a function",
             'Write "name" or lambda record: record[0].',
         )
+    refuse_generator(selector, parameter, "Return one value.")
     return check_sync_function(selector, parameter, arity=1)
 
 

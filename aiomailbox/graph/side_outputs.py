@@ -1,0 +1,159 @@
+"""Which side outputs are read that nothing emits to, and emitted that nobody reads.
+
+Theory of operation: what an operator was given says where it sends late records and dead
+letters. Where a user's function emits to, only its code knows: it is read, and never run.
+A tag that the code names in any way (a global, a closure, an attribute, a text that is the
+tag's name) is taken for one that it emits to, so that nobody is accused wrongly.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, Final
+
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.transformation import Transformation
+from aiomailbox.records import OutputTag
+
+__all__ = ["describe_side_outputs"]
+
+_OWN: Final = __name__.partition(".")[0]
+# What lies behind so many objects is not looked for any more, and taken for emitted.
+_OBJECTS_MAX: Final = 10_000
+
+
+def describe_side_outputs(graph: JobGraph) -> list[str]:
+    """Return a line for each side output that nothing seems to emit to, or nobody reads."""
+    items = [node.transformation for vertex in graph.vertices for node in vertex.nodes]
+    read: dict[int, set[OutputTag]] = {id(item): set() for item in items}
+    for item in items:
+        for origin in (origin for united in item.inputs for origin in united):
+            if origin.tag is not None:
+                read[id(origin.transformation)].add(origin.tag)
+    lines: list[str] = []
+    for item in items:
+        given = {found for found in _seen(item, own=True) if type(found) is OutputTag}
+        for tag in _in_order(read[id(item)] - given):
+            named = set(_seen(item, own=False))
+            if tag not in named and tag.id not in named and None not in named:
+                lines.append(f"{tag.id!r} of {item.name!r} is read, {_nobody(named)}")
+        lines += [
+            f"{tag.id!r} of {item.name!r} is emitted, and nobody reads it"
+            for tag in _in_order(given - read[id(item)])
+        ]
+    return [f"Side output {line}." for line in lines]
+
+
+def _nobody(named: set[Any]) -> str:
+    tags = _in_order(found for found in named if type(found) is OutputTag)
+    others = ", ".join(repr(tag.id) for tag in tags)
+    return "and nothing there emits to it" + (f": it has {others}" if others else "")
+
+
+def _in_order(tags: Iterable[OutputTag]) -> list[OutputTag]:
+    return sorted(tags, key=lambda tag: tag.id)
+
+
+def _seen(item: Transformation, *, own: bool) -> Iterator[OutputTag | str | None]:
+    """Yield the tags and texts that an operator's definition leads to.
+
+    Args:
+        item: The operator.
+        own: Whether to stay among what the library was told, and leave out the code of
+            functions.
+
+    Yields:
+        None if there is more than is looked at.
+    """
+    found: deque[Any] = deque([item.factory])
+    # They are kept, so that no other object gets their identity.
+    known: dict[int, Any] = {}
+    while found:
+        value = found.popleft()
+        if type(value) is OutputTag or (type(value) is str and not own):
+            yield value
+        elif id(value) not in known and not isinstance(value, type | ModuleType):
+            known[id(value)] = value
+            if len(known) > _OBJECTS_MAX:
+                yield None
+                return
+            found += _parts(value, own=own)
+
+
+def _parts(value: Any, *, own: bool) -> Iterable[Any]:
+    """Return what an object leads to, without running any of its code."""
+    match value:
+        case partial():
+            return (value.func, *value.args, *value.keywords.values())
+        case list() | tuple() | set() | frozenset():
+            return value
+        case dict():
+            return value.values()
+        case MethodType():
+            return (value.__self__, value.__func__)
+        case FunctionType() if own:
+            return ()
+        case FunctionType():
+            cells = [_content(cell) for cell in value.__closure__ or ()]
+            code = () if _is_ours(value.__module__) else _of_code(value)
+            return (*cells, *(value.__defaults__ or ()), *code)
+        case None | bool() | int() | float() | bytes() | str() | BuiltinFunctionType():
+            return ()
+        case _ if own and not _is_ours(type(value).__module__):
+            return ()
+        case _:
+            return (*_attributes(value), *_methods(type(value)))
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    with suppress(AttributeError):
+        yield from object.__getattribute__(value, "__dict__").values()
+    for owner in type(value).__mro__:
+        for member in vars(owner).values():
+            if isinstance(member, MemberDescriptorType):
+                with suppress(AttributeError):  # Nothing may be in the slot.
+                    yield member.__get__(value)
+
+
+def _methods(kind: type) -> Iterator[Any]:
+    for owner in kind.__mro__:
+        if not _is_ours(owner.__module__):
+            for member in vars(owner).values():
+                if isinstance(member, FunctionType | OutputTag):
+                    yield member
+
+
+def _is_ours(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in {_OWN, "builtins", "typing", "abc"}
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # It is filled later.
+        return None
+
+
+def _of_code(function: FunctionType) -> Iterator[Any]:
+    """Yield the texts of a function's code, and what its names stand for."""
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        yield from (each for each in code.co_consts if isinstance(each, str))
+        for name in code.co_names:
+            value = function.__globals__.get(name)
+            yield value
+            if isinstance(value, ModuleType):
+                yield from (vars(value).get(each) for each in code.co_names)

@@ -1,0 +1,138 @@
+"""`explain` names side outputs that nothing emits to, and those that nobody reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+
+LATE = am.OutputTag[int]("late")
+
+
+def said(env: am.StreamExecutionEnvironment) -> list[str]:
+    lines = env.explain().splitlines()
+    return [line for line in lines if line.startswith("Side output")]
+
+
+def emit_elsewhere(context: Any, value: int) -> None:
+    context.output(LATE, value)
+
+
+class Global(am.ProcessFunction):
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        context.output(LATE, value)
+
+
+class Helper(am.ProcessFunction):
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        emit_elsewhere(context, value)
+
+
+class Attribute(am.ProcessFunction):
+    def __init__(self, tag: am.OutputTag[int]) -> None:
+        self.tag = tag
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        context.output(self.tag, value)
+
+
+class Slot(Attribute):
+    __slots__ = ("empty", "tag")
+
+
+class ByName(am.ProcessFunction):
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        context.output(am.OutputTag("late"), value)
+
+
+class Lambda(am.ProcessFunction):
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        emit = lambda each: context.output(LATE, each)  # noqa: E731
+        emit(value)
+
+
+class Inherited(Global): ...
+
+
+class Closed(am.ProcessFunction):
+    def __init__(self, tag: am.OutputTag[int]) -> None:
+        self.emit = lambda context, value: context.output(tag, value)
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        self.emit(context, value)
+
+
+class Silent(am.ProcessFunction):
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        out.collect(value)
+
+    @property
+    def tag(self) -> am.OutputTag[int]:
+        raise AssertionError("code of the user's ran")
+
+
+EMITS = [
+    Global(), Helper(), Attribute(LATE), Slot(LATE), ByName(), Lambda(), Inherited(),
+    Closed(LATE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", EMITS, ids=lambda each: type(each).__name__)
+def test_a_tag_that_the_code_names_in_any_way_is_emitted(function: Any) -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([1]).process(function)
+    stream.sink_to(print)
+    stream.get_side_output(LATE).sink_to(print)
+    assert said(env) == []
+
+
+def test_a_tag_that_nothing_names_is_told() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([1]).process(Global())
+    stream.sink_to(print)
+    stream.get_side_output(am.OutputTag("lates")).sink_to(print)
+    (line,) = said(env)
+    assert line == (
+        "Side output 'lates' of 'process' is read, and nothing there emits to it: "
+        "it has 'late'."
+    )
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([1]).map(abs).get_side_output(LATE).sink_to(print)
+    assert said(env) == [
+        "Side output 'late' of 'map' is read, and nothing there emits to it."
+    ]
+
+
+def test_dead_letters_that_nobody_reads_are_told() -> None:
+    env = am.StreamExecutionEnvironment()
+    failed = am.OutputTag[am.DeadLetter]("failed")
+    stream = env.from_collection([1]).map(abs, on_error=am.dead_letter(failed))
+    stream.sink_to(print)
+    assert said(env) == [
+        "Side output 'failed' of 'map' is emitted, and nobody reads it."
+    ]
+    stream.get_side_output(failed).sink_to(print)
+    assert said(env) == []
+
+
+def test_late_records_that_nobody_reads_are_told() -> None:
+    env = am.StreamExecutionEnvironment()
+    windows = env.from_collection([1]).window_all(
+        am.TumblingEventTimeWindows.of(am.seconds(1))
+    )
+    counts = windows.side_output_late_data(LATE).aggregate(am.count())
+    counts.sink_to(print)
+    assert said(env) == [
+        "Side output 'late' of 'window aggregate' is emitted, and nobody reads it."
+    ]
+    counts.get_side_output(LATE).sink_to(print)
+    assert said(env) == []
+
+
+def test_no_code_of_the_user_runs_for_it() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([1]).process(Silent())
+    stream.get_side_output(LATE).sink_to(print)
+    assert len(said(env)) == 1
