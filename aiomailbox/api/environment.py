@@ -297,8 +297,8 @@ class StreamExecutionEnvironment:
     ) -> JobResult:
         """Run everything that ends in a sink, to its end.
 
-        Cancelling the caller cancels the job and waits for its clean-up. What has run
-        is done with: executing again runs what was written since, as in Flink.
+        Cancelling the caller cancels the job and waits for its clean-up. Executing
+        again runs only what was added since, as in Flink.
 
         Args:
             job_name: What people call the job.
@@ -497,7 +497,7 @@ class StreamExecutionEnvironment:
     ) -> str:
         """Return the job graph as text: chains, channels, bounds, sync or async.
 
-        It is that of what `execute` would run; if there is nothing, of what has run last.
+        The graph of what `execute` would run or, if there is nothing, of what ran last.
 
         Args:
             job_name: What people call the job.

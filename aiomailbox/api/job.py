@@ -195,8 +195,8 @@ class JobClient:
     def bottleneck(self) -> Bottleneck | None:
         """Return the operator that holds the job up, and why; None if none does.
 
-        It is judged by what each task has waited for in the last minute, of which a few
-        looks each second are taken; in virtual time there are none.
+        Judged by what each task waited for in the last minute, sampled a few times a
+        second; in virtual time there are no samples.
 
         Concept:
             docs/observability.md.

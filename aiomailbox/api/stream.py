@@ -635,7 +635,7 @@ class DataStream(Generic[T]):
     ) -> DataStream[U]:
         """Hand each record to a `ProcessFunction`, which may emit anything anywhere.
 
-        It changes neither the records that it gets nor, afterwards, those that it has
+        The function must change neither the records that it gets nor those that it has
         emitted.
         """
         given: object = function
@@ -657,7 +657,8 @@ class DataStream(Generic[T]):
     ) -> DataStream[T]:
         """Give records event times and the stream watermarks, from here on.
 
-        What upstream said of event time is forgotten, except for its end.
+        Event times and watermarks from upstream are replaced; only the end of event time
+        is passed on.
         ``on_error`` says what to do with a record that has no event time.
         """
         check_strategy(strategy, "strategy", of_source=False)
@@ -1043,10 +1044,9 @@ class DataStream(Generic[T]):
     def buffer(self, size: int, policy: BufferPolicy = "drop_oldest") -> DataStream[T]:
         """Take records as fast as they come, and lose some rather than wait.
 
-        A source that cannot wait is thus parted from a consumer that is too slow at
-        times. Beside those that wait here, records are on their way to the consumer,
-        as many as the buffers of `JobConfig` hold: thousands of small ones, unless it
-        says less. Watermarks keep their places between records. What is lost is counted
+        For a source that cannot wait, before a consumer that is too slow at times. More
+        records wait between this operator and the consumer: as many as the buffers of
+        `JobConfig` hold, thousands of small ones by default. Watermarks keep their places between records. What is lost is counted
         as ``records_dropped``.
 
         Args:
@@ -1133,10 +1133,10 @@ class DataStream(Generic[T]):
     def blocking(self) -> DataStream[T]:
         """Keep the records in files, and let others read them when all are written.
 
-        Whatever reads this stream begins when all that is before it has finished. If it
-        fails, it reads the files again, and what is before it does not run again; with
-        a restart strategy, that is. Files are on the disk of whoever writes them, in the
-        job's scratch directory, and go with the job.
+        Operators that read this stream begin when those before it have finished. With a
+        restart strategy, a reader that fails reads the files again, and the operators
+        before it do not run again. The files are in the job's scratch directory, on the
+        disk of the process that writes them, and are removed with the job.
 
         Only for bounded streams, and for jobs without checkpoints: there is no moment at
         which all tasks run.
@@ -1230,12 +1230,12 @@ class DataStream(Generic[T]):
         return self
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Run the operator that made this stream in so many subtasks."""
+        """Set how many subtasks run the operator that made this stream."""
         self._operator.parallelism = check_count(parallelism, "parallelism")
         return self
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Give the operator so many key groups."""
+        """Set the number of the operator's key groups."""
         self._operator.max_parallelism = check_max_parallelism(max_parallelism)
         return self
 

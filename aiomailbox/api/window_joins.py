@@ -118,7 +118,7 @@ class _SidedWindowed:
         return self
 
     def allowed_lateness(self, lateness: timedelta | float) -> Self:
-        """Keep windows so much longer, and fire again for each late record."""
+        """Keep windows for longer, and fire again for each late record."""
         self._windowed.allowed_lateness(lateness)
         return self
 

@@ -101,7 +101,7 @@ class WindowedStream(Generic[K, T, WindowT]):
         return self
 
     def allowed_lateness(self, lateness: timedelta | float) -> Self:
-        """Keep windows so much longer, and fire again for each late record."""
+        """Keep windows for longer, and fire again for each late record."""
         duration_ms(lateness, "lateness")
         self._settings["allowed_lateness"] = lateness
         return self
@@ -117,9 +117,9 @@ class WindowedStream(Generic[K, T, WindowT]):
         """Say what to do with a record, or a firing, for which a function raises.
 
         A record is added to all its windows or, if that or the trigger fails, to none.
-        A firing that fails is over all the same: its window is purged and cleaned up as
-        if it had not. What the window function did to its own state stays. A dead
-        letter of it has a `FailedWindow` as its record.
+        A firing that fails emits nothing; its window is purged and cleaned up as after
+        one that succeeded. What the window function changed in its own state stays
+        changed. The dead letter of a firing has a `FailedWindow` as its record.
         """
         self._settings["on_error"] = check_on_error(on_error)
         return self
