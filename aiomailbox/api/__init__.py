@@ -6,7 +6,6 @@ from aiomailbox.api.environment import StreamExecutionEnvironment
 from aiomailbox.api.interval import IntervalJoin, IntervalJoined
 from aiomailbox.api.job import (
     JobClient,
-    JobMetrics,
     OperatorWatermark,
     held_jobs,
     latest_job,
@@ -32,7 +31,6 @@ __all__ = [
     "IntervalJoin",
     "IntervalJoined",
     "JobClient",
-    "JobMetrics",
     "JobProgress",
     "JoinedStreams",
     "JoinedWindows",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import html
 from collections import deque
-from dataclasses import dataclass
 from datetime import timedelta
 from os import PathLike
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -31,6 +30,7 @@ from aiomailbox.runtime import (
     CheckpointView,
     CompletedCheckpoint,
     JobMaster,
+    JobMetrics,
     JobObserver,
     JobResult,
     JobSnapshot,
@@ -40,37 +40,6 @@ from aiomailbox.runtime import (
 )
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class JobMetrics:
-    """The metrics of a job at one moment.
-
-    Attributes:
-        state: Where the job is in its life.
-        duration_s: Seconds since it started, or that it took.
-        operators: Per operator its metrics over all subtasks, merged as they are
-            declared: docs/metrics.md.
-            A name that occurs again is numbered: ``map``, ``map #2``. All operators are
-            there from the first moment, sources first, with counts of 0.
-        tasks: Per task its own: milliseconds per second that it was busy, idle and
-            backpressured, pool usage, queue lengths, mails; the names are listed in
-            docs/concepts/backpressure.md.
-        checkpoints: How many checkpoints there were, and id, milliseconds and bytes of
-            the last completed one, None before it, under Flink's names; empty for a job
-            without.
-    """
-
-    state: JobState
-    duration_s: float
-    operators: dict[str, dict[str, Any]]
-    tasks: dict[str, dict[str, Any]]
-    checkpoints: dict[str, Any]
-
-    def total(self, name: str) -> int:
-        """Return a count summed over all operators that have it."""
-        values = [metrics.get(name) for metrics in self.operators.values()]
-        return sum(value for value in values if isinstance(value, int))
 
 
 # The last ones of this program; a page may show them.
@@ -153,14 +122,7 @@ class JobClient:
 
     def metrics(self) -> JobMetrics:
         """Return the metrics as they are now: records, calls, retries, watermarks."""
-        seen = self._observer.snapshot(with_stacks=False)
-        return JobMetrics(
-            self.state,
-            seen.duration_s,
-            {operator.name: operator.metrics for operator in seen.operators},
-            {task.name: task.metrics for task in seen.tasks},
-            seen.checkpoint_metrics,
-        )
+        return JobMetrics.of(self._observer.snapshot(with_stacks=False))
 
     def watermarks(self) -> dict[str, OperatorWatermark]:
         """Return per operator how far event time has come."""

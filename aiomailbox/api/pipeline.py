@@ -13,7 +13,7 @@ from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.stream import DataStream
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph import JobGraph, Origin, Transformation
-from aiomailbox.runtime import JobConfig
+from aiomailbox.runtime import JobConfig, JobSnapshot
 
 if TYPE_CHECKING:
     from aiomailbox.connectors import Applied, DataFrame
@@ -152,6 +152,7 @@ class Pipeline(Generic[InT, OutT]):
         checkpoint_interval: timedelta | float = 10.0,
         config: JobConfig | None = None,
         encrypt: bool | None = None,
+        on_snapshot: Callable[[JobSnapshot], object] | None = None,
         **named: Any,
     ) -> DataFrame:
         """Run the steps inside Spark, in workers that run side by side, to their end.
@@ -186,6 +187,8 @@ class Pipeline(Generic[InT, OutT]):
             encrypt: Whether workers encrypt what they say to each other; None does so
                 unless all of them are on one machine. That they know each other they
                 prove always.
+            on_snapshot: Called with the job's `JobSnapshot` once a second, and with the
+                last one when it has ended; on the event loop.
             **named: The DataFrames of several inputs, by the function's parameters.
 
         Returns:
@@ -245,6 +248,7 @@ class Pipeline(Generic[InT, OutT]):
             used,
             checkpoint_interval,
             encrypt,
+            on_snapshot,
         )
         return await run_in_barrier(run, path, schema)
 

@@ -74,6 +74,11 @@ class ArrowSource:
             return None
         return RecordFields(tuple(names), frozenset(dir(tuple)) | frozenset(dir(dict)))
 
+    @property
+    def record_count(self) -> int:
+        """How many rows there are."""
+        return self._row_count
+
     def create_enumerator(
         self, context: EnumeratorContext[RangeSplit], state: list[Any] | None = None
     ) -> StaticEnumerator[RangeSplit]:

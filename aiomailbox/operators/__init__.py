@@ -209,6 +209,7 @@ from aiomailbox.operators.sources.source import (
     StaticEnumerator,
     describe_replay,
     is_replayable,
+    record_count_of,
 )
 from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
 from aiomailbox.operators.stateless.fused_source import StageKind
@@ -415,6 +416,7 @@ __all__ = [
     "pattern",
     "quantile",
     "raise_as",
+    "record_count_of",
     "redistribute",
     "refuse_coroutine",
     "refuse_coroutines",

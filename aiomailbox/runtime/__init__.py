@@ -28,13 +28,14 @@ from aiomailbox.runtime.job_snapshot import (
     CheckpointSummary,
     EdgeSummary,
     FailureSummary,
+    JobMetrics,
     JobSnapshot,
     OperatorSummary,
     VertexSummary,
 )
 from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
-from aiomailbox.runtime.observer import JobObserver
+from aiomailbox.runtime.observer import JobObserver, snapshot_after
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.stalls import Stall
 from aiomailbox.runtime.tracebacks import users_part
@@ -60,6 +61,7 @@ __all__ = [
     "JobConfig",
     "JobLifecycle",
     "JobMaster",
+    "JobMetrics",
     "JobObserver",
     "JobResult",
     "JobServices",
@@ -78,5 +80,6 @@ __all__ = [
     "new_embedded_job",
     "place_of_savepoint",
     "report_backpressure",
+    "snapshot_after",
     "users_part",
 ]

@@ -7,7 +7,8 @@ that knows its version.
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 
@@ -15,6 +16,7 @@ from aiomailbox.errors import CorruptStreamError
 from aiomailbox.metrics import DECLARED, HotKey, KeyTotal, Metric, MetricValue
 from aiomailbox.operators import OpenCalls
 from aiomailbox.runtime.diagnosis import Bottleneck
+from aiomailbox.runtime.lifecycle import JobState
 from aiomailbox.runtime.stalls import Stall
 from aiomailbox.runtime.views import TaskView
 
@@ -23,6 +25,7 @@ __all__ = [
     "CheckpointSummary",
     "EdgeSummary",
     "FailureSummary",
+    "JobMetrics",
     "JobSnapshot",
     "OperatorSummary",
     "VertexSummary",
@@ -285,6 +288,48 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
             raise CorruptStreamError(
                 f"this is no snapshot of a job: {error}"
             ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class JobMetrics:
+    """The metrics of a job at one moment.
+
+    Attributes:
+        state: Where the job is in its life.
+        duration_s: Seconds since it started, or that it took.
+        operators: Per operator its metrics over all subtasks, merged as they are
+            declared: docs/metrics.md.
+            A name that occurs again is numbered: ``map``, ``map #2``. All operators are
+            there from the first moment, sources first, with counts of 0.
+        tasks: Per task its own: milliseconds per second that it was busy, idle and
+            backpressured, pool usage, queue lengths, mails; the names are listed in
+            docs/concepts/backpressure.md.
+        checkpoints: How many checkpoints there were, and id, milliseconds and bytes of
+            the last completed one, None before it, under Flink's names; empty for a job
+            without.
+    """
+
+    state: JobState
+    duration_s: float
+    operators: dict[str, dict[str, Any]]
+    tasks: dict[str, dict[str, Any]]
+    checkpoints: dict[str, Any]
+
+    @staticmethod
+    def of(snapshot: JobSnapshot) -> JobMetrics:
+        """Return what a snapshot says of numbers."""
+        return JobMetrics(
+            JobState(snapshot.state),
+            snapshot.duration_s,
+            {operator.name: operator.metrics for operator in snapshot.operators},
+            {task.name: task.metrics for task in snapshot.tasks},
+            snapshot.checkpoint_metrics,
+        )
+
+    def total(self, name: str) -> int:
+        """Return a count summed over all operators that have it."""
+        values = [metrics.get(name) for metrics in self.operators.values()]
+        return sum(value for value in values if isinstance(value, int))
 
 
 class _Head(msgspec.Struct):

@@ -23,7 +23,7 @@ from aiomailbox.metrics import (
     MetricValue,
     merged,
 )
-from aiomailbox.operators import OpenCalls
+from aiomailbox.operators import OpenCalls, record_count_of
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.runtime.builder import unique_names
 from aiomailbox.runtime.diagnosis import (
@@ -39,12 +39,13 @@ from aiomailbox.runtime.job_snapshot import (
     OperatorSummary,
     VertexSummary,
 )
+from aiomailbox.runtime.lifecycle import JobState
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.planned import planned_operators
 from aiomailbox.runtime.stalls import Stall
 from aiomailbox.runtime.views import ChannelView, OperatorView, TaskView
 
-__all__ = ["JobObserver", "Rates"]
+__all__ = ["JobObserver", "Rates", "snapshot_after"]
 
 _WINDOW_S: Final = 5.0
 _SAMPLE_S: Final = 0.5
@@ -96,9 +97,7 @@ class JobObserver:
 
     def __init__(self, job: JobMaster) -> None:
         self._job = job
-        self._rates = Rates()
-        # At the start everything is 0.
-        self._rates.add(job.services.clock.monotonic(), {})
+        self._graph = _GraphObserver(job.graph, job.services.clock.monotonic())
 
     def snapshot(self, *, with_stacks: bool) -> JobSnapshot:
         """Return what can be seen of the job now.
@@ -109,35 +108,95 @@ class JobObserver:
         """
         job = self._job
         clock = job.services.clock
-        now_s, now_ms = clock.monotonic(), clock.now_ms()
-        tasks = job.views(with_stacks=with_stacks)
-        labels = _labels(job.graph)
-        look = _Look(job.graph, labels, tasks)
+        coordinator = job.coordinator
+        return self._graph.snapshot(
+            job.views(with_stacks=with_stacks),
+            clock.monotonic(),
+            clock.now_ms(),
+            job_id=job.services.job_id,
+            state=job.state.value,
+            duration_s=job.duration_s,
+            restarts=job.restarts,
+            checkpoint_metrics={} if coordinator is None else coordinator.metrics(),
+            checkpoints=_checkpoints(job),
+            failures=list(job.failures),
+            stop_reason=job.stop_reason,
+        )
+
+
+def snapshot_after(
+    graph: JobGraph,
+    job_id: str,
+    tasks: list[TaskView],
+    *,
+    now_ms: int,
+    duration_s: float,
+) -> JobSnapshot:
+    """Return what can be seen of a job that has finished without a `JobMaster`.
+
+    Args:
+        graph: What was run.
+        job_id: The job's identity.
+        tasks: What each task has said at its end.
+        now_ms: The time, milliseconds since the epoch.
+        duration_s: How long the job took, seconds.
+    """
+    return _GraphObserver(graph, 0.0).snapshot(
+        tasks,
+        duration_s,
+        now_ms,
+        job_id=job_id,
+        state=JobState.FINISHED.value,
+        duration_s=duration_s,
+        restarts=0,
+    )
+
+
+class _GraphObserver:
+    """Joins a graph with what its tasks say, look after look.
+
+    Args:
+        graph: What is run.
+        now_s: The time, seconds.
+    """
+
+    def __init__(self, graph: JobGraph, now_s: float) -> None:
+        self._graph = graph
+        self._rates = Rates()
+        # At the start everything is 0.
+        self._rates.add(now_s, {})
+
+    def snapshot(
+        self, tasks: list[TaskView], now_s: float, now_ms: int, **facts: Any
+    ) -> JobSnapshot:
+        """Return a snapshot.
+
+        Args:
+            tasks: What each task says of itself.
+            now_s: The time of the job's clock, seconds.
+            now_ms: The time, milliseconds since the epoch.
+            facts: What the graph and the tasks do not say.
+        """
+        graph = self._graph
+        labels = _labels(graph)
+        look = _Look(graph, labels, tasks)
         operators = [
             self._operator(one, look, now_s, now_ms) for one in look.operators()
         ]
         said = {one.name: one.blocked_by for one in operators}
-        edges = [self._edge(edge, look, now_s, said) for edge in _edges(job.graph)]
+        edges = [self._edge(edge, look, now_s, said) for edge in _edges(graph)]
         self._rates.add(now_s, look.counts)
-        coordinator = job.coordinator
         return JobSnapshot(
-            job=job.graph.name,
-            job_id=job.services.job_id,
-            state=job.state.value,
+            job=graph.name,
             taken_at_ms=now_ms,
-            duration_s=job.duration_s,
-            restarts=job.restarts,
-            vertices=_vertices(job.graph, labels, tasks),
+            vertices=_vertices(graph, labels, tasks),
             operators=operators,
             edges=edges,
             tasks=tasks,
-            checkpoint_metrics={} if coordinator is None else coordinator.metrics(),
-            checkpoints=_checkpoints(job),
-            failures=list(job.failures),
             stalls=_stalls(tasks),
             bottleneck=find_operator(look.places(), tasks),
-            stop_reason=job.stop_reason,
             declared=look.declared(),
+            **facts,
         )
 
     def _operator(
@@ -170,7 +229,7 @@ class JobObserver:
             unit=""
             if node.transformation.limit is None
             else node.transformation.limit.unit,
-            records_expected=getattr(node.transformation.source, "record_count", None),
+            records_expected=record_count_of(node.transformation.source),
         )
         watermark = summary.watermark_ms
         if watermark is not None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from aiomailbox.connectors.files.row_count import RowCount
 from aiomailbox.operators import EnumeratorContext
 from aiomailbox.state import kept_in_state
 
@@ -49,6 +50,7 @@ class FileEnumerator:
             is called again.
         interval_s: How often to look, in seconds; None to look once.
         state: What `snapshot` of an earlier one returned, or None.
+        row_count: Counts the rows of all files, where they say it.
 
     Raises:
         OSError: If there is nothing to read.
@@ -60,10 +62,13 @@ class FileEnumerator:
         find: Callable[[], list[str]],
         interval_s: float | None,
         state: list[FilesSeen] | None,
+        row_count: RowCount | None = None,
     ) -> None:
         self._context = context
         self._find = find
         self._interval_s = interval_s
+        self._row_count = row_count
+        self._counting: asyncio.Future[None] | None = None
         self._unassigned: list[FileSplit] = []
         self._seen: set[str] = set()
         self._waiting: list[int] = []
@@ -76,7 +81,9 @@ class FileEnumerator:
             self._add(find())
 
     def start(self) -> None:
-        """Begin to look for new files, if that is wanted."""
+        """Begin to look for new files, or to count rows, if that is wanted."""
+        if self._row_count is not None:
+            self._counting = self._row_count.begin(sorted(self._seen))
         if self._interval_s is not None:
             self._arm(self._interval_s)
 
@@ -102,7 +109,9 @@ class FileEnumerator:
         return [FilesSeen(list(self._unassigned), sorted(self._seen))]
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop looking, and counting."""
+        if self._row_count is not None:
+            self._row_count.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._search is not None:

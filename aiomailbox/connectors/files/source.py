@@ -20,6 +20,7 @@ from aiomailbox.connectors.files.formats import (
 )
 from aiomailbox.connectors.files.places import find_files
 from aiomailbox.connectors.files.reader import FileReader
+from aiomailbox.connectors.files.row_count import RowCount
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
 from aiomailbox.operators import (
@@ -113,10 +114,20 @@ class FileSource:
         self._reading = _reading(
             self._format, records, names, delimiter, encoding, batch_rows
         )
+        # What other files have is known when they have been read.
+        rows_of = getattr(self._reading, "row_count", None)
+        self._row_count: RowCount | None = None
+        if rows_of is not None and self._interval_s is None and records != "batch":
+            self._row_count = RowCount(rows_of)
         # Whether its runs have columns.
         self.gives_columns: bool = self._format == "parquet" and not (
             isinstance(records, str) and records == "batch"
         )
+
+    @property
+    def record_count(self) -> int | None:
+        """How many rows Parquet files have; None before they were counted, and of others."""
+        return None if self._row_count is None else self._row_count.value
 
     @property
     def boundedness(self) -> Boundedness:
@@ -145,7 +156,7 @@ class FileSource:
             FileNotFoundError: If a path names nothing.
         """
         find = partial(find_files, self._paths)
-        return FileEnumerator(context, find, self._interval_s, state)
+        return FileEnumerator(context, find, self._interval_s, state, self._row_count)
 
     def create_reader(self, context: ReaderContext) -> FileReader:
         """Create a reader."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any, Literal, NoReturn
 
 from aiomailbox.columnar import ClassForm
@@ -17,7 +18,12 @@ from aiomailbox.connectors.spark.reading import ReadPlan, quoted
 from aiomailbox.connectors.spark.row_form import RowForm
 from aiomailbox.connectors.spark.staged import Stage, check_stageable
 from aiomailbox.connectors.spark.types import ReadPath, check_path
-from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
+from aiomailbox.errors import (
+    AioMailboxError,
+    InvalidArgumentError,
+    UsageError,
+    WrongTypeError,
+)
 from aiomailbox.operators import (
     Boundedness,
     EnumeratorContext,
@@ -139,6 +145,7 @@ class SparkSource:
         self._plan = ReadPlan(
             df, chosen, form, prefetch, batch_rows, place, by_count, parts=partitions
         )
+        self._row_count: int | None = None
         self._names = [field.name for field in schema.fields]
 
     @property
@@ -156,6 +163,17 @@ class SparkSource:
     def gives_columns(self) -> bool:
         """Whether its runs have columns."""
         return self._plan.form is not None and self.path == "arrow"
+
+    @property
+    def record_count(self) -> int | None:
+        """How many rows there are, once they are staged; None if they are not to be."""
+        stage = self._plan.stage
+        if stage is not None and self._row_count is None:
+            # What is wrong with it, whoever reads it says.
+            with suppress(AioMailboxError, OSError):
+                staged = stage.find(None)
+                self._row_count = None if staged is None else staged.rows
+        return self._row_count
 
     @property
     def path(self) -> ReadPath:

@@ -216,7 +216,9 @@ class Source(Protocol[SplitT]):
     objects of a class that no function names, it has an attribute ``record_types``. One
     that cannot give again what was read since a snapshot says so with an attribute
     ``replayable`` that is False: a job with it counts nothing exactly once. If that
-    depends on something, an attribute ``replays`` says on what, in a few words.
+    depends on something, an attribute ``replays`` says on what, in a few words. One that
+    knows how many records it has in all says so with an attribute ``record_count``, None
+    as long as it does not know; it is asked whenever somebody looks, and must not block.
     """
 
     @property
@@ -243,6 +245,18 @@ def is_replayable(source: Any) -> bool:
         True
     """
     return bool(getattr(source, "replayable", True))
+
+
+def record_count_of(source: Any) -> int | None:
+    """Return how many records a source has in all; None if it does not know, or is none.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> record_count_of(SimpleNamespace(record_count=3)), record_count_of(object())
+        (3, None)
+    """
+    count = getattr(source, "record_count", None)
+    return count if isinstance(count, int) else None
 
 
 def describe_replay(source: Any) -> str:

@@ -380,3 +380,36 @@ def test_a_source_of_files_travels(tmp_path: Path) -> None:
 def test_nothing_is_found_twice(tmp_path: Path) -> None:
     path = str(write_json(tmp_path / "a.jsonl", []))
     assert find_files((str(tmp_path), path, f"{tmp_path}/*")) == [path]
+
+
+async def test_the_rows_of_parquet_files_are_known_from_their_footers(
+    tmp_path: Path,
+) -> None:
+    for number in range(3):
+        write_parquet(tmp_path / f"{number}.parquet", ORDERS)
+    write_json(tmp_path / "orders.jsonl", ORDERS)
+    source = am.FileSource(str(tmp_path / "*.parquet"))
+    assert source.record_count is None
+    for _ in range(2):
+        # The second job knows it from the first moment.
+        env = am.StreamExecutionEnvironment()
+        env.from_source(source, name="orders").sink_to(lambda order: None)
+        async with env.start() as job:
+            await job.result()
+            orders = job.snapshot().operator("orders")
+        assert orders.records_expected == 3 * len(ORDERS)
+        assert orders.metrics["num_records_out"] == 3 * len(ORDERS)
+    lines = am.FileSource(tmp_path / "orders.jsonl")
+    assert lines.record_count is None
+    assert am.FileSource(str(tmp_path / "*.parquet"), watch=1).record_count is None
+
+
+async def test_a_footer_that_cannot_be_read_does_not_hide_who_fails(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and nothing else")
+    source = am.FileSource(tmp_path / "broken.parquet")
+    env = am.StreamExecutionEnvironment()
+    with pytest.raises(am.JobFailedError, match="broken"):
+        await env.from_source(source).collect()
+    assert source.record_count is None

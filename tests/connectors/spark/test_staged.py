@@ -46,11 +46,15 @@ class TestStaged:
     ) -> None:
         df = spark.range(0, 1000, 1, 3).selectExpr("999 - id as id", "'t' || id as t")
         source = SparkSource(df, order_by="id", partitions=4, stage=tmp_path)
+        assert source.record_count is None
         values, _ = await read(source)
         assert ids(values) == list(range(1000))
+        assert source.record_count == 1000
         [rows] = tmp_path.glob("rows-*")
         assert len(list(rows.glob("part-*.parquet"))) == 4
-        again, _ = await read(SparkSource(None, stage=tmp_path))
+        staged = SparkSource(None, stage=tmp_path)
+        assert staged.record_count == 1000
+        again, _ = await read(staged)
         assert again == values
         assert list(tmp_path.glob("rows-*")) == [rows]
 

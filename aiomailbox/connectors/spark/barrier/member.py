@@ -35,6 +35,7 @@ from aiomailbox.connectors.spark.barrier.source import (
     PartitionFeeds,
     Wrapping,
 )
+from aiomailbox.connectors.spark.barrier.watching import showing
 from aiomailbox.connectors.spark.handshake import connect_as
 from aiomailbox.errors import (
     AioMailboxError,
@@ -93,6 +94,7 @@ class BarrierPart:
         credentials: What they encrypt with; None for no encryption.
         place: A directory that all of them see.
         epoch: The number of the attempt.
+        is_watched: Whether the driver wants to see how far it is.
     """
 
     payload: bytes
@@ -104,6 +106,7 @@ class BarrierPart:
     credentials: Credentials | None
     place: str
     epoch: int
+    is_watched: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -249,7 +252,8 @@ async def _direct(part: BarrierPart, place: PeerPlace, bound: socket.socket) -> 
         starter = BarrierStarter(place, arrivals, lambda: None)
         job = assemble(graph, config, part.workers, starter, {}, classes)
         job.start()
-        await job.wait()
+        async with showing(job, Path(part.place) if part.is_watched else None):
+            await job.wait()
     except asyncio.CancelledError:
         if job is not None:
             job.cancel()

@@ -32,6 +32,7 @@ from aiomailbox.connectors.spark.barrier.credentials import new_credentials
 from aiomailbox.connectors.spark.barrier.frame import exchange_frame
 from aiomailbox.connectors.spark.barrier.member import MARKER, BarrierPart, Outcome
 from aiomailbox.connectors.spark.barrier.source import BarrierInput
+from aiomailbox.connectors.spark.barrier.watching import watching
 from aiomailbox.connectors.spark.frame_source import frame_operator, frame_rows
 from aiomailbox.connectors.spark.inside.refusals import check_no_sinks, check_runnable
 from aiomailbox.connectors.spark.inside.schemas import arrow_columns, output_schema
@@ -54,6 +55,7 @@ from aiomailbox.policies import (
     RateLimit,
     RestartStrategy,
 )
+from aiomailbox.runtime import JobSnapshot
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.errors_as_text import error_from_text
 from aiomailbox.runtime.peers.placement import Placement
@@ -99,6 +101,7 @@ class BarrierRun:
         interval: From one checkpoint to the next, unless the settings say it.
         encrypt: Whether workers encrypt what they say; None if they may be on several
             machines.
+        on_snapshot: Is told how far the job is; None for nobody.
     """
 
     name: str
@@ -110,6 +113,7 @@ class BarrierRun:
     config: JobConfig
     interval: timedelta | float
     encrypt: bool | None
+    on_snapshot: Callable[[JobSnapshot], object] | None = None
 
 
 def new_exchange_input(
@@ -153,7 +157,8 @@ async def run_in_barrier(run: BarrierRun, path: Any, schema: Any) -> Any:
     place = target.with_name(f".{target.name}.aiomailbox")
     job = await run_in_thread(_Job, run, target, place, schema)
     try:
-        await job.run()
+        async with watching(place, run.on_snapshot):
+            await job.run()
     finally:
         await run_in_thread(job.clean)
     reader = session.read.schema(job.schema)
@@ -286,6 +291,7 @@ class _Job:
             self._credentials,
             str(self._place),
             epoch,
+            self._run.on_snapshot is not None,
         )
 
     def _packed(self, epoch: int) -> tuple[bytes, list[RateLimit]]:

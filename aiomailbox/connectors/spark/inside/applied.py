@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import secrets
 from collections.abc import Callable, Iterator
@@ -11,7 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from aiomailbox.checkpoint import job_directory
+from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.spark.inside.frames import (
     InputFrame,
     chained_frames,
@@ -43,7 +45,13 @@ from aiomailbox.graph import (
 )
 from aiomailbox.operators import ErrorAction, OnError, SinkOperator
 from aiomailbox.records import OutputTag
-from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime import (
+    JobConfig,
+    JobMetrics,
+    JobSnapshot,
+    TaskView,
+    snapshot_after,
+)
 
 __all__ = ["Application", "Applied"]
 
@@ -197,7 +205,7 @@ class Applied:
     def explain(self) -> str:
         """Return the stages, what each runs, and what is to be known of the order."""
         application = self._application
-        job = self._shipped([self._outputs[_RESULT]])
+        _, job = self._shipped([self._outputs[_RESULT]])
         lines = [f"Pipeline {application.name!r} over Spark's shuffle"]
         for level, vertices in enumerate(job.levels.vertices):
             width = "Spark's" if level == 0 else str(job.levels.width(level))
@@ -248,8 +256,11 @@ class Applied:
             SparkJobError: If it failed; says in which operator, line and record.
         """
         outputs = list(self._outputs.values())
-        job = self._shipped(outputs)
-        rows = chained_frames(job, self._application.inputs, None, None)
+        graph, job = self._shipped(outputs)
+        application = self._application
+        clock = SystemClock()
+        begun_s = clock.monotonic()
+        rows = chained_frames(job, application.inputs, None, None)
         try:
             with explaining_loss(self._session, "a pipeline was applied"):
                 rows.select("edge", "kind", "payload").write.parquet(str(path))
@@ -261,6 +272,13 @@ class Applied:
             self._session.read.parquet(str(path)),
             {output.number: output.schema for output in outputs},
             dict(self._sides),
+            partial(
+                snapshot_after,
+                graph,
+                application.config.job_id or application.name,
+                now_ms=clock.now_ms(),
+                duration_s=clock.monotonic() - begun_s,
+            ),
         )
 
     def metrics(self) -> dict[str, Any]:
@@ -284,18 +302,18 @@ class Applied:
         frame = self._frames.get(number)
         if frame is None:
             output = self._outputs[number]
-            job = self._shipped([output])
+            _, job = self._shipped([output])
             frame = chained_frames(job, self._application.inputs, number, output.schema)
             self._frames[number] = frame
         return frame
 
-    def _shipped(self, outputs: list[_Output]) -> Any:
+    def _shipped(self, outputs: list[_Output]) -> tuple[JobGraph, Any]:
         application = self._application
         sinks = [sink for output in outputs for sink in output.sinks()]
         graph = application.build_graph(sinks)
         assert self._seed is not None
         df = application.inputs[0].df
-        return ship_job(
+        return graph, ship_job(
             graph,
             application.config,
             self._seed,
@@ -312,11 +330,16 @@ class Materialized:
     """
 
     def __init__(
-        self, rows: Any, schemas: dict[int, Any], sides: dict[OutputTag, int]
+        self,
+        rows: Any,
+        schemas: dict[int, Any],
+        sides: dict[OutputTag, int],
+        snapshot: Callable[[list[TaskView]], JobSnapshot],
     ) -> None:
         self._rows = rows
         self._schemas = schemas
         self._sides = sides
+        self._snapshot = snapshot
 
     @property
     def result(self) -> Any:
@@ -346,13 +369,20 @@ class Materialized:
             )
         return self._frame(self._sides[tag])
 
-    def metrics(self) -> dict[str, dict[str, Any]]:
-        """Return what the tasks counted, by the names of the tasks."""
+    def snapshot(self) -> JobSnapshot:
+        """Return what can be seen of the job at its end, as `JobClient.snapshot` does."""
         found = self._rows.where(f"kind = {int(RowKind.METRICS)}").select("payload")
-        tasks: dict[str, dict[str, Any]] = {}
-        for row in found.collect():
-            tasks |= json.loads(bytes(row[0]))
-        return dict(sorted(tasks.items()))
+        tasks = [
+            view
+            for row in found.collect()
+            for view in msgspec.json.decode(bytes(row[0]), type=list[TaskView])
+        ]
+        tasks.sort(key=lambda view: (view.vertex, view.subtask_index))
+        return self._snapshot(tasks)
+
+    def metrics(self) -> JobMetrics:
+        """Return what operators and tasks have counted, as `JobClient.metrics` does."""
+        return JobMetrics.of(self.snapshot())
 
     def _frame(self, number: int) -> Any:
         if number not in self._schemas:

@@ -445,16 +445,9 @@ class _StageTask(NoCheckpointEvents):
             self._changed.reset()
 
     def _write_metrics(self) -> None:
-        """Tell what the task has counted, with the results."""
-        counted = {
-            f"{operator.name}.{name}": value
-            for task in self._metrics.children
-            for operator in task.children
-            for name, value in operator.snapshot().items()
-        }
-        vertex = self._place.vertex
-        told = {f"{vertex.name} ({self._partition + 1})": counted}
-        self._writer.write_result(0, RowKind.METRICS, msgspec.json.encode(told))
+        """Tell what can be seen of the task, with the results."""
+        views = [] if self._tasks is None else self._tasks.views(with_stacks=False)
+        self._writer.write_result(0, RowKind.METRICS, msgspec.json.encode(views))
 
     def _services(self) -> JobServices:
         shipment, clock = self._shipment, SystemClock()

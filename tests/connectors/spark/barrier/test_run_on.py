@@ -89,10 +89,25 @@ async def test_a_job_goes_on_from_its_last_checkpoint_and_counts_each_row_once(
 ) -> None:
     pipeline = counted(tmp_path, 1480, die)
     df = spark.range(0, 1500)
+    seen: list[am.JobSnapshot] = []
     result = await pipeline.run_on(
-        df, tmp_path / "out", schema=Seen, order_by="id", **OFTEN
+        df,
+        tmp_path / "out",
+        schema=Seen,
+        order_by="id",
+        on_snapshot=seen.append,
+        **OFTEN,
     )
     assert pairs(result) == EACH_COUNTED
+    # The same value as that of a job of this program, for whatever shows one.
+    assert {one.job for one in seen} == {pipeline.name}
+    assert "running" in {one.state for one in seen}
+    last = seen[-1]
+    assert last.state == "finished"
+    assert last.operator("df").is_source
+    assert last.operator("results").metrics["num_records_in"]
+    assert {task.name.partition(" (")[0] for task in last.tasks}
+    assert last.checkpoint_metrics["number_of_completed_checkpoints"]
     assert (tmp_path / "died").exists()
     # From the beginning it would have been almost all of them.
     assert 1500 < calls_in(tmp_path) < 2700

@@ -304,9 +304,15 @@ def test_outputs_are_dataframes_and_a_materialized_pipeline_has_run_once(
     assert {letter.error_type for letter in letters} == {"ValueError"}
     assert rows_of(applied.side(LATE)) == sides
     counted = kept_outputs.metrics()
-    first = [task for name, task in counted.items() if name.startswith("df -> map")]
-    assert len(first) == 2
-    assert sum(task["df.num_records_out"] for task in first) == 50
+    assert len([name for name in counted.tasks if name.startswith("df -> map")]) == 2
+    assert counted.operators["df"]["num_records_out"] == 50
+    snapshot = kept_outputs.snapshot()
+    # The same value as that of a job of this program, for whatever shows one.
+    assert am.JobSnapshot.from_json(snapshot.to_json()) == snapshot
+    assert (snapshot.job, snapshot.state) == (three_ways.name, "finished")
+    assert snapshot.operator("df").is_source
+    assert {(edge.source, edge.target) for edge in snapshot.edges} >= {("df", "map")}
+    assert snapshot.duration_s > 0
 
 
 class Sides(am.KeyedProcessFunction):
