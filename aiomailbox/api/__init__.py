@@ -10,7 +10,12 @@ from aiomailbox.api.job import (
     held_jobs,
     latest_job,
 )
-from aiomailbox.api.job_progress import JobProgress, progress, progress_of
+from aiomailbox.api.job_progress import (
+    JobProgress,
+    operator_rows,
+    progress,
+    progress_of,
+)
 from aiomailbox.api.pipeline import Pipeline, pipeline
 from aiomailbox.api.run import run
 from aiomailbox.api.sessions import Session
@@ -42,6 +47,7 @@ __all__ = [
     "WindowedStream",
     "held_jobs",
     "latest_job",
+    "operator_rows",
     "pipeline",
     "progress",
     "progress_of",

@@ -20,9 +20,9 @@ from aiomailbox.api.job import JobClient
 from aiomailbox.api.notebook import displayed, is_notebook
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.runtime import JobSnapshot, OperatorSummary
+from aiomailbox.runtime import JobSnapshot
 
-__all__ = ["JobProgress", "progress", "progress_of"]
+__all__ = ["JobProgress", "operator_rows", "progress", "progress_of"]
 
 _PLAIN_S: Final = 5.0
 _LIVE_S: Final = 0.25
@@ -206,7 +206,20 @@ class _Notebook:
         self._handle.update(shown, raw=True)
 
 
-_COLUMNS: Final = ("operator", "in", "in/s", "out", "out/s", "in flight", "waits for")
+def operator_rows(job: JobSnapshot) -> list[dict[str, str]]:
+    """Return a row for each operator, as texts by what they are."""
+    return [
+        {
+            "operator": one.name,
+            "in": "" if one.is_source else f"{_count(one.metrics, 'num_records_in'):,}",
+            "in/s": "" if one.is_source else f"{one.num_records_in_per_second:,.0f}",
+            "out": "" if one.is_sink else f"{_count(one.metrics, 'num_records_out'):,}",
+            "out/s": "" if one.is_sink else f"{one.num_records_out_per_second:,.0f}",
+            "in flight": f"{one.calls.count:,}" if one.calls else "",
+            "waits for": one.blocked_by.removeprefix(f"{one.name} waits for "),
+        }
+        for one in job.operators
+    ]
 
 
 def html_of(seen: JobProgress, job: JobSnapshot) -> str:
@@ -217,29 +230,16 @@ def html_of(seen: JobProgress, job: JobSnapshot) -> str:
     why = (
         f"<br><small>{html.escape(seen.bottleneck)}</small>" if seen.bottleneck else ""
     )
-    rows = [_row(one) for one in job.operators]
-    heads = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+    rows = operator_rows(job)
+    heads = "".join(f"<th>{name}</th>" for name in rows[0])
     body = "".join(
-        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>"
+        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row.values())}</tr>"
         for row in rows
     )
     return (
         f"<div>{bar}<code>{html.escape(str(seen))}</code>{why}"
         f'<table class="dataframe"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _row(one: OperatorSummary) -> tuple[str, ...]:
-    in_flight = one.metrics.get("in_flight")
-    return (
-        one.name,
-        "" if one.is_source else f"{_count(one.metrics, 'num_records_in'):,}",
-        "" if one.is_source else f"{one.num_records_in_per_second:,.0f}",
-        "" if one.is_sink else f"{_count(one.metrics, 'num_records_out'):,}",
-        "" if one.is_sink else f"{one.num_records_out_per_second:,.0f}",
-        f"{in_flight:,}" if isinstance(in_flight, int) else "",
-        one.blocked_by.removeprefix(f"{one.name} waits for "),
     )
 
 

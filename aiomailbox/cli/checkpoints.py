@@ -29,9 +29,11 @@ from aiomailbox.errors import (
 
 __all__ = ["checkpoints"]
 
-_CODES = """Exit codes: 0 all is well, 1 something is damaged, 2 the command line is
-wrong or an extra is missing, 3 there is no checkpoint, 4 a running job holds it,
-5 the system refused."""
+_CODES = (
+    "Exit codes: 0 all is well, 1 something is damaged, 2 the command line is wrong or an "
+    "extra is missing, 3 there is no checkpoint, 4 a running job holds it, 5 the system "
+    "refused."
+)
 
 checkpoints = typer.Typer(
     help="Checkpoints and savepoints: list, inspect, verify, delete.",

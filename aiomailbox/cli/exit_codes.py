@@ -18,6 +18,7 @@ class ExitCode(IntEnum):
         IN_USE: A running job holds it.
         FAILED: The system refused: a disk, a permission, a network.
         JOB_FAILED: The job failed, or was cancelled.
+        PROGRAM: The program's own code raised before there was a job.
     """
 
     FINE = 0
@@ -27,3 +28,4 @@ class ExitCode(IntEnum):
     IN_USE = 4
     FAILED = 5
     JOB_FAILED = 6
+    PROGRAM = 7

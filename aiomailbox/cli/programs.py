@@ -6,13 +6,18 @@ import importlib
 import inspect
 import sys
 import threading
+import traceback
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
+from types import TracebackType
 from typing import Annotated, Any, NoReturn
 
 import typer
+from rich.markup import escape
 
-from aiomailbox.api import StreamExecutionEnvironment
+from aiomailbox.api import StreamExecutionEnvironment, operator_rows
 from aiomailbox.cli.exit_codes import ExitCode
 from aiomailbox.cli.output import show_json, show_table
 from aiomailbox.errors import (
@@ -121,7 +126,10 @@ def top(
         show_json(snapshot)
     elif once or not sys.stdout.isatty():
         sys.stdout.write(f"{_title(snapshot)}\n")
-        show_table(_HEADS, _rows(snapshot))
+        rows = operator_rows(snapshot)
+        show_table(
+            [name.upper() for name in rows[0]], [list(row.values()) for row in rows]
+        )
     else:
         snapshot = _live(url, snapshot)
     raise typer.Exit(
@@ -129,7 +137,9 @@ def top(
     )
 
 
-_HEADS = ("OPERATOR", "IN", "IN/S", "OUT", "OUT/S", "IN FLIGHT", "WAITS FOR")
+# What a narrow window can do without, first to go first.
+_SPARE = ("out", "in", "in flight", "out/s")
+_WAITS_MIN = 18
 
 
 def _title(snapshot: JobSnapshot) -> str:
@@ -137,37 +147,45 @@ def _title(snapshot: JobSnapshot) -> str:
     return f"{snapshot.job} {snapshot.state}, {snapshot.duration_s:.0f} s{why}"
 
 
-def _rows(snapshot: JobSnapshot) -> list[list[str]]:
-    return [
-        [
-            one.name,
-            _number(one.metrics.get("num_records_in")),
-            f"{one.num_records_in_per_second:,.0f}",
-            _number(one.metrics.get("num_records_out")),
-            f"{one.num_records_out_per_second:,.0f}",
-            _number(one.metrics.get("in_flight")),
-            one.blocked_by,
-        ]
-        for one in snapshot.operators
-    ]
+def _live_table(snapshot: JobSnapshot, width: int) -> Any:
+    """Return the job as a table of rich that fits into a window."""
+    from rich import box
+    from rich.table import Table
 
-
-def _number(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else ""
+    rows = operator_rows(snapshot)
+    heads = list(rows[0])
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in heads}
+    for spare in _SPARE:
+        if sum(widths[name] + 2 for name in heads[:-1]) + _WAITS_MIN > width:
+            heads.remove(spare)
+    table = Table(
+        title=_title(snapshot),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for name in heads:
+        is_text = name in {"operator", "waits for"}
+        table.add_column(
+            name,
+            justify="left" if is_text else "right",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=None if name == "waits for" else widths[name],
+        )
+    for row in rows:
+        table.add_row(*(escape(row[name]) for name in heads))
+    return table
 
 
 def _live(url: str, snapshot: JobSnapshot) -> JobSnapshot:
     """Show it until the job has ended, its program is gone, or somebody interrupts."""
     from rich.live import Live
-    from rich.table import Table
 
     pause = threading.Event()
     with Live(auto_refresh=False) as live:
         while True:
-            table = Table(*_HEADS, title=_title(snapshot), title_justify="left")
-            for row in _rows(snapshot):
-                table.add_row(*row)
-            live.update(table, refresh=True)
+            live.update(_live_table(snapshot, live.console.width), refresh=True)
             if snapshot.state in {"finished", "failed", "canceled"}:
                 return snapshot
             try:
@@ -188,7 +206,9 @@ def _snapshot(url: str) -> JobSnapshot:
 def _read(url: str) -> JobSnapshot:
     if not url.startswith(("http://", "https://")):
         raise ValueError("it is no address of a page")
-    with urllib.request.urlopen(f"{url.rstrip('/')}/snapshot", timeout=10) as answer:
+    # A proxy does not know this machine as it knows itself.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(f"{url.rstrip('/')}/snapshot", timeout=10) as answer:
         return JobSnapshot.from_json(answer.read())
 
 
@@ -209,10 +229,9 @@ def _environment(target: str) -> StreamExecutionEnvironment:
     # As ``python -m`` does.
     sys.path.insert(0, "")
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if not (error.name and module_name.startswith(error.name)):
-            raise
+        with _errors_of_the_program(unless_missing=module_name):
+            module = importlib.import_module(module_name)
+    except ModuleNotFoundError:
         sys.stderr.write(f"there is no module {module_name!r}\n")
         raise typer.Exit(ExitCode.NOTHING) from None
     finally:
@@ -223,13 +242,44 @@ def _environment(target: str) -> StreamExecutionEnvironment:
         raise typer.Exit(ExitCode.NOTHING)
     if callable(found):
         env = StreamExecutionEnvironment()
-        made = found(env) if inspect.signature(found).parameters else found()
+        with _errors_of_the_program():
+            made = found(env) if inspect.signature(found).parameters else found()
         found = env if made is None else made
     if not isinstance(found, StreamExecutionEnvironment):
         _refuse(
             f"{target} is {type(found).__name__}, and no environment with a pipeline"
         )
     return found
+
+
+@contextmanager
+def _errors_of_the_program(unless_missing: str = "") -> Iterator[None]:
+    """End the command with what the user's own code raises, and where.
+
+    Args:
+        unless_missing: A module of which it is passed on that it is not there.
+
+    Raises:
+        ModuleNotFoundError: If that module is not there, or a package of its name.
+    """
+    try:
+        yield
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{unless_missing}.".startswith(f"{missing}."):
+            raise
+        trace = error.__traceback__
+        # It begins with the user's line.
+        while trace is not None and trace.tb_next is not None and _is_ours(trace):
+            trace = trace.tb_next
+        lines = traceback.format_exception(type(error), error, trace)
+        sys.stderr.write("".join(lines))
+        raise typer.Exit(ExitCode.PROGRAM) from None
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    name = trace.tb_frame.f_code.co_filename
+    return name == __file__ or "importlib" in name
 
 
 def _refuse(text: str) -> NoReturn:

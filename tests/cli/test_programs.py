@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import os
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -17,8 +20,12 @@ import aiomailbox as am
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
+from rich.console import Console
+
 from aiomailbox.cli import ExitCode, main
+from aiomailbox.cli.programs import _live_table
 from aiomailbox.observe import serving_dashboard
+from aiomailbox.runtime import JobSnapshot, OperatorSummary
 
 MODULE = """
 import aiomailbox as am
@@ -30,6 +37,9 @@ def numbers():
 
 def given(env):
     env.from_collection([1, 0]).map(lambda n: 1 / n).name("divide").sink_to(print)
+
+def raises(env):
+    raise LookupError("no configuration")
 
 ready = numbers()
 wrong = 7
@@ -114,6 +124,57 @@ def test_what_names_no_pipeline_is_refused(
         assert text in err
 
 
+def test_what_the_program_itself_raises_is_shown_from_its_line(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program / "shop_broken.py").write_text("import no_such_dependency\n")
+    for target, text in (
+        ("shop_pipelines:raises", "LookupError: no configuration"),
+        ("shop_broken:orders", "No module named 'no_such_dependency'"),
+    ):
+        code, out, err = run(capsys, "run", target)
+        assert (code, out) == (ExitCode.PROGRAM, "")
+        first, place, *_, last = err.splitlines()
+        assert first.startswith("Traceback")
+        assert str(program) in place
+        assert text in last
+
+
+def test_each_exit_code_is_told_by_help(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[2] / "docs" / "observability.md"
+    shown = " ".join(run(capsys, "--help")[1].split())
+    told = " ".join(page.read_text("utf-8").split())
+    for code in [*ExitCode, 130, 143]:
+        assert f" {int(code)} " in shown.partition("Exit codes:")[2]
+        assert f" {int(code)} " in told.partition("Exit codes:")[2]
+
+
+def test_a_live_table_fits_into_a_narrow_window() -> None:
+    operators = [
+        OperatorSummary(
+            name=name, operator_id=name, uid=None, vertex=0, parallelism=1,
+            is_source=False, is_sink=False,
+            metrics={"num_records_in": 1_234_567, "num_records_out": 1_234_567},
+            blocked_by=f"{name} waits for limiter [openai], 71 % of the last minute",
+        )
+        for name in ("parse", "ask the model")
+    ]  # fmt: skip
+    snapshot = JobSnapshot(
+        job="calls", job_id="calls", state="running", taken_at_ms=0, duration_s=7.0,
+        restarts=0, vertices=[], operators=operators, edges=[],
+    )  # fmt: skip
+    for width in (120, 60, 44):
+        out = io.StringIO()
+        Console(file=out, width=width).print(_live_table(snapshot, width))
+        lines = out.getvalue().splitlines()
+        assert all(len(line) <= width for line in lines)
+        # A line for each operator, not a column of syllables.
+        assert len(lines) <= 7
+        assert "limiter [op" in lines[-2]
+        assert "ask the model" in lines[-2]
+    assert "1,234,567" not in out.getvalue()
+
+
 async def ticks() -> Any:
     for number in range(1_000_000):
         yield number
@@ -122,15 +183,14 @@ async def ticks() -> Any:
 
 @pytest.mark.real_time
 @pytest.mark.timeout(60)
-async def test_a_running_job_is_shown_from_another_process() -> None:
+async def test_a_running_job_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def top(*arguments: str) -> tuple[int, str, str]:
-        program = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "aiomailbox", "top", *arguments,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        out, err = await program.communicate()
-        return program.returncode or 0, out.decode(), err.decode()
+        return await asyncio.to_thread(run, capsys, "top", *arguments)
 
+    # Whoever is behind a proxy still reaches this machine.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     env = am.StreamExecutionEnvironment()
     env.from_async_iterable(ticks, name="ticks").sink_to(lambda number: None)
     async with serving_dashboard(0) as address, env.start("shop"):
@@ -146,6 +206,41 @@ async def test_a_running_job_is_shown_from_another_process() -> None:
     assert "there is no job at" in err
     code, _, err = await top("file:///etc")
     assert code == ExitCode.NOTHING
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_a_run_that_is_interrupted_says_so_by_its_code(
+    program: Path, number: signal.Signals, code: int
+) -> None:
+    text = "import asyncio\nimport aiomailbox as am\n\n" + ENDLESS
+    (program / "shop_endless.py").write_text(text)
+    with subprocess.Popen(
+        [sys.executable, "-m", "aiomailbox", "run", "shop_endless:service", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as command:  # fmt: skip
+        assert command.stdout is not None
+        assert command.stdout.readline() == "begun\n"
+        os.kill(command.pid, number)
+        rest, said = command.communicate(timeout=60)
+    assert (command.returncode, rest) == (code, "ended\n")
+    assert "Traceback" not in said
+
+
+ENDLESS = """
+async def ticks():
+    print("begun", flush=True)
+    try:
+        await asyncio.Event().wait()
+        yield 1
+    finally:
+        print("ended")
+
+def service(env):
+    env.from_async_iterable(ticks).sink_to(print)
+"""
 
 
 async def test_a_stream_is_explained_without_a_sink_and_drawn() -> None:
