@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.arrow_run import ArrowRun, as_bools
 from aiomailbox.columnar.decode import column_decoder
 from aiomailbox.columnar.evaluator import EVALUATION_ERRORS
 from aiomailbox.columnar.forms import NamedTupleForm
@@ -627,8 +627,7 @@ def _condition(run: ArrowRun, where: Any) -> np.ndarray:
     field = where.field
     column = _field(run, field)
     if pa.types.is_boolean(column.type):
-        chosen = column.fill_null(False).to_numpy(zero_copy_only=False)
-        return chosen
+        return as_bools(column)
     values = _column(run, field)
     if values.kind is not None:
         raise RowsNeededError(f"column {field!r} is of type {column.type}")
@@ -654,7 +653,7 @@ def _column(run: ArrowRun, field: str) -> Values:
         return _ordered(column, field)
     if not column.null_count:
         return Values(column.to_numpy(), None)
-    there = column.is_valid().to_numpy(zero_copy_only=False)
+    there = as_bools(column.is_valid())
     return Values(column.fill_null(empty).to_numpy(), there)
 
 
@@ -665,7 +664,7 @@ def _ordered(column: pa.Array, field: str) -> Values:
         raise RowsNeededError(f"column {field!r} is of type {column.type}")
     there = None
     if column.null_count:
-        there = column.is_valid().to_numpy(zero_copy_only=False)
+        there = as_bools(column.is_valid())
     numbers, kind = found
     return Values(numbers, there, kind)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.arrow_run import ArrowRun, as_bools
 from aiomailbox.columnar.evaluator import (
     EVALUATION_ERRORS,
     Evaluator,
@@ -72,10 +72,7 @@ class RunCondition:
             ArrowException: If it cannot be computed for one of them.
             RecordTypeError: If they have no such fields.
         """
-        found: np.ndarray = (
-            self._evaluated(run).fill_null(False).to_numpy(zero_copy_only=False)
-        )
-        return found
+        return as_bools(self._evaluated(run))
 
     def _of_run(self, run: Run) -> list[Any]:
         if isinstance(run, ArrowRun):

@@ -20,6 +20,7 @@ from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.encode import encoded_column, hinted_type
 from aiomailbox.columnar.fields import RecordShape, plain_values, record_shape
 from aiomailbox.columnar.plain import plain_type
+from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
 from aiomailbox.records import Run
 
@@ -119,6 +120,10 @@ class Evaluator:
         self._schema: pa.Schema | None = None
         self._reads: dict[str, pa.DataType] = {}
         self._types: dict[str, pa.DataType] = {}
+        # What was found for the last columns.
+        self._maker: RowMaker | None = None
+        self._columns: pa.Schema | None = None
+        self._of_columns: dict[str, pa.DataType] | None = None
 
     def evaluate(self, run: Run) -> list[pa.Array]:
         """Return a column per expression, each of shape ``(n,)``.
@@ -139,6 +144,18 @@ class Evaluator:
     def _of_batch(self, run: ArrowRun) -> dict[str, pa.Array] | None:
         """Return the columns that are read, None if rows have to be made of some."""
         schema, maker = run.schema, run.row_maker
+        if maker is not self._maker or not schema.equals(self._columns):
+            self._of_columns = self._read_columns(schema, maker)
+            self._maker, self._columns = maker, schema
+        reads = self._of_columns
+        if reads is None:
+            return None
+        return {name: _cast(run.column(name), kind) for name, kind in reads.items()}
+
+    def _read_columns(
+        self, schema: pa.Schema, maker: RowMaker
+    ) -> dict[str, pa.DataType] | None:
+        """Return which columns are read, and in which types; None if rows have to be."""
         record_type = getattr(maker.form, "record_type", None)
         hints = RecordShape(record_type or tuple, (), list).hints()
         fields, without = [], set()
@@ -153,8 +170,7 @@ class Evaluator:
                 fields.append(pa.field(field.name, kind))
         if without:
             return None
-        reads = self._reads_of(pa.schema(fields), schema.names)
-        return {name: _cast(run.column(name), kind) for name, kind in reads.items()}
+        return self._reads_of(pa.schema(fields), schema.names)
 
     def _of_rows(self, values: list[Any]) -> dict[str, pa.Array]:
         shape = record_shape(values[0])
