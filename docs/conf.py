@@ -17,6 +17,9 @@ html_theme = "furo"
 html_title = project
 html_static_path = ["_static"]
 html_css_files = ["aiomailbox.css"]
+# A copied example is without its prompts.
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
