@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import nox
@@ -20,6 +22,16 @@ PEERS = ["bytewax", "streamz"]
 # one of them all that have tests of Spark, so that there is one session.
 PARALLEL = ["-n", "2", "--dist", "loadfile"]
 FUZZED = ["wire", "server", "client", "element", "value", "event", "records"]
+# What every Python has to pass: all but what starts Spark, programs, databases or
+# browsers, and what is no different on another Python. Those run on one, with `tests`.
+ON_ONE_PYTHON = [
+    "architecture", "benchmarks", "cli", "conformance/test_runner.py",
+    "connectors/exactly_once", "connectors/spark", "connectors/sql",
+    "connectors/test_parquet_commit.py", "connectors/test_redis_sink.py", "crash", "docs",
+    "examples", "fuzz", "observe/test_dashboard.py", "packaging",
+    "runtime/processes", "runtime/test_finished_calls.py", "simulation",
+    "test_scenarios.py", "typing",
+]  # fmt: skip
 LOOK_FOR_ATHERIS = (
     "import importlib.util as u; print(u.find_spec('atheris') is not None)"
 )
@@ -71,6 +83,50 @@ def tests(session: nox.Session) -> None:
     """Does it work? (Arguments after -- go to pytest.)"""
     prepare(session, "test")
     session.run("pytest", *PARALLEL, *session.posargs, env=ENV)
+
+
+def other_pythons() -> dict[str, str]:
+    """Return the other Pythons of this machine, one a version: their paths by name."""
+    found: dict[str, str] = {}
+    pyenv = Path.home() / ".pyenv"
+    for minor in {11, 12, 13, 14} - {sys.version_info.minor}:
+        name = f"python3.{minor}"
+        kept = sorted(pyenv.glob(f"versions/3.{minor}.*/bin/python"))
+        on_path = shutil.which(name) or ""
+        if kept:
+            found[name] = str(kept[-1])
+        elif on_path and not on_path.startswith(str(pyenv)):
+            # What pyenv puts on the path starts nothing where no version is chosen.
+            found[name] = on_path
+    return found
+
+
+@nox.session
+def pythons(session: nox.Session) -> None:
+    """Does it work on the other Pythons of this machine? (All that starts nothing.)"""
+    found = other_pythons()
+    if not found:
+        session.skip("There is no other Python of 3.11 to 3.14 here.")
+    left_out = [f"--ignore=tests/{name}" for name in ON_ONE_PYTHON]
+    options = [*PARALLEL, "-m", "not spark", "-p", "no:cacheprovider", *left_out]
+    for name, path in found.items():
+        place = f"{session.virtualenv.location}/{name}"
+        python = f"{place}/bin/python"
+        session.run("uv", "venv", "-q", "--allow-existing", "--python", path, place)
+        wanted = ("-e", ".[spark]", "--group", "test")
+        install = ("uv", "pip", "install", "-q", "--python", python, *wanted)
+        session.run(*install, success_codes=[0, 1, 2])
+        look = (python, "-c", "import aiomailbox, hypothesis; print('installed')")
+        answer = session.run(
+            *look, silent=True, log=False, external=True, success_codes=[0, 1]
+        )
+        if "installed" not in str(answer):
+            session.warn(
+                f"{name} is left out: there is not all that tests need for it."
+            )
+            continue
+        tests = (python, "-m", "pytest", *options, *session.posargs)
+        session.run(*tests, env=ENV, external=True)
 
 
 @nox.session

@@ -9,6 +9,7 @@ import asyncio
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,14 +26,14 @@ class Order(NamedTuple):
 
 def page_after(database: Path, last: int) -> list[Order]:
     """Return the next orders, in the order of their ids."""
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         query = "select id, user, price from orders where id > ? order by id limit ?"
         return [Order(*row) for row in connection.execute(query, (last, PAGE))]
 
 
 async def main() -> None:
     database = Path(tempfile.mkdtemp(), "shop.db")
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("create table orders (id integer primary key, user, price)")
         rows = [(1, "ann", 3.0), (2, "bob", 1.5), (3, "ann", 2.0)]
         connection.executemany("insert into orders values (?, ?, ?)", rows)

@@ -8,6 +8,7 @@ same way: `am.SqlSink("postgresql://user@host/shop", "spent", upsert_by=["user"]
 import asyncio
 import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ class Spent(NamedTuple):
 
 async def main() -> None:
     database = Path(tempfile.mkdtemp(), "shop.db")
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("create table spent (user text primary key, total real)")
 
     env = am.StreamExecutionEnvironment()
@@ -35,7 +36,7 @@ async def main() -> None:
     )
     await env.execute("spent")
 
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         print(connection.execute("select * from spent order by user").fetchall())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,7 +57,7 @@ async def test_files_of_attempts_that_are_over(tmp_path: Path) -> None:
 
 async def test_rows_of_attempts_that_are_over(tmp_path: Path) -> None:
     database = tmp_path / "rows.db"
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("CREATE TABLE numbers (value INTEGER)")
     sink = am.SqlSink(str(database), "numbers")
     context, writer = contexts()

@@ -12,6 +12,7 @@ import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -58,11 +59,11 @@ def lines(directory: Path) -> Place:
 def sql(directory: Path) -> Place:
     """A table of a database."""
     file = directory / "rows.db"
-    with sqlite3.connect(file) as connection:
+    with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("CREATE TABLE numbers (number INTEGER)")
 
     def read() -> list[int]:
-        with sqlite3.connect(file) as connection:
+        with closing(sqlite3.connect(file)) as connection, connection:
             return [row[0] for row in connection.execute("SELECT number FROM numbers")]
 
     return Place(am.SqlSink(file, "numbers"), read)
