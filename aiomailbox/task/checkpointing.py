@@ -170,9 +170,13 @@ class SubtaskCheckpoints:
         was_aborted = checkpoint_id in self._aborted
         self._forget_aborted()
         if was_aborted:
+            # Whoever reads this output may have the barriers of others already.
             self._broadcast(CancelCheckpoint(checkpoint_id))
             return False
+        # What operators emit here belongs to this checkpoint: it leaves before the barrier.
         await self._chain.prepare_snapshot_pre_barrier(checkpoint_id)
+        # No await from the barrier to the capture: no record comes between the two. The
+        # barrier is first, so that consumers need not wait for the capture.
         if self._outputs is None:
             self._broadcast(barrier)
         else:

@@ -345,6 +345,7 @@ class StreamTask:
         self._goes_on = all_of(
             [self._backlog, self._output] if backlogs else [self._output]
         )
+        # Functions may take long to open, and the job may have been cancelled meanwhile.
         self._check_cancelled()
         self.lifecycle.advance(TaskState.RUNNING)
         await self.chain.resume()
@@ -455,6 +456,7 @@ class StreamTask:
         assert source is not None, "the loop runs after restore"
         assert chain is not None, "the loop runs after restore"
         if mode is StopMode.DRAIN:
+            # First: windows and timers fire while operators can still emit.
             await source.end_of_event_time()
         await chain.finish(mode)
         for writer in self.plan.writers:

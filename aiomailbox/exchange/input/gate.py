@@ -165,6 +165,7 @@ class InputGate:
                 if taken is not None:
                     return taken
             else:
+                # Its event was taken meanwhile: it is a channel like the others again.
                 self._is_queued[channel.index] = False
                 self._enqueue(channel, has_priority=False)
         self._settle()
@@ -295,6 +296,7 @@ class InputGate:
             if event.is_priority:
                 self._priority_polled[index] = polled.sequence_number
             self._on_event(channel, event)
+        # At the tail: channels take turns, one buffer each.
         if polled.more_available and not self._partition_ended[index]:
             self._enqueue(channel, has_priority=polled.next_is_priority)
         self._settle()

@@ -164,6 +164,7 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
         emptied: list[ObjectBuffer] = []
         buffer = self._queue.take(emptied)
         polled = None if buffer is None else self._describe(buffer)
+        # Last: this may wake the producer, which has to find the queue as it is now.
         for empty in emptied:
             empty.recycle()
         return polled
