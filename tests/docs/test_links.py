@@ -23,6 +23,7 @@ CLASSES = [
 # What the library calls itself.
 OURS = {
     "DataStream.is_of",
+    "WindowedStream.assigner_name",
     "WindowedStream.join",
     "WatermarkStrategy.alignment",
     "WatermarkStrategy.assigner",
@@ -93,3 +94,33 @@ def test_code_that_names_nothing_of_ours_leads_nowhere(code: str) -> None:
         assert f"aiomailbox.{owner}" not in documented or not hasattr(
             getattr(am, owner), method
         )
+
+
+def test_links_to_pages_and_headings_lead_somewhere() -> None:
+    """The build of the documentation finds them too; this takes a second."""
+    headings = {
+        page: {anchor(title) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+        for page in DOCS.rglob("*.md")
+        if "_build" not in page.parts
+        for text in [
+            re.sub(
+                r"^```.*?^```",
+                "",
+                page.read_text("utf-8"),
+                flags=re.DOTALL | re.MULTILINE,
+            )
+        ]
+    }
+    for page in headings:
+        text = page.read_text("utf-8")
+        for target in re.findall(r"\]\(([^)\s]+\.md(?:#[^)\s]+)?)\)", text):
+            path, _, heading = target.partition("#")
+            found = (page.parent / path).resolve()
+            assert found in headings, (page.name, target)
+            assert not heading or heading in headings[found], (page.name, target)
+
+
+def anchor(title: str) -> str:
+    """Return the name of a heading in links, as the documentation makes it."""
+    kept = re.sub(r"[^\w\- ]", "", title.lower())
+    return kept.replace(" ", "-")
