@@ -86,6 +86,34 @@ async def test_a_source_that_does_not_know_its_size_has_no_end_in_sight() -> Non
     assert known.eta_s == pytest.approx(19, rel=0.3)
 
 
+async def test_the_time_left_is_by_the_last_seconds_and_not_by_a_slow_begin() -> None:
+    async def rows() -> AsyncIterator[int]:
+        await asyncio.sleep(100)
+        for number in range(60):
+            yield number
+            await asyncio.sleep(1)
+
+    env = am.StreamExecutionEnvironment()
+    env.from_async_iterable(rows, name="rows").sink_to(lambda row: None)
+    async with env.start() as job:
+        for _ in range(120):
+            await asyncio.sleep(1)
+            seen = progress_of(job.snapshot(), total=60)
+    assert seen.eta_s == pytest.approx(40, rel=0.1)
+
+
+async def test_a_job_that_has_ended_is_told_of_once() -> None:
+    env = am.StreamExecutionEnvironment()
+    slow(env, range(5))
+    async with env.start("calls") as job:
+        await job.result()
+    out = io.StringIO()
+    async with am.progress(job, stream=out):
+        pass
+    [line] = out.getvalue().splitlines()
+    assert line.startswith("calls finished, 5 of 5 rows read (100%), ")
+
+
 async def test_execute_shows_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     env = am.StreamExecutionEnvironment()
     slow(env, range(5))

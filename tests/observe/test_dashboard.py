@@ -240,6 +240,38 @@ async def test_before_there_is_a_job_it_says_so_and_waits(
                 assert not line.startswith("data: {")
 
 
+async def test_a_job_that_has_ended_stays_to_be_seen_and_is_not_ended_again() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([1]).sink_to(lambda number: None)
+    async with env.start("over") as job:
+        await job.result()
+    right = {"authorization": "Bearer secret"}
+    async with client_of(dashboard(job, token="secret")) as client:
+        for way in ("stop", "cancel"):
+            answer = await client.post(f"/{way}", headers=right)
+            assert answer.json()["state"] == "finished"
+        refused = await client.post("/savepoint?path=/nowhere", headers=right)
+        assert refused.status_code == 409
+        assert (await client.get("/await-tree")).text.startswith("job 'over': finished")
+    assert job.bottleneck() is None
+    assert "over finished" in job._repr_html_()
+
+
+def test_a_program_whose_port_is_taken_does_not_begin() -> None:
+    begun: list[int] = []
+
+    async def main() -> None:
+        begun.append(1)
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(am.InvalidArgumentError, match=f"port {port}.*Use another"):
+            am.run(main(), dashboard=port)
+    assert begun == []
+
+
 async def test_a_taken_port_and_an_open_address_are_refused() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
