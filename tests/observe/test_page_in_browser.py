@@ -188,3 +188,37 @@ async def test_what_is_there_stays_so_that_it_can_be_selected() -> None:
             await asyncio.sleep(0.1)
         assert await page.evaluate("getSelection().toString()") == "rows"
         assert await page.evaluate("window.box.isConnected")
+
+
+async def test_no_line_of_the_graph_crosses_a_box() -> None:
+    env = am.StreamExecutionEnvironment()
+    far = env.from_async_iterable(rows, name="far")
+    near = env.from_async_iterable(rows, name="near")
+    for step in ("one", "two"):
+        near = near.map(abs).name(step)
+        near.rebalance().map(str).sink_to(lambda row: None)
+    near.union(far).map(abs).name("end").sink_to(lambda row: None)
+    async with (
+        serving_dashboard(0) as address,
+        env.start("lines"),
+        browser_page(address) as page,
+    ):
+        await page.locator("#graph rect").first.wait_for()
+        crossed = await page.evaluate(CROSSED)
+    assert crossed == []
+
+
+# All boxes in which a line is anywhere but at their left and right sides.
+CROSSED = """
+[...document.querySelectorAll("#graph path")].flatMap((line) => {
+  const boxes = [...document.querySelectorAll("#graph rect")].map((rect) => rect.getBBox());
+  const found = [];
+  for (let at = 0; at < line.getTotalLength(); at += 3) {
+    const { x, y } = line.getPointAtLength(at);
+    for (const box of boxes)
+      if (x > box.x + 1 && x < box.x + box.width - 1
+          && y > box.y && y < box.y + box.height) found.push([x, y]);
+  }
+  return found;
+})
+"""

@@ -113,12 +113,20 @@ function layout(job) {
     for (const edge of job.edges)
       if (edge.source === one.name)
         depth.set(edge.target, Math.max(depth.get(edge.target), depth.get(one.name) + 1));
-  const rows = [], row = new Map();
+  const columns = [], row = new Map();
   for (const one of job.operators) {
     const column = depth.get(one.name);
-    rows[column] = (rows[column] || 0) + 1;
-    row.set(one.name, rows[column] - 1);
+    (columns[column] ||= []).push(one.name);
   }
+  // In a column each is about where its sources are, so that fewer lines cross.
+  const height = (name) => {
+    const from = job.edges.filter((edge) => edge.target === name);
+    return from.reduce((sum, edge) => sum + row.get(edge.source), 0) / (from.length || 1);
+  };
+  for (const column of columns)
+    column.sort((one, other) => height(one) - height(other))
+      .forEach((name, place) => row.set(name, place));
+  const rows = columns.map((column) => column.length);
   // Where nothing waits between two columns there is less to be said.
   const gaps = rows.map((_, column) => job.edges.some((edge) =>
     !edge.is_chained && depth.get(edge.source) === column) ? 96 : 66);
@@ -129,27 +137,45 @@ function layout(job) {
     const column = depth.get(name);
     return [left[column], 16 + ((most - rows[column]) / 2 + row.get(name)) * step];
   };
-  return { place, width: left[left.length - 1] + BOX.width + 4,
-    height: most * step - BOX.across + 24 };
+  // A line over several columns passes below the boxes between its ends.
+  const bottoms = rows.map((count) => 16 + ((most - count) / 2 + count) * step - BOX.across);
+  const lane = (edge) => {
+    const from = depth.get(edge.source) + 1, to = depth.get(edge.target) - 1;
+    if (from > to) return null;
+    const y = Math.max(...bottoms.slice(from, to + 1)) + BOX.across;
+    bottoms.fill(y + 18, from, to + 1);
+    return [left[from], left[to] + BOX.width, y];
+  };
+  const lanes = job.edges.map(lane);
+  return { place, lanes, width: left[left.length - 1] + BOX.width + 4,
+    height: Math.max(...bottoms) + 8 };
+}
+
+function curve(x1, y1, x2, y2) {
+  const middle = (x1 + x2) / 2;
+  return `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2} `;
 }
 
 function redraw(job, shape) {
-  const { place, width, height } = layout(job);
+  const { place, lanes, width, height } = layout(job);
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("width", width);
   // Smaller than this it scrolls.
   svg.style.minWidth = `${Math.round(width * 0.8)}px`;
-  const lines = job.edges.map((edge) => {
+  const lines = job.edges.map((edge, index) => {
     const [x1, y1] = place(edge.source), [x2, y2] = place(edge.target);
     const a = x1 + BOX.width, b = y1 + BOX.height / 2, d = y2 + BOX.height / 2;
-    const m = (a + x2) / 2, middle = (b + d) / 2;
+    const [left, right, y] = lanes[index] || [(a + x2) / 2, (a + x2) / 2, (b + d) / 2];
+    const way = lanes[index] ? curve(a, b, left, y) + `L${right} ${y} ` + curve(right, y, x2 - 5, d)
+      : curve(a, b, x2 - 5, d);
     const group = draw("g", {}, svg);
     const title = draw("title", {}, group);
-    draw("path", { d: `M${a} ${b} C${m} ${b} ${m} ${d} ${x2 - 5} ${d} `
-      + `M${x2 - 10} ${d - 4} L${x2 - 4} ${d} L${x2 - 10} ${d + 4}` }, group);
-    const text = (y) => draw("text", { x: m, y, "text-anchor": "middle", class: "soft" }, group);
-    return { group, title, rate: text(middle - (b === d ? 8 : 12)), waits: text(middle + 18) };
+    draw("path", { d: `${way}M${x2 - 10} ${d - 4} L${x2 - 4} ${d} L${x2 - 10} ${d + 4}` }, group);
+    const text = (from) => draw("text", { x: (left + right) / 2, y: y + from,
+      "text-anchor": "middle", class: "soft" }, group);
+    const isFlat = b === d || lanes[index];
+    return { group, title, rate: text(isFlat ? -7 : -12), waits: text(isFlat ? 16 : 18) };
   });
   const boxes = job.operators.map((one) => {
     const [x, y] = place(one.name), group = draw("g", {}, svg);
