@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
 
 from aiomailbox.checkpoint import CheckpointingMode
 from aiomailbox.clock import Clock
@@ -13,6 +17,7 @@ from aiomailbox.graph import (
     build_job_graph,
     check_blocking,
     describe_mermaid,
+    describe_plan,
     describe_svg,
     describe_text,
     unreplayable_sources,
@@ -79,19 +84,21 @@ class JobDefinition:
         Args:
             name: What people call the job.
             sinks: Where it ends; any operators.
-            form: ``"text"``, ``"mermaid"`` or ``"svg"``.
+            form: ``"text"``, ``"mermaid"``, ``"svg"`` or ``"json"``.
 
         Raises:
             InvalidArgumentError: If the form is not known.
             UsageError: If there is no sink.
         """
-        if form not in {"text", "mermaid", "svg"}:
+        if form not in {"text", *_FORMS}:
             raise InvalidArgumentError(
-                "format", f"{form!r} is not known", 'Use "text", "mermaid" or "svg".'
+                "format",
+                f"{form!r} is not known",
+                'Use "text", "mermaid", "svg" or "json".',
             )
         graph, config = self.job_graph(name, sinks), self.config
         if form != "text":
-            return describe_svg(graph) if form == "svg" else describe_mermaid(graph)
+            return _FORMS[form](graph)
         checkpoints = config.checkpoints
         return describe_text(
             graph,
@@ -127,6 +134,17 @@ class JobDefinition:
         _check_replayable(graph, config)
         _check_blocking(graph, config)
         return place.deploy(graph, config, clock=self.clock, handovers=handovers or {})
+
+
+def _as_json(graph: JobGraph) -> str:
+    return msgspec.json.encode(describe_plan(graph)).decode()
+
+
+_FORMS: Final[dict[str, Callable[[JobGraph], str]]] = {
+    "json": _as_json,
+    "mermaid": describe_mermaid,
+    "svg": describe_svg,
+}
 
 
 def traced(config: JobConfig) -> JobConfig:

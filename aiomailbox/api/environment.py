@@ -493,7 +493,7 @@ class StreamExecutionEnvironment:
         self,
         job_name: str = "job",
         *,
-        format: Literal["text", "mermaid", "svg"] = "text",  # noqa: A002 -- the user's word
+        format: Literal["text", "mermaid", "svg", "json"] = "text",  # noqa: A002 -- the user's word
     ) -> str:
         """Return the job graph as text: chains, channels, bounds, sync or async.
 
@@ -501,7 +501,8 @@ class StreamExecutionEnvironment:
 
         Args:
             job_name: What people call the job.
-            format: ``"text"``; or a drawing: ``"mermaid"`` or ``"svg"``.
+            format: ``"text"``; a drawing: ``"mermaid"`` or ``"svg"``; or ``"json"`` for
+                programs.
 
         Raises:
             InvalidArgumentError: If the format is not known.

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from types import TracebackType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
+import msgspec
 import typer
 from rich.markup import escape
 
@@ -91,9 +92,10 @@ def run(
 
 def explain(target: _Target, as_json: _Json = False) -> None:
     """Show the tasks of a pipeline, its channels, its bounds and its guarantees."""
-    text = _asked(target, lambda env: env.explain())
+    form: Literal["json", "text"] = "json" if as_json else "text"
+    text = _asked(target, lambda env: env.explain(format=form))
     if as_json:
-        show_json({"explain": text})
+        show_json(msgspec.json.decode(text))
     else:
         sys.stdout.write(f"{text}\n")
 

@@ -10,6 +10,7 @@ from aiomailbox.graph.channels import (
 from aiomailbox.graph.columns import describe_form, rows_from
 from aiomailbox.graph.describe import (
     describe_mermaid,
+    describe_plan,
     describe_text,
     unreplayable_sources,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "consumers_of",
     "describe_form",
     "describe_mermaid",
+    "describe_plan",
     "describe_svg",
     "describe_text",
     "has_blocking",

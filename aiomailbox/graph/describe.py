@@ -1,6 +1,8 @@
-"""The job graph for people: text for a terminal, Mermaid for a page."""
+"""The job graph: text for a terminal, Mermaid for a page, values for a program."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from aiomailbox.graph.channels import why_never_unaligned
 from aiomailbox.graph.columns import describe_form
@@ -165,6 +167,59 @@ def describe_mermaid(graph: JobGraph) -> str:
         for edge in vertex.out_edges
     ]
     return "\n".join(lines)
+
+
+def describe_plan(graph: JobGraph) -> dict[str, Any]:
+    """Return the graph as values for JSON: what the text says, for programs.
+
+    Concept:
+        Flink, ``StreamExecutionEnvironment.getExecutionPlan``.
+    """
+    return {
+        "job": graph.name,
+        "max_parallelism": graph.max_parallelism,
+        "vertices": [
+            {
+                "id": vertex.id,
+                "name": vertex.name,
+                "parallelism": vertex.parallelism,
+                "operators": [_plan_of(node) for node in vertex.nodes],
+            }
+            for vertex in graph.vertices
+        ],
+        "edges": [
+            {
+                "source": vertex.id,
+                "target": graph.vertex_of(edge.target).id,
+                "from": edge.source.name,
+                "to": edge.target.name,
+                "partitioner": edge.partitioner.name,
+                "channels": channel_count(edge),
+                "side_output": edge.tag.id if edge.tag else None,
+                "is_blocking": edge.is_blocking,
+            }
+            for vertex in graph.vertices
+            for edge in vertex.out_edges
+        ],
+    }
+
+
+def _plan_of(node: Node) -> dict[str, Any]:
+    item = node.transformation
+    return {
+        "name": node.name,
+        "uid": item.uid,
+        "operator_id": str(node.operator_id),
+        "is_source": item.source is not None,
+        "is_sink": item.sink is not None,
+        "is_keyed": item.is_keyed,
+        "holds_at_most": item.bound or None,
+        "unbounded": _unbounded(item),
+        "functions": [
+            {"function": function.text, "is_async": function.is_async}
+            for function in item.functions
+        ],
+    }
 
 
 def _escape(vertex: JobVertex) -> str:

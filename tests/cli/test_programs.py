@@ -98,6 +98,17 @@ def test_a_pipeline_is_explained_and_drawn(
     drawing = ET.fromstring(svg)
     texts = [one.text for one in drawing.iter() if one.text]
     assert {"numbers", "map", "FunctionSink", "REBALANCE"} <= set(texts)
+    code, out, _ = run(capsys, "explain", "shop_pipelines:numbers", "--json")
+    plan = msgspec.json.decode(out)
+    source, sink = plan["vertices"]
+    assert [one["name"] for one in source["operators"]] == ["numbers", "map"]
+    assert source["operators"][1]["functions"] == [
+        {"function": "abs", "is_async": False}
+    ]
+    assert sink["operators"][0]["is_sink"]
+    [edge] = plan["edges"]
+    assert (edge["source"], edge["target"]) == (source["id"], sink["id"])
+    assert (edge["partitioner"], edge["channels"]) == ("REBALANCE", 1)
     code, out, _ = run(capsys, "graph", "shop_pipelines:numbers", "--json")
     assert msgspec.json.decode(out)["graph"] == text.removesuffix("\n")
 
