@@ -6,10 +6,10 @@ import traceback
 from contextlib import suppress
 from types import TracebackType
 
-from aiomailbox.errors import AioMailboxError
+from aiomailbox.errors import AioMailboxError, RemoteTaskError
 from aiomailbox.operators import is_own_line, is_users
 
-__all__ = ["shorten", "users_part"]
+__all__ = ["shorten", "traceback_text", "users_part"]
 
 
 def shorten(failure: BaseException) -> str:
@@ -21,9 +21,9 @@ def shorten(failure: BaseException) -> str:
     Returns:
         The text of all frames, as they were.
     """
-    text = _text_of(failure)
+    texts = [traceback_text(failure)]
     if not isinstance(failure, AioMailboxError):
-        return text
+        return texts[0]
     waiting: list[BaseException | None] = [failure]
     # Errors may refer to each other in a ring.
     seen: set[int] = set()
@@ -32,16 +32,19 @@ def shorten(failure: BaseException) -> str:
         if error is None or id(error) in seen:
             continue
         seen.add(id(error))
+        if isinstance(error, RemoteTaskError) and error.remote_traceback:
+            texts.append(f"Traceback of {error.worker}:\n{error.remote_traceback}")
         # A user's error may have attributes of its own making; then it stays as it is.
         with suppress(BaseException):
             error.__traceback__ = _from_the_users_first(error.__traceback__)
             waiting += [error.__cause__, error.__context__]
             if isinstance(error, BaseExceptionGroup):
                 waiting += error.exceptions
-    return text
+    return "\n".join(texts)
 
 
-def _text_of(failure: BaseException) -> str:
+def traceback_text(failure: BaseException) -> str:
+    """Return a failure and what led to it as text, also if the user's error cannot."""
     try:
         return "".join(traceback.format_exception(failure))
     except BaseException as broken:  # noqa: BLE001 -- a user's error may raise anything

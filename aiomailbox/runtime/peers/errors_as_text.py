@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from typing import Final
 
 from aiomailbox.errors import (
@@ -14,6 +13,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.runtime.failure_place import place_of_error
 from aiomailbox.runtime.peers.messages import ErrorText
+from aiomailbox.runtime.tracebacks import shorten, traceback_text
 
 __all__ = ["error_from_text", "text_of_error"]
 
@@ -29,7 +29,11 @@ def text_of_error(error: BaseException) -> ErrorText:
         >>> text.kind, text.text
         ('ValueError', 'no such airport')
     """
-    lines = "".join(traceback.format_exception(error))
+    lines = shorten(error)
+    shown = traceback_text(error)
+    operator, uid, location, record = (
+        None if text is None else _cut(text) for text in place_of_error(error)
+    )
     notes = [safe_str(note) for note in getattr(error, "__notes__", [])]
     return ErrorText(
         type(error).__name__,
@@ -38,7 +42,12 @@ def text_of_error(error: BaseException) -> ErrorText:
         lines[-_TEXT_MAX:],
         [_cut(note) for note in notes[:_NOTES_MAX]],
         isinstance(error, RemoteFailureError | TransportError),
-        *(None if text is None else _cut(text) for text in place_of_error(error)),
+        operator,
+        uid,
+        location,
+        record,
+        # Mostly the same.
+        shown="" if shown == lines else shown[-_TEXT_MAX:],
     )
 
 
@@ -58,7 +67,7 @@ def error_from_text(worker: str, text: ErrorText) -> RemoteTaskError:
     for note in text.notes:
         add_note(error, note)
     if text.traceback:
-        add_note(error, f"Traceback of {worker}:\n{text.traceback}")
+        add_note(error, f"Traceback of {worker}:\n{text.shown or text.traceback}")
     return error
 
 

@@ -78,7 +78,20 @@ class _Message(msgspec.Struct, tag=True, array_like=True):
 
 
 class ErrorText(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's exception as text: nothing of it is ever executed in the parent."""
+    """A worker's exception as text: nothing of it is ever executed in the parent.
+
+    Attributes:
+        kind: The name of the exception's type.
+        text: What it says.
+        traceback: All frames of it and of what led to it.
+        notes: What was added to it.
+        is_echo: Whether it only says that another task had failed before.
+        operator: The operator that failed, None if it was none.
+        uid: Its uid.
+        location: ``file:line`` of the user's.
+        record: The record as text.
+        shown: The traceback without the engine's frames, "" if it is the same.
+    """
 
     kind: str
     text: str
@@ -89,6 +102,7 @@ class ErrorText(msgspec.Struct, frozen=True, array_like=True):
     uid: str | None = None
     location: str | None = None
     record: str | None = None
+    shown: str = ""
 
 
 class LimitText(msgspec.Struct, frozen=True, array_like=True):

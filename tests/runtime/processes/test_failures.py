@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 
 import aiomailbox as am
 from tests.runtime.processes.programs import is_alive
+
+PACKAGE = str(Path(am.__file__).parent)
 
 # A busy machine takes seconds to start an interpreter.
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
@@ -63,6 +66,11 @@ async def test_an_error_names_the_operator_its_uid_and_the_users_line(
     for text in ("'checker'", "'check-1'", f"{__file__}:{line}", "KeyError"):
         assert text in str(raised.value)
     assert "in check" in cause.remote_traceback
+    # The user's frames, and hardly one of the engine; all of them are kept.
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "in check" in shown
+    assert shown.count(f'File "{PACKAGE}') <= 3
+    assert raised.value.engine_traceback.count(f'File "{PACKAGE}') > 10
     assert any("in task 'collection -> checker (1/2)'" in n for n in cause.__notes__)
     (logged,) = [vars(each) for each in caplog.records if each.levelname == "ERROR"]
     assert (logged["operator"], logged["uid"]) == ("checker", "check-1")
