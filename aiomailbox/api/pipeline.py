@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from os import PathLike, fspath
@@ -13,6 +13,7 @@ from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.stream import DataStream
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph import JobGraph, Origin, Transformation
+from aiomailbox.records import OutputTag
 from aiomailbox.runtime import JobConfig, JobSnapshot
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class Pipeline(Generic[InT, OutT]):
         path: str | PathLike[str] | None = None,
         *,
         schema: Any = None,
+        sides: Mapping[OutputTag, Any] | None = None,
         records: Any = "namedtuple",
         order_by: Any = None,
         parallelism: int | None = None,
@@ -173,6 +175,9 @@ class Pipeline(Generic[InT, OutT]):
                 all executors see. Until the end checkpoints are in a hidden one beside
                 it.
             schema: The result's; see `apply_to`.
+            sides: Side outputs that are kept, each with its schema. The files of
+                ``OutputTag("late")`` are in ``path + ".late"``, those of dead letters,
+                which are always kept, in ``path + ".dead_letters"``.
             records: What a record is; see `SparkSource`.
             order_by: By which columns each worker's rows are sorted; of several
                 DataFrames a dict by name, of columns with equal types: their rows are
@@ -242,6 +247,7 @@ class Pipeline(Generic[InT, OutT]):
             self.name,
             build_graph,
             result._origins,
+            sides or {},
             list(inputs.values()),
             definition.sinks,
             parallelism,

@@ -17,9 +17,10 @@ import re
 import secrets
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +38,13 @@ from aiomailbox.connectors.spark.frame_source import frame_operator, frame_rows
 from aiomailbox.connectors.spark.inside.refusals import check_no_sinks, check_runnable
 from aiomailbox.connectors.spark.inside.schemas import arrow_columns, output_schema
 from aiomailbox.connectors.spark.jobs import JobTag, is_connect
+from aiomailbox.connectors.spark.letters import (
+    DEAD_LETTER_COLUMNS,
+    dead_letter_origins,
+    plain_letter,
+)
 from aiomailbox.connectors.spark.lost import lost_session_error
+from aiomailbox.connectors.spark.result import spark_schema
 from aiomailbox.connectors.spark.shipped import shipped
 from aiomailbox.errors import (
     InvalidArgumentError,
@@ -45,16 +52,18 @@ from aiomailbox.errors import (
     SparkJobError,
     TargetExistsError,
     UsageError,
+    WrongTypeError,
 )
 from aiomailbox.graph import JobGraph, Origin, Transformation, reachable
 from aiomailbox.logs import library_log
-from aiomailbox.operators import SinkOperator
+from aiomailbox.operators import MapOperator, SinkOperator
 from aiomailbox.policies import (
     FixedDelayRestart,
     NoRestart,
     RateLimit,
     RestartStrategy,
 )
+from aiomailbox.records import OutputTag
 from aiomailbox.runtime import JobSnapshot
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.errors_as_text import error_from_text
@@ -70,6 +79,7 @@ _RESTART: Final = FixedDelayRestart(3, 1.0)
 _MEMBER: Final = "aiomailbox.connectors.spark.barrier.member"
 _OUTCOME: Final = "outcome binary"
 _CANCEL_EVERY_S: Final = 0.5
+_LETTERS: Final = "dead_letters"
 # How Spark says that a barrier stage has more tasks than slots.
 _TOO_FEW_SLOTS: Final = "SPARK-24819"
 # Nothing of the job stays in the program of the user.
@@ -93,6 +103,7 @@ class BarrierRun:
         name: The pipeline's name.
         build_graph: Makes the job graph of outputs.
         origins: Where the result comes from.
+        sides: The side outputs that are kept, with their schemas.
         inputs: The DataFrames.
         sinks: What ends inside the pipeline, which nothing may.
         parallelism: Subtasks of operators that do not say how many; None for as many
@@ -107,6 +118,7 @@ class BarrierRun:
     name: str
     build_graph: Callable[[list[Transformation], int], JobGraph]
     origins: list[Origin]
+    sides: Mapping[OutputTag, Any]
     inputs: list[ExchangeInput]
     sinks: list[Transformation]
     parallelism: int | None
@@ -178,10 +190,8 @@ class _Job:
         check_no_sinks(run.sinks)
         check_runnable(run.origins, BarrierInput, len(run.inputs))
         self.schema: Any = output_schema(schema, run.origins, df.sparkSession)
-        sink = ParquetSink(target, schema=arrow_columns(self.schema))
-        results = Transformation(
-            "results", _SinkFactory(sink), [run.origins], follows_input=True, sink=sink
-        )
+        results = _output("results", target, self.schema, run.origins)
+        outputs = {target: results, **_other_outputs(run, target)}
         slots = _slots(df)
         parallelism = run.parallelism or slots
         if parallelism is None:
@@ -199,7 +209,7 @@ class _Job:
         )
         self._first = run.config.restore_from
         self._config = _config(run, place)
-        self._graph = run.build_graph([results], parallelism)
+        self._graph = run.build_graph([*outputs.values()], parallelism)
         _check_groups(self._graph)
         self._place = place
         self._credentials = (
@@ -212,8 +222,9 @@ class _Job:
         # What cannot be sent is said now.
         self._packed(0)
         if self._first is None:
-            if target.exists():
-                raise TargetExistsError(f"{str(target)!r} exists already")
+            for path in outputs:
+                if path.exists():
+                    raise TargetExistsError(f"{str(path)!r} exists already")
             # What another program has left there, and nobody goes on from.
             shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True, exist_ok=True)
@@ -320,6 +331,64 @@ class _SinkFactory:
 
     def __call__(self) -> SinkOperator:
         return SinkOperator(self.sink)
+
+
+def _output(
+    name: str, target: Path, schema: Any, origins: list[Origin]
+) -> Transformation:
+    """Return the end of an output, whose files are committed with each checkpoint."""
+    sink = ParquetSink(target, schema=arrow_columns(schema))
+    return Transformation(
+        name, _SinkFactory(sink), [origins], follows_input=True, sink=sink
+    )
+
+
+def _other_outputs(run: BarrierRun, target: Path) -> dict[Path, Transformation]:
+    """Return side outputs and dead letters, each for a directory beside the results.
+
+    Raises:
+        WrongTypeError: If a key is no `OutputTag`.
+        InvalidArgumentError: If a tag's id cannot be part of a name, or nothing says
+            the schema.
+    """
+    outputs: dict[Path, Transformation] = {}
+    session = run.inputs[0].df.sparkSession
+    items = reachable([origin.transformation for origin in run.origins])
+    for tag, given in run.sides.items():
+        _check_side(tag)
+        schema = output_schema(given, [], session, "sides")
+        origins = [Origin(item, None, tag) for item in items]
+        path = _beside(target, tag.id)
+        outputs[path] = _output(f"side output {tag.id!r}", path, schema, origins)
+    letters = dead_letter_origins(items)
+    if letters:
+        plain = Transformation(
+            "dead letters as rows",
+            partial(MapOperator, plain_letter),
+            [letters],
+            follows_input=True,
+        )
+        path, schema = _beside(target, _LETTERS), spark_schema(DEAD_LETTER_COLUMNS)
+        outputs[path] = _output("dead letters", path, schema, [Origin(plain)])
+    return outputs
+
+
+def _check_side(tag: Any) -> None:
+    if not isinstance(tag, OutputTag):
+        raise WrongTypeError(
+            "sides", f"{tag!r} is no OutputTag", "Write am.OutputTag('late')."
+        )
+    if not re.fullmatch(r"[\w-]+", tag.id) or tag.id == _LETTERS:
+        raise InvalidArgumentError(
+            "sides",
+            f"{tag.id!r} cannot be the end of a directory's name",
+            f"Use letters, digits, - and _, and not {_LETTERS!r}.",
+        )
+
+
+def _beside(target: Path, name: str) -> Path:
+    """Return the directory of another output than the result."""
+    return target.with_name(f"{target.name}.{name}")
 
 
 async def _collected(frame: Any) -> list[Any]:

@@ -20,14 +20,15 @@ from aiomailbox.connectors.spark.inside.frames import (
     ship_job,
 )
 from aiomailbox.connectors.spark.inside.refusals import check_applicable, check_no_sinks
-from aiomailbox.connectors.spark.inside.results import (
-    DEAD_LETTER_COLUMNS,
-    ResultSink,
-)
+from aiomailbox.connectors.spark.inside.results import ResultSink
 from aiomailbox.connectors.spark.inside.schemas import arrow_columns, output_schema
 from aiomailbox.connectors.spark.inside.shuffle import FALLBACK, has_partition_ids
 from aiomailbox.connectors.spark.inside.wire import RowKind
 from aiomailbox.connectors.spark.jobs import spark_job_error
+from aiomailbox.connectors.spark.letters import (
+    DEAD_LETTER_COLUMNS,
+    dead_letter_origins,
+)
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.connectors.spark.result import spark_schema
 from aiomailbox.errors import (
@@ -43,7 +44,7 @@ from aiomailbox.graph import (
     describe_form,
     reachable,
 )
-from aiomailbox.operators import ErrorAction, OnError, SinkOperator
+from aiomailbox.operators import SinkOperator
 from aiomailbox.records import OutputTag
 from aiomailbox.runtime import (
     JobConfig,
@@ -145,11 +146,7 @@ class Applied:
         self._journal = _journal_of(application, self._items)
         found = output_schema(schema, application.origins, self._session)
         self._add(_Output(_RESULT, "result", found, [application.origins]))
-        letters = [
-            [Origin(item, None, tag)]
-            for item in self._items
-            for tag in _dead_letter_tags(item)
-        ]
+        letters = [[origin] for origin in dead_letter_origins(self._items)]
         if letters:
             columns = spark_schema(DEAD_LETTER_COLUMNS)
             self._add(_Output(_DEAD_LETTERS, "dead letters", columns, letters))
@@ -427,19 +424,6 @@ def _journal_of(application: Application, items: list[Transformation]) -> str | 
         )
     run = job_directory(application.config.job_id or application.name)
     return str(Path(place).absolute() / run)
-
-
-def _dead_letter_tags(item: Transformation) -> list[OutputTag]:
-    """Return where an operator's dead letters go."""
-    arguments = getattr(item.factory, "args", ())
-    named = getattr(item.factory, "keywords", {}).values()
-    return [
-        argument.tag
-        for argument in (*arguments, *named)
-        if isinstance(argument, OnError)
-        and argument.action is ErrorAction.DEAD_LETTER
-        and argument.tag is not None
-    ]
 
 
 def _no_operator() -> Any:

@@ -6,43 +6,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import msgspec
 import pyarrow as pa
 
 from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
 from aiomailbox.columnar import ArrowRun, BatchMaker
 from aiomailbox.connectors.immediate_writer import ImmediateWriter
+from aiomailbox.connectors.spark.letters import plain_letter
 from aiomailbox.operators import (
     Committer,
     CommitterContext,
-    DeadLetter,
     Pending,
     RuntimeContext,
     SinkWriter,
 )
 from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
 
-__all__ = ["DEAD_LETTER_COLUMNS", "RESULTS", "ResultSink", "StageResults"]
+__all__ = ["RESULTS", "ResultSink", "StageResults"]
 
 # Under this name a task's context gives where results go.
 RESULTS: Final = "spark results"
 
 # How long results that are few may wait for others.
 _WAIT_S: Final = 0.1
-
-DEAD_LETTER_COLUMNS: Final = pa.schema(
-    [
-        ("record", pa.string()),
-        ("timestamp_ms", pa.int64()),
-        ("operator", pa.string()),
-        ("uid", pa.string()),
-        ("attempts", pa.int32()),
-        ("error_type", pa.string()),
-        ("error", pa.string()),
-        ("traceback", pa.string()),
-    ]
-)
 
 
 class StageResults(Protocol):
@@ -87,7 +73,7 @@ class ResultSink:
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         """Create the writer of one task."""
         results: Any = context.handover(RESULTS)
-        convert = _plain_letter if self.dead_letters else None
+        convert = plain_letter if self.dead_letters else None
         return _ResultWriter(self, results, context.clock, convert)
 
     def create_committer(self, context: CommitterContext) -> Committer | None:
@@ -153,26 +139,3 @@ class _ResultWriter(ImmediateWriter):
         for batch in self._maker.batches(run):
             self._results.offer_result(self._output, batch)
         self._flushed_s = self._clock.monotonic()
-
-
-def _plain_letter(letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "record": _as_text(letter.record),
-        "timestamp_ms": letter.timestamp,
-        "operator": letter.operator,
-        "uid": letter.uid,
-        "attempts": letter.attempts,
-        "error_type": letter.error_type,
-        "error": letter.error,
-        "traceback": letter.traceback,
-    }
-
-
-def _as_text(record: Any) -> str:
-    """Return a record as JSON, where it has such a form, else as Python shows it."""
-    if hasattr(record, "_asdict"):
-        record = record._asdict()
-    try:
-        return msgspec.json.encode(record).decode()
-    except (TypeError, ValueError):
-        return repr(record)

@@ -166,6 +166,52 @@ async def test_a_failure_names_operator_line_and_record_and_is_not_tried_for_eve
     assert not (tmp_path / "out").exists()
 
 
+FAILED = am.OutputTag("failed")
+ODD = am.OutputTag("odd")
+
+
+async def test_side_outputs_and_dead_letters_are_committed_beside_the_results(
+    spark: Any, tmp_path: Path
+) -> None:
+    class Odd(am.ProcessFunction):
+        def process_element(self, row: Any, context: Any, out: Any) -> None:
+            if row.id % 2:
+                context.output(ODD, Seen(row.id, -1))
+            out.collect(row)
+
+    @am.pipeline
+    def three_ways(rows: Any) -> Any:
+        def check(row: Any) -> Seen:
+            if row.id % 10 == 0:
+                raise ValueError(f"no {row.id}")
+            return Seen(row.id, 1)
+
+        checked = rows.map(check, on_error=am.dead_letter(FAILED)).uid("check")
+        return checked.process(Odd())
+
+    run = three_ways.run_on(
+        spark.range(0, 50), tmp_path / "out", schema=Seen, sides={ODD: Seen}
+    )
+    assert [number for number, _ in pairs(await run)] == [
+        n for n in range(50) if n % 10
+    ]
+    odd = spark.read.parquet(str(tmp_path / "out.odd"))
+    assert pairs(odd) == [(n, -1) for n in range(1, 50, 2)]
+    letters = spark.read.parquet(str(tmp_path / "out.dead_letters")).collect()
+    assert sorted(letter.record for letter in letters)[:2] == ['{"id":0}', '{"id":10}']
+    assert {(letter.uid, letter.error_type) for letter in letters} == {
+        ("check", "ValueError")
+    }
+    for sides in ({am.OutputTag("../x"): Seen}, {am.OutputTag("dead_letters"): Seen}):
+        with pytest.raises(InvalidArgumentError, match="directory's name"):
+            await three_ways.run_on(
+                spark.range(5), tmp_path / "other", schema=Seen, sides=sides
+            )
+    with pytest.raises(TargetExistsError, match=r"out\.dead_letters"):
+        (tmp_path / "out").rename(tmp_path / "kept")
+        await three_ways.run_on(spark.range(5), tmp_path / "out", schema=Seen)
+
+
 async def test_a_dataframe_that_gives_other_rows_again_is_refused(
     spark: Any, tmp_path: Path
 ) -> None:

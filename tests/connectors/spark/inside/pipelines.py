@@ -82,23 +82,52 @@ FIVE: dict[str, tuple[Any, int]] = {
 }
 
 LATE = am.OutputTag("late")
-# Runs of a source are 1,024 rows, and a watermark follows each.
-OUT_OF_ORDER = [*range(2000), *range(0, 2000, 100), *range(2000, 3000)]
+# A row a millisecond. Three seconds behind, a window has fired and goes on; ten seconds
+# behind, it is over: wherever runs end, which have a thousand rows at most.
+OUT_OF_ORDER = [
+    *range(12_000),
+    *range(9_000, 9_500, 50),
+    *range(0, 1_000, 50),
+    *range(12_000, 13_000),
+]
 
 
 @am.pipeline
 def lateness(rows: Any) -> Any:
     """Windows with lateness, and what is too late with a negative id."""
+    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.millis(100))
     windows = (
-        timed(rows)
+        rows.assign_timestamps_and_watermarks(
+            strategy.with_timestamp_assigner(lambda row: row.id)
+        )
+        # Two would wait for each other.
+        .set_parallelism(1)
         .key_by(lambda row: row.id % 3)
-        .window(am.TumblingEventTimeWindows.of(am.seconds(2)))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
         .allowed_lateness(am.seconds(5))
         .side_output_late_data(LATE)
         .reduce(lambda one, other: one if one.id > other.id else other)
     )
     late = windows.get_side_output(LATE).map(lambda row: Pair(-1 - row.id, 0))
     return windows.map(as_pair).union(late)
+
+
+def _windowed(rows: Any) -> Any:
+    return (
+        rows.key_by(lambda row: row.id % 7)
+        .window(am.TumblingEventTimeWindows.of(am.seconds(2)))
+        .reduce(lambda one, other: max(one, other))
+        .map(lambda row: Pair(*row))
+    )
+
+
+def _joined(rows: Any) -> Any:
+    some = rows.filter(lambda row: row.id % 50 == 0).key_by(lambda row: row.id % 5)
+    return (
+        some.interval_join(some)
+        .between(am.millis(-500), am.millis(500))
+        .process(lambda one, other: Pair(one.id, other.id))
+    )
 
 
 def _keyed_count(rows: Any) -> Any:
@@ -117,5 +146,7 @@ STEPS: dict[str, Callable[[Any], Any]] = {
     "narrow": lambda rows: rows.map(lambda row: row).set_parallelism(1),
     "broadcast": lambda rows: rows.broadcast().map(lambda row: row),
     "count by key": _keyed_count,
+    "windows": _windowed,
+    "join": _joined,
     "union": lambda rows: rows.filter(lambda row: row.id % 2).union(rows),
 }

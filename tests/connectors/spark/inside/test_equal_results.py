@@ -61,37 +61,51 @@ def test_a_pipeline_gives_the_same_wherever_it_runs(
     assert in_barrier(spark, pipeline, count, 3, tmp_path / "out") == embedded
 
 
-def test_late_records_are_late_inside_spark_too(spark: Any) -> None:
-    """In one partition the order, and so what is late, is the same everywhere."""
-    env = am.StreamExecutionEnvironment()
-    rows = [Row(n) for n in pipelines.OUT_OF_ORDER]
-    embedded = am.run(pipelines.lateness(env.from_collection(rows)).collect())
-    assert any(row[0] < 0 for row in embedded)
-    df = spark.createDataFrame([(n,) for n in pipelines.OUT_OF_ORDER], "id long")
-    applied = pipelines.lateness.apply_to(df.coalesce(1), schema=Pair, parallelism=2)
-    found = Counter(tuple(row) for row in applied.result.collect())
-    assert found == Counter(map(tuple, embedded))
+def test_late_records_are_late_wherever_it_runs(spark: Any, tmp_path: Path) -> None:
+    """With one reader the order, and so what is late, is the same everywhere."""
+
+    def on_loop(deployment: Any) -> Counter[Any]:
+        env = am.StreamExecutionEnvironment(parallelism=2)
+        if deployment is not None:
+            env.deployment = deployment
+        rows = env.from_collection([Row(n) for n in pipelines.OUT_OF_ORDER])
+        lateness = pipelines.lateness(rows.set_parallelism(1))
+        return Counter(tuple(row) for row in am.run(lateness.collect()))
+
+    embedded = on_loop(None)
+    # 20 rows are over, and 10 rows let windows fire again.
+    assert sum(row[0] < 0 for row in embedded.elements()) == 20
+    assert sum(n > 1 for n in embedded.values()) >= 3
+    assert on_loop(am.Processes(2)) == embedded
+    numbered = [*enumerate(pipelines.OUT_OF_ORDER)]
+    df = spark.createDataFrame(numbered, "place long, id long").coalesce(1)
+    given: dict[str, Any] = {"df": df, "schema": Pair, "order_by": "place"}
+    applied = pipelines.lateness.apply_to(**given, parallelism=2)
+    assert Counter(tuple(row) for row in applied.result.collect()) == embedded
+    run = pipelines.lateness.run_on(path=tmp_path / "out", **given, parallelism=1)
+    assert Counter(tuple(row) for row in am.run(run).collect()) == embedded
 
 
 STEPS: dict[str, Callable[[Any], Any]] = pipelines.STEPS
 
 
 @settings(
-    max_examples=6,
+    max_examples=5,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5))
-def test_random_pipelines_give_the_same_inside_spark(
+def test_random_pipelines_give_the_same_wherever_they_run(
     spark: Any, tmp_path_factory: Any, steps: Any
 ) -> None:
     @am.pipeline
     def pipeline(rows: Any) -> Any:
-        stream = rows.map(pipelines.as_pair)
+        stream = pipelines.timed(rows).map(pipelines.as_pair)
         for step in steps:
             stream = pipelines.STEPS[step](stream)
         return stream
 
     embedded = on_loops(pipeline, 1, None)
+    assert on_loops(pipeline, 1, am.Processes(2)) == embedded
     assert in_spark(spark, pipeline, 1, 2) == embedded
     path = tmp_path_factory.mktemp("random") / "out"
     assert in_barrier(spark, pipeline, 1, 2, path) == embedded
