@@ -29,7 +29,9 @@ ALONE = [
 ]
 # Pages on which every word in code is a name of ours.
 CATALOGUES = {"concepts/operators"}
-PATH = re.compile(r"(?:await )?\.?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?=$|[(:=])")
+PATH = re.compile(
+    r"(?:\w+ = )?(?:await |async with )?\.?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?=$|[(:=])"
+)
 
 
 def candidates(code: str, docname: str = "") -> list[str]:

@@ -118,7 +118,7 @@ class CheckpointOwner(Protocol):
         ...
 
     async def on_retained(self, oldest: int) -> None:
-        """Hear which is the oldest checkpoint that may be gone on from."""
+        """Hear which is the oldest checkpoint that a job may go on from."""
         ...
 
     async def run_step(self, work: Coroutine[Any, Any, None], what: str) -> None:

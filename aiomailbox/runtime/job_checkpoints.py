@@ -302,7 +302,7 @@ class JobCheckpoints:
         self._committed_id = max(self._committed_id, checkpoint_id)
 
     async def on_retained(self, oldest: int) -> None:
-        """Hear which is the oldest checkpoint that may be gone on from."""
+        """Hear which is the oldest checkpoint that a job may go on from."""
         await self._finished_calls.prune(oldest)
 
     async def run_step(self, work: Any, what: str) -> None:

@@ -75,6 +75,11 @@ def test_what_users_call_is_explained_on_a_page(owner: type, named: set[str]) ->
     [
         ("map_async", "aiomailbox.DataStream.map_async"),
         ("await stream.collect()", "aiomailbox.DataStream.collect"),
+        ("records = await stream.collect()", "aiomailbox.DataStream.collect"),
+        (
+            'async with env.start("job") as job:',
+            "aiomailbox.StreamExecutionEnvironment",
+        ),
         ("env.enable_checkpointing(10)", "aiomailbox.StreamExecutionEnvironment"),
         ("am.RateLimit(10, per=1)", "aiomailbox.RateLimit"),
         ("job.stop(drain=False)", "aiomailbox.JobClient.stop"),
