@@ -15,7 +15,7 @@ import pyarrow as pa
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import KeptRow, contents_of
 from aiomailbox.columnar.window_grid import WindowGrid
-from aiomailbox.columnar.windows import ColumnarWindows, Fired
+from aiomailbox.columnar.windows import ColumnarWindows, Fired, beginnings
 from aiomailbox.operators import Pending, then
 from aiomailbox.state import GroupedEntries, KeyedStateSnapshot
 from aiomailbox.windowing import (
@@ -52,9 +52,14 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         entries = GroupedEntries([rows_of(each, keys) for each in kept], groups)
         return [rows, KeyedStateSnapshot(groups, rows.states, entries)]
 
+    @property
+    def _step(self) -> int:
+        """From the beginning of one window to that of the next, milliseconds."""
+        return self._size
+
     def _windows(self, times: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
         """Return the record of each window, None for one a record; where each begins."""
-        return None, times - (times - self._offset) % self._size
+        return None, beginnings(times, self._offset, self._size)
 
     def _add_columns(self, run: ArrowRun, times: np.ndarray) -> Pending:
         grid = self._grid
@@ -65,9 +70,9 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         keys = len(self._slots.places)
         late = starts <= self._ended
         if records is None and not late.any():
-            cells = grid.place(starts, slots, keys)
+            cells, distinct = grid.place(starts, slots, keys, self._step)
             grid.check(values, cells)
-            grid.add_waiting(values, starts, cells)
+            grid.add_waiting(values, distinct, cells)
             return None
         over = late & (starts + (self._size - 1 + self._lateness) <= self.watermark_ms)
         kept = np.flatnonzero(~over)
@@ -75,12 +80,13 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         after = np.flatnonzero(late[kept])
         values = [each.at(kept) for each in values]
         starts, slots = starts[kept], slots[kept]
-        cells = grid.place(starts, slots, keys)
+        cells, _ = grid.place(starts, slots, keys, self._step)
         grid.check(values, cells)
         pending: Pending = None
         if len(waits):
             mine = [each.at(waits) for each in values]
-            grid.add_waiting(mine, starts[waits], cells[waits])
+            distinct = np.unique(starts[waits]).tolist()
+            grid.add_waiting(mine, distinct, cells[waits])
         if len(after):
             results = grid.add_late([each.at(after) for each in values], cells[after])
             ended = starts[after]
@@ -175,9 +181,13 @@ class ColumnarSlidingOperator(ColumnarTumblingOperator, SlidingAggregateOperator
         aggregate: One for which `needs_rows` returns nothing.
     """
 
+    @property
+    def _step(self) -> int:
+        return self._slide
+
     def _windows(self, times: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
         slide, size = self._slide, self._size
-        last = times - (times - self._offset) % slide
+        last = beginnings(times, self._offset, slide)
         # The latest window comes first, as in rows.
         starts = last[:, np.newaxis] - np.arange(-(-size // slide)) * slide
         there = starts > (times - size)[:, np.newaxis]

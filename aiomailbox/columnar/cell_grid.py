@@ -21,6 +21,7 @@ _COLUMNS_MIN: Final = 64
 _EMPTY_MAX: Final = 1 << 20
 _EMPTY_EACH: Final = 16
 _COMPARED_MAX: Final = 8
+_TABLE_MAX: Final = 1 << 12
 
 
 class KeptRow(NamedTuple):
@@ -65,21 +66,27 @@ class CellGrid:
     def __iter__(self) -> Iterator[int]:
         return iter(list(self._rows))
 
-    def place(self, starts: np.ndarray, slots: np.ndarray, keys: int) -> np.ndarray:
-        """Make room for records and return their cells.
+    def place(
+        self, starts: np.ndarray, slots: np.ndarray, keys: int, step: int
+    ) -> tuple[np.ndarray, list[int]]:
+        """Make room for records and return their cells, and the stretches they are in.
 
         Args:
             starts: Where their stretches begin, shape ``(n,)``.
             slots: The places of their keys, shape ``(n,)``.
             keys: How many keys have a place.
+            step: Of which differences of starts are multiples, milliseconds.
 
         Raises:
             RowsNeededError: If most cells would be empty.
         """
-        distinct, numbers = distinct_of(starts)
-        rows = self.make_rows(distinct.tolist(), keys)
-        cells: np.ndarray = rows[numbers] * self._width + slots
-        return cells
+        distinct, numbers = distinct_of(starts, step)
+        known: list[int] = distinct.tolist()
+        rows = self.make_rows(known, keys)
+        rows *= self._width
+        cells: np.ndarray = rows.take(numbers)
+        cells += slots
+        return cells, known
 
     def make_rows(self, starts: list[int], keys: int) -> np.ndarray:
         """Have rows for these starts, with room for so many keys; return their numbers.
@@ -116,8 +123,9 @@ class CellGrid:
 
     def see(self, cells: np.ndarray) -> None:
         """Let cells have records from now on, in this order if they had none."""
-        fresh = np.flatnonzero(self._seen[cells] == ABSENT)
-        if len(fresh):
+        seen = self._seen.take(cells)
+        if len(seen) and int(seen.min()) == ABSENT:
+            fresh = np.flatnonzero(seen == ABSENT)
             # Of several records of a cell the first is set last.
             back = fresh[::-1]
             self._seen[cells[back]] = back + self._clock
@@ -254,11 +262,28 @@ def contents_of(row: KeptRow, keys: list[Any]) -> dict[Any, Any]:
     return dict(zip(named, accumulators, strict=True))
 
 
-def distinct_of(starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct starts, and for each record which of them it has."""
+def distinct_of(starts: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct starts, and for each record which of them it has.
+
+    Args:
+        starts: Milliseconds, shape ``(n,)``.
+        step: Of which their differences are multiples.
+    """
     distinct: list[int] = []
     numbers: np.ndarray = np.zeros(len(starts), np.int64)
     left: np.ndarray = np.ones(len(starts), np.bool_)
+    low = int(starts.min()) if len(starts) else 0
+    span = int(starts.max()) - low if len(starts) else 0
+    if step > 0 and span // step < _TABLE_MAX:
+        # A division by one number is a multiplication.
+        places = starts - low
+        places //= step
+        there: np.ndarray = np.zeros(span // step + 1, np.bool_)
+        there[places] = True
+        found = np.flatnonzero(there)
+        ranks: np.ndarray = np.empty(len(there), np.int64)
+        ranks[found] = np.arange(len(found))
+        return found * step + low, ranks.take(places)
     # Most runs are of a few windows, for which a comparison each is less than to sort.
     for number in range(_COMPARED_MAX):
         if not left.any():

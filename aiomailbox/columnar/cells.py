@@ -639,14 +639,18 @@ def _column(run: ArrowRun, field: str) -> Values:
     column = _field(run, field)
     kind = column.type
     if pa.types.is_floating(kind):
-        column, empty = column.cast(pa.float64()), _NOTHING
+        empty: Any = _NOTHING
+        if not pa.types.is_float64(kind):
+            column = column.cast(pa.float64())
     elif pa.types.is_integer(kind):
         if pa.types.is_uint64(kind):
             try:
                 column = column.cast(pa.int64())
             except pa.ArrowInvalid as error:
                 raise RowsNeededError("an integer needs more than 63 bits") from error
-        column, empty = column.cast(pa.int64()), 0
+        empty = 0
+        if not pa.types.is_int64(kind):
+            column = column.cast(pa.int64())
     elif pa.types.is_null(kind):
         return Values(np.zeros(len(column), np.int64), np.zeros(len(column), np.bool_))
     else:

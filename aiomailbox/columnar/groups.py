@@ -67,6 +67,15 @@ class Groups:
         return groups
 
     @cached_property
+    def _cells(self) -> np.ndarray:
+        """Of each record its cell in a matrix with a column a group; see `_folded`."""
+        width = len(self.used)
+        ordered: np.ndarray = np.arange(width, (len(self._order) + 1) * width, width)
+        firsts = np.arange(width) - self._starts * width
+        ordered += np.repeat(firsts, self.lengths)
+        return self._in_order(ordered)
+
+    @cached_property
     def _ranks(self) -> np.ndarray:
         """Of each record, in the order of the groups, its place in its group."""
         ranks: np.ndarray = np.arange(len(self._order))
@@ -123,13 +132,10 @@ class Groups:
         Returns:
             The result up to each record, and the last one of each group.
         """
-        ordered: np.ndarray = numbers.take(self._order)
         longest = int(self.lengths.max())
-        if len(self.lengths) * longest <= _CELLS_PER_RECORD * len(ordered):
-            found, last = _folded(
-                fold, ordered, before, nothing, (self._groups, self._ranks, longest)
-            )
-            return self._in_order(found), last
+        if len(self.lengths) * longest <= _CELLS_PER_RECORD * len(numbers):
+            return _folded(fold, numbers, before, nothing, (self._cells, longest))
+        ordered: np.ndarray = numbers.take(self._order)
         found, last = np.empty_like(ordered), np.empty_like(before)
         while longest:
             shortest = longest // _STRETCH
@@ -139,7 +145,9 @@ class Groups:
                 places.fill(-1)
                 places[rows] = np.arange(len(rows))
                 mine = np.flatnonzero(places[self._groups] >= 0)
-                where = (places[self._groups[mine]], self._ranks[mine], longest)
+                cells = (self._ranks[mine] + 1) * len(rows)
+                cells += places[self._groups[mine]]
+                where = (cells, longest)
                 found[mine], last[rows] = _folded(
                     fold, ordered[mine], before[rows], nothing, where
                 )
@@ -155,29 +163,27 @@ class Groups:
 
 def _folded(
     fold: np.ufunc,
-    ordered: np.ndarray,
+    numbers: np.ndarray,
     before: np.ndarray,
     nothing: Any,
-    where: tuple[np.ndarray, np.ndarray, int],
+    where: tuple[np.ndarray, int],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fold the columns of one matrix.
 
     Args:
         fold: What is done with two numbers.
-        ordered: The numbers.
+        numbers: The numbers.
         before: What the columns begin with.
         nothing: Fills the rest of the columns.
-        where: The column and the place of each number, and how long columns are.
+        where: The cell of each number, row by row, the first row being what columns
+            begin with; and how many of them columns have.
     """
-    columns, ranks, longest = where
+    cells, longest = where
     width = len(before)
-    matrix = np.full((longest + 1, width), nothing, ordered.dtype)
+    matrix = np.full((longest + 1, width), nothing, numbers.dtype)
     matrix[0] = before
     flat = matrix.reshape(-1)
-    cells: np.ndarray = ranks * width
-    cells += columns
-    cells += width
-    flat[cells] = ordered
+    flat[cells] = numbers
     if width < _STEPS_MIN:
         fold.accumulate(matrix, axis=0, out=matrix)
     else:

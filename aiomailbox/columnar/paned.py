@@ -96,7 +96,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
     ) -> None:
         """Add records to their panes, and late ones to what these were merged into."""
         grid, keys = self._pane_grid, len(self._slots.places)
-        cells = grid.place(panes, slots, keys)
+        cells, _ = grid.place(panes, slots, keys, self._pane)
         grid.check(values, cells)
         places = np.flatnonzero(late)
         if len(places):
@@ -160,7 +160,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
     ) -> None:
         """Raise if a record, in whatever order, cannot be added or merged."""
         grid, keys = self._pane_grid, len(self._slots.places)
-        cells = grid.place(panes, slots, keys)
+        cells, _ = grid.place(panes, slots, keys, self._pane)
         times = len(cells) * (2 + self._size // self._pane)
         grid.cells.check(values, cells, times)
         self._pane_merge.make_room(keys)

@@ -35,13 +35,13 @@ class WindowGrid(CellGrid):
         self._may_revive = False
 
     def add_waiting(
-        self, values: list[Values], starts: np.ndarray, cells: np.ndarray
+        self, values: list[Values], starts: list[int], cells: np.ndarray
     ) -> None:
-        """Add records to windows that have not ended, after `check`."""
+        """Add records to these windows, which have not ended, after `check`."""
         if self._may_revive:
             self._revive(np.unique(cells[self._fired[cells]]))
         self.add(values, cells)
-        self.waiting.update(np.unique(starts).tolist())
+        self.waiting.update(starts)
 
     def add_late(self, values: list[Values], cells: np.ndarray) -> list[pa.Array]:
         """Add records to windows that have fired, after `check`; return each result."""

@@ -17,7 +17,7 @@ from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, Run
 from aiomailbox.state import HeapStateStore
 from aiomailbox.windowing import AggregateWindowsOperator, WindowSpec, key_function
 
-__all__ = ["ColumnarWindows", "Fired", "moments"]
+__all__ = ["ColumnarWindows", "Fired", "beginnings", "moments"]
 
 # Beyond it, the arithmetic of times might leave 64 bits.
 _TIME_MAX: Final = 2**61
@@ -240,9 +240,25 @@ class ColumnarWindows(AggregateWindowsOperator):
 
 def moments(times: np.ndarray) -> pa.Array:
     """Return milliseconds as moments; null where a datetime has no year for them."""
+    kind = pa.timestamp("ms", "UTC")
+    if not len(times) or (
+        int(times.min()) >= _DATE_MIN and int(times.max()) <= _DATE_MAX
+    ):
+        return pa.array(times).view(kind)
     beyond = (times < _DATE_MIN) | (times > _DATE_MAX)
-    found = pa.array(np.where(beyond, 0, times), mask=beyond)
-    return found.cast(pa.timestamp("ms", "UTC"))
+    return pa.array(np.where(beyond, 0, times), mask=beyond).cast(kind)
+
+
+def beginnings(times: np.ndarray, offset: int, size: int) -> np.ndarray:
+    """Return where stretches begin, milliseconds, that these times are in.
+
+    A division by one number is a multiplication; a remainder would not be.
+    """
+    starts: np.ndarray = times - offset
+    starts //= size
+    starts *= size
+    starts += offset
+    return starts
 
 
 async def _false_after(pending: Awaitable[None]) -> bool:
