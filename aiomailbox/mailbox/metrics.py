@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import Final
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import (
@@ -20,11 +18,9 @@ from aiomailbox.mailbox.period_meter import (
     window_start,
 )
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
+from aiomailbox.metrics import Histogram
 
 __all__ = ["LatencyProbe", "MailboxMetrics"]
-
-# A minute of samples at the default interval.
-_SAMPLES_MAX: Final = 60
 
 
 class LatencyProbe:
@@ -33,6 +29,10 @@ class LatencyProbe:
     Started by the first mail of somebody else: even one periodic mail would cost a
     task that otherwise has none. A sample is due ``interval_ms`` after the one before
     was *taken*, so a slow mailbox is not measured more than it can bear.
+
+    Attributes:
+        started: Whether it has been started.
+        waited_ms: How long its mail has waited, milliseconds.
 
     Concept:
         Flink, ``MailboxMetricsController``.
@@ -43,8 +43,8 @@ class LatencyProbe:
         "_handle",
         "_interval_s",
         "_mailbox",
-        "samples_ms",
         "started",
+        "waited_ms",
     )
 
     def __init__(self, mailbox: TaskMailbox, clock: Clock, interval_ms: float) -> None:
@@ -57,7 +57,7 @@ class LatencyProbe:
         self._interval_s = interval_ms / 1000
         self._handle: asyncio.TimerHandle | None = None
         self.started: bool = False
-        self.samples_ms: deque[float] = deque(maxlen=_SAMPLES_MAX)
+        self.waited_ms: Histogram = Histogram()
 
     def start(self) -> None:
         """Send the first probe.
@@ -89,7 +89,7 @@ class LatencyProbe:
             self._handle = None
 
     def _take_sample(self, sent_at: float) -> None:
-        self.samples_ms.append((self._clock.monotonic() - sent_at) * 1000)
+        self.waited_ms.observe((self._clock.monotonic() - sent_at) * 1000)
         loop = asyncio.get_running_loop()
         self._handle = loop.call_later(self._interval_s, self._send)
 

@@ -209,6 +209,16 @@ _TASK_METRICS: Final = (
         "mailboxQueueSize",
     ),
     Metric(
+        "mailbox_latency_ms",
+        _HISTOGRAM,
+        "ms",
+        _SUM,
+        "How long ordinary mail waits, by one that is sent now and then; with "
+        "latency_interval_ms.",
+        _TASK,
+        "mailboxLatencyMs",
+    ),
+    Metric(
         "num_bytes_in",
         _COUNTER,
         "bytes",

@@ -57,7 +57,11 @@ from aiomailbox.task.processing_time import SystemProcessingTimeService
 from aiomailbox.task.processors import InputProcessor, create_processor
 from aiomailbox.task.snapshot import TaskSnapshot
 from aiomailbox.task.task_checkpoints import PreparedResults, TaskCheckpoints
-from aiomailbox.task.task_metrics import buffer_metrics, time_metrics
+from aiomailbox.task.task_metrics import (
+    buffer_metrics,
+    latency_metrics,
+    time_metrics,
+)
 
 
 class StreamTask:
@@ -94,6 +98,8 @@ class StreamTask:
             name=environment.task_name,
             clock=environment.clock,
         )
+        if environment.latency_interval_ms is not None:
+            self.processor.set_up_latency_measurement(environment.latency_interval_ms)
         self.chain: OperatorChain | None = None
         self._restored = restored
         self._timers = SystemProcessingTimeService(environment.clock)
@@ -126,6 +132,7 @@ class StreamTask:
             "state": self.lifecycle.state.value,
             "mails": self.processor.metrics.mails_processed,
             "mailbox_queue_size": self.processor.mailbox.size(),
+            **latency_metrics(self.processor.metrics),
             **time_metrics(self.processor.metrics),
             **buffer_metrics(self.plan),
         }
@@ -370,6 +377,10 @@ class StreamTask:
         )
 
     async def _invoke(self) -> None:
+        latency = self.processor.metrics.latency
+        if latency is not None and not latency.started:
+            # Whoever wants to know it also wants it of a task without mail.
+            latency.start()
         await self.processor.run_mailbox_loop()
         self._check_cancelled()
         await self._after_invoke()

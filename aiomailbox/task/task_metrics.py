@@ -15,7 +15,7 @@ from aiomailbox.memory import PoolStatistics
 from aiomailbox.metrics import MetricValue
 from aiomailbox.task.plan import TaskPlan
 
-__all__ = ["buffer_metrics", "time_metrics"]
+__all__ = ["buffer_metrics", "latency_metrics", "time_metrics"]
 
 
 def time_metrics(metrics: MailboxMetrics) -> dict[str, MetricValue]:
@@ -40,6 +40,16 @@ def time_metrics(metrics: MailboxMetrics) -> dict[str, MetricValue]:
         "hard_backpressured_time_ms_per_second": shares.hard_backpressured,
         "backpressured_time_ms_per_second": shares.backpressured,
     }
+
+
+def latency_metrics(metrics: MailboxMetrics) -> dict[str, MetricValue]:
+    """Return how long ordinary mail waits; nothing unless it is measured.
+
+    Concept:
+        Flink, ``mailboxLatencyMs``.
+    """
+    probe = metrics.latency
+    return {} if probe is None else {"mailbox_latency_ms": probe.waited_ms.value()}
 
 
 def buffer_metrics(plan: TaskPlan) -> dict[str, MetricValue]:

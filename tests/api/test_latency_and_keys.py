@@ -43,12 +43,38 @@ async def test_each_operator_measures_each_source() -> None:
     assert "latency_ms_from_left" not in operators["left"]
 
 
+async def test_each_task_measures_how_long_its_mail_waits() -> None:
+    env = am.StreamExecutionEnvironment(config=am.JobConfig(latency_interval_ms=100))
+
+    async def slow(number: int) -> int:
+        await asyncio.sleep(0.04)
+        return number
+
+    env.from_async_iterable(ticks).rebalance().map(slow).name("slow").sink_to(
+        lambda number: None
+    )
+    async with env.start() as job:
+        await asyncio.sleep(9)
+        tasks = job.metrics().tasks
+    for name, task in tasks.items():
+        waited = task["mailbox_latency_ms"]
+        assert isinstance(waited, am.HistogramValue), name
+        assert waited.count > 20
+        assert waited.maximum is not None
+        # Nothing but its own mail, and the record that is awaited, is before it.
+        assert waited.maximum < 200
+    assert any(task["mailbox_latency_ms"].maximum > 10 for task in tasks.values())
+
+
 async def test_there_are_no_marks_unless_they_are_wanted() -> None:
     env = am.StreamExecutionEnvironment()
     env.from_async_iterable(ticks).sink_to(lambda number: None)
     async with env.start() as job:
         await asyncio.sleep(5)
         names = {name for one in job.snapshot().operators for name in one.metrics}
+        assert all(
+            "mailbox_latency_ms" not in one.metrics for one in job.snapshot().tasks
+        )
     assert not [name for name in names if name.startswith("latency")]
     with pytest.raises(am.InvalidArgumentError, match="latency_interval_ms"):
         am.JobConfig(latency_interval_ms=0)

@@ -58,6 +58,11 @@ async def test_a_scrape_shows_declared_metrics_with_labels() -> None:
     states = families["aiomailbox_job_state"].samples
     assert {one.labels["state"] for one in states if one.value} == {"finished"}
     assert "aiomailbox_task_busy_time_ms_per_second" in families
+    assert "aiomailbox_task_mailbox_queue_size" in families
+    waited = {
+        one.name for one in families["aiomailbox_task_mailbox_latency_ms"].samples
+    }
+    assert "aiomailbox_task_mailbox_latency_ms_count" in waited
     assert not after["aiomailbox_job_state"].samples
 
 
@@ -102,7 +107,7 @@ class Sizes(am.ProcessFunction[int, int]):
 async def test_opentelemetry_observes_them_through_its_api() -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
-    env = am.StreamExecutionEnvironment()
+    env = am.StreamExecutionEnvironment(config=am.JobConfig(latency_interval_ms=1))
     stream = env.from_collection(range(1, 101)).process(Sizes()).name("sizes")
     stream.sink_to(lambda number: None)
     async with env.start("observed") as job:
@@ -121,6 +126,8 @@ async def test_opentelemetry_observes_them_through_its_api() -> None:
         for point in counted.data.data_points
     }
     assert points["sizes"] == 100
+    assert "aiomailbox.task.mailbox_queue_size" in by_name
+    assert "aiomailbox.task.mailbox_latency_ms.p50" in by_name
     (sizes,) = by_name["aiomailbox.operator.sizes.p50"].data.data_points
     assert sizes.value == pytest.approx(50, rel=0.05)  # type: ignore[union-attr]
 
