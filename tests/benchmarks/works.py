@@ -1,4 +1,4 @@
-"""W1 to W12, X1 to X4, S1, S2, C1, C2, R1, R2, NX: what is measured, what is wanted."""
+"""W1 to W12, X1 to X4, S1, S2, C1, C2, O1, O2, R1, R2, NX: what is measured, what is wanted."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.benchmarks import (
     hop,
     jobs,
     large_state,
+    observed_rows,
     plain,
     process_rows,
     processes,
@@ -329,6 +330,7 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "SI": lambda options: spark_inside.reports(options.records, options.rounds),
     "S1": lambda options: snapshots.reports(options.records),
     "C1": lambda options: checkpoint_rows.reports(options.records),
+    "O1": lambda options: observed_rows.reports(options.records),
     "R1": lambda options: [responsive.ticker()],
     "R2": lambda options: responsive.application(),
     "NX": nx,

@@ -90,6 +90,20 @@ def slow_sink(env: am.StreamExecutionEnvironment) -> None:
     stream.sink_to(write_slowly)
 
 
+async def named_bottleneck(job: am.JobClient) -> am.Bottleneck | None:
+    """Return who is named once tasks have been looked at for a second, all of them."""
+    async with asyncio.timeout(30):
+        while True:
+            await asyncio.sleep(0.1)
+            tasks = job.snapshot().tasks
+            looked = [
+                max((one.observed_s for one in task.blocked), default=0)
+                for task in tasks
+            ]
+            if looked and min(looked) >= 1.2:
+                return job.bottleneck()
+
+
 @pytest.mark.parametrize(
     ("build", "operator", "cause", "why"),
     [
@@ -102,18 +116,21 @@ def slow_sink(env: am.StreamExecutionEnvironment) -> None:
     ],
     ids=["slow source", "slow call", "limit", "blocking", "skewed key", "slow sink"],
 )
+@pytest.mark.parametrize("workers", [0, 2])
 async def test_the_bottleneck_is_named_and_why(
     build: Callable[[am.StreamExecutionEnvironment], None],
     operator: str,
     cause: am.BlockCause,
     why: str,
+    workers: int,
 ) -> None:
     env = am.StreamExecutionEnvironment()
     build(env)
-    async with env.start() as job:
-        await asyncio.sleep(LOOKED_S)
-        found = job.bottleneck()
+    deployment = am.Processes(workers) if workers else None
+    async with env.start(deployment=deployment) as job:
+        found = await named_bottleneck(job)
         snapshot = job.snapshot()
+        await job.cancel()
     assert found is not None
     assert (found.operator, found.cause) == (operator, cause)
     assert why in found.why

@@ -1,0 +1,113 @@
+"""O1, O2: what it costs to see a job: everything that shows one on, beside nothing on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+import aiomailbox as am
+from aiomailbox.runtime import loop_watch
+from tests.benchmarks.measure import OURS, Report, Row
+from tests.benchmarks.records import (
+    Record,
+    double,
+    is_even,
+    key_of,
+    records,
+    value_of,
+)
+
+_PAIRS = 10
+_LOST_MAX = 0.03
+_EVERY_S = 1.0
+_OFF = am.JobConfig(stall_threshold_ms=None, stuck_after_s=None)
+_LOOK_S = loop_watch._LOOK_S
+
+Build = Callable[[am.DataStream[Record]], am.DataStream[Any]]
+
+
+def _w1(stream: am.DataStream[Record]) -> am.DataStream[Any]:
+    return stream.map(double).filter(is_even).map(value_of)
+
+
+def _w2(stream: am.DataStream[Record]) -> am.DataStream[Any]:
+    return stream.key_by(key_of).aggregate(am.sum_(value_of))
+
+
+async def _run(build: Build, count: int, busy: float | None) -> None:
+    """Run a pipeline; with everything on, once in a second of this process.
+
+    On a busy machine that is less often by the clock: what is on costs by the second.
+
+    Args:
+        build: Makes it of the records.
+        count: How many there are.
+        busy: Seconds by the clock for one of this process; None with nothing on.
+    """
+    config = _OFF
+    if busy is not None:
+        vars(loop_watch)["_LOOK_S"] = _LOOK_S * busy
+        config = am.JobConfig(latency_interval_ms=round(1000 * busy), trace_calls=True)
+    env = am.StreamExecutionEnvironment(config=config)
+    build(env.from_collection(records(count))).sink_to(_drop)
+    async with env.start() as job:
+        if busy is None:
+            await job.result()
+            return
+        am.observe.prometheus(job, registry := CollectorRegistry())
+        ended = asyncio.ensure_future(job.result())
+        while not (await asyncio.wait([ended], timeout=_EVERY_S * busy))[0]:
+            job.snapshot().to_json()
+            list(registry.collect())
+
+
+def _drop(value: object) -> None:
+    """Take it."""
+
+
+def _cpu_s(build: Build, count: int, busy: float | None) -> tuple[float, float]:
+    """Return the seconds of the processor, and by the clock."""
+    gc.collect()
+    began, cpu = time.perf_counter(), time.process_time()
+    am.run(_run(build, count, busy))
+    return time.process_time() - cpu, time.perf_counter() - began
+
+
+def _report(work: str, title: str, build: Build, count: int) -> Report:
+    report = Report(work, f"{title}: everything that shows a job on, beside nothing")
+    spent_s, took_s = _cpu_s(build, count, None)
+    on: list[float] = []
+    off: list[float] = []
+    for turn in range(_PAIRS):
+        busy = max(1.0, took_s / spent_s)
+        # Who goes first takes turns, too.
+        for is_on in (True, False) if turn % 2 else (False, True):
+            spent_s, took_s = _cpu_s(build, count, busy if is_on else None)
+            (on if is_on else off).append(spent_s)
+    ratio = statistics.median(a / b for a, b in zip(off, on, strict=True))
+    report.rows = [
+        Row(work, f"{OURS}, nothing on", count, statistics.median(off), 1.0, 1.0),
+        Row(work, f"{OURS}, all on", count, statistics.median(on), ratio, ratio),
+    ]
+    report.judge(
+        f"{OURS}: {1 - ratio:.1%} lost by processor time, median of {_PAIRS} pairs, "
+        f"wanted at most {_LOST_MAX:.0%}",
+        reached=1 - ratio <= _LOST_MAX,
+    )
+    return report
+
+
+def reports(count: int) -> Iterator[Report]:
+    """Yield O1 (stateless functions) and O2 (a running sum per key)."""
+    try:
+        # For some seconds each: what is on is paid by the second.
+        yield _report("O1", "W1", _w1, 12 * count)
+        yield _report("O2", "W2", _w2, 4 * count)
+    finally:
+        vars(loop_watch)["_LOOK_S"] = _LOOK_S
