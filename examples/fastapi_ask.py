@@ -68,7 +68,7 @@ async def pay(payment: Payment) -> dict[str, Any]:
     job: am.JobClient = app.state.job
     try:
         decision: dict[str, Any] = await job.ask(
-            (payment.card, payment.amount), timeout=2.0
+            (payment.card, payment.amount), timeout=10.0
         )
     except am.AsyncTimeoutError as error:
         raise HTTPException(503, "no decision in time") from error
