@@ -15,6 +15,7 @@ from aiomailbox.operators import (
     Expression,
     OnError,
     RecordFields,
+    RowsNote,
     check_on_error,
     describe,
     is_expression,
@@ -105,7 +106,9 @@ def keyed_form(key: Any, aggregate: Any, origins: list[Origin]) -> dict[str, Any
     if key is not None and (asking := asks_for_rows(key)):
         return {"asks_for_rows": asking}
     asking = connectors.needs_rows(aggregate)
-    return {"asks_for_rows": asking} if asking else {"takes_columns": True}
+    if asking:
+        return {"asks_for_rows": asking}
+    return {"takes_columns": True, "rows_note": RowsNote()}
 
 
 def window_form(

@@ -125,6 +125,7 @@ from aiomailbox.operators import (
     check_function,
     check_on_error,
     fail,
+    noting,
     pair,
     stateless,
 )
@@ -1701,6 +1702,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         make = partial(operator, self.key, include_key=include_key, on_error=policy)
         factory = aggregating(make, aggregate, self._origins)
         factory()
+        factory = noting(factory, facts.get("rows_note"))
         return self._keyed("aggregate", factory, unbounded=GROWS_WITH_KEYS, **facts)
 
     def process(  # type: ignore[override]  # a function that has a key needs one

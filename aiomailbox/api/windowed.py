@@ -20,6 +20,7 @@ from aiomailbox.operators import (
     check_methods,
     check_on_error,
     is_async_callable,
+    noting,
 )
 from aiomailbox.records import OutputTag
 from aiomailbox.state import AggregateFunction
@@ -247,6 +248,7 @@ class WindowedStream(Generic[K, T, WindowT]):
             others = {k: v for k, v in factory.keywords.items() if k != "aggregate"}
             make = partial(factory.func, *factory.args, **others)
             factory = aggregating(make, aggregate, self._origins)
+        factory = noting(factory, form.get("rows_note"))
         functions = tuple(
             info for work_item in work.values() for info in _function_infos(work_item)
         )

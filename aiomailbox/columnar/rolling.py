@@ -13,8 +13,14 @@ from aiomailbox.columnar.cells import Cells
 from aiomailbox.columnar.groups import Groups
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.results import ResultMaker
-from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.operators import KeyedAggregateOperator, OnError, Pending, fail
+from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
+from aiomailbox.operators import (
+    KeyedAggregateOperator,
+    OnError,
+    Pending,
+    RowsNote,
+    fail,
+)
 from aiomailbox.records import Run
 from aiomailbox.state import (
     GroupedEntries,
@@ -77,6 +83,7 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         self._maker = ResultMaker(names, key_fields, are_tuples=self._pairs)
         self._cells = Cells(aggregate)
         self._slots = KeySlots(self._begin)
+        self.rows_note: RowsNote = RowsNote()
 
     def open(self) -> Pending:
         """Bind the state."""
@@ -84,6 +91,7 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         # What another backend keeps is there because it does not fit into memory.
         self._is_columnar = isinstance(self.context.keyed_state, HeapStateStore)
         self.context.metrics.gauge("columnar", lambda: int(self._is_columnar))
+        self.rows_note.reason = "" if self._is_columnar else NOT_ON_THE_HEAP
         return pending
 
     def process_run(self, run: Run) -> Pending:
@@ -154,6 +162,7 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
     def _go_to_rows(self, reason: str) -> None:
         """Give all accumulators to the table, and leave columns alone from now on."""
         self._is_columnar = False
+        self.rows_note.take(reason)
         keys = list(self._slots.places)
         found = self._cells.accumulators(np.arange(len(keys)))
         for key, accumulator in zip(keys, found, strict=True):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["RowsNeededError"]
+from typing import Final
+
+__all__ = ["NOT_ON_THE_HEAP", "RowsNeededError"]
+
+NOT_ON_THE_HEAP: Final = "its state is not kept on the heap"
 
 
 class RowsNeededError(Exception):

@@ -11,8 +11,8 @@ import pyarrow as pa
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.results import ResultMaker
-from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.operators import Pending, in_pieces, then
+from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
+from aiomailbox.operators import Pending, RowsNote, in_pieces, then
 from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, Run
 from aiomailbox.state import HeapStateStore
 from aiomailbox.windowing import AggregateWindowsOperator, WindowSpec, key_function
@@ -58,6 +58,7 @@ class ColumnarWindows(AggregateWindowsOperator):
         self._maker = ResultMaker(names, selector.fields if several else ())
         self._slots = KeySlots(self._begin_keys)
         self._key_type: pa.DataType | None = None
+        self.rows_note: RowsNote = RowsNote()
 
     def open(self) -> Pending:
         """Bind the state."""
@@ -67,6 +68,7 @@ class ColumnarWindows(AggregateWindowsOperator):
         # What another backend keeps is there because it does not fit into memory.
         self._is_columnar = isinstance(self.context.keyed_state, HeapStateStore)
         self.context.metrics.gauge("columnar", lambda: int(self._is_columnar))
+        self.rows_note.reason = "" if self._is_columnar else NOT_ON_THE_HEAP
         self._begin_load()
         return in_pieces(self._load_some)
 
@@ -232,6 +234,7 @@ class ColumnarWindows(AggregateWindowsOperator):
     def _go_to_rows(self, reason: str) -> None:
         """Give all windows to the state of rows, and leave columns alone from now on."""
         self._is_columnar = False
+        self.rows_note.take(reason)
         had = self._give_back()
         self._slots.clear()
         if had:

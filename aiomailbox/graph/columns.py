@@ -36,10 +36,16 @@ def describe_form(item: Transformation) -> str:
         return "; columns" if getattr(item.source, "gives_columns", False) else ""
     maker = rows_from([each for united in item.inputs for each in united])
     if maker is None:
-        return "; columns" if item.takes_columns else f"; rows: {_asking(item)}"
+        return _own_form(item) if item.takes_columns else f"; rows: {_asking(item)}"
     if item.takes_columns or _has_columns(item):
         return f"; rows: {maker.name} makes them"
     return ""
+
+
+def _own_form(item: Transformation) -> str:
+    """Say that an operator works on columns, or when it did not."""
+    reason = "" if item.rows_note is None else item.rows_note.reason
+    return f"; columns, then rows when it ran: {reason}" if reason else "; columns"
 
 
 def _asking(item: Transformation) -> str:

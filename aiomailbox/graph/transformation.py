@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from aiomailbox.exchange import Partitioner
-from aiomailbox.operators import Operator, RecordFields, Sink, Source
+from aiomailbox.operators import Operator, RecordFields, RowsNote, Sink, Source
 from aiomailbox.policies import RateLimit
 from aiomailbox.records import OutputTag
 
@@ -95,6 +95,7 @@ class Transformation:
         takes_columns: Whether columns that come in go out as columns.
         columns_aside: The side outputs of records that came in, columns if these were.
         asks_for_rows: What in it asks for rows, for `explain`; "" for its function.
+        rows_note: Why it went on with rows when it ran, if it takes columns.
         record_fields: The fields of the records that it emits; None if not known.
         source: The source, if this is one.
         sink: The sink, if this is one.
@@ -120,6 +121,7 @@ class Transformation:
     takes_columns: bool = False
     columns_aside: frozenset[OutputTag] = frozenset()
     asks_for_rows: str = ""
+    rows_note: RowsNote | None = None
     record_fields: RecordFields | None = None
     source: Source[Any] | None = None
     sink: Sink | None = None

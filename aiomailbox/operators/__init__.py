@@ -98,6 +98,7 @@ from aiomailbox.operators.core.pieces import Pieces, in_pieces
 from aiomailbox.operators.core.record_fields import RecordFields
 from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.core.rows_note import RowsNote, noting
 from aiomailbox.operators.core.selectors import (
     Expression,
     ExpressionSelector,
@@ -330,6 +331,7 @@ __all__ = [
     "RecordFailures",
     "RecordFields",
     "RepeatedWarnings",
+    "RowsNote",
     "RunInterruption",
     "RuntimeContext",
     "SampleOperator",
@@ -411,6 +413,7 @@ __all__ = [
     "mean",
     "min_",
     "naming_hook",
+    "noting",
     "owner_of",
     "pair",
     "pattern",

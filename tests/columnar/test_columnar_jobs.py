@@ -299,3 +299,32 @@ async def test_late_records_stay_columns(kind: str) -> None:
     assert said == "columns"
     assert columns == rows
     assert len(columns) > 300
+
+
+@pytest.mark.parametrize("windows", ["", *WINDOWS])
+async def test_explain_says_afterwards_who_went_on_with_rows_and_why(
+    windows: str,
+) -> None:
+    def program(values: list[int]) -> am.StreamExecutionEnvironment:
+        env = am.StreamExecutionEnvironment()
+        table = pa.table({"city": ["a"] * 3, "n": values, "ms": [1, 2, 3]})
+        strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+        keyed: Any = env.from_arrow(
+            table, strategy.with_timestamp_assigner("ms")
+        ).key_by("city")
+        if windows:
+            keyed = keyed.window(WINDOWS[windows])
+        keyed.aggregate(am.sum_("n")).sink_to(found.append)
+        return env
+
+    name = "window aggregate" if windows else "aggregate"
+    found: list[Any] = []
+    large = program([2**62, 2**62, 2**62])
+    assert described(explained(large), name) == "columns"
+    await large.execute()
+    assert found[-1] == 3 * 2**62
+    said = "columns, then rows when it ran: a sum leaves 64 bits"
+    assert described(explained(large), name) == said
+    small = program([1, 2, 3])
+    await small.execute()
+    assert described(explained(small), name) == "columns"
