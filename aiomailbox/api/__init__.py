@@ -16,6 +16,7 @@ from aiomailbox.api.job_progress import (
     progress,
     progress_of,
 )
+from aiomailbox.api.latest_snapshot import LatestSnapshot
 from aiomailbox.api.pipeline import Pipeline, pipeline
 from aiomailbox.api.run import run
 from aiomailbox.api.sessions import Session
@@ -40,6 +41,7 @@ __all__ = [
     "JoinedStreams",
     "JoinedWindows",
     "KeyedStream",
+    "LatestSnapshot",
     "OperatorWatermark",
     "Pipeline",
     "Session",

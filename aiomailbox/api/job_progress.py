@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TextIO
 
 from aiomailbox.api.job import JobClient
+from aiomailbox.api.latest_snapshot import LatestSnapshot
 from aiomailbox.api.notebook import displayed, is_notebook
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError
@@ -196,10 +197,11 @@ class _Notebook:
 
     interval_s = _LIVE_S
 
-    def __init__(self, job: JobSnapshot) -> None:
-        seen = progress_of(job)
+    def __init__(self, job: JobSnapshot | None) -> None:
         # Now: what is below a cell is where the program was when it began to show it.
-        self._handle: Any = displayed(html_of(seen, job), str(seen))
+        seen = None if job is None else progress_of(job)
+        shown = "" if seen is None or job is None else html_of(seen, job)
+        self._handle: Any = displayed(shown, str(seen or ""))
 
     def show(self, seen: JobProgress, job: JobSnapshot, *, last: bool) -> None:
         shown = {"text/html": html_of(seen, job), "text/plain": str(seen)}
@@ -243,7 +245,7 @@ def html_of(seen: JobProgress, job: JobSnapshot) -> str:
     )
 
 
-def _display(job: JobClient, stream: TextIO | None) -> _Display:
+def _display(job: JobClient | LatestSnapshot, stream: TextIO | None) -> _Display:
     if stream is None and is_notebook():
         return _Notebook(job.snapshot())
     stream = sys.stderr if stream is None else stream
@@ -255,7 +257,7 @@ def _display(job: JobClient, stream: TextIO | None) -> _Display:
 
 @asynccontextmanager
 async def progress(
-    job: JobClient,
+    job: JobClient | LatestSnapshot,
     *,
     total: int | None = None,
     interval: float | None = None,
@@ -299,7 +301,8 @@ async def progress(
 
     def show(*, last: bool) -> None:
         seen = job.snapshot()
-        display.show(progress_of(seen, total), seen, last=last)
+        if seen is not None:
+            display.show(progress_of(seen, total), seen, last=last)
 
     async def keep_showing() -> None:
         while True:
@@ -307,7 +310,7 @@ async def progress(
             show(last=False)
 
     showing = asyncio.get_running_loop().create_task(
-        keep_showing(), name=f"progress of {job.name}"
+        keep_showing(), name="progress of a job"
     )
     try:
         yield

@@ -20,7 +20,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from aiomailbox.api import JobClient, latest_job
+from aiomailbox.api import JobClient, LatestSnapshot, latest_job
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import (
     AioMailboxError,
@@ -52,10 +52,11 @@ _HEADERS: Final = {
 }
 
 Answer = Callable[["Request"], Awaitable["Response"]]
+Shown = JobClient | LatestSnapshot
 
 
 def dashboard(
-    job: JobClient | None = None,
+    job: JobClient | LatestSnapshot | None = None,
     *,
     token: str | None = None,
     allow_remote: bool = False,
@@ -68,7 +69,8 @@ def dashboard(
     when somebody types it there; without a token nothing can be changed.
 
     Args:
-        job: The job; None for the one that this program has started last.
+        job: The job, or what tells of one elsewhere; None for the one that this program
+            has started last.
         token: What whoever changes the job has to know.
         allow_remote: Whether other machines may read, too: for an application that has
             its own way to say who may.
@@ -101,14 +103,14 @@ class _Dashboard:
     """What the application answers."""
 
     def __init__(
-        self, job: JobClient | None, token: str | None, *, allow_remote: bool
+        self, job: Shown | None, token: str | None, *, allow_remote: bool
     ) -> None:
         self._job = job
         self._token = token
         self._allow_remote = allow_remote
         self._pages: WeakSet[object] = WeakSet()
         self._clock = SystemClock()
-        self._seen: tuple[float, JobClient | None, bytes] | None = None
+        self._seen: tuple[float, Shown, bytes] | None = None
 
     def guarded(self, answer: Answer, *, needs_job: bool = True) -> Answer:
         """Answer only whoever may ask, and what there is an answer for."""
@@ -146,21 +148,32 @@ class _Dashboard:
             wanted = f"Bearer {self._token}"
             if not hmac.compare_digest(given.encode(), wanted.encode()):
                 return 401, "The token is missing or wrong."
+            if isinstance(self._job, LatestSnapshot):
+                return 409, "This job runs elsewhere: only what it tells is seen here."
         return None
 
-    def _found(self) -> JobClient | None:
+    def _found(self) -> Shown | None:
+        if isinstance(self._job, LatestSnapshot) and self._job.snapshot() is None:
+            return None
         return self._job or latest_job()
 
-    def _shown(self) -> JobClient:
+    def _shown(self) -> Shown:
         job = self._found()
         assert job is not None, "whoever asks is refused without a job"
         return job
 
-    def _look(self, job: JobClient) -> bytes:
+    def _changed(self) -> JobClient:
+        job = self._shown()
+        assert isinstance(job, JobClient), "whoever changes another one is refused"
+        return job
+
+    def _look(self, job: Shown) -> bytes:
         """Return the job as JSON; all pages share one look."""
         now_s, seen = self._clock.monotonic(), self._seen
         if seen is None or seen[1] is not job or now_s - seen[0] > _LOOK_S / 2:
-            seen = self._seen = (now_s, job, job.snapshot().to_json())
+            snapshot = job.snapshot()
+            assert snapshot is not None, "there is none before the first one only"
+            seen = self._seen = (now_s, job, snapshot.to_json())
         return seen[2]
 
     async def file(self, request: Request) -> Response:
@@ -218,17 +231,17 @@ class _Dashboard:
     async def stop(self, request: Request) -> Response:
         """Stop the job well; ``?drain=false`` fires no windows."""
         drain = request.query_params.get("drain", "true") != "false"
-        job = self._shown()
+        job = self._changed()
         return await self._change(job, job.stop(drain=drain))
 
     async def cancel(self, request: Request) -> Response:
         """Cancel the job."""
-        job = self._shown()
+        job = self._changed()
         return await self._change(job, job.cancel())
 
     async def savepoint(self, request: Request) -> Response:
         """Take a savepoint at ``?path=``."""
-        job, path = self._shown(), request.query_params.get("path", "")
+        job, path = self._changed(), request.query_params.get("path", "")
         return await self._change(job, job.trigger_savepoint(path))
 
     async def _change(self, job: JobClient, change: Awaitable[object]) -> Response:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from aiomailbox.api import JobClient
+from aiomailbox.api import JobClient, LatestSnapshot
 from aiomailbox.errors import MissingExtraError
 from aiomailbox.metrics import METRICS, HistogramValue, Metric, MetricKind
 from aiomailbox.observe.points import points_of
@@ -44,7 +44,7 @@ _shown: WeakKeyDictionary[Any, _Shown] = WeakKeyDictionary()
 
 
 def opentelemetry(
-    job: JobClient, meter_provider: MeterProvider | None = None
+    job: JobClient | LatestSnapshot, meter_provider: MeterProvider | None = None
 ) -> OpenTelemetryExport:
     """Let OpenTelemetry observe a job's metrics, until it is closed.
 
@@ -54,7 +54,7 @@ def opentelemetry(
     asynchronous call see ``JobConfig(trace_calls=True)``.
 
     Args:
-        job: The job, from the loop that it runs on.
+        job: The job, from the loop that it runs on, or what tells of one elsewhere.
         meter_provider: The provider; None for that of the process.
 
     Returns:
@@ -75,7 +75,8 @@ def opentelemetry(
         shown = _shown[provider] = _Shown()
     reader = shown.jobs.add(job)
     meter = provider.get_meter("aiomailbox")
-    for metric in (*METRICS, *job.snapshot().declared):
+    seen = job.snapshot()
+    for metric in (*METRICS, *(seen.declared if seen else ())):
         if metric not in shown.metrics:
             shown.metrics.add(metric)
             _instrument(meter, metric, shown.jobs)

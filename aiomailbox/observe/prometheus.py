@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from aiomailbox.api import JobClient
+from aiomailbox.api import JobClient, LatestSnapshot
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError
 from aiomailbox.metrics import (
     METRICS,
@@ -119,7 +119,7 @@ _shown: WeakKeyDictionary[Any, dict[str, SharedJobs]] = WeakKeyDictionary()
 
 
 def prometheus(
-    job: JobClient,
+    job: JobClient | LatestSnapshot,
     registry: CollectorRegistry | None = None,
     *,
     namespace: str = "aiomailbox",
@@ -130,7 +130,7 @@ def prometheus(
     thread. Jobs may share a registry, and have the label ``job``.
 
     Args:
-        job: The job, from the loop that it runs on.
+        job: The job, from the loop that it runs on, or what tells of one elsewhere.
         registry: The registry; None for that of the process.
         namespace: What all names begin with.
 

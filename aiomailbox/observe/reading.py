@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import Future, TimeoutError as LateError
 from typing import Final
 
-from aiomailbox.api import JobClient
+from aiomailbox.api import JobClient, LatestSnapshot
 from aiomailbox.clock import SystemClock
 from aiomailbox.runtime import JobSnapshot
 
@@ -28,17 +28,17 @@ class JobReader:
         job: The job.
     """
 
-    def __init__(self, job: JobClient) -> None:
-        self.job: JobClient = job
+    def __init__(self, job: JobClient | LatestSnapshot) -> None:
+        self.job: JobClient | LatestSnapshot = job
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._last: JobSnapshot = job.snapshot()
+        self._last: JobSnapshot | None = job.snapshot()
 
-    def read(self) -> JobSnapshot:
-        """Return what can be seen of the job now; from any thread."""
+    def read(self) -> JobSnapshot | None:
+        """Return what can be seen of the job now, None if nothing; from any thread."""
         if threading.get_ident() == self._thread or self._loop.is_closed():
             return self._take()
-        result: Future[JobSnapshot] = Future()
+        result: Future[JobSnapshot | None] = Future()
 
         def answer() -> None:
             if result.set_running_or_notify_cancel():
@@ -52,7 +52,7 @@ class JobReader:
             result.cancel()
         return self._last
 
-    def _take(self) -> JobSnapshot:
+    def _take(self) -> JobSnapshot | None:
         if not self._loop.is_closed():
             self._last = self.job.snapshot()
         return self._last
@@ -65,9 +65,9 @@ class SharedJobs:
         self._readers: list[JobReader] = []
         self._clock = SystemClock()
         self._read_s = -math.inf
-        self._last: list[JobSnapshot] = []
+        self._last: list[JobSnapshot | None] = []
 
-    def add(self, job: JobClient) -> JobReader:
+    def add(self, job: JobClient | LatestSnapshot) -> JobReader:
         """Show a job from now on."""
         reader = JobReader(job)
         self._readers = [*self._readers, reader]
@@ -89,4 +89,4 @@ class SharedJobs:
         if now_s - self._read_s >= _SAME_S or len(self._last) != len(self._readers):
             self._last = [reader.read() for reader in self._readers]
             self._read_s = now_s
-        return self._last
+        return [snapshot for snapshot in self._last if snapshot is not None]

@@ -1,6 +1,7 @@
 """Running jobs: tasks on this loop, job-wide services, the end of it all."""
 
 from aiomailbox.runtime.attempt_plan import AttemptPlan
+from aiomailbox.runtime.await_tree import await_tree
 from aiomailbox.runtime.backpressure import (
     BackpressureReport,
     VertexPressure,
@@ -75,6 +76,7 @@ __all__ = [
     "TaskView",
     "VertexPressure",
     "VertexSummary",
+    "await_tree",
     "backpressure_of",
     "find_bottleneck",
     "new_embedded_job",

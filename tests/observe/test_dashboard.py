@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
 import aiomailbox as am
 from aiomailbox.observe import dashboard, serving_dashboard
@@ -270,6 +272,39 @@ def test_a_program_whose_port_is_taken_does_not_begin() -> None:
         with pytest.raises(am.InvalidArgumentError, match=f"port {port}.*Use another"):
             am.run(main(), dashboard=port)
     assert begun == []
+
+
+async def test_a_job_elsewhere_is_shown_by_what_it_tells() -> None:
+    """As one inside Spark, whose driver is told a snapshot a second."""
+    env = am.StreamExecutionEnvironment()
+    env.from_collection(range(3)).map(abs).name("far").sink_to(lambda number: None)
+    seen = am.observe.LatestSnapshot()
+    registry = CollectorRegistry()
+    am.observe.prometheus(seen, registry)
+    out = io.StringIO()
+    async with (
+        am.progress(seen, stream=out),
+        client_of(dashboard(seen, token="secret")) as client,
+    ):
+        assert (await client.get("/snapshot")).status_code == 404
+        assert registry.get_sample_value("aiomailbox_job_restarts") is None
+        async with env.start("spark") as job:
+            await job.result()
+            # Over a wire, and without the job.
+            seen(JobSnapshot.from_json(job.snapshot().to_json()))
+        told = JobSnapshot.from_json((await client.get("/snapshot")).content)
+        assert (told.job, told.state) == ("spark", "finished")
+        assert (await client.get("/await-tree")).text == job.await_tree()
+        right = {"authorization": "Bearer secret"}
+        refused = await client.post("/cancel", headers=right)
+        assert (refused.status_code, "elsewhere" in refused.text) == (409, True)
+    labels = {"job": "spark", "operator": "far", "uid": ""}
+    name = "aiomailbox_operator_num_records_in_total"
+    # Whoever asks for one number after the other gets them from one look.
+    while registry.get_sample_value(name, labels) is None:
+        await asyncio.sleep(0.02)
+    assert registry.get_sample_value(name, labels) == 3
+    assert out.getvalue().startswith("spark finished, 3 of 3 rows read (100%)")
 
 
 async def test_a_taken_port_and_an_open_address_are_refused() -> None:
