@@ -107,7 +107,10 @@ class Inbox(AsyncIterableSource, Generic[T]):
         self._has_room.set_available()
         return rest
 
-    async def _records(self) -> AsyncIterator[T]:
+    def _records(self) -> AsyncIterator[T]:
+        return self._taken_out()
+
+    async def _taken_out(self) -> AsyncIterator[T]:
         waiting = self._waiting
         while True:
             while waiting:
@@ -123,6 +126,8 @@ class Inbox(AsyncIterableSource, Generic[T]):
 class Questions(Inbox[Question[Any]]):
     """The source of what is asked of a job with ``job.ask``.
 
+    A job that starts again is asked again what it has taken and not answered.
+
     Args:
         size: How many questions may be open at once; who asks more waits.
     """
@@ -132,6 +137,8 @@ class Questions(Inbox[Question[Any]]):
         self._desk = next(_numbers)
         self._next = itertools.count()
         self._asked: dict[int, asyncio.Future[Any]] = {}
+        # Of these, what has been put in.
+        self._given: dict[int, Question[Any]] = {}
         self._room = Availability(available=True)
         self._ended = False
         _desks[self._desk] = self
@@ -156,11 +163,21 @@ class Questions(Inbox[Question[Any]]):
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
-            await self.put(Question(self._desk, number, value))
+            question = Question(self._desk, number, value)
+            await self.put(question)
+            self._given[number] = question
             return await answer
         finally:
             del self._asked[number]
+            self._given.pop(number, None)
             self._room.set_available()
+
+    def _records(self) -> AsyncIterator[Question[Any]]:
+        """Give, to each attempt of the job, what no attempt has answered."""
+        waiting = {question.number for question in self._waiting}
+        taken = [one for one in self._given.values() if one.number not in waiting]
+        self._waiting.extendleft(reversed(taken))
+        return super()._records()
 
     def settle(self, answer: Answer) -> None:
         """Give an answer to who asked; one that nobody waits for is dropped."""

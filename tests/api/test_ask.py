@@ -102,6 +102,57 @@ async def test_a_job_that_fails_fails_who_asks() -> None:
                 await job.ask(1)
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_job_that_starts_again_is_asked_again_what_it_has_not_answered(
+    ordered: bool,
+) -> None:
+    asked: list[int] = []
+
+    async def answer(question: Any) -> Any:
+        asked.append(question.value)
+        await asyncio.sleep(1)
+        if question.value == 3 and asked.count(3) == 1:
+            raise ConnectionError("once")
+        return question.answer(-question.value)
+
+    restart = am.restart.fixed_delay(1, 5.0)
+    env = am.StreamExecutionEnvironment(config=am.JobConfig(restart=restart))
+    stream = env.from_questions(size=4).map_async(
+        answer, concurrency=2, ordered=ordered
+    )
+    stream.sink_to(am.Answers())
+    async with env.start() as job:
+        async with asyncio.timeout(100):
+            answers = await asyncio.gather(*(job.ask(number) for number in range(10)))
+            late = asyncio.get_running_loop().create_task(job.ask(99, timeout=50))
+            assert await late == -99
+        assert job.restarts == 1
+        assert (job._questions[0].open_count, len(job._questions[0]._given)) == (0, 0)
+    assert answers == [-number for number in range(10)]
+    assert asked.count(3) == 2
+
+
+async def test_a_question_that_was_given_up_is_not_asked_again() -> None:
+    asked: list[str] = []
+
+    async def answer(question: Any) -> Any:
+        asked.append(question.value)
+        await asyncio.sleep(5)
+        if question.value == "fails" and asked.count("fails") == 1:
+            raise ConnectionError("once")
+        return question.answer(question.value)
+
+    restart = am.restart.fixed_delay(1, 1.0)
+    env = am.StreamExecutionEnvironment(config=am.JobConfig(restart=restart))
+    env.from_questions().map_async(answer, concurrency=4).sink_to(am.Answers())
+    async with env.start() as job:
+        fails = asyncio.get_running_loop().create_task(job.ask("fails"))
+        with pytest.raises(am.AsyncTimeoutError):
+            await job.ask("forgotten", timeout=2)
+        assert await fails == "fails"
+    assert asked.count("forgotten") == 1
+
+
 async def test_a_job_that_has_ended_answers_nobody() -> None:
     env = am.StreamExecutionEnvironment()
     totals(env)
