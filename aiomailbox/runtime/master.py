@@ -161,6 +161,11 @@ class JobMaster:
         views.sort(key=lambda view: view.name not in wanted)
         return await_tree(self.graph.name, self.state.value, views)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether whoever pulls its results takes more now."""
+        return all(one.room.available for one in self.services.handovers.values())
+
     def pending_checkpoints(self) -> list[PendingCheckpoint]:
         """Return the checkpoints that are being taken, oldest first."""
         coordinator = self.coordinator

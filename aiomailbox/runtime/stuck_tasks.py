@@ -66,12 +66,16 @@ class StuckTasks:
         self._after_s = after_s
         self._known: dict[str, _Known] = {}
 
-    def look(self, views: Iterable[TaskView], now_s: float) -> list[StuckTask]:
+    def look(
+        self, views: Iterable[TaskView], now_s: float, *, has_room: bool = True
+    ) -> list[StuckTask]:
         """Return the tasks that are stuck and were not at the last look.
 
         Args:
             views: All tasks of the job.
             now_s: The time, seconds.
+            has_room: Whether whoever takes the job's results takes more now; if not, who
+                waits for room is not stuck.
         """
         alive = [view for view in views if view.state in _ALIVE]
         self._known = {
@@ -85,7 +89,7 @@ class StuckTasks:
             kind = self._look_at(view, now_s)
             if kind is not None:
                 (waiting if kind == "room" else causes).append(view.name)
-        return self._new(causes or waiting, now_s)
+        return self._new(causes or (waiting if has_room else []), now_s)
 
     def _look_at(self, view: TaskView, now_s: float) -> str | None:
         """Return what a stuck task is about: its own work, or room; None if it is not."""

@@ -36,6 +36,11 @@ class WatchedJob(Protocol):
         """Return what every task waits for, those of some names first."""
         ...
 
+    @property
+    def has_room(self) -> bool:
+        """Whether whoever pulls its results takes more now."""
+        ...
+
     def pending_checkpoints(self) -> list[PendingCheckpoint]:
         """Return the checkpoints that are being taken, oldest first."""
         ...
@@ -92,7 +97,7 @@ class StuckWatch:
         views = self._job.views()
         stuck = [
             task
-            for task in self._tasks.look(views, now_s)
+            for task in self._tasks.look(views, now_s, has_room=self._job.has_room)
             # The first, the second, the fourth time.
             if task.times & (task.times - 1) == 0
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -177,6 +178,19 @@ def test_a_task_without_room_is_named_only_if_nobody_behind_it_is() -> None:
     assert [name for now in range(0, 200, 5) for name in at(now, is_deadlock=True)] == [
         "full"
     ]
+
+
+@pytest.mark.real_time
+async def test_a_reader_that_takes_its_time_makes_nobody_stuck(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    env = am.StreamExecutionEnvironment(config=CONFIG)
+    stream = env.from_collection(range(100_000)).rebalance().map(abs)
+    async with contextlib.aclosing(aiter(stream)) as records:
+        assert await anext(records) == 0
+        await asyncio.sleep(5 * AFTER_S)
+        assert await anext(records) == 1
+    assert told(caplog, "tasks make no progress") == []
 
 
 def test_who_goes_on_and_is_stuck_again_is_counted() -> None:
