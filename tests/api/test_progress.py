@@ -114,6 +114,20 @@ async def test_a_job_that_has_ended_is_told_of_once() -> None:
     assert line.startswith("calls finished, 5 of 5 rows read (100%), ")
 
 
+async def test_dead_letters_are_told_of() -> None:
+    env = am.StreamExecutionEnvironment()
+    failed = am.OutputTag("failed")
+    called = env.from_collection(range(20), name="rows").map_async(
+        call, concurrency=5, on_error=am.dead_letter(failed)
+    )
+    called.get_side_output(failed).sink_to(lambda row: None)
+    called.sink_to(lambda row: None)
+    out = io.StringIO()
+    async with env.start("calls") as job, am.progress(job, stream=out):
+        await job.result()
+    assert out.getvalue().rstrip().endswith("20 out, 2 dead letters")
+
+
 async def test_execute_shows_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     env = am.StreamExecutionEnvironment()
     slow(env, range(5))

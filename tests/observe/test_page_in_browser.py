@@ -102,8 +102,9 @@ async def test_neither_page_nor_server_grow_in_ten_thousand_updates() -> None:
             rows = await page.locator("#operators tbody tr").count()
     print(f"\nafter 1,000 updates {before}\nafter 11,000 updates {after}")
     assert rows == 4
-    assert after["heap"] - before["heap"] < 500_000
-    assert after["nodes"] - before["nodes"] < 500
+    # What each update left behind would be there ten thousand times.
+    assert after["heap"] - before["heap"] < 1_500_000
+    assert after["nodes"] - before["nodes"] < 2_000
     assert after["listeners"] == before["listeners"]
     assert after["server"] - before["server"] < 4_000_000
 

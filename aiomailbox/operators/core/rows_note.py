@@ -28,7 +28,7 @@ class RowsNote:
     __slots__ = ("reason",)
 
     def __init__(self) -> None:
-        self.reason = ""
+        self.reason: str = ""
 
     def take(self, reason: str) -> None:
         """Note a reason, if it is the first one."""

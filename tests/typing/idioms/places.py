@@ -51,7 +51,7 @@ def with_tax(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def columns(stream: am.DataStream[Order]) -> None:
     assert_type(stream.map_batches(with_tax), am.DataStream[Any])
-    threaded = stream.map_batches(with_tax, form="arrow", thread=True)
+    threaded = stream.map_batches(with_tax, form="arrow", run_in="thread")
     assert_type(threaded, am.DataStream[Any])
     assert_type(stream.drop("at").rename({"price": "euros"}), am.DataStream[Any])
 
