@@ -32,7 +32,6 @@ _MEANT_OF_ENV: Final = {
     "from_dataframe": "from_source(am.SparkSource(df))",
     "read_text_file": "from_source(am.FileSource(path))",
     "read_file": "from_source(am.FileSource(path))",
-    "execute_async": "start(...)",
     "get_execution_plan": "explain()",
 }
 

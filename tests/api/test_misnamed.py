@@ -135,7 +135,6 @@ def test_two_streams_say_what_they_are_and_what_comes_next(stream: Any) -> None:
         ("fromCollection", r"write env\.from_collection\("),
         ("from_elements", r"write env\.from_collection\("),
         ("addSource", r"write env\.from_source\("),
-        ("execute_async", r"write env\.start\("),
         ("from_colection", r"is env\.from_collection meant\?"),
     ],
 )

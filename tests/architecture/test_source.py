@@ -95,6 +95,7 @@ def test_whoever_hands_something_to_a_thread_outlasts_it(
     }
     assert found == {
         "aiomailbox/connectors/files/enumerator.py",
+        "aiomailbox/connectors/files/row_count.py",
         "aiomailbox/exchange/blocking/partition.py",
         "aiomailbox/exchange/blocking/view.py",
         "aiomailbox/exchange/blocking/writer.py",
