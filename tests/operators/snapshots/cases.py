@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from aiomailbox.columnar import (
+    AsyncColumnOperator,
     ColumnarAggregateOperator,
     ColumnarPanedOperator,
     ColumnarSessionOperator,
@@ -679,9 +680,20 @@ def columnar_cases() -> list[Case]:
         doubles = pa.compute.multiply(batch["number"], 2)
         return batch.set_column(1, "number", doubles)
 
+    async def square(row: Any) -> int:
+        await asyncio.sleep(row.number % 5 + 1)
+        return int(row.number) ** 2
+
     key: Any = field_or_function("key", "key")
     return [
         one(MapBatchesOperator, lambda: MapBatchesOperator(doubled), as_columns(ONE)),
+        one(
+            AsyncColumnOperator,
+            lambda: AsyncColumnOperator(
+                square, into="square", columns=["number"], concurrency=4, buffer=100
+            ),
+            as_columns(in_flight(ONE)),
+        ),
         keyed(
             ColumnarAggregateOperator,
             lambda: ColumnarAggregateOperator(key, sum_("number"), include_key=True),
