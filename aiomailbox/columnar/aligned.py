@@ -47,7 +47,7 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Copy what the grid has, for a thread to make rows of."""
         (rows,) = super().snapshot_apart()
-        kept, keys = self._grid.kept_windows(), list(self._slots.places)
+        kept, keys = self._grid.kept_windows(), self._slots.keys
         groups = self.context.max_parallelism
         entries = GroupedEntries([rows_of(each, keys) for each in kept], groups)
         return [rows, KeyedStateSnapshot(groups, rows.states, entries)]
@@ -160,7 +160,7 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         return len(slots) + 1
 
     def _give_back(self) -> int:
-        keys, grid = list(self._slots.places), self._grid
+        keys, grid = self._slots.keys, self._grid
         for windows, into in zip(
             grid.kept_windows(), (self._open, self._fired), strict=True
         ):

@@ -9,6 +9,9 @@ which every cell can be given back.
 
 from __future__ import annotations
 
+import copy
+import threading
+import weakref
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -34,7 +37,7 @@ from aiomailbox.operators import (
     SelectorWhere,
 )
 
-__all__ = ["Cells", "Values", "needs_rows", "reshaped"]
+__all__ = ["Cells", "FrozenCells", "Values", "needs_rows", "reshaped"]
 
 _INT64_MAX: Final = 2**63 - 1
 # Beyond it, an integer is not always a float.
@@ -103,12 +106,14 @@ class Cells:
         self.size: int = 0
         _keep_freed_memory()
         self._pieces = [_PIECES[kind](selector) for kind, selector in aggregate.pieces]
+        self._frozen: list[weakref.ref[FrozenCells]] = []
 
     def grow(self, size: int) -> None:
         """Have at least so many cells; what is new is empty."""
         if size <= self.size:
             return
         self.size = max(size, 2 * self.size, _CELLS_MIN)
+        self._release()
         for piece in self._pieces:
             piece.resize(self.size)
 
@@ -121,6 +126,7 @@ class Cells:
             size: How many cells there are then.
         """
         self.size = size
+        self._release()
         for piece in self._pieces:
             piece.reshape(chosen, size)
 
@@ -148,6 +154,7 @@ class Cells:
 
     def add(self, values: list[Values], cells: np.ndarray) -> None:
         """Add records to their cells, in their order, after `check`."""
+        self._will_change(cells)
         with np.errstate(all="ignore"):
             for piece, given in zip(self._pieces, values, strict=True):
                 piece.add(given, cells)
@@ -165,6 +172,7 @@ class Cells:
         Returns:
             Per piece a column of shape ``(n,)``.
         """
+        self._will_change(cells)
         with np.errstate(all="ignore"):
             return [
                 piece.roll(given, groups, cells)
@@ -193,6 +201,7 @@ class Cells:
             other: What the cells are of, maybe this; it stays as it is.
             cells: For each of ``into`` what it gets.
         """
+        self._will_change(into)
         with np.errstate(all="ignore"):
             for piece, source in zip(self._pieces, other._pieces, strict=True):
                 piece.merge(into, source, cells)
@@ -208,6 +217,7 @@ class Cells:
         Raises:
             RowsNeededError: If one does not fit; the cells are empty then.
         """
+        self._will_change(cells)
         columns = list(zip(*accumulators, strict=True))
         first = 0
         try:
@@ -220,6 +230,7 @@ class Cells:
 
     def clear(self, cells: np.ndarray) -> None:
         """Let cells be empty."""
+        self._will_change(cells)
         for piece in self._pieces:
             piece.clear(cells)
 
@@ -228,7 +239,73 @@ class Cells:
         copy = object.__new__(Cells)
         copy.size = len(cells)
         copy._pieces = [piece.copied(cells) for piece in self._pieces]
+        copy._frozen = []
         return copy
+
+    def frozen(self, count: int) -> FrozenCells:
+        """Return the first cells as they are now, for a thread to read; copies nothing."""
+        made = FrozenCells([piece.shared() for piece in self._pieces], count)
+        self._frozen.append(weakref.ref(made))
+        return made
+
+    def _release(self) -> None:
+        """Leave the arrays to who holds on to them: these cells get others."""
+        self._frozen = []
+
+    def _will_change(self, cells: np.ndarray) -> None:
+        """Let those that hold on to cells as they were have these."""
+        if not self._frozen:
+            return
+        held = [frozen for each in self._frozen if (frozen := each()) is not None]
+        for frozen in held:
+            frozen.keep(cells)
+        self._frozen = [each for each in self._frozen if each() is not None]
+
+
+class FrozenCells:
+    """Cells as they were at one time, while others go on with them.
+
+    Theory of operation: arrays are shared. Before a cell changes for the first time,
+    what it had is put aside; who reads takes that instead. Larger arrays replace others
+    and leave these as they are.
+
+    Args:
+        pieces: Share their arrays with those that change.
+        count: How many cells there are.
+
+    Invariants:
+        A cell that is not marked as kept has not changed; the lock is held while cells
+        are marked and while they are read.
+    """
+
+    def __init__(self, pieces: list[_Piece], count: int) -> None:
+        self._pieces = pieces
+        self._is_kept: np.ndarray = np.zeros(count, np.bool_)
+        # Which cells, ascending, and what they had.
+        self._kept: list[tuple[np.ndarray, list[_Piece]]] = []
+        self._lock = threading.Lock()
+
+    def keep(self, cells: np.ndarray) -> None:
+        """Put aside what cells have that are about to change; called before they do."""
+        mine = cells[cells < len(self._is_kept)]
+        mine = np.unique(mine[~self._is_kept[mine]])
+        if len(mine):
+            with self._lock:
+                self._kept.append((mine, [one.copied(mine) for one in self._pieces]))
+                self._is_kept[mine] = True
+
+    def accumulators(self, start: int, stop: int) -> list[list[Any]]:
+        """Return the accumulators of cells ``start`` to ``stop - 1``, in any thread."""
+        with self._lock:
+            found = [one.copied(np.arange(start, stop)) for one in self._pieces]
+            kept = self._kept[:]
+        for cells, pieces in kept:
+            first, last = np.searchsorted(cells, (start, stop))
+            for piece, old in zip(found, pieces, strict=True):
+                piece.put_back(cells[first:last] - start, old, slice(first, last))
+        places = np.arange(stop - start)
+        columns = [each for piece in found for each in piece.slots(places)]
+        return list(map(list, zip(*columns, strict=True)))
 
 
 class _Piece:
@@ -305,9 +382,17 @@ class _Piece:
         self._counts[cells] = 0
 
     def copied(self, cells: np.ndarray) -> _Piece:
-        copy: _Piece = object.__new__(type(self))
-        copy._selector, copy._counts = self._selector, self._counts[cells]
-        return copy
+        made: _Piece = object.__new__(type(self))
+        made._selector, made._counts = self._selector, self._counts[cells]
+        return made
+
+    def shared(self) -> _Piece:
+        """Return a piece with the same arrays, until one of both replaces its own."""
+        return copy.copy(self)
+
+    def put_back(self, cells: np.ndarray, old: _Piece, places: slice) -> None:
+        """Let cells have what another piece has at these places."""
+        self._counts[cells] = old._counts[places]
 
 
 class _Count(_Piece):
@@ -369,6 +454,12 @@ class _Folded(_Piece):
         if numbers is not None:
             own = self._of_type(numbers, other._kind)
             own[into] = self.folding(own[into], numbers[cells])
+
+    def put_back(self, cells: np.ndarray, old: _Piece, places: slice) -> None:
+        super().put_back(cells, old, places)
+        assert isinstance(old, _Folded), "both were parts of one piece"
+        if self._numbers is not None and old._numbers is not None:
+            self._numbers[cells] = old._numbers[places]
 
     def folding(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Return what the numbers of two cells are together."""

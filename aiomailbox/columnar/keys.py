@@ -8,6 +8,7 @@ rows. All that is done for each record is to look up a number.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -101,6 +102,7 @@ class KeySlots:
 
     Attributes:
         places: The place of each key.
+        keys: The keys in the order of their places; it is another list after `clear`.
 
     Example:
         >>> from aiomailbox.columnar.forms import NamedTupleForm
@@ -113,10 +115,11 @@ class KeySlots:
         array([0, 1, 0])
     """
 
-    __slots__ = ("_begin", "_known", "places")
+    __slots__ = ("_begin", "_known", "keys", "places")
 
     def __init__(self, begin: Callable[[list[Any]], None]) -> None:
         self.places: dict[Any, int] = {}
+        self.keys: list[Any] = []
         self._begin = begin
         # All keys as a column, while they are few: a kernel looks them up.
         self._known: pa.Array | None = None
@@ -154,6 +157,7 @@ class KeySlots:
             self._begin(new)
             first = len(places)
             places.update(zip(new, range(first, first + len(new)), strict=True))
+            self.keys += new
             found = list(map(places.get, distinct))
         self._learn(batch.schema.field(fields[0]).type, distinct[0])
         numbers: np.ndarray = np.array(found, np.int64)[keys.codes]
@@ -172,10 +176,11 @@ class KeySlots:
 
     def place(self, keys: list[Any]) -> np.ndarray:
         """Return the places of keys, which get one if they have none."""
-        places, count = self.places, len(self.places)
-        for key in keys:
-            places.setdefault(key, len(places))
-        if len(places) > count:
+        places = self.places
+        new = [key for key in dict.fromkeys(keys) if key not in places]
+        if new:
+            places.update(zip(new, count(len(places)), strict=False))
+            self.keys += new
             self._known = None
         found: np.ndarray = np.array([places[key] for key in keys], np.int64)
         return found
@@ -183,6 +188,7 @@ class KeySlots:
     def clear(self) -> None:
         """Forget all keys."""
         self.places = {}
+        self.keys = []
         self._known = None
 
 

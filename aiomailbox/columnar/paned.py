@@ -56,7 +56,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         """Copy the panes; what windows hold is merged when the snapshot is read."""
         if not self._is_columnar:
             return super().snapshot_apart()
-        panes = _PaneSnapshot(self._pane_grid.all_kept(), list(self._slots.places))
+        panes = _PaneSnapshot(self._pane_grid.all_kept(), self._slots.keys)
         return [self._snapshot_with(panes)]
 
     def _load_next(self) -> int:
@@ -236,7 +236,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
             RowsNeededError: If rows go on with what the window holds, which is noted.
         """
         grid = self._pane_merge.grid
-        found = contents_of(grid.kept(start), list(self._slots.places))
+        found = contents_of(grid.kept(start), self._slots.keys)
         grid.forget(start)
         self._end(start, found)
         contents = {} if self._ending is None else dict(self._ending.contents)
@@ -265,7 +265,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
             grid.keep_slots(slots)
 
     def _give_back(self) -> int:
-        keys, grid = list(self._slots.places), self._pane_grid
+        keys, grid = self._slots.keys, self._pane_grid
         had = len(grid)
         for pane in grid.all_kept():
             self._panes.of(pane.start).update(contents_of(pane, keys))

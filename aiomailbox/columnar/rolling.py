@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.cells import Cells
+from aiomailbox.columnar.cells import Cells, FrozenCells
 from aiomailbox.columnar.groups import Groups
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.results import ResultMaker
@@ -108,9 +108,9 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         return super().process_run(run)
 
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
-        """Copy what the arrays have, for a thread to make rows of."""
-        groups, places = self.context.max_parallelism, self._slots.places
-        rows = _SlotRows(self._cells.copied(np.arange(len(places))), places)
+        """Hold on to what the arrays have, for a thread to make rows of."""
+        groups, keys = self.context.max_parallelism, self._slots.keys
+        rows = _SlotRows(self._cells.frozen(len(keys)), keys)
         states = [state_meta(_ROLLING, namespaced=False)]
         return [KeyedStateSnapshot(groups, states, GroupedEntries([rows], groups))]
 
@@ -156,14 +156,14 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         return self._maker.key_column(self._keys_at(slots), None)
 
     def _keys_at(self, slots: np.ndarray) -> list[Any]:
-        keys = list(self._slots.places)
+        keys = self._slots.keys
         return [keys[slot] for slot in slots.tolist()]
 
     def _go_to_rows(self, reason: str) -> None:
         """Give all accumulators to the table, and leave columns alone from now on."""
         self._is_columnar = False
         self.rows_note.take(reason)
-        keys = list(self._slots.places)
+        keys = self._slots.keys
         found = self._cells.accumulators(np.arange(len(keys)))
         for key, accumulator in zip(keys, found, strict=True):
             self._table.put(key, accumulator)
@@ -173,23 +173,23 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
 
 
 class _SlotRows:
-    """Keys with their accumulators, made of copied cells when they are read.
+    """Keys with their accumulators, made of cells when they are read.
 
     Args:
-        cells: The accumulators.
-        slots: The keys, in the order of the cells.
+        cells: The accumulators as they were.
+        keys: The keys, in the order of the cells; more may be added.
     """
 
-    __slots__ = ("_cells", "_keys")
+    __slots__ = ("_cells", "_count", "_keys")
     width = 2
 
-    def __init__(self, cells: Cells, slots: dict[Any, int]) -> None:
+    def __init__(self, cells: FrozenCells, keys: list[Any]) -> None:
         self._cells = cells
-        self._keys = list(slots)
+        self._keys = keys
+        self._count = len(keys)
 
     def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
         """Yield keys and accumulators, so many at a time."""
-        for start in range(0, len(self._keys), count):
-            keys = self._keys[start : start + count]
-            places = np.arange(start, start + len(keys))
-            yield keys, self._cells.accumulators(places)
+        for start in range(0, self._count, count):
+            stop = min(start + count, self._count)
+            yield self._keys[start:stop], self._cells.accumulators(start, stop)

@@ -60,7 +60,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
         """Copy the sessions, for a thread to make rows of."""
         (rows,) = super().snapshot_apart()
         kept = self._kept.kept(self._kept.all())
-        columns = _SessionColumns(kept, list(self._slots.places))
+        columns = _SessionColumns(kept, self._slots.keys)
         groups = self.context.max_parallelism
         entries = GroupedEntries([columns], groups)
         return [rows, KeyedStateSnapshot(groups, rows.states, entries)]
@@ -150,7 +150,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
             chosen: Which records.
             by_rows: The places of their keys, each once.
         """
-        keys = list(self._slots.places)
+        keys = self._slots.keys
         mine = self._kept.of_keys(by_rows)
         self._put_back(self._kept.kept(mine), keys)
         self._kept.end(mine)
@@ -253,7 +253,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
     def _give_back(self) -> int:
         kept = self._kept
         mine = kept.all()
-        self._put_back(kept.kept(mine), list(self._slots.places))
+        self._put_back(kept.kept(mine), self._slots.keys)
         kept.end(mine)
         return len(mine)
 

@@ -140,7 +140,7 @@ class ColumnarWindows(AggregateWindowsOperator):
 
     def _slots_of(self, run: ArrowRun) -> np.ndarray:
         if self._selector is None:
-            self._slots.places.setdefault(0, 0)
+            self._slots.place([0])
             return np.zeros(len(run), np.int64)
         fields = self._selector.fields
         slots = self._slots.of_batch(
@@ -185,7 +185,7 @@ class ColumnarWindows(AggregateWindowsOperator):
             return columns
         column = self._slots.column(slots)
         if column is None:
-            keys = list(self._slots.places)
+            keys = self._slots.keys
             named = [keys[slot] for slot in slots.tolist()]
             column = self._maker.key_column(named, self._key_type)
         return [column, *columns]
@@ -211,12 +211,10 @@ class ColumnarWindows(AggregateWindowsOperator):
         used = self._used_slots()
         if len(places) < _IDLE_KEYS + 2 * len(used):
             return
-        keys = list(places)
+        keys = self._slots.keys
         self._keep_slots(used)
         self._slots.clear()
-        self._slots.places.update(
-            (keys[slot], place) for place, slot in enumerate(used.tolist())
-        )
+        self._slots.place([keys[slot] for slot in used.tolist()])
 
     def _load_some(self, count: int) -> bool:
         """Take over about so many contents that a restore has put into rows."""
