@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import zipfile
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,18 +31,26 @@ def ship_library(spark: Any) -> None:
     Raises:
         UsageError: If the library is not in files here.
     """
+    spark.addArtifacts(str(_archive()), pyfile=True)
+
+
+@cache
+def _archive() -> Path:
+    """Return the library as a zip file, which is there until this process ends.
+
+    Executors fetch it from a classic driver when they get their first task, and compare:
+    so it is made once.
+    """
     folder = ScratchDirectory()
-    try:
-        archive = folder.path / "aiomailbox-library.zip"
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
-            for name in _PURE:
-                _pack(packed, name)
-            module = importlib.util.find_spec(_LAST_MODULE)
-            if module is not None and module.origin is not None:
-                packed.write(module.origin, Path(module.origin).name)
-        spark.addArtifacts(str(archive), pyfile=True)
-    finally:
-        folder.remove()
+    atexit.register(folder.remove)
+    archive = folder.path / "aiomailbox-library.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in _PURE:
+            _pack(packed, name)
+        module = importlib.util.find_spec(_LAST_MODULE)
+        if module is not None and module.origin is not None:
+            packed.write(module.origin, Path(module.origin).name)
+    return archive
 
 
 def _pack(packed: zipfile.ZipFile, name: str) -> None:

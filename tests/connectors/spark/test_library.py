@@ -26,12 +26,9 @@ class Session:
         shutil.copy(path, self.place)
 
 
-def test_a_worker_without_the_library_can_import_it_from_the_archive(
-    tmp_path: Path,
-) -> None:
-    ship_library(Session(tmp_path))
-    [archive] = tmp_path.glob("*.zip")
-    installed = tmp_path / "installed"
+def bare_packages(place: Path) -> Path:
+    """Return a directory that has what a worker must have, and not the library."""
+    installed = place / "installed"
     installed.mkdir()
     found = importlib.util.find_spec("pyarrow")
     assert found is not None
@@ -40,6 +37,15 @@ def test_a_worker_without_the_library_can_import_it_from_the_archive(
     for name in [*INSTALLED, *SUPPORT]:
         if (packages / name).exists():
             (installed / name).symlink_to(packages / name)
+    return installed
+
+
+def test_a_worker_without_the_library_can_import_it_from_the_archive(
+    tmp_path: Path,
+) -> None:
+    ship_library(Session(tmp_path))
+    [archive] = tmp_path.glob("*.zip")
+    installed = bare_packages(tmp_path)
     program = (
         f"import sys; sys.path[:0] = [{str(archive)!r}, {str(installed)!r}]\n"
         "from aiomailbox.connectors.spark.inside.stage import run_stage\n"

@@ -10,17 +10,20 @@ from pathlib import Path
 import pytest
 
 from aiomailbox.connectors.spark import ensure_java
+from tests.connectors.spark.test_library import bare_packages
 
 pytestmark = [pytest.mark.local_cluster, pytest.mark.timeout(590)]
 
-PROGRAM = Path(__file__).with_name("local_cluster_program.py")
+HERE = Path(__file__).parent
 
 
-def test_workers_that_are_killed_change_nothing(tmp_path: Path) -> None:
+def run_program(name: str, *arguments: Path, cwd: Path) -> None:
+    """Run a program of this directory, which says "ok" in the end."""
     ensure_java()
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(tmp_path)],
+        [sys.executable, str(HERE / name), *map(str, arguments)],
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=580,
@@ -28,3 +31,17 @@ def test_workers_that_are_killed_change_nothing(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     assert done.stdout.endswith("ok\n")
+
+
+def test_workers_that_are_killed_change_nothing(tmp_path: Path) -> None:
+    run_program("local_cluster_program.py", tmp_path, cwd=Path.cwd())
+
+
+def test_workers_that_lack_the_library_say_so_and_get_it(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    packages = bare_packages(tmp_path)
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n'
+    )
+    python.chmod(0o755)
+    run_program("bare_workers_program.py", python, cwd=tmp_path)
