@@ -27,7 +27,7 @@ from aiomailbox.columnar.results import ResultMaker
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
 from aiomailbox.exchange.frames.encoder import FrameEncoder
 from aiomailbox.operators import result_type
-from aiomailbox.records import ByteReader, ElementCodec, ListRun
+from aiomailbox.records import RUN_LENGTH_MAX, ByteReader, ElementCodec, ListRun
 from aiomailbox.records.framing import LENGTH
 from aiomailbox.records.record_classes import RecordClasses
 from aiomailbox.records.values import PythonSerializer
@@ -298,6 +298,13 @@ def test_frames_of_columns_are_about_as_large_as_wished() -> None:
     sizes = [len(frame) for frame, _ in frames]
     assert max(sizes) < 4 * 32 * 1024
     assert sum(sizes) < 1.2 * batch.nbytes
+
+
+def test_a_frame_of_narrow_columns_holds_more_records_than_a_run_of_rows() -> None:
+    run = run_of(pa.record_batch({"n": list(range(16_000))}), DictForm())
+    frames = list(FrameEncoder(codec_for()).frames(run))
+    assert sum(count for _, count in frames) == 16_000
+    assert max(count for _, count in frames) > RUN_LENGTH_MAX
 
 
 ENCODED = [
