@@ -263,8 +263,13 @@ class JobCheckpoints:
         ):
             self._restored = latest
 
-    async def close(self, state: JobState) -> None:
-        """Give the place back; what the job is not to leave behind is deleted."""
+    async def close(self, state: JobState, *, is_refused: bool) -> None:
+        """Give the place back; what the job is not to leave behind is deleted.
+
+        Args:
+            state: How the job ended.
+            is_refused: Whether what it was to go on with is not what it was before.
+        """
         if self.coordinator is not None:
             self.coordinator.close()
         if self._renewing is not None:
@@ -272,7 +277,7 @@ class JobCheckpoints:
             await asyncio.wait((self._renewing,))
         store, self._store = self._store, None
         if store is not None:
-            await self._close_store(store, state)
+            await self._close_store(store, state, is_refused=is_refused)
         if self._scratch.paths:
             await run_in_thread(self._scratch.remove)
 
@@ -379,13 +384,16 @@ class JobCheckpoints:
                 files.place, "there is no _metadata, which a complete one has"
             ) from error
 
-    async def _close_store(self, store: CheckpointStore, state: JobState) -> None:
+    async def _close_store(
+        self, store: CheckpointStore, state: JobState, *, is_refused: bool
+    ) -> None:
         settings = self._config.checkpoints
         assert settings is not None, "there is a store only with settings"
         try:
             # What earlier lives have left is not lost by one that came to nothing, such as
-            # for a class that does not fit.
-            is_over = state is JobState.FINISHED or store.has_completed
+            # for a class that does not fit, or a source that is another one for now.
+            came_to_something = store.has_completed and not is_refused
+            is_over = state is JobState.FINISHED or came_to_something
             if is_over and not settings.keeps_after(
                 failed=state is JobState.FAILED, cancelled=state is JobState.CANCELED
             ):

@@ -26,6 +26,7 @@ from aiomailbox.errors import (
     JobCancelledError,
     JobFailedError,
     NoCheckpointError,
+    SourceChangedError,
     StateError,
     StorageClaimedError,
     WorkerDiedError,
@@ -550,7 +551,9 @@ class JobMaster:
             self._fail_unless_wanted(error, is_interrupted=closing.is_interrupted)
         state = _END_OF.get(self.state, JobState.FAILED)
         what = f"giving back the checkpoints of job {name!r}"
-        closing_store = self._part(self._checkpoints.close(state), what, _RELEASE_S)
+        is_refused = isinstance(self._failure.error, SourceChangedError)
+        given_back = self._checkpoints.close(state, is_refused=is_refused)
+        closing_store = self._part(given_back, what, _RELEASE_S)
         await self._supervise(closing_store, closing_store.limit)
         self._watch.stop()
         self._ended_s = self.services.clock.monotonic()
@@ -648,7 +651,7 @@ def _can_be_tried_again(error: BaseException) -> bool:
 
     Not about what ends the program, nor where a function was left behind that still
     runs: it would work beside its successor. And what is kept that cannot be read, or
-    does not fit the job, will not fit the next time.
+    does not fit the job or its source, will not fit the next time.
     """
     return not isinstance(
         error,
@@ -657,5 +660,6 @@ def _can_be_tried_again(error: BaseException) -> bool:
         | CancelTimeoutError
         | StateError
         | NoCheckpointError
+        | SourceChangedError
         | StorageClaimedError,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from aiomailbox.errors import (
     JobFailedError,
     KeyTypeError,
     NoCheckpointError,
+    SourceChangedError,
     StateError,
     UsageError,
 )
@@ -335,6 +337,27 @@ async def test_what_cannot_be_restored_is_refused(tmp_path: Path) -> None:
     assert isinstance(caught.value.__cause__, StateError)
     kept.sink_to(print)
     await other.execute(restore_from=place, allow_unmatched_state=True)
+
+
+async def test_a_source_that_changed_is_not_read_again_and_again(
+    tmp_path: Path,
+) -> None:
+    """And what was kept of it stays, for the source as it was."""
+    reads: list[int] = []
+
+    async def read() -> AsyncIterator[int]:
+        reads.append(1)
+        yield 1
+        await asyncio.sleep(1)
+        raise SourceChangedError("other rows")
+
+    env = environment(mode=AT_LEAST_ONCE, directory=tmp_path)
+    env.from_async_iterable(read).sink_to(lambda value: None)
+    with pytest.raises(JobFailedError) as caught:
+        await env.execute()
+    assert isinstance(caught.value.__cause__, SourceChangedError)
+    assert reads == [1]
+    assert list(tmp_path.rglob("_metadata"))
 
 
 async def test_two_jobs_on_one_directory_are_refused(tmp_path: Path) -> None:

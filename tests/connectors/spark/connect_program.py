@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +23,9 @@ from aiomailbox.connectors.spark import (
 )
 from aiomailbox.errors import InvalidArgumentError, SourceChangedError, UsageError
 
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    UI_PORT = free.getsockname()[1]
 FOLD = [datetime(2013, 11, 3, hour, 30, tzinfo=UTC) for hour in (5, 6)]
 
 
@@ -96,6 +102,22 @@ async def progress_is_told(spark: Any, place: Path) -> None:
             assert (told["partitions"], told["eta_s"]) == (3, 0.0)
 
 
+def running_jobs() -> int:
+    """Ask the server how many jobs run there."""
+    address = f"http://127.0.0.1:{UI_PORT}/api/v1/applications"
+    with urllib.request.urlopen(address) as answer:
+        [application] = json.load(answer)
+    address += f"/{application['id']}/jobs?status=running"
+    with urllib.request.urlopen(address) as answer:
+        return len(json.load(answer))
+
+
+async def until(wanted: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(wanted):
+            await asyncio.sleep(0.1)
+
+
 async def cancelling_interrupts_the_query(spark: Any, place: Path) -> None:
     def wait(batches: Any) -> Any:
         import time
@@ -108,13 +130,11 @@ async def cancelling_interrupts_the_query(spark: Any, place: Path) -> None:
     env = am.StreamExecutionEnvironment()
     env.from_source(SparkSource(slow)).sink_to(print)
     async with env.start() as job:
-        for _ in range(100):
-            await asyncio.sleep(0.1)
-            if threads():
-                break
-        await asyncio.sleep(3)
+        await until(lambda: running_jobs() == 1)
         await job.cancel()
     assert threads() == []
+    # Long before its tasks would have ended.
+    await until(lambda: running_jobs() == 0)
     # Only what still runs can be interrupted.
     assert await asyncio.to_thread(spark.interruptAll) == []
 
@@ -125,6 +145,7 @@ async def stopping_early_leaves_nothing(spark: Any, place: Path) -> None:
     assert len(await stream.take(5)) == 5
     assert threads() == []
     assert await asyncio.to_thread(spark.interruptAll) == []
+    await until(lambda: running_jobs() == 0)
 
 
 async def a_failure_tells_its_cause(spark: Any, place: Path) -> None:
@@ -257,7 +278,12 @@ CASES: list[Callable[[Any, Path], Coroutine[Any, Any, None]]] = [
 def main() -> None:
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    # Its pages, where one can ask what runs.
+    settings = {"spark.ui.enabled": "true", "spark.ui.port": str(UI_PORT)}
+    builder = SparkSession.builder.remote("local[2]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     # Bars of progress would be drawn over what is said.
     spark.clearProgressHandlers()
     try:

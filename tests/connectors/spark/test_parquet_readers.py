@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import aiomailbox as am
-from aiomailbox.storage import StagedDirectory, staging_directory
+from aiomailbox.storage import SparkLog, StagedDirectory, staging_directory
 
 pytestmark = pytest.mark.spark
 
@@ -47,3 +49,68 @@ async def test_spark_sees_old_or_new_data_and_nothing_that_is_half_written(
     await write(target, range(10, 17))
     assert numbers(spark, target.parent) == list(range(10, 17))
     assert os.listdir(target.parent) == ["out"]
+
+
+@pytest.mark.parametrize("spark_log", [True, False])
+async def test_a_streaming_reader_beside_a_running_job_sees_nothing_half_written(
+    spark: Any, tmp_path: Path, spark_log: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Spark's log a commit comes whole, of several files; without, a file does."""
+    target, count = tmp_path / "out", 400
+    batches: list[dict[str, list[int]]] = []
+    commits: list[set[str]] = []
+    append = SparkLog.append
+
+    def appended(log: SparkLog, place: Path, number: int, names: Sequence[str]) -> None:
+        append(log, place, number, names)
+        if names:
+            commits.append(set(names))
+
+    monkeypatch.setattr(SparkLog, "append", appended)
+
+    def take(batch: Any, _: int) -> None:
+        files: dict[str, list[int]] = {}
+        for row in batch.selectExpr("n", "input_file_name() AS file").collect():
+            files.setdefault(Path(row.file).name, []).append(row.n)
+        batches.append(files)
+
+    async def paced() -> AsyncIterator[dict[str, int]]:
+        """Let the reader keep up, so that it reads while files are written."""
+        for n in range(count):
+            while len(batches) < n // 100:
+                await asyncio.sleep(0.01)
+            yield {"n": n}
+
+    def start() -> Any:
+        stream = spark.readStream.schema("n long").parquet(str(target))
+        writer = stream.writeStream.foreachBatch(take)
+        return writer.option("checkpointLocation", str(tmp_path / "query")).start()
+
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    env.enable_checkpointing(
+        0.2,
+        directory=tmp_path / "checkpoints",
+        mode=am.CheckpointingMode.AT_LEAST_ONCE,
+    )
+    records = env.from_async_iterable(paced).rebalance()
+    records.sink_to(am.ParquetSink(target, spark_log=spark_log, rows_per_file=20))
+    async with env.start() as job:
+        while not list(target.glob("*.parquet")):
+            await asyncio.sleep(0.02)
+        query = await asyncio.to_thread(start)
+        try:
+            await job.result()
+            await asyncio.to_thread(query.processAllAvailable)
+        finally:
+            await asyncio.to_thread(query.stop)
+    rows = [n for batch in batches for part in batch.values() for n in part]
+    assert sorted(rows) == list(range(count))
+    assert len(batches) >= 3
+    # No file in two batches: each was complete when it appeared.
+    names = [name for batch in batches for name in batch]
+    assert len(names) == len(set(names))
+    if not spark_log:
+        return
+    assert any(len(commit) > 1 for commit in commits)
+    for commit in commits:
+        assert sum(not commit.isdisjoint(batch) for batch in batches) == 1, commit

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,8 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.connectors.spark import SparkSource
+from aiomailbox.errors import SourceChangedError
+from tests.connectors.spark.live_program import Paced, build
 
 pytestmark = pytest.mark.spark
 
@@ -76,6 +81,8 @@ import sys
 
 import aiomailbox as am
 from aiomailbox.connectors.spark import SparkSource
+from aiomailbox.errors import SourceChangedError
+from tests.connectors.spark.live_program import Paced, build
 
 place, dies_at = sys.argv[1], int(sys.argv[2])
 
@@ -130,3 +137,46 @@ async def test_a_program_that_was_killed_goes_on_from_its_stage_without_spark(
     assert await run(-1) == 0
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(row.id for row in rows) == list(range(ROWS))
+
+
+async def test_a_program_that_was_killed_goes_on_with_the_same_dataframe(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Python and Java die in mid-partition; another Spark computes the rows again."""
+    program = Path(__file__).with_name("live_program.py")
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, str(program), str(tmp_path), "4500"],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "PYTHONWARNINGS": "ignore"},
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    out = tmp_path / "out"
+
+    def shown() -> list[int]:
+        parts = [pq.read_table(part) for part in out.glob("*.parquet")]
+        return sorted(n for part in parts for n in part.column("id").to_pylist())
+
+    try:
+        while not (tmp_path / "reached").exists():
+            assert process.returncode is None
+            await asyncio.sleep(0.05)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    before = shown()
+    # Some rows were shown, and the last ones were not in a checkpoint.
+    assert 0 < len(before) < 4500
+    other = build(spark.range(0, ROWS + 1, 1, 3), tmp_path, Paced(tmp_path, -1))
+    with pytest.raises(am.JobFailedError) as failure:
+        await other.execute("live", restore_from="latest")
+    assert isinstance(failure.value.__cause__, SourceChangedError)
+    # At most what its checkpoint held, and had not been shown yet.
+    held = shown()
+    assert len(before) <= len(held) < 4500
+    assert held == list(range(len(held)))
+    function = Paced(tmp_path, -1)
+    env = build(spark.range(0, ROWS, 1, 3), tmp_path, function)
+    await env.execute("live", restore_from="latest")
+    assert shown() == list(range(ROWS))
+    assert function.seen < ROWS

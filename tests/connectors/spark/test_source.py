@@ -259,6 +259,7 @@ class TestTypes:
         with pytest.raises(UnsupportedColumnError, match="'p'"):
             SparkSource(df, path="arrow")
 
+    @pytest.mark.usefixtures("no_job")
     def test_a_column_that_cannot_be_carried_is_named(self, spark: Any) -> None:
         months = "interval '1-2' year to month"
         for sql, name in {
@@ -461,6 +462,7 @@ class TestBounds:
         await driven.close()
 
 
+@pytest.mark.usefixtures("no_job")
 class TestBadInput:
     def test_wrong_arguments_are_named(self, spark: Any) -> None:
         df = spark.range(1)
@@ -493,11 +495,15 @@ class TestBadInput:
             lambda: SparkStreamSource(stream, tmp_path),
             lambda: SparkTableSink(spark, "t", stage=tmp_path),
             lambda: register_format(spark),
+            lambda: am.pipeline(lambda rows: rows).apply_to(df, schema="id long"),
         ):
             with pytest.raises(InvalidArgumentError, match="stopped"):
                 refused()
         with pytest.raises(InvalidArgumentError, match="stopped"):
             await results.to_spark(spark)
+        with pytest.raises(InvalidArgumentError, match="stopped"):
+            same = am.pipeline(lambda rows: rows)
+            await same.run_on(df, tmp_path / "out", schema="id long")
         with pytest.raises(WrongTypeError, match="no Spark session"):
             await results.to_spark(df)
         assert started == []

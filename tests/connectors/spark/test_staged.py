@@ -119,6 +119,7 @@ class TestStaged:
         source = SparkSource(spark.range(0), stage=tmp_path)
         assert (await read(source))[0] == []
 
+    @pytest.mark.usefixtures("no_job")
     def test_what_cannot_be_staged_is_said_when_it_is_written(
         self, spark: Any, tmp_path: Path
     ) -> None:

@@ -166,6 +166,7 @@ async def test_an_endless_query_ends_when_the_job_is_cancelled(
     assert "spark-stream-source" not in names
 
 
+@pytest.mark.usefixtures("no_job")
 def test_what_is_no_stream_is_refused(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="bounded"):
         SparkStreamSource(spark.range(3), tmp_path)

@@ -288,6 +288,7 @@ async def test_timers_in_processing_time_fire_and_a_cancelled_caller_ends_the_st
     assert not tracker.getActiveJobsIds()
 
 
+@pytest.mark.usefixtures("no_job")
 async def test_what_cannot_run_side_by_side_is_refused_before_a_job(
     spark: Any, tmp_path: Path
 ) -> None:

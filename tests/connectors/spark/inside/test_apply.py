@@ -324,6 +324,7 @@ class Sides(am.KeyedProcessFunction):
         out.collect(Doubled(row.id, row.id))
 
 
+@pytest.mark.usefixtures("no_job")
 def test_what_cannot_run_over_a_shuffle_is_refused_before_a_job(spark: Any) -> None:
     df = spark.range(0, 10)
     before = spark.sparkContext.statusTracker().getJobIdsForGroup(None)
