@@ -90,6 +90,9 @@ class LanguageModel:
         self.tokens_per_minute = tokens_per_minute
         # When the present program made its first call, and got its last answer.
         self._first_s = self._last_s = 0.0
+        # Texts that were asked about although a killed program had got the answer.
+        self.asked_again: set[int] = set()
+        self._answered_before: set[int] = set()
         self._asked: Counter[int] = Counter()
         self._progress = asyncio.Condition()
         self._rate = tokens_per_minute / 60
@@ -114,10 +117,9 @@ class LanguageModel:
         """How many texts were asked about."""
         return len(self._asked)
 
-    @property
-    def repeated(self) -> int:
-        """How many answers were given to texts that had one already."""
-        return sum(self.answered.values()) - len(self.answered)
+    def on_kill(self) -> None:
+        """Remember what was answered: the next program need not ask for it."""
+        self._answered_before = set(self.answered)
 
     def take_busy_s(self) -> float:
         """Return how long the present program asked; the next one begins anew."""
@@ -136,6 +138,8 @@ class LanguageModel:
         self.calls += 1
         self._first_s = self._first_s or time.monotonic()
         self._asked[number] += 1
+        if number in self._answered_before:
+            self.asked_again.add(number)
         status = self._status(number, words, is_first=self._asked[number] == 1)
         await asyncio.sleep(0.05)
         if status == "hangs":
@@ -350,6 +354,7 @@ async def run(
         busy_s = 0.0
         for life in range(1, kills + 1):
             await live(mode, place, model, rows, answers=rows * life // (kills + 1))
+            model.on_kill()
             busy_s += model.take_busy_s()
             answered = len(model.answered)
             print(f"  killed after {answered:,} answers; begun again", flush=True)
@@ -363,7 +368,8 @@ async def run(
         f"  dead letters: {found['dead_letters']}",
         f"  calls: {model.calls:,}, of which retries: {model.calls - model.texts}",
         f"  answers: {statuses}",
-        f"  texts answered twice, as a kill came between: {model.repeated}",
+        f"  answered before a kill and asked again: {len(model.asked_again)}, which were "
+        "under way",
         f"  cost: {model.tokens:,} tokens, ${price:.2f}",
         f"  time: {busy_s:.1f} s, {busy_s / ideal_s:.2f} x the ideal {ideal_s:.1f} s, "
         "all tokens at the full rate",
