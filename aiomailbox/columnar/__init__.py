@@ -18,7 +18,7 @@ from aiomailbox.columnar.decode import (
     column_decoder,
     out_of_range,
 )
-from aiomailbox.columnar.encode import BatchMaker, in_micros, record_batches
+from aiomailbox.columnar.encode import BatchMaker, in_micros, promoted, record_batches
 from aiomailbox.columnar.evaluator import check_expression, check_reads
 from aiomailbox.columnar.expressions import ExpressionFilter, ProjectionOperator
 from aiomailbox.columnar.forms import (
@@ -74,6 +74,7 @@ __all__ = [
     "in_micros",
     "needs_rows",
     "out_of_range",
+    "promoted",
     "record_batches",
     "record_class",
     "record_form",

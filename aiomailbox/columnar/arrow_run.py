@@ -268,7 +268,11 @@ class ArrowRun:
             )
         times: np.ndarray
         if pa.types.is_timestamp(column.type) and column.type.tz:
-            times = epoch_micros(column) // 1000
+            if column.type.unit in {"s", "ms"}:
+                column = column.cast(pa.timestamp("ms", column.type.tz))
+                times = column.cast(pa.int64()).to_numpy()
+            else:
+                times = epoch_micros(column) // 1000
         elif pa.types.is_integer(column.type):
             if pa.types.is_uint64(column.type):
                 check_before_end_of_time(max(column.to_pylist(), default=0))

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.forms import RecordForm
+from aiomailbox.columnar.plain import cast_plain
 from aiomailbox.errors import UnsupportedColumnError
 
 __all__ = [
@@ -84,10 +85,17 @@ def column_decoder(
 
 
 def epoch_micros(array: pa.Array) -> np.ndarray:
-    """Return timestamps as microseconds since the epoch, null as the smallest int64."""
+    """Return timestamps as microseconds since the epoch, null as the smallest int64.
+
+    Raises:
+        OverflowError: If one is beyond 64 bits.
+    """
     micros = array
     if array.type.unit != "us":
-        micros = array.cast(pa.timestamp("us", array.type.tz), safe=False)
+        try:
+            micros = cast_plain(array, pa.timestamp("us", array.type.tz))
+        except pa.ArrowInvalid as error:
+            raise OverflowError(str(error)) from error
     return _int64(micros)
 
 
@@ -110,9 +118,8 @@ def _special(convert: Callable[[list[Any]], list[Any]]) -> Decoder:
 
 def _aware(path: tuple[str, ...]) -> Decoder:
     def decode(array: pa.Array) -> list[Any]:
-        micros = epoch_micros(array)
-        since = micros.view("m8[us]").tolist()
         try:
+            since = epoch_micros(array).view("m8[us]").tolist()
             if array.null_count:
                 return [None if delta is None else EPOCH + delta for delta in since]
             return [EPOCH + delta for delta in since]
@@ -124,7 +131,10 @@ def _aware(path: tuple[str, ...]) -> Decoder:
 
 def _naive(path: tuple[str, ...]) -> Decoder:
     def decode(array: pa.Array) -> list[Any]:
-        micros = epoch_micros(array)
+        try:
+            micros = epoch_micros(array)
+        except OverflowError as error:
+            raise out_of_range(*path) from error
         _check_range(micros, array, _MICROS_MIN, _MICROS_MAX, path)
         moments: list[Any] = micros.view("M8[us]").tolist()
         return moments
@@ -170,7 +180,7 @@ def _times(array: pa.Array) -> list[Any]:
 
 
 def _durations(array: pa.Array) -> list[Any]:
-    micros = _int64(array.cast(pa.duration("us"), safe=False))
+    micros = _int64(cast_plain(array, pa.duration("us")))
     deltas: list[Any] = micros.view("m8[us]").tolist()
     return deltas
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.fields import RecordShape, record_shape
+from aiomailbox.columnar.plain import cast_plain
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.records import Run
 
@@ -20,6 +21,7 @@ __all__ = [
     "encoded_column",
     "hinted_type",
     "in_micros",
+    "promoted",
     "record_batches",
 ]
 
@@ -223,6 +225,21 @@ def _inferred_field(name: str, values: list[Any]) -> pa.Field:
     return pa.field(name, in_micros(kind))
 
 
+def promoted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the columns of a schema that was unified with its own.
+
+    Raises:
+        ArrowInvalid: If a value does not fit.
+    """
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def encoded_column(values: list[Any], field: pa.Field) -> pa.Array:
     """Return values as a column of a field's type.
 
@@ -251,8 +268,7 @@ def _converted(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
-        # Only times lose anything: digits beyond microseconds.
-        return column.cast(field.type, safe=not _has_time(field.type))
+        return cast_plain(column, field.type)
     except pa.ArrowException as error:
         raise _misfit(field, str(error)) from error
 
@@ -281,10 +297,6 @@ def _check_zones(values: list[Any], field: pa.Field) -> None:
         if isinstance(value, datetime) and (value.utcoffset() is not None) != aware:
             kind = "aware" if aware else "naive"
             raise _misfit(field, f"{value!r} is not {kind}, as the column is")
-
-
-def _has_time(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_temporal(kind) or pa.types.is_nested(kind))
 
 
 def _misfit(field: pa.Field, problem: str) -> RecordTypeError:

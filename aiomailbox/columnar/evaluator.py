@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.encode import encoded_column, hinted_type
 from aiomailbox.columnar.fields import RecordShape, plain_values, record_shape
-from aiomailbox.columnar.plain import plain_type
+from aiomailbox.columnar.plain import cast_plain, plain_type
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
 from aiomailbox.records import Run
@@ -336,8 +336,7 @@ def _reason(error: Exception) -> str:
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type.equals(kind):
         return column
-    # Of times the digits beyond microseconds are cut, as where rows are made.
-    return column.cast(kind, safe=not pa.types.is_temporal(kind))
+    return cast_plain(column, kind)
 
 
 def _projected(table: pa.Table, expressions: Sequence[pc.Expression]) -> pa.Table:

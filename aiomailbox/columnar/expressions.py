@@ -19,6 +19,7 @@ from aiomailbox.columnar.evaluator import (
 )
 from aiomailbox.columnar.projection import Projection
 from aiomailbox.columnar.projector import Projector, row_form
+from aiomailbox.errors import UnsupportedColumnError
 from aiomailbox.operators import (
     OnError,
     Operator,
@@ -90,7 +91,7 @@ class ExpressionOperator(Operator):
                 timestamp = None if stamps is None else stamps[0]
                 # Its lines are Arrow's: messages name the expression instead.
                 error = error.with_traceback(None)
-                self._failures.take(run.values[0], timestamp, error)
+                self._failures.take(_record_of(run), timestamp, error)
                 return
             middle = len(run) // 2
             yield from self._made(run.slice(0, middle))
@@ -166,3 +167,12 @@ class ProjectionOperator(ExpressionOperator):
             for name, column in zip(names, computed, strict=True)
         ]
         return self._projector.rows(run, decoded)
+
+
+def _record_of(run: Run) -> Any:
+    """Return the record of a run of one; its columns if Python cannot express it."""
+    try:
+        return run.values[0]
+    except UnsupportedColumnError:
+        assert isinstance(run, ArrowRun), "other rows are there already"
+        return run.batch

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.encode import BatchMaker
+from aiomailbox.columnar.encode import BatchMaker, promoted
 from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import (
@@ -98,6 +98,7 @@ class MapBatchesOperator(Operator):
         self._batch_maker = BatchMaker()
         self._makers: dict[bool, RowMaker] = {}
         self._count = 0
+        self._schema: pa.Schema | None = None
 
     def process_run(self, run: Run) -> Pending:
         """Emit what the function makes of the records."""
@@ -145,7 +146,7 @@ class MapBatchesOperator(Operator):
                     f"it returned {type(result).__name__}, which is no batch of its form",
                     "Return what it is given, or choose another form=.",
                 )
-            return self._timed(run, batch)
+            return self._timed(run, self._unified(batch))
         except AioMailboxError as error:
             context = self.context
             add_note(
@@ -154,6 +155,28 @@ class MapBatchesOperator(Operator):
                 f"{self._count} of {len(run)} records, by {describe(self.function)}",
             )
             raise
+
+    def _unified(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with all columns that there were before, in types for all.
+
+        Raises:
+            RecordTypeError: If there are no such types.
+        """
+        schema = self._schema
+        if schema is not None and not batch.schema.equals(schema):
+            try:
+                schema = pa.unify_schemas(
+                    [schema, batch.schema], promote_options="permissive"
+                )
+                batch = promoted(batch, schema)
+            except pa.ArrowException as error:
+                raise RecordTypeError(
+                    "function",
+                    f"the columns that it returned do not fit those before: {error}",
+                    "Return columns of the same types for each batch.",
+                ) from error
+        self._schema = batch.schema
+        return batch
 
     def _timed(self, run: Run, batch: pa.RecordBatch) -> Run:
         has_times = run.timestamps is not None

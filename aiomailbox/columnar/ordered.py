@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from aiomailbox.columnar.plain import plain_type
+from aiomailbox.columnar.plain import cast_plain, plain_type
 from aiomailbox.columnar.rows_needed import RowsNeededError
 
 __all__ = ["LARGEST", "SMALLEST", "as_kind", "loaded_values", "ordered_values"]
@@ -73,7 +73,11 @@ def ordered_values(column: pa.Array) -> tuple[np.ndarray, pa.DataType] | None:
     if kind in _OBJECTS:
         numbers = column.to_numpy(zero_copy_only=False)
         return numbers, kind
-    plain = column.cast(kind, safe=False)
+    try:
+        plain = cast_plain(column, kind)
+    except pa.ArrowInvalid:
+        # Rows say which of them Python cannot express.
+        return None
     plain = plain.view(pa.int32() if pa.types.is_date(kind) else pa.int64())
     numbers = plain.cast(pa.int64()).fill_null(0).to_numpy()
     return numbers, kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["plain_type"]
+__all__ = ["cast_plain", "plain_type"]
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
@@ -52,6 +52,22 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
     if types.is_timestamp(kind):
         return pa.timestamp("us", "UTC" if kind.tz else None)
     return None
+
+
+def cast_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column with its plain type: of times, digits beyond microseconds are cut.
+
+    Raises:
+        ArrowInvalid: If a value does not fit, such as a time beyond 64 bits.
+
+    Example:
+        >>> moments = pa.array([1999], pa.timestamp("ns"))
+        >>> cast_plain(moments, pa.timestamp("us")).cast(pa.int64()).to_pylist()
+        [1]
+    """
+    given = column.type
+    is_finer = getattr(given, "unit", "") == "ns" or pa.types.is_date64(given)
+    return column.cast(kind, safe=not (is_finer or pa.types.is_nested(given)))
 
 
 def _plain_struct(kind: pa.DataType) -> pa.DataType | None:

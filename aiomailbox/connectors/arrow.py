@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker, record_form
+from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker, promoted, record_form
 from aiomailbox.connectors.collection import RangeSplit, SplitReader
 from aiomailbox.errors import RecordTypeError, WrongTypeError
 from aiomailbox.operators import (
@@ -173,17 +173,7 @@ def _unified(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
                 "Cast its columns before.",
             ) from error
     return [
-        batch if batch.schema.equals(schema) else _promoted(batch, schema)
+        batch if batch.schema.equals(schema) else promoted(batch, schema)
         for batch in batches
         if batch.num_rows
     ]
-
-
-def _promoted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        batch.column(field.name).cast(field.type)
-        if field.name in batch.schema.names
-        else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -84,6 +84,51 @@ def w3_of(rows: Iterable[Record]) -> int:
     return results + sum(map(len, windows.values()))
 
 
+def sliding_of(rows: Iterable[Record], size_ms: int, slide_ms: int) -> int:
+    """Count and sum per key and sliding window; the number of results."""
+    windows: dict[int, dict[str, list[float]]] = {}
+    results = highest = 0
+    first_end = float("inf")
+    for record in rows:
+        key, time_ms, value = key_of(record), time_of(record), value_of(record)
+        last = time_ms - time_ms % slide_ms
+        for start in range(last, last - size_ms, -slide_ms):
+            window = windows.get(start)
+            if window is None:
+                window = windows[start] = {}
+                first_end = min(first_end, start + size_ms)
+            content = window.get(key)
+            if content is None:
+                window[key] = [1, value]
+            else:
+                content[0] += 1
+                content[1] += value
+        if time_ms > highest:
+            highest = time_ms
+            while first_end <= highest - JITTER_MS:
+                results += len(windows.pop(int(first_end) - size_ms))
+                first_end = min(windows, default=float("inf")) + size_ms
+    return results + sum(map(len, windows.values()))
+
+
+def sessions_of(rows: Iterable[Record], gap_ms: int) -> int:
+    """Count and sum per key and session; the number of sessions."""
+    open_sessions: dict[str, list[float]] = {}
+    results = 0
+    for record in rows:
+        key, time_ms, value = key_of(record), time_of(record), value_of(record)
+        session = open_sessions.get(key)
+        if session is not None and session[0] - gap_ms < time_ms < session[1]:
+            session[0] = min(session[0], time_ms)
+            session[1] = max(session[1], time_ms + gap_ms)
+            session[2] += 1
+            session[3] += value
+        else:
+            results += session is not None
+            open_sessions[key] = [time_ms, time_ms + gap_ms, 1, value]
+    return results + len(open_sessions)
+
+
 async def w4(count: int, seconds: float, concurrency: int) -> int:
     """Bare workers over one iterator; results at the place of their record."""
     source = enumerate(records(count))

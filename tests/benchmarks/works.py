@@ -322,7 +322,9 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "W7": w7,
     "W8": w8,
     "W9": lambda options: event_time.reports(options.records, options.rounds),
-    "C": lambda options: columns.reports(options.records, options.rounds),
+    "C": lambda options: columns.reports(
+        options.records, options.rounds, peers=options.peers
+    ),
     "CW": lambda options: column_windows.reports(options.records, options.rounds),
     "W12": lambda options: [large_state.report_of(options.records)],
     "X1": lambda options: exchange_rows.reports(options.records, options.rounds),

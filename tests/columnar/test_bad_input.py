@@ -1,0 +1,190 @@
+"""What columns cannot do is an error where it is written, or names operator and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import aiomailbox as am
+from aiomailbox.errors import AioMailboxError
+
+TABLE = pa.table({"k": ["a", "b", "a"], "n": [1, 2, 3], "ms": [0, 1, 2]})
+
+Verb = Callable[[Any], Any]
+# What reads the field "weight", which nothing has.
+READERS: dict[str, Verb] = {
+    "filter": lambda s: s.filter(pc.field("weight") > 1),
+    "select": lambda s: s.select("weight"),
+    "with_columns": lambda s: s.with_columns(x=pc.field("weight") + 1),
+    "drop": lambda s: s.drop("weight"),
+    "rename": lambda s: s.rename({"weight": "w"}),
+    "key_by": lambda s: s.key_by("weight").aggregate(am.count()),
+    "two keys": lambda s: s.key_by("k", "weight").aggregate(am.count()),
+    "sum": lambda s: s.key_by("k").aggregate(am.sum_("weight")),
+    "where": lambda s: s.key_by("k").aggregate(am.count(where=pc.field("weight") > 1)),
+    "deduplicate": lambda s: s.key_by("weight").deduplicate(),
+    "event times": lambda s: s.assign_timestamps_and_watermarks(
+        am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+            "weight"
+        )
+    ),
+}
+
+
+def hidden() -> Any:
+    """Return columns of which nobody knows the fields before there are any."""
+    env = am.StreamExecutionEnvironment()
+    return env.from_arrow(TABLE).map_batches(lambda batch: batch)
+
+
+def said(caught: pytest.ExceptionInfo[am.JobFailedError]) -> str:
+    """Return all that an error says, with what it was raised from."""
+    error: BaseException | None = caught.value
+    text = ""
+    while error is not None:
+        text += f"{error} {' '.join(getattr(error, '__notes__', []))} "
+        error = error.__cause__
+    return text
+
+
+@pytest.mark.parametrize("verb", READERS.values(), ids=READERS)
+def test_a_field_that_no_column_has_is_refused_where_it_is_written(verb: Verb) -> None:
+    stream = am.StreamExecutionEnvironment().from_arrow(TABLE)
+    with pytest.raises(am.UsageError, match="weight"):
+        verb(stream)
+
+
+@pytest.mark.parametrize("name", READERS)
+async def test_a_field_that_nobody_knew_of_is_named_with_those_that_there_are(
+    name: str,
+) -> None:
+    with pytest.raises(am.JobFailedError) as caught:
+        await READERS[name](hidden()).collect()
+    text = said(caught)
+    assert "weight" in text
+    assert "k, n, ms" in text or "'k', 'n', 'ms'" in text, text
+    assert "operator '" in text, text
+
+
+async def test_columns_that_change_are_unified_where_they_can_be() -> None:
+    made = iter(
+        [
+            pa.record_batch({"n": pa.array([1], pa.int32())}),
+            pa.record_batch({"n": [2.5], "new": ["x"]}),
+            pa.record_batch({"new": ["y"]}),
+        ]
+    )
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(TABLE.to_batches(1)).map_batches(lambda batch: next(made))
+    assert [tuple(record) for record in await stream.collect()] == [
+        (1,),
+        (2.5, "x"),
+        (None, "y"),
+    ]
+
+
+async def test_columns_that_cannot_be_unified_are_named_with_operator_and_batch() -> (
+    None
+):
+    made = iter([pa.record_batch({"n": [1]}), pa.record_batch({"n": ["text"]})])
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(TABLE.to_batches(1)).map_batches(lambda batch: next(made))
+    with pytest.raises(am.JobFailedError) as caught:
+        await stream.collect()
+    text = said(caught)
+    assert "Field n has incompatible types" in text
+    assert "operator 'map_batches'" in text
+    assert "batch 2" in text
+
+
+FAR = pa.array([2**62, 0], pa.timestamp("ms", "UTC"))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        FAR,
+        FAR.cast(pa.timestamp("ms")),
+        FAR.view(pa.timestamp("s", "UTC")),
+        pa.array([2**60, 0], pa.timestamp("us", "UTC")),
+    ],
+    ids=lambda column: str(column.type),
+)
+async def test_a_moment_that_python_cannot_express_is_an_error_and_no_other_moment(
+    column: pa.Array,
+) -> None:
+    table = pa.table({"k": [1, 2], "at": column})
+    env = am.StreamExecutionEnvironment()
+    latest = env.from_arrow(table).key_by("k").aggregate(am.max_("at"))
+    for stream in (env.from_arrow(table), latest):
+        with pytest.raises(AioMailboxError, match="outside the years 1 to 9999"):
+            await stream.collect()
+    # Columns that nobody reads as moments pass.
+    assert await env.from_arrow(table).filter(pc.field("k") > 1).count() == 1
+
+
+async def test_an_expression_of_such_a_moment_fails_for_its_record_only() -> None:
+    table = pa.table({"k": [1, 2], "at": FAR})
+    env = am.StreamExecutionEnvironment()
+    before = pc.field("at") < pa.scalar(10, pa.timestamp("ms", "UTC"))
+    found = env.from_arrow(table).filter(before, on_error=am.skip).select("k")
+    assert [record.k for record in await found.collect()] == [2]
+    with pytest.raises(am.JobFailedError) as caught:
+        await env.from_arrow(table).filter(before).collect()
+    assert "operator 'filter'" in said(caught)
+
+
+@pytest.mark.parametrize(
+    ("column", "first"),
+    [
+        (pa.RunEndEncodedArray.from_arrays([1, 2], ["a", "b"]), "a"),
+        (pa.array(["a", None], pa.string_view()), "a"),
+        (pa.array([[1], None], pa.list_view(pa.int64())), [1]),
+        (pa.array([[1, 2], None], pa.list_(pa.int64(), 2)), [1, 2]),
+        (pa.array([1.5, None], pa.float16()), 1.5),
+        (pa.array([Decimal("1.5"), None], pa.decimal256(50, 1)), Decimal("1.5")),
+        (pa.array([pa.MonthDayNano([1, 2, 3]), None]), pa.MonthDayNano([1, 2, 3])),
+        (
+            pa.UnionArray.from_sparse(
+                pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["x", "y"])]
+            ),
+            1,
+        ),
+    ],
+    ids=lambda value: str(getattr(value, "type", "")),
+)
+async def test_rare_types_pass_and_have_rows(column: pa.Array, first: Any) -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(pa.table({"k": [1, 2], "rare": column}))
+    for form in (stream, stream.rebalance()):
+        records = await form.filter(pc.field("k") < 2).collect()
+        assert [record.rare for record in records] == [first]
+
+
+def test_a_name_that_no_record_can_have_is_refused_where_it_is_written() -> None:
+    env = am.StreamExecutionEnvironment()
+    for name in ("a b", "class", "_hidden"):
+        with pytest.raises(am.UsageError, match="cannot be a field"):
+            env.from_arrow(pa.table({name: [1]}))
+        assert am.run(env.from_arrow(pa.table({name: [1]}), records=dict).count()) == 1
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+async def test_a_batch_of_another_length_without_event_times_is_named(
+    rows: int,
+) -> None:
+    strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(TABLE, strategy.with_timestamp_assigner("ms"))
+    other = pa.record_batch({"n": list(range(rows))})
+    with pytest.raises(am.JobFailedError) as caught:
+        await stream.map_batches(lambda batch: other).collect()
+    text = said(caught)
+    assert f"it returned {rows} records for 3" in text
+    assert "operator 'map_batches'" in text
+    assert "batch 1" in text
