@@ -310,7 +310,8 @@ def dealt(env: Any, sink: Any) -> None:
     pieces = {str(start): EVENTS[start : start + 10] for start in range(0, COUNT, 10)}
     source = Dealt(pieces, run_length=5)
     events = env.from_source(source, name="pieces").uid("pieces")
-    events.map(awaiting).map(lambda event: event.number).sink_to(sink)
+    there = events.map(awaiting).map(lambda event: event.number, run_in="thread")
+    there.sink_to(sink)
 
 
 async def awaiting(event: Event) -> Event:
