@@ -34,14 +34,15 @@ PARALLELISM = 2
 class _Task:
     """What a stage asks Spark about its task."""
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, attempt: int) -> None:
         self._partition = partition
+        self._attempt = attempt
 
     def partitionId(self) -> int:  # noqa: N802 -- Spark's name
         return self._partition
 
     def attemptNumber(self) -> int:  # noqa: N802 -- Spark's name
-        return 0
+        return self._attempt
 
 
 class StageRuns:
@@ -51,11 +52,17 @@ class StageRuns:
         pipeline: The pipeline.
         columns: What it returns.
         monkeypatch: Lets stages believe that they are in Spark.
+        journal: The directory of finished calls; None if none are kept.
     """
 
     def __init__(
-        self, pipeline: Any, columns: pa.Schema, monkeypatch: pytest.MonkeyPatch
+        self,
+        pipeline: Any,
+        columns: pa.Schema,
+        monkeypatch: pytest.MonkeyPatch,
+        journal: str | None = None,
     ) -> None:
+        self._journal = journal
         schema = StructType([StructField("id", LongType())])
         rows = FrameRows(NamedTupleForm(), partial(special_columns, schema), ["id"])
         item = frame_operator("df", StageInput(rows))
@@ -80,25 +87,33 @@ class StageRuns:
     def results(self, partitions: list[list[pa.RecordBatch]]) -> list[list[Any]]:
         """Run all stages; return the rows of each partition of the last one."""
         outputs = [
-            list(self._run(0, number, batches))
+            list(self.run(0, number, batches))
             for number, batches in enumerate(partitions)
         ]
         for level in range(1, len(self._levels)):
             rows = pa.Table.from_batches([b for output in outputs for b in output])
             outputs = [
-                list(self._run(level, number, _sorted(rows, number)))
+                list(self.run(level, number, _sorted(rows, number)))
                 for number in range(self._levels.width(level))
             ]
         return [[row for b in output for row in b.to_pylist()] for output in outputs]
 
-    def _run(
-        self, level: int, partition: int, batches: list[pa.RecordBatch]
+    def run(
+        self,
+        level: int,
+        partition: int,
+        batches: list[pa.RecordBatch],
+        attempt: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        task = type("Context", (), {"get": staticmethod(lambda: _Task(partition))})
-        self._monkeypatch.setattr(pyspark, "TaskContext", task)
+        """Run an attempt of a task; it begins with the first batch that is asked for."""
+        task = _Task(partition, attempt)
+        context = type("Context", (), {"get": staticmethod(lambda: task)})
         vertex = 0 if level == 0 else None
-        part = StagePart(self._payload, self._limits, level, vertex, 0, None, None)
-        return run_stage(part, iter(batches))
+        part = StagePart(
+            self._payload, self._limits, level, vertex, 0, None, self._journal
+        )
+        self._monkeypatch.setattr(pyspark, "TaskContext", context)
+        yield from run_stage(part, iter(batches))
 
 
 def _sorted(rows: pa.Table, partition: int) -> list[pa.RecordBatch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -104,3 +105,38 @@ def test_event_time_comes_to_consumers_at_the_same_records_in_each_attempt(
     partitions = ranges((0, 3000), (0, 1000))
     first = stages.results(partitions)
     assert stages.results(partitions) == first
+
+
+def test_a_speculative_attempt_beside_the_first_harms_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Both may call; who comes later reads what either has finished."""
+    calls = tmp_path / "calls"
+    calls.touch()
+    place = str(calls)
+
+    @am.pipeline
+    def paying(rows: Any) -> Any:
+        async def pay(row: Any) -> dict[str, int]:
+            with Path(place).open("a") as file:
+                file.write(f"{row.id}\n")
+            await asyncio.sleep(0.001)
+            return {"id": row.id, "value": 2 * row.id}
+
+        return rows.map_async(pay, concurrency=8, journal=True, id="id").uid("pay")
+
+    stages = StageRuns(paying, COLUMNS, monkeypatch, str(tmp_path / "journal"))
+    [batches] = ranges((0, 2000))
+    expected = [{"id": n, "value": 2 * n} for n in range(2000)]
+
+    def rows_of(output: Any) -> list[Any]:
+        return [row for batch in output for row in batch.to_pylist()]
+
+    first = stages.run(0, 0, batches)
+    begun = [next(first)]
+    assert rows_of(stages.run(0, 0, batches, attempt=1)) == expected
+    assert rows_of([*begun, *first]) == expected
+    made = calls.read_text().split()
+    assert {int(each) for each in made} == {*range(2000)}
+    assert rows_of(stages.run(0, 0, batches, attempt=2)) == expected
+    assert calls.read_text().split() == made
