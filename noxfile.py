@@ -64,11 +64,13 @@ def types(session: nox.Session) -> None:
     session.run(*strictly, "tests/typing/idioms")
     # It comes as a wheel with all it needs, and asks nobody anything. What it checks, and
     # how strictly, is in pyproject.toml: idioms and examples.
-    session.run("basedpyright")
+    # It would look into `.venv`, where only nox is.
+    here = ("--pythonpath", f"{session.bin}/python")
+    session.run("basedpyright", *here)
     Path("build").mkdir(exist_ok=True)
     notebook = "build/notebook.ipynb"
     session.run("jupytext", "--to", "ipynb", "-o", notebook, "examples/notebook.py")
-    session.run("basedpyright", notebook)
+    session.run("basedpyright", *here, notebook)
 
 
 @nox.session

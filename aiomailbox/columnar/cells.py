@@ -10,6 +10,7 @@ which every cell can be given back.
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import weakref
 from typing import Any, Final, NamedTuple
@@ -669,8 +670,8 @@ class _Max(_Extreme):
 
 
 # By the types of numbers: what changes none that it is compared with.
-_LARGEST: Final[dict[str, Any]] = {"d": np.inf, "l": _INT64_MAX, "O": LARGEST}
-_SMALLEST: Final[dict[str, Any]] = {"d": -np.inf, "l": -_INT64_MAX - 1, "O": SMALLEST}
+_LARGEST: Final[dict[str, Any]] = {"d": math.inf, "l": _INT64_MAX, "O": LARGEST}
+_SMALLEST: Final[dict[str, Any]] = {"d": -math.inf, "l": -_INT64_MAX - 1, "O": SMALLEST}
 
 _PIECES: Final[dict[str, type[_Piece]]] = {
     "count": _Count,

@@ -140,12 +140,19 @@ async def pay(number):
         await asyncio.sleep(3600)
     return number
 
+async def numbers(after):
+    for number in range(0 if after is None else after + 1, 1_000):
+        yield number
+    # At its end it would wait for the calls, and take no checkpoint.
+    await asyncio.Event().wait()
+
 async def main():
     limit = am.RateLimit(100_000, budget=100, unit="cents")
     env = am.StreamExecutionEnvironment().enable_checkpointing(
         None, directory=f"{directory}/checkpoints"
     )
-    paying = env.from_collection(range(1_000)).map_async(
+    stream = env.from_async_iterable(numbers, offset=lambda number: number)
+    paying = stream.map_async(
         pay, concurrency=1, buffer=2_000, limit=limit, on_error=am.skip
     )
     paying.uid("pay").sink_to(lambda number: None)
@@ -172,8 +179,10 @@ def test_a_program_that_was_killed_goes_on_with_what_is_left_of_the_budget(
     first = subprocess.Popen([*command, "crashes"], stdout=subprocess.PIPE, text=True)
     with first:
         assert first.stdout is not None
-        told = first.stdout.readline()
-        first.kill()
+        try:
+            told = first.stdout.readline()
+        finally:
+            first.kill()
     assert told == "kill me\n"
     again = subprocess.run(
         [*command, "goes on"], capture_output=True, text=True, check=True

@@ -378,7 +378,7 @@ def test_a_snapshot_writes_nothing_until_it_is_read(
     for key in range(1000):
         table.put(str(key), [key])
     log: list[str] = []
-    for name in ("write", "cut"):
+    for name in ("write", "snapshot"):
         original = getattr(Database, name)
 
         def logged(self: Any, *args: Any, original: Any = original) -> Any:
@@ -397,8 +397,8 @@ def test_a_snapshot_writes_nothing_until_it_is_read(
         for entry in states[0]
     }
     assert contents == {str(key): [key] for key in range(1000)}
-    assert set(log) == {"write", "cut"}
-    assert log[-1] == "cut"
+    assert set(log) == {"write", "snapshot"}
+    assert log[-1] == "snapshot"
     assert table.get("3") == [3, "later"]
     assert (table.get("4"), table.get("new 3")) == ([4], 3)
     store.close()
@@ -449,7 +449,7 @@ def test_a_cut_that_fails_can_be_made_again(
     snapshot = store.snapshot()
     table.put("a", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(Database, "cut", lambda self: os.stat(tmp_path / "missing"))
+        patch.setattr(Database, "snapshot", lambda self: os.stat(tmp_path / "missing"))
         with pytest.raises(FileNotFoundError):
             dict(snapshot.key_groups)
     assert table.get("a") == 2
