@@ -15,6 +15,7 @@ __all__ = ["mount", "unmount"]
 
 _PROTOCOL: Final = "aiomailbox-simulation"
 _METADATA: Final = "_metadata"
+_LEASE: Final = ".lease"
 # By the first part of the path: who looks at the files of a world now.
 _MOUNTED: dict[str, Life] = {}
 
@@ -100,7 +101,9 @@ class SimulatedFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         if not is_metadata and world.chance(faults.failing_write):
             raise life.fault(f"writing {name} failed")
         world.files[name] = data
-        life.note(f"written {name}, {len(data)} bytes")
+        # A lease names the process, with as many digits as its number has.
+        size = "" if name.endswith(_LEASE) else f", {len(data)} bytes"
+        life.note(f"written {name}{size}")
 
     def _look(self, path: str) -> tuple[World, str]:
         life = self._life(path)

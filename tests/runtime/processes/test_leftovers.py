@@ -118,6 +118,7 @@ def test_a_job_that_finds_the_disk_full_fails_and_leaves_nothing(
     program = start(tmp_path, text)
     out, errors = program.communicate(timeout=150)
     assert "failed" in out, errors
-    assert "File too large" in out
+    # Who meets the limit first: a file that is read, or what RocksDB writes beside.
+    assert "File too large" in out or "cannot write its buffers" in out
     assert "open 0" in out
     assert [*place.iterdir()] == []
