@@ -44,11 +44,14 @@ async def _keep(
         async with block as job:
             started.set_result(job)
             await job.result()
-    except (JobFailedError, JobCancelledError):
-        if not started.done():
-            raise
     except BaseException as error:
         if started.done():
+            # How a job ended is told by its log and by its result.
+            if not isinstance(error, (JobFailedError, JobCancelledError)):
+                raise
+        elif isinstance(error, asyncio.CancelledError):
+            started.cancel()
             raise
-        # Whoever starts the job is told.
-        started.set_exception(error)
+        else:
+            # Also that a job failed: one that has to end before this one can start.
+            started.set_exception(error)

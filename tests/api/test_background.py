@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 import aiomailbox as am
-from aiomailbox.api.background import _running
+from aiomailbox.api.background import _running, in_background
 
 
 async def ticks() -> AsyncIterator[int]:
@@ -92,6 +93,31 @@ async def test_whoever_is_cancelled_while_it_starts_leaves_no_job() -> None:
     await first.cancel()
     await asyncio.sleep(5)
     assert after == []
+    assert not _running
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        am.JobFailedError("before", ValueError("broken")),
+        am.JobCancelledError("the job before was cancelled"),
+        ValueError("broken"),
+        asyncio.CancelledError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_whoever_starts_a_job_is_told_why_it_could_not(
+    error: BaseException,
+) -> None:
+    @asynccontextmanager
+    async def block() -> AsyncGenerator[am.JobClient]:
+        await asyncio.sleep(1)
+        raise error
+        yield
+
+    with pytest.raises(type(error)):
+        await asyncio.wait_for(in_background(block()), 60)
+    await asyncio.sleep(0)
     assert not _running
 
 

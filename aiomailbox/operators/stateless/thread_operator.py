@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError
@@ -124,13 +124,13 @@ class ThreadOperator(Operator):
         values, timestamps = run.values, run.timestamps
         availability, interruption = self.output.availability, self.interruption
         watch = interruption.start()
-        index = 0
-        while index < len(values):
+        piece = _Piece(self, run)
+        while piece.index < len(values):
             if not availability.available:
-                if interruption.leave(run, index):
+                if piece.items is None and interruption.leave(run, piece.index):
                     return
                 await self.context.mailbox.wait_until(availability)
-            piece = self._piece = _Piece(self, run, index)
+            self._piece = piece
             try:
                 await self._turns.run(piece.work)
             finally:
@@ -139,15 +139,18 @@ class ThreadOperator(Operator):
                 pending = self.output.emit_run(ListRun(piece.results, piece.stamps))
                 if pending is not None:
                     await pending
-            index = piece.index
             if piece.error is not None:
+                index = piece.index
                 stamp = None if timestamps is None else timestamps[index]
                 self._failures.take(values[index], stamp, piece.error)
                 reported = self._failures.report()
                 if reported is not None:
                     await reported
-                index += 1
-            if watch.has_waited and await interruption.look_around(run, index):
+                piece.index += 1
+            # Nobody else can go on with items of which some have been emitted.
+            if piece.items is not None or not watch.has_waited:
+                continue
+            if await interruption.look_around(run, piece.index):
                 return
 
 
@@ -157,16 +160,16 @@ class _Piece:
     Args:
         operator: Whose they are.
         run: The run.
-        index: The first of them.
 
     Attributes:
         index: The next record; the one for which the function raised, if it did.
+        items: What is left of that record's items, if it is half-way (`flat_map`).
         results: What goes out.
         stamps: Their event times, None without.
         error: What the function raised.
     """
 
-    def __init__(self, operator: ThreadOperator, run: Run, index: int) -> None:
+    def __init__(self, operator: ThreadOperator, run: Run) -> None:
         self._kind = operator.kind
         self._function = operator.function
         # Of the job: in virtual time a run is one piece.
@@ -175,27 +178,34 @@ class _Piece:
         self._timestamps = run.timestamps
         self._record_s = self._clock.monotonic()
         self._thread: int | None = None
-        self.index = index
+        self.index = 0
+        self.items: Iterator[Any] | None = None
         self.results: list[Any] = []
-        self.stamps: list[int] | None = None if run.timestamps is None else []
+        self.stamps: list[int] | None = None
         self.error: BaseException | None = None
 
     def work(self) -> None:
         """Call the function until the time is over, or it raises; in the thread."""
         self._thread = threading.get_ident()
-        count, results = len(self._values), self.results
-        until_s = self._record_s + _PIECE_S
+        count = len(self._values)
+        results: list[Any] = []
+        self.results, self.error = results, None
+        self.stamps = None if self._timestamps is None else []
+        now_s = self._clock.monotonic()
+        until_s = now_s + _PIECE_S
+        if self.items is None:
+            self._record_s = now_s
         try:
             while self.index < count:
                 before = len(results)
                 try:
-                    self._work_on(self._values[self.index])
+                    self._work_on(self._values[self.index], until_s)
                 except USER_ERRORS as error:
-                    self.error = error
+                    self.error, self.items = error, None
                 if self.stamps is not None and self._timestamps is not None:
                     stamp = self._timestamps[self.index]
                     self.stamps += [stamp] * (len(results) - before)
-                if self.error is not None:
+                if self.error is not None or self.items is not None:
                     return
                 self.index += 1
                 self._record_s = self._clock.monotonic()
@@ -204,15 +214,29 @@ class _Piece:
         finally:
             self._thread = None
 
-    def _work_on(self, value: Any) -> None:
+    def _work_on(self, value: Any, until_s: float) -> None:
+        if self._kind is StageKind.FLAT_MAP:
+            self._collect(value, until_s)
+            return
         result = self._function(value)
         if self._kind is StageKind.MAP:
             self.results.append(result)
-        elif self._kind is StageKind.FLAT_MAP:
-            # What it has given when it raises is in the list nevertheless.
-            self.results.extend(result)
         elif result:
             self.results.append(value)
+
+    def _collect(self, value: Any, until_s: float) -> None:
+        # What it has given when it raises is in the list nevertheless.
+        results, monotonic = self.results, self._clock.monotonic
+        items = self.items
+        if items is None:
+            items = iter(self._function(value))
+        self.items = items
+        for item in items:
+            results.append(item)
+            # They may be without end, or be slow to come.
+            if len(results) >= RUN_LENGTH_MAX or monotonic() >= until_s:
+                return
+        self.items = None
 
     def describe(self) -> OpenCall | None:
         """Return the record that the thread works on; from another thread."""

@@ -11,7 +11,7 @@ import pytest
 import aiomailbox as am
 from aiomailbox.errors import UserFunctionError
 from aiomailbox.operators import StageKind, ThreadOperator, dead_letter, skip
-from aiomailbox.records import ListRun, OutputTag, StreamRecord
+from aiomailbox.records import RUN_LENGTH_MAX, ListRun, OutputTag, StreamRecord
 from aiomailbox.testing import OneInputHarness
 
 FAILED = OutputTag("failed")
@@ -81,6 +81,47 @@ async def test_many_results_of_one_record_go_out_before_the_next() -> None:
     with OneInputHarness(operator) as harness:
         await harness.run(harness.process_run, [1, 2, 3])
         assert len(harness.values) == 15_000
+
+
+@pytest.mark.parametrize("takes_s", [0.0, 0.002])
+async def test_items_without_end_go_out_in_pieces(takes_s: float) -> None:
+    given = 0
+
+    def forever(value: int) -> Any:
+        nonlocal given
+        while given < 1_000_000:
+            given += 1
+            harness.context.clock.advance(takes_s)
+            if given == 2 * pieces:
+                loop.call_soon_threadsafe(running.cancel)
+            yield given
+
+    pieces = 3 if takes_s else RUN_LENGTH_MAX
+    loop = asyncio.get_running_loop()
+    operator = ThreadOperator(StageKind.FLAT_MAP, forever)
+    with OneInputHarness(operator) as harness:
+        running = loop.create_task(harness.run(harness.process_run, [1, 2]))
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert harness.values == list(range(1, len(harness.values) + 1))
+    assert given <= 5 * pieces
+
+
+async def test_items_go_on_where_they_were_after_a_piece() -> None:
+    def gives(value: int) -> Any:
+        for item in range(value):
+            harness.context.clock.advance(0.002)
+            yield item
+        if value == 5:
+            raise ValueError("five")
+
+    operator = ThreadOperator(StageKind.FLAT_MAP, gives, on_error=skip)
+    with OneInputHarness(operator) as harness:
+        await harness.run(harness.process_run, ListRun([4, 5, 0, 7], [1, 2, 3, 4]))
+        found = [(one.value, one.timestamp) for one in harness.output]
+    assert found == [
+        (item, at) for at, count in [(1, 4), (2, 5), (4, 7)] for item in range(count)
+    ]
 
 
 class Ways:
