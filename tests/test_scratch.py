@@ -141,6 +141,7 @@ def test_a_directory_that_is_swept_before_it_is_locked_is_made_again(
 
 def test_a_place_that_is_not_there_has_nothing_left_behind(tmp_path: Path) -> None:
     remove_left_behind(tmp_path / "nowhere")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_job_has_one_directory_below_each_place(tmp_path: Path) -> None:

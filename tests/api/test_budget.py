@@ -26,6 +26,18 @@ async def endless() -> AsyncIterator[str]:
         await asyncio.sleep(0.01)
 
 
+async def units_of(
+    env: am.StreamExecutionEnvironment, asked: Any
+) -> tuple[int, dict[str, int]]:
+    """Run a job that asks, and return the units it used, in all and per key."""
+    asked.name("ask").sink_to(lambda word: None)
+    async with env.start() as job:
+        await job.result()
+        operator = job.snapshot().operator("ask")
+    totals = {one.key: one.units for one in operator.key_totals}
+    return operator.metrics["units_used"], totals
+
+
 LIMIT = am.RateLimit(1_000, per=1.0, name="tokens", budget=100)
 
 
@@ -39,13 +51,7 @@ async def test_totals_are_per_operator_and_per_key() -> None:
         limit=am.RateLimit(1_000, per=1.0),
         weight=len,
     )
-    asked.name("ask").sink_to(lambda word: None)
-    async with env.start() as job:
-        await job.result()
-        operator = job.snapshot().operator("ask")
-    assert operator.metrics["units_used"] == 9
-    totals = {one.key: one.units for one in operator.key_totals}
-    assert totals == {"'a'": 3, "'bb'": 2, "'cccc'": 4}
+    assert await units_of(env, asked) == (9, {"'a'": 3, "'bb'": 2, "'cccc'": 4})
 
 
 async def ask_all(texts: list[str]) -> list[str]:
@@ -66,11 +72,7 @@ async def test_totals_per_key_need_no_order_by_key(ordered: bool) -> None:
         asked = stream.map_async(
             ask, ordered=ordered, limit=am.RateLimit(1_000), weight=len, **settings
         )
-        asked.name("ask").sink_to(lambda word: None)
-        async with env.start() as job:
-            await job.result()
-            operator = job.snapshot().operator("ask")
-        assert {one.key: one.units for one in operator.key_totals} == expected
+        assert await units_of(env, asked) == (9, expected)
 
 
 async def test_each_row_of_a_batch_counts_for_its_key() -> None:
@@ -82,13 +84,7 @@ async def test_each_row_of_a_batch_counts_for_its_key() -> None:
         limit=am.RateLimit(1_000),
         weight=len,
     )
-    asked.name("ask").sink_to(lambda word: None)
-    async with env.start() as job:
-        await job.result()
-        operator = job.snapshot().operator("ask")
-    assert operator.metrics["units_used"] == 4
-    totals = {one.key: one.units for one in operator.key_totals}
-    assert totals == {"'a'": 2, "'bb'": 2}
+    assert await units_of(env, asked) == (4, {"'a'": 2, "'bb'": 2})
 
 
 async def test_a_key_that_nothing_is_ordered_or_counted_by_is_refused() -> None:

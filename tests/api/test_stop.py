@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import aiomailbox as am
@@ -72,9 +73,6 @@ async def test_calls_on_their_way_are_finished(
 
 @pytest.mark.parametrize("drain", [True, False])
 async def test_sinks_commit(env: Env, tmp_path: Path, drain: bool) -> None:
-    pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
     rows = env.from_async_iterable(seconds).map(lambda number: {"number": number})
     rows.sink_to(am.ParquetSink(tmp_path / "rows"))
     async with env.start() as job:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 import aiomailbox as am
 from tests.benchmarks.measure import OURS, Report, System, compare
+from tests.benchmarks.plain import sliding_of
 from tests.benchmarks.records import JITTER_MS, RECORDS_PER_MS, Record, jittered
 
 _BATCH_ROWS = 16_384
@@ -38,29 +39,6 @@ def batches(count: int, *, pauses: bool) -> list[pa.RecordBatch]:
     rows = tuples(count, pauses=pauses)
     columns = [pa.array(column) for column in zip(*rows, strict=True)]
     return pa.table(columns, names=_NAMES).to_batches(_BATCH_ROWS)
-
-
-def sliding(rows: list[Record]) -> int:
-    """Count and sum per key in windows of 10 s, one per second, by hand."""
-    windows: dict[int, dict[str, list[float]]] = {}
-    results = highest = 0
-    for _, key, value, time_ms in rows:
-        last = time_ms - time_ms % _SLIDE_MS
-        for start in range(last, time_ms - _SIZE_MS, -_SLIDE_MS):
-            window = windows.get(start)
-            if window is None:
-                window = windows[start] = {}
-            content = window.get(key)
-            if content is None:
-                window[key] = [1, value]
-            else:
-                content[0] += 1
-                content[1] += value
-        if time_ms > highest:
-            highest = time_ms
-            while windows and (first := min(windows)) + _SIZE_MS <= highest - JITTER_MS:
-                results += len(windows.pop(first))
-    return results + sum(map(len, windows.values()))
 
 
 def sessions(rows: list[Record]) -> int:
@@ -116,7 +94,7 @@ def reports(count: int, rounds: int) -> Iterator[Report]:
     yield _report(
         "W9c",
         "sliding windows of 10 s, one per second, count and sum per key: columns",
-        sliding,
+        partial(sliding_of, size_ms=_SIZE_MS, slide_ms=_SLIDE_MS),
         partial(windowed, assigner=am.SlidingEventTimeWindows.of(size, slide)),
         (count, rounds),
         pauses=False,

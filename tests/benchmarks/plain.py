@@ -89,8 +89,7 @@ def sliding_of(rows: Iterable[Record], size_ms: int, slide_ms: int) -> int:
     windows: dict[int, dict[str, list[float]]] = {}
     results = highest = 0
     first_end = float("inf")
-    for record in rows:
-        key, time_ms, value = key_of(record), time_of(record), value_of(record)
+    for _, key, value, time_ms in rows:
         last = time_ms - time_ms % slide_ms
         for start in range(last, last - size_ms, -slide_ms):
             window = windows.get(start)

@@ -12,13 +12,9 @@ import msgspec
 import pytest
 
 from aiomailbox.checkpoint import CheckpointWriter
+from aiomailbox.cli import ExitCode, main
 from aiomailbox.storage import LocalStorage
 from tests.checkpoint.checkpoints import handles, open_store, take
-
-pytest.importorskip("typer")
-pytest.importorskip("rich")
-
-from aiomailbox.cli import ExitCode, main
 
 LARGE = "x" * 20_000
 

@@ -14,14 +14,9 @@ from typing import Any
 
 import msgspec
 import pytest
-
-import aiomailbox as am
-
-pytest.importorskip("typer")
-pytest.importorskip("rich")
-
 from rich.console import Console
 
+import aiomailbox as am
 from aiomailbox.cli import ExitCode, main
 from aiomailbox.cli.programs import _live_table
 from aiomailbox.observe import serving_dashboard

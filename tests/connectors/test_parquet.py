@@ -406,7 +406,6 @@ def test_what_pyarrow_imports_for_its_first_array_is_imported_in_a_thread(
     tmp_path: Path,
 ) -> None:
     """It took three seconds of the event loop on a busy machine."""
-    pytest.importorskip("pandas")
     ended = subprocess.run(
         [sys.executable, "-c", _IMPORTS, str(tmp_path / "out")],
         capture_output=True,

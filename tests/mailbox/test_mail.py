@@ -103,7 +103,9 @@ class TestRun:
 class TestCancel:
     def test_of_a_plain_function_does_nothing(self) -> None:
         """MB-D3."""
-        Mail(int).cancel()
+        ran: list[int] = []
+        Mail(lambda: ran.append(1)).cancel()
+        assert ran == []
 
     def test_tells_whoever_waits(self) -> None:
         told: list[str] = []

@@ -24,6 +24,7 @@ from aiomailbox.mailbox import (
     Mail,
     MailboxController,
     MailboxProcessor,
+    MailboxState,
     Suspension,
     TaskMailbox,
 )
@@ -444,9 +445,14 @@ class TestClose:
         processor = MailboxProcessor(idle)
         processor.close()
         processor.close()
-        processor.all_actions_completed()
-        processor.suspend()
-        processor.cancel()
+        for steer in (
+            processor.all_actions_completed,
+            processor.suspend,
+            processor.cancel,
+        ):
+            steer()
+            assert not processor.mailbox.has_mail
+            assert processor.mailbox.state is MailboxState.CLOSED
 
     async def test_attempts_every_cancellation_and_raises_the_first_error(self) -> None:
         processor = MailboxProcessor(idle)
@@ -547,6 +553,7 @@ class TestSuspension:
         await processor.run_mailbox_step()
         processor.close()
         await from_outside(tokens[0].resume)
+        assert not processor.mailbox.has_mail
 
     async def test_only_the_task_itself_suspends(self) -> None:
         held: list[MailboxController] = []
@@ -647,6 +654,7 @@ class TestFairness:
 
         loop.call_later(0, fired.append, True)
         await MailboxProcessor(action).run_mailbox_loop()
+        assert fired == [True]
 
     async def test_mail_that_never_ends_lets_go_too(self) -> None:
         processor = MailboxProcessor(idle)
@@ -663,7 +671,7 @@ class TestFairness:
 
         task = asyncio.create_task(advance())
         await processor.run_mailbox_loop()
-        await task
+        assert task.done()
 
 
 @pytest.mark.real_time

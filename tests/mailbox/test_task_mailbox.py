@@ -467,11 +467,13 @@ class TestWaiting:
     async def test_wake_ends_a_wait_and_is_not_lost_before_it(
         self, owned: Owned
     ) -> None:
-        mailbox = owned()
-        asyncio.get_running_loop().call_later(1, mailbox.wake)
+        mailbox, loop = owned(), asyncio.get_running_loop()
+        began = loop.time()
+        loop.call_later(1, mailbox.wake)
         await mailbox.wait_for_mail()
         mailbox.wake()
         await mailbox.wait_for_mail()
+        assert loop.time() - began == 1
 
     async def test_a_wait_ends_with_its_future_and_leaves_no_callback(
         self, owned: Owned, a_mail: MakeMail

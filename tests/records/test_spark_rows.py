@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from pyspark.sql import Row
 
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.operators import OperatorSnapshot, decode_snapshot, encode_snapshot
@@ -14,8 +15,6 @@ from aiomailbox.records.spark_rows import is_spark_row, row_class
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.peers.record_types import RecordTypes, record_classes
 from aiomailbox.state import OperatorStateSnapshot
-
-Row: Any = pytest.importorskip("pyspark.sql").Row
 
 VALUES = st.none() | st.integers() | st.text() | st.lists(st.integers())
 FIELDS = st.dictionaries(st.text(min_size=1), VALUES, min_size=1, max_size=4)

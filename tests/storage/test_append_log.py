@@ -25,6 +25,15 @@ def entries(directory: Path) -> list[bytes]:
         log.close()
 
 
+def first_of_two_segments(directory: Path) -> Path:
+    log = AppendLog(directory)
+    log.append([b"one"])
+    log.roll()
+    log.append([b"two"])
+    log.close()
+    return min(directory.glob("*.log"))
+
+
 def write(directory: Path, *written: bytes) -> None:
     log = AppendLog(directory)
     log.append(written)
@@ -96,12 +105,7 @@ def test_damage_before_the_last_segment_is_not_passed_over(tmp_path: Path) -> No
 def test_a_crash_between_two_segments_leaves_room_behind_the_first(
     tmp_path: Path,
 ) -> None:
-    log = AppendLog(tmp_path)
-    log.append([b"one"])
-    log.roll()
-    log.append([b"two"])
-    log.close()
-    path = min(tmp_path.glob("*.log"))
+    path = first_of_two_segments(tmp_path)
     path.write_bytes(path.read_bytes() + bytes(1 << 18))
     assert entries(tmp_path) == [b"one", b"two"]
     path.write_bytes(path.read_bytes() + bytes(100) + b"x")
@@ -198,12 +202,7 @@ def test_a_segment_that_a_crash_left_before_its_first_byte_is_empty(
 def test_zeros_in_place_of_the_beginning_are_damage_where_entries_follow(
     tmp_path: Path,
 ) -> None:
-    log = AppendLog(tmp_path)
-    log.append([b"one"])
-    log.roll()
-    log.append([b"two"])
-    log.close()
-    first = tmp_path / "000000000000.log"
+    first = first_of_two_segments(tmp_path)
     first.write_bytes(bytes(10) + first.read_bytes()[10:])
     with pytest.raises(DamagedFileError, match="no entry"):
         AppendLog(tmp_path)

@@ -21,6 +21,7 @@ from aiomailbox.connectors.spark import register_format
 from aiomailbox.errors import SinkError
 from aiomailbox.storage import Disk
 from tests.connectors.sinks_by_hand import Program
+from tests.connectors.spark.killing import run_until_killed
 
 pytestmark = [pytest.mark.spark, pytest.mark.real_time]
 
@@ -235,21 +236,7 @@ async def test_a_query_that_is_killed_in_mid_batch_sees_each_row_once(
     for commit in range(5):
         await job.write(*numbers(*range(10 * commit, 10 * commit + 10)))
         await job.checkpoint()
-    query = await asyncio.create_subprocess_exec(
-        *[sys.executable, str(Path(__file__).with_name("reader_program.py"))],
-        *[str(tmp_path), "25"],
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        while not (tmp_path / "reached").exists():
-            assert query.returncode is None
-            await asyncio.sleep(0.05)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(query.pid, signal.SIGKILL)
-        await query.wait()
+    await run_until_killed("reader_program.py", tmp_path, "25")
 
     def batches(what: str) -> list[str]:
         found = (tmp_path / "query-one" / what).glob("[0-9]*")

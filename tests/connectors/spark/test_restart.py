@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import pytest
 import aiomailbox as am
 from aiomailbox.connectors.spark import SparkSource
 from aiomailbox.errors import SourceChangedError
+from tests.connectors.spark.killing import run_until_killed
 from tests.connectors.spark.live_program import Paced, build
 
 pytestmark = pytest.mark.spark
@@ -37,6 +35,11 @@ class FailsOnce:
             self.failures += 1
             raise ValueError("the first time")
         return {"id": row.id}
+
+
+def shown(place: Path) -> list[int]:
+    parts = [pq.read_table(part) for part in (place / "out").glob("*.parquet")]
+    return sorted(n for part in parts for n in part.column("id").to_pylist())
 
 
 @pytest.mark.parametrize("way", ["live", "live rows", "independent", "staged"])
@@ -130,8 +133,7 @@ async def test_a_program_that_was_killed_goes_on_from_its_stage_without_spark(
         return await process.wait()
 
     assert await run(4500) == 9
-    parts = list((tmp_path / "out").glob("*.parquet"))
-    before = [row["id"] for part in parts for row in pq.read_table(part).to_pylist()]
+    before = shown(tmp_path)
     # It had shown rows, and was killed between two checkpoints.
     assert 0 < len(before) < 4500
     assert await run(-1) == 0
@@ -143,28 +145,8 @@ async def test_a_program_that_was_killed_goes_on_with_the_same_dataframe(
     spark: Any, tmp_path: Path
 ) -> None:
     """Python and Java die in mid-partition; another Spark computes the rows again."""
-    program = Path(__file__).with_name("live_program.py")
-    process = await asyncio.create_subprocess_exec(
-        *[sys.executable, str(program), str(tmp_path), "4500"],
-        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "PYTHONWARNINGS": "ignore"},
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    out = tmp_path / "out"
-
-    def shown() -> list[int]:
-        parts = [pq.read_table(part) for part in out.glob("*.parquet")]
-        return sorted(n for part in parts for n in part.column("id").to_pylist())
-
-    try:
-        while not (tmp_path / "reached").exists():
-            assert process.returncode is None
-            await asyncio.sleep(0.05)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-    before = shown()
+    await run_until_killed("live_program.py", tmp_path, "4500")
+    before = shown(tmp_path)
     # Some rows were shown, and the last ones were not in a checkpoint.
     assert 0 < len(before) < 4500
     other = build(spark.range(0, ROWS + 1, 1, 3), tmp_path, Paced(tmp_path, -1))
@@ -172,11 +154,11 @@ async def test_a_program_that_was_killed_goes_on_with_the_same_dataframe(
         await other.execute("live", restore_from="latest")
     assert isinstance(failure.value.__cause__, SourceChangedError)
     # At most what its checkpoint held, and had not been shown yet.
-    held = shown()
+    held = shown(tmp_path)
     assert len(before) <= len(held) < 4500
     assert held == list(range(len(held)))
     function = Paced(tmp_path, -1)
     env = build(spark.range(0, ROWS, 1, 3), tmp_path, function)
     await env.execute("live", restore_from="latest")
-    assert shown() == list(range(ROWS))
+    assert shown(tmp_path) == list(range(ROWS))
     assert function.seen < ROWS

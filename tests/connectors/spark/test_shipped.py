@@ -6,13 +6,12 @@ import pickle
 import sys
 from typing import Any
 
+import cloudpickle
 import msgspec
 import pytest
 
 from aiomailbox.connectors.spark.jobs import spark_job_error
 from aiomailbox.connectors.spark.shipped import shipped
-
-cloudpickle = pytest.importorskip("cloudpickle")
 
 
 def doubled(part: int, batches: Any) -> Any:

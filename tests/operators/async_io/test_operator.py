@@ -214,7 +214,9 @@ async def test_cancelled_while_the_output_is_full_nothing_hangs_and_no_task_is_l
     driven.output.availability.reset()
     driven.send(range(20))
     await asyncio.sleep(1)
+    assert len(driven.values) < 20
     await driven.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.parametrize("ordered", [True, False, "key"])

@@ -155,7 +155,9 @@ def test_an_error_of_a_sink_stays_what_it_is():
 
 
 def test_a_sink_that_was_never_opened_closes_quietly():
-    OneInputHarness(SinkOperator(ListSink())).close()
+    sink = ListSink()
+    OneInputHarness(SinkOperator(sink)).close()
+    assert sink.calls == []
 
 
 @pytest.mark.parametrize("hook", ["write_run", "flush", "prepare_commit", "snapshot"])

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import aiomailbox as am
 from aiomailbox.availability import Availability
-
-pa = pytest.importorskip("pyarrow")
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 import aiomailbox as am
@@ -204,9 +205,6 @@ async def test_a_function_that_swallows_its_cancellation_is_named_and_its_worker
 async def test_a_job_in_processes_is_stopped_and_commits(
     env: am.StreamExecutionEnvironment, tmp_path: Path
 ) -> None:
-    pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
     seen: list[int] = []
     counting = env.from_collection(endless()).rebalance()
     rows = counting.map(lambda n: {"number": n})

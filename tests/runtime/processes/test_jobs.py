@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 import aiomailbox as am
@@ -284,7 +285,6 @@ def timed_by_itself() -> am.WatermarkStrategy[Any]:
 async def test_parquet_files_appear_all_at_once(
     env: am.StreamExecutionEnvironment, tmp_path: Path
 ) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
     target = tmp_path / "numbers"
     env.from_collection(range(1000)).map(lambda n: {"n": n}).sink_to(
         am.ParquetSink(target)
@@ -300,8 +300,6 @@ async def test_parquet_files_appear_all_at_once(
 async def test_no_parquet_file_appears_if_one_worker_fails(
     env: am.StreamExecutionEnvironment, tmp_path: Path
 ) -> None:
-    pytest.importorskip("pyarrow")
-
     def fail_late(number: int) -> Any:
         if number == 999:
             raise ValueError("the last one")
