@@ -43,8 +43,11 @@ class Availability:
 
     def set_available(self) -> None:
         """Turn the hint true and run every pending callback once, in order."""
+        # Before the callbacks run: one that resets the latch again has the last word.
         self.available = True
         if self._callbacks:
+            # Swapped out first: a callback may reset the latch and register anew, and
+            # must not run twice in this round.
             callbacks, self._callbacks = self._callbacks, []
             for callback in callbacks:
                 callback()
@@ -77,12 +80,16 @@ class Availability:
                 future.set_result(None)
 
         self.on_available(complete)
+        # Only a future that waits leaves a callback behind; without this a quiet source
+        # would collect one for each waiter that was cancelled (FLINK-25728).
         if not future.done():
             future.add_done_callback(lambda _: self.discard(complete))
         return future
 
     async def wait(self) -> None:
         """Suspend until available; returns at once if it is."""
+        # A loop: somebody else may have used it up between the wake and this task's
+        # turn.
         while not self.available:
             await self.waiter()
 
@@ -98,4 +105,5 @@ def when_all_available(
     if not pending:
         callback()
         return
+    # On one source at a time: callbacks on all of them would pile up on the quiet ones.
     pending[0].on_available(lambda: when_all_available(pending[1:], callback))

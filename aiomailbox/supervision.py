@@ -60,9 +60,12 @@ async def outlast(
         asyncio.CancelledError: If the caller was cancelled; after the future is done.
     """
     interrupt: asyncio.CancelledError | None = None
+    # Cancel scopes of anyio cancel at each await anew; with the shield there is only
+    # `cancel()` to outlast, which comes once.
     with anyio.CancelScope(shield=True):
         while not future.done():
             try:
+                # `wait` leaves what it waits for alone when the waiter is cancelled.
                 await asyncio.wait((future,))
             except asyncio.CancelledError as error:
                 interrupt = error
@@ -141,6 +144,8 @@ class SupervisedTask:
         if not task.cancelling():
             return
         try:
+            # A cancel of this slice is delivered at the next await: here, where it
+            # harms nothing.
             await asyncio.sleep(0)
         except asyncio.CancelledError:
             pass
@@ -162,6 +167,7 @@ class SupervisedTask:
     def _interrupt(self) -> None:
         self._cancel()
         loop = asyncio.get_running_loop()
+        # asyncio delivers a cancellation once, and code may have swallowed it.
         self._repetition = loop.call_later(
             self._timeout_s / INTERRUPTS, self._interrupt
         )
@@ -189,6 +195,7 @@ class SupervisedTask:
         if task.cancelled() and self.error is None:
             # Before it began, or in the step in which it ended.
             self.error = asyncio.CancelledError()
+            # It never began, and Python would warn that it was never awaited.
             self._work.close()
         self._finish()
 
@@ -256,6 +263,7 @@ class Closing:
             if runner.is_given_up:
                 # Closed by force: nothing can be awaited any more.
                 raise
+            # Cancelled because its time is up: that has been reported already.
             if not (runner.is_late and isinstance(error, asyncio.CancelledError)):
                 self.errors.append(error)
         # A cancellation has been delivered; the next one would be somebody else's.

@@ -45,6 +45,7 @@ async def run_in_thread(call: Callable[..., T], *args: Any) -> T:
     """
     loop = asyncio.get_running_loop()
     result: Future[T] = Future()
+    # As `asyncio.to_thread` does: the thread sees the caller's context variables.
     context = contextvars.copy_context()
     ended = loop.run_in_executor(None, context.run, _call, result, call, *args)
     await outlast(ended)

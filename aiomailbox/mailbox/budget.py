@@ -171,6 +171,7 @@ class SliceWatch:
     @property
     def has_waited(self) -> bool:
         """Whether the event loop has had a turn since `start`, or since `is_over`."""
+        # By identity: on a clock that stands still two slices begin at equal times.
         return self._governor.began is not self._began
 
     def is_over(self) -> bool:

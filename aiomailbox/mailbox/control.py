@@ -80,12 +80,15 @@ class LoopControl:
 
     def cancel(self) -> None:
         """End the loop for good, and make whoever yields raise; from any thread."""
+        # A flag besides the mail: code that yields in a loop may run the mail itself
+        # and then sleep again, and only this makes its next yield raise.
         self.cancelled = True
         if not self._put_if_open(
             control_mail(self._on_completed, what="cancel the loop")
         ):
             # No mail can carry it any more; plain flags, seen at the next step.
             self._on_completed()
+        # Also whoever no mail reaches any more, for the mailbox is quiesced.
         self._mailbox.wake()
 
     def report_throwable(self, error: BaseException) -> None:
@@ -96,6 +99,7 @@ class LoopControl:
         """
         mail = control_mail(_raise, error, what=f"raise {type(error).__name__}")
         try:
+            # Flink throws at the reporter, who can do nothing about it.
             self._mailbox.put(mail)
         except MailboxClosedError:
             _log.warning(
@@ -132,9 +136,13 @@ class LoopControl:
         if self.cancelled:
             return True
         task: asyncio.Task[object] | None = current_task_or_none()
+        # Requests that nobody took back; 0 means that others cancelled what was
+        # awaited.
         return task is not None and task.cancelling() > 0
 
     def _put_if_open(self, mail: Mail) -> bool:
+        # Looked at under the lock: a cancel that races with a normal end must not put
+        # mail into a closed mailbox (FLINK-14544).
         def put() -> bool:
             if not self._mailbox.is_open:
                 return False

@@ -59,6 +59,7 @@ class Suspension:
         if gate.suspension is not self:
             return
         mailbox = gate.mailbox
+        # On this loop nothing runs in between, so no mail is needed: only a wake.
         if mailbox.ownership.is_on_loop():
             self._resume_here()
             mailbox.wake()
@@ -84,6 +85,7 @@ class Suspension:
         return True
 
     def _resume_here(self) -> None:
+        # Again, for mail took a while: it may have been resumed and suspended anew.
         if self._gate.suspension is self:
             self.end_timer()
             self._gate.suspension = None

@@ -69,6 +69,8 @@ class LoopGovernor:
             self._line.appendleft(admission)
         else:
             self._line.append(admission)
+            # Somebody has used a slice up: as many as the last time would not find room
+            # in one.
             self._admitted = max(1, self._admitted // 2)
         if self.began is None:
             self._schedule_admission()

@@ -71,6 +71,9 @@ class MailboxLoop:
         try:
             result = await work
         except asyncio.CancelledError as error:
+            # asyncio raises the same for a cancel of this task and for something
+            # awaited that others cancelled. The second one is a failure, and must not
+            # look like a clean end.
             if control.is_cancelling():
                 raise
             raise control.first_failure(MailFailedError(self._name, error)) from error
@@ -80,6 +83,7 @@ class MailboxLoop:
                 raise
             # What was raised since is a consequence of it.
             raise first from None
+        # The code around a yield swallowed it; it fails the task all the same.
         if control.failure is not None:
             raise control.failure
         return result
@@ -124,6 +128,7 @@ class MailboxLoop:
     async def _process_mail(self) -> None:
         box, control, gate = self._mailbox, self._control, self._gate
         if box.create_batch():
+            # Once around the whole batch, for each pause reads the clock twice.
             paused = gate.pause_timer()
             while not control.leave:
                 mail = box.try_take_from_batch()
@@ -136,6 +141,7 @@ class MailboxLoop:
             mail = box.try_take(MIN_PRIORITY)
             if mail is None:
                 await box.wait_for_mail(MIN_PRIORITY)
+                # What was slept is no part of a slice.
                 await self._budget.begin()
                 continue
             paused = gate.pause_timer()

@@ -116,6 +116,8 @@ class Mail:
             result = self._function(*self._args)
         except StopIteration as error:
             raise MailFailedError(self.description, error) from error
+        # Most mail returns None, and `isawaitable` asks an abstract base class about
+        # the rest.
         if result is None or not inspect.isawaitable(result):
             return None
         return cast("Awaitable[object]", result)
@@ -161,6 +163,7 @@ def check_priority(priority: int) -> None:
 
 def _not_callable(run: object) -> WrongTypeError:
     if inspect.iscoroutine(run):
+        # Or Python warns, besides the error, that it was never awaited.
         run.close()
         remedy = "Pass the coroutine function and its arguments, not the coroutine."
     else:

@@ -18,6 +18,7 @@ __all__ = ["Ownership", "current_task_or_none"]
 
 def current_task_or_none() -> asyncio.Task[object] | None:
     """Return the running task; None in callbacks and outside of any loop."""
+    # `asyncio.current_task()` alone raises where no loop runs, and threads ask this.
     loop = asyncio._get_running_loop()
     return None if loop is None else asyncio.current_task(loop)
 

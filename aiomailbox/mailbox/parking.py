@@ -44,6 +44,7 @@ class Waiter:
         if threading.get_ident() == self._thread:
             self._complete()
             return True
+        # Completed from here, the future would be seen only at the loop's next event.
         try:
             self._loop.call_soon_threadsafe(self._complete)
         except RuntimeError:

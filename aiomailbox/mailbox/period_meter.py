@@ -79,6 +79,7 @@ class PeriodMeter:
         now = self._clock.monotonic()
         lasted = now - since
         self._total_s += lasted
+        # Most waits are shorter than a bucket and end in the newest one.
         if self._begin_s <= since and now < self._end_s:
             self._buckets[self._newest % _BUCKETS] += lasted
         else:

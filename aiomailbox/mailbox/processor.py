@@ -240,6 +240,8 @@ class MailboxProcessor:
         self.mailbox.bind_owner()
         self.mailbox.require_open(operation)
         control = self._control
+        # A failure that an earlier run did not surface: this one ends before its first
+        # step and raises it.
         control.leave = not control.may_run or control.failure is not None
         self.metrics.start()
         self._budget.restart()

@@ -63,6 +63,7 @@ class MailFuture(concurrent.futures.Future[ResultT]):
             )
 
     def __del__(self) -> None:
+        # As futures of asyncio do: otherwise a failure that nobody awaits is lost.
         if self._looked_at or not self.done() or self.cancelled():
             return
         error = super().exception()
@@ -123,6 +124,8 @@ class Submission(Generic[ResultT]):
         else:
             failure = error
         self.future.set_exception(failure)
+        # Stored is not enough for an exit, or for a cancel of the task that runs the
+        # mail.
         if not isinstance(error, Exception) and not self._is_foreign(error):
             raise error
 

@@ -111,6 +111,8 @@ class TaskMailbox:
             self._mails.enqueue(mail)
             self.signal = True
             waiter = self._waiter
+            # Who waits for a higher priority sleeps on: waking it would only make it
+            # look.
             if waiter is None or not waiter.wants(mail):
                 return
             self._waiter = None
@@ -171,6 +173,8 @@ class TaskMailbox:
         if not self._park(waiter):
             return
         if until is not None:
+            # The waiter's future is awaited and never `until` itself: cancelling this
+            # task would cancel it for everybody else.
             until.add_done_callback(waiter.wake)
         try:
             await waiter.future
@@ -282,6 +286,7 @@ class TaskMailbox:
         with self._lock:
             dropped = self.drain()
             self._lifecycle.advance(MailboxState.CLOSED)
+        # Whoever sleeps in a yield sees the closed mailbox only if it wakes.
         self.wake()
         return dropped
 

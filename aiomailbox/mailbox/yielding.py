@@ -101,6 +101,8 @@ class MailYielder:
         """Run one eligible mail; waits for it."""
         control, mailbox = self._control, self._mailbox
         self._check_depth()
+        # On entry and after each wake: a loop around a yield may have run the mail that
+        # ends the loop, and nothing would wake it again.
         control.raise_if_cancelled()
         while (mail := mailbox.try_take(priority)) is None:
             mailbox.require_open("wait for more mail")
@@ -150,6 +152,7 @@ class MailYielder:
                     ignore_deferrable=False,
                 )
             finally:
+                # Takes the callback back that it left at the availability.
                 waiter.cancel()
 
     def _priority_in_pause(self, priority: int) -> int:
@@ -162,6 +165,8 @@ class MailYielder:
         suspended = self._control.suspended_mails
         if self._depth or len(suspended) > 1:
             return priority
+        # Without mail the default action is at work; it gives records to the head,
+        # which has priority 0.
         alone = suspended[0].priority == priority if suspended else not priority
         return MIN_PRIORITY if alone else priority
 
@@ -243,6 +248,8 @@ class MailYielder:
         try:
             while not child.done():
                 try:
+                    # Not `await child`: cancelling this task would cancel the child, in
+                    # the middle of somebody else's mail.
                     await asyncio.wait((child,))
                 except asyncio.CancelledError as error:
                     # A first one may be the timeout of the mail that waits here; a
@@ -282,6 +289,8 @@ class MailYielder:
         try:
             await pending
         except (KeyboardInterrupt, SystemExit) as error:
+            # Raised in a task, asyncio lets these two out of the event loop itself,
+            # past all cleaning up; as a result they arrive where the mail was run.
             return error
         finally:
             ownership.hand_back(previous)

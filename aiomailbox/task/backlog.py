@@ -88,12 +88,14 @@ class Backlog:
             self.records += len(element)
         if self.records <= _RECORDS_MAX:
             return None
+        # Mail must run meanwhile, for it is mail that works this off.
         return self._mailbox.wait_until(self.availability)
 
     def put_back(self, source: BacklogInput, rest: Run) -> None:
         """Let the rest of a run stand before the others."""
         self._elements.appendleft((source, rest))
         self.records += len(rest)
+        # Only the first rest starts the mail, which sends itself again after that.
         if self.availability.available:
             self.availability.reset()
             self._send()
@@ -112,6 +114,7 @@ class Backlog:
         own = taken.own
         if not self._elements:
             return own
+        # A list per input: each is redistributed by that input's own key function.
         for source in self.inputs:
             held: list[HeldElement] = []
             for input_of, element in self._elements:
@@ -154,6 +157,7 @@ class Backlog:
         if key is None:
             return True
         context = self._operator.context
+        # As if for one subtask: only the key group is asked for, not who owns it.
         groups = KeyGroupAssigner(1, context.max_parallelism)
         return groups.key_group_of(key(value)) in context.key_group_range.key_groups
 
@@ -174,6 +178,7 @@ class Backlog:
             return None
         while self._elements:
             if not room.available:
+                # Not awaited in here: that would hold up all other mail.
                 room.on_available(self._send)
                 return None
             source, element = self._next()

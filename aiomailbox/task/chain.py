@@ -111,6 +111,7 @@ class OperatorChain:
         self._on_timer_error = on_timer_error
         self._contexts: dict[int, TaskRuntimeContext] = {}
         links: dict[int, Link] = {}
+        # Tail first: an operator's output is made of the ones behind it.
         for index in reversed(range(len(plan.operators))):
             links[index] = self._build(index, links)
         members = {index for link in links.values() for index in link.members[1:]}
@@ -239,11 +240,16 @@ class OperatorChain:
         for position, link in enumerate(self.links):
             if link.backlog is not None:
                 await link.backlog.emptied()
+            # The head heard it from the input processor when its input ended.
             if position and mode is StopMode.DRAIN:
                 with self._naming(link, "end_input"):
                     await _finish(link.operator.end_input())
+            # Flink's order (`StreamOperatorWrapper`): no timer fires once `finish` has
+            # run.
             for service in link.timers:
                 await service.quiesce()
+            # What was put off, as the rest of a watermark's timers, belongs before
+            # `finish`: skipping it lost data in Flink (FLINK-39481).
             if link.mailbox.has_deferrable_mail():
                 await _run_queued_mail(link.mailbox)
             end = self._finish_operator if mode is StopMode.DRAIN else self._settle
@@ -415,6 +421,8 @@ async def _run_queued_mail(mailbox: MailboxExecutor) -> None:
     run too. Other mail that sends mail again is not followed: it need not have an end.
     """
     while True:
+        # A fence: mail is taken in order, so all that was queued before has run by
+        # then.
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         mailbox.execute(_complete, reached, description="end of queued mail")
         await mailbox.yield_until(reached, ignore_deferrable=True)

@@ -116,6 +116,7 @@ class ChannelStates:
 
     def begin(self, checkpoint_id: int) -> None:
         """Collect for a checkpoint from now on, unless it is collected for already."""
+        # Ids only grow; one that is older than what is collected was given up.
         if self._current is None or self._current[0] < checkpoint_id:
             self._current = (checkpoint_id, _Collection())
 

@@ -247,6 +247,8 @@ class SubtaskCheckpoints:
             self._outputs.close()
 
     async def _aborted_after(self, checkpoint_id: int, latest_id: int) -> None:
+        # The notification of that one may have been lost; an abort makes up for it, as
+        # in Flink.
         completed = self.notify_complete(latest_id) if latest_id > 0 else None
         if completed is not None:
             await completed
@@ -267,6 +269,7 @@ class SubtaskCheckpoints:
                 snapshot = replace(snapshot, channel_state=in_flight)
             written = await self._responder.write(barrier, snapshot)
         except asyncio.CancelledError:
+            # Whoever cancelled has taken it out of `_writing` already.
             raise
         except Exception as error:  # noqa: BLE001 -- the coordinator decides
             if self._end_writing(checkpoint_id) is not None:

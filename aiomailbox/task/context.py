@@ -75,6 +75,8 @@ class TaskRuntimeContext:
             environment.subtask_index,
         )
         self.clock = environment.clock
+        # Seeded with text, which `Random` hashes itself: `hash()` of it differs per
+        # process.
         self.random = random.Random(
             f"{environment.seed}/{plan.name}/{plan.uid}/{environment.subtask_index}"
         )

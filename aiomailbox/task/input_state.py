@@ -81,6 +81,7 @@ class InputState:
         for gate_index, rest in self._rests.items():
             for channel, elements in rest():
                 self._keep(ChannelInfo(gate_index, channel), elements)
+        # Their barriers have been read, but not the data that those jumped over.
         for info in self._arrived:
             self._keep_queued(info)
 
@@ -126,6 +127,7 @@ class InputState:
             self._states.fail(
                 checkpoint_id, InFlightRecordsError(checkpoint_id, name, error)
             )
+            # The checkpoint has failed: what still comes would be encoded in vain.
             self._open.clear()
         else:
             if data:

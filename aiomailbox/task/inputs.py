@@ -319,6 +319,8 @@ class NetworkInput:
                 self.pending = pending
                 break
         if self._position >= len(elements):
+            # Also while its last run is awaited: what goes back is the permit, and a
+            # run holds its values itself.
             self._release_buffer()
 
     async def _stop_after(

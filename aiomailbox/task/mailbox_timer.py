@@ -55,6 +55,7 @@ class MailboxTimer:
 
     def enqueue(self, timestamp_ms: int) -> None:
         """Put the mail that calls the callback with ``timestamp_ms``."""
+        # One that was armed before `quiesce` may still fire, and is dropped in silence.
         if self.done or self._owner.is_quiesced:
             return
         try:
@@ -77,6 +78,8 @@ class MailboxTimer:
         except StopTask:
             raise
         except Exception as error:  # noqa: BLE001 -- handed to whoever is responsible
+            # As in Flink a timer that fails ends the task from outside and not by its
+            # mail: the mail behind it runs until then.
             self._owner.on_error(error)
             pending = None
         if pending is not None:

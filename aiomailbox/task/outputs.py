@@ -155,6 +155,8 @@ class WriterOutput:
 
     def emit_watermark(self, timestamp_ms: int) -> Pending:
         """Broadcast a watermark, unless the stream is idle."""
+        # As Flink's `RecordWriterOutput`: behind IDLE a watermark would contradict it,
+        # and consumers would ignore it anyway.
         if not self._idle:
             self._writer.emit_control(Watermark(timestamp_ms))
         return None

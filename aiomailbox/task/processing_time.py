@@ -261,6 +261,7 @@ class SystemProcessingTimeService:
             self._running -= 1
             if self._quiet is not None and not self._quiet.done() and not self._running:
                 self._quiet.set_result(None)
+        # Asked afterwards: the callback may have cancelled its own timer.
         if not timer.done:
             self._schedule_next(timer)
 
@@ -271,6 +272,7 @@ class SystemProcessingTimeService:
             due_s = self._clock.monotonic() + period_ms / 1000
         else:
             timer.timestamp_ms += period_ms
+            # From when it was due and not from now, or a fixed rate would drift.
             due_s = timer.due_s + period_ms / 1000
         timer.schedule(due_s, self._fire)
 

@@ -185,6 +185,8 @@ class MultiInputProcessor:
         self._data_ended = [False] * len(inputs)
         self._finished = [False] * len(inputs)
         self._any_stopped = False
+        # So that input 0 is read first. Flink starts behind input 1, however many there
+        # are, which with three inputs begins with the last.
         self._last = len(inputs) - 1
         self.pending: Pending = None
         self.availability: Availability = self._any_of(_ALL)
@@ -200,6 +202,7 @@ class MultiInputProcessor:
         Raises:
             IllegalStateError: If only inputs are selected that have ended.
         """
+        # Not when it is made: `next_selection` may need what `open` prepares.
         if self._select is not None and not self._is_chosen:
             self._choose(self._select)
         for step in range(1, len(self._inputs) + 1):

@@ -97,6 +97,7 @@ class SliceSize:
         elapsed = self._monotonic() - started
         longest = min(_AWAITED_MAX, self._records_max) if awaited else self._records_max
         longest = min(2 * self.records, longest)
+        # What the operator put back was not processed in this slice.
         if awaited and self._left is not None:
             count = max(1, count - self._left())
         if elapsed * longest <= self._target_s * count:

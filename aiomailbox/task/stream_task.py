@@ -88,6 +88,7 @@ class StreamTask:
     ) -> None:
         self._prepared = PreparedResults()
         self._hand_over = environment.prepared
+        # The task keeps what its sinks prepare until a checkpoint has committed it.
         if environment.checkpointing is not None:
             environment = replace(environment, prepared=self._prepared.add)
         self.environment = environment
@@ -157,6 +158,7 @@ class StreamTask:
         self._interruptible = True
         try:
             self._runner.start()
+            # Cancelling the waiter cancels the task, and waits on until it is closed.
             await self._runner.outlast(self.cancel)
         except asyncio.CancelledError as error:
             interrupt = error
@@ -255,6 +257,8 @@ class StreamTask:
 
     def _interrupt(self) -> None:
         """End the loop, and whatever the runner awaits."""
+        # The mailbox first: what the interrupt tears out of an await must not find a
+        # mailbox to yield to.
         self.processor.cancel()
         if self._interruptible and self._runner is not None:
             self._interrupted = True
@@ -280,6 +284,7 @@ class StreamTask:
                 self._begin_cancelling()
             error = stop
         except BaseException as caught:
+            # After GeneratorExit a coroutine may not await anything more.
             if runner.is_given_up:
                 raise
             error = caught
@@ -414,6 +419,8 @@ class StreamTask:
     ) -> Awaitable[None] | None:
         match status:
             case InputStatus.MORE_AVAILABLE:
+                # Where there is room again by now nothing is suspended: a third
+                # outcome, "look again", which Flink lacked once (FLINK-29397).
                 self._wait_for_room(controller)
             case InputStatus.NOTHING_AVAILABLE:
                 if not self._wait_for_room(controller):
@@ -445,6 +452,7 @@ class StreamTask:
         source = self._input
         assert source is not None, "the loop runs after restore"
         if not source.availability.available:
+            # There is time now: half-full buffers need not wait for the flush timer.
             self._flush()
             # Flushing may have made a consumer on this loop give input back.
             if not source.availability.available:
@@ -485,6 +493,8 @@ class StreamTask:
             self._checkpoints.when_may_end(self.processor.all_actions_completed)
         await self.processor.run_mailbox_loop()
         self._check_cancelled()
+        # Timers before the mailbox: one that fires into a quiesced mailbox is refused,
+        # and nobody would know why (FLINK-23558).
         await self._timers.quiesce()
         self.processor.prepare_close()
         await self.processor.drain()
@@ -528,6 +538,8 @@ class StreamTask:
         return failure_of(error, self.name)
 
     def _steps_of_closing(self) -> Iterator[Callable[[], Pending]]:
+        # In the order in which things may still be called: timers call operators,
+        # operators use helpers and mail.
         yield self._close_timers
         if self._checkpoints is not None:
             yield self._checkpoints.close

@@ -163,6 +163,7 @@ class TaskCheckpoints:
                     f"{self._savepoint_id} already"
                 )
             self._savepoint_id = checkpoint_id
+        # Only one that begins now holds all that the task has done (FLIP-147).
         if self._data_has_ended and self._final_id is None:
             self._final_id = checkpoint_id
         self._barrier = barrier
