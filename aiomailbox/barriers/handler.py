@@ -120,6 +120,7 @@ class CheckpointBarrierHandler:
         """
         checkpoint_id = barrier.checkpoint_id
         if self._is_obsolete(checkpoint_id):
+            # Neither has blocked a channel: there is nothing to resume.
             if is_rpc or barrier.alignment is Alignment.UNALIGNED:
                 return []
             # Its producer waits, whether we care for the barrier or not.
@@ -155,6 +156,7 @@ class CheckpointBarrierHandler:
         """Take the end of a channel."""
         self._open_channels -= 1
         barrier = self._pending
+        # No checkpoint is pending: the end of the channel counts for none.
         if barrier is None:
             self._machine.forget(channel)
             return []
@@ -180,6 +182,7 @@ class CheckpointBarrierHandler:
 
     def abort(self, checkpoint_id: int, reason: DeclineReason) -> list[Action]:
         """Give up a checkpoint, and the pending one if that is older."""
+        # A cancel may be newer than what is pending: that one goes with it, in silence.
         self._current_id = max(self._current_id, checkpoint_id)
         self._last_done_id = max(self._last_done_id, checkpoint_id)
         self._pending = None
@@ -222,6 +225,7 @@ class CheckpointBarrierHandler:
             actions += self.abort(self._current_id, DeclineReason.SUBSUMED)
         self._current_id = checkpoint_id
         self._pending = barrier
+        # Fixed now: a channel that ends later is counted by its end.
         self._target = self._open_channels
         if barrier.is_timeoutable:
             due_ms = barrier.timestamp_ms + barrier.aligned_timeout_ms
@@ -234,6 +238,7 @@ class CheckpointBarrierHandler:
         before = len(self._arrived)
         self._arrived.add(channel)
         count = len(self._arrived)
+        # A set: a barrier and then the end of its channel count once.
         if count > before:
             if count == 1:
                 assert self._pending is not None

@@ -105,6 +105,7 @@ class AlignmentMachine:
         if barrier.alignment is Alignment.UNALIGNED:
             assert self._may_overtake, "an unaligned barrier where none can be"
             return self._overtake(channel, barrier, is_last=is_last)
+        # Read in time: it need not overtake any more.
         self._announced.pop(channel, None)
         if blocks:
             self._blocked[channel] = None

@@ -132,6 +132,7 @@ class CheckpointBarrierTracker:
     def on_cancel(self, channel: ChannelInfo, checkpoint_id: int) -> list[Action]:
         """Take an event that says that a checkpoint will not happen upstream."""
         actions: list[Action] = []
+        # Older ones cannot complete any more: their barriers were before this event.
         while self._pending and self._pending[0].checkpoint_id < checkpoint_id:
             actions += _abort(self._pending.popleft(), DeclineReason.CANCELLED)
         if self._pending and self._pending[0].checkpoint_id == checkpoint_id:
@@ -173,6 +174,7 @@ class CheckpointBarrierTracker:
         return []
 
     def _complete(self, count: _Count) -> list[Action]:
+        # Up to and with it: they are in the order of their numbers.
         """Trigger a checkpoint and drop the older ones: it subsumes them."""
         while self._pending.popleft() is not count:
             pass

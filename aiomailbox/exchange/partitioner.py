@@ -167,6 +167,7 @@ class RebalancePartitioner(Partitioner):
         deal = _stride if isinstance(run, (ListRun, SelectableRun)) else _slice
         return [
             ((first + offset) % channel_count, deal(run, offset, channel_count))
+            # At most one part per record: a run of two never makes five parts.
             for offset in range(min(channel_count, count))
         ]
 
@@ -310,6 +311,7 @@ class KeyGroupPartitioner(Partitioner):
         """Say at which operator, and that a coroutine is one."""
         where = f"operator {self.consumer!r}" if self.consumer else "key_by"
         coroutines = [key for key in keys if type(key) is CoroutineType]
+        # Python would warn of each that was never awaited.
         for coroutine in coroutines:
             coroutine.close()
         if not coroutines:
@@ -347,6 +349,7 @@ def _distribute_to_few(
         count = channels.count(channel)
         if not count:
             continue
+        # All to one channel, as runs of one key often are: nothing is copied.
         if count == len(channels):
             parts.append((channel, run))
         else:

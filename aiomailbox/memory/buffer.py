@@ -208,6 +208,7 @@ class NetworkBuffer:
         if self._references <= 0:
             raise self._recycled_error()
         self._references -= 1
+        # At zero, once: from here on the segment may carry somebody else's bytes.
         if not self._references:
             self._recycler(self._segment)
 
@@ -277,6 +278,7 @@ class ReadOnlySlice:
         window = self._root.segment.view[
             start + self.reader_index : start + self._size_bytes
         ]
+        # A reader that wrote would write into what others read.
         return window.toreadonly()
 
     def read_only_slice(

@@ -136,6 +136,7 @@ class BufferBuilder:
         return copied
 
     def finish(self) -> int:
+        # Before the flag: who sees "finished" must find all that was written.
         """Publish everything and allow no more; idempotent.
 
         Returns:
@@ -151,6 +152,8 @@ class BufferBuilder:
         Args:
             capacity_bytes: The wish. A larger one than before grows the builder back.
         """
+        # Never below what is written; growing back is allowed, for a record that does
+        # not fit is better in one large buffer than in many small ones (FLINK-33077).
         wished = max(capacity_bytes, self.written_bytes)
         self.capacity_bytes = min(wished, self._buffer.capacity_bytes)
 
@@ -229,6 +232,7 @@ class BufferConsumer:
         """
         end = self._position.published
         # A consumer created ahead of the published position has nothing to read yet.
+        # Retained for the slice, which may outlive this consumer.
         start, self._reader = self._reader, max(self._reader, end)
         self._buffer.retain()
         return self._buffer.read_only_slice(start, self._reader - start)

@@ -93,6 +93,7 @@ class BufferSizeEma:
             total_bytes: What should be in flight.
             buffers_in_use: How many buffers share it; none count as one.
         """
+        # One at least: with no buffer in use the whole sum would be one buffer's.
         wished = min(total_bytes / max(1, buffers_in_use), _GROWTH_MAX * self._last)
         following = self._last + self._alpha * (wished - self._last)
         self._last = max(self._size_bytes_min, min(following, self._size_bytes_max))
@@ -162,6 +163,8 @@ class BufferDebloater:
         if size_bytes == self.size_bytes:
             return False
         options = self.options
+        # A bound is announced however small the step to it: otherwise the last one is
+        # lost in the threshold and the size never gets there.
         if size_bytes in {options.size_bytes_min, options.size_bytes_max}:
             return True
         threshold = self.size_bytes * options.threshold_percent // 100
@@ -215,6 +218,7 @@ class ThroughputMeter:
         if self._since_ms is not None:
             self._active_ms += now_ms - self._since_ms
             self._since_ms = now_ms
+        # Nothing was read since: nobody has become slow, so the last figure holds.
         if self._active_ms > 0:
             self._last = self._bytes * _MS_PER_S // self._active_ms
             self._bytes = 0

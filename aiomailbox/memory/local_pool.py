@@ -129,11 +129,14 @@ class LocalBufferPool:
         if self._destroyed:
             raise self._destroyed_error()
         idle = self._idle
+        # What was lent beyond the pool counts against it until it has drained.
         if self._elastic and self.outstanding >= self.size:
             return None
         if idle:
             segment = idle.pop()
         else:
+            # Overdraft begins at the size. Below it nothing idle means that the global
+            # pool has nothing either, and is waited for.
             if not 0 <= self._requested - self.size < self.overdraft_max:
                 return None
             taken = self._source.try_take()
@@ -144,6 +147,8 @@ class LocalBufferPool:
         segment.lender = self
         if channel is not None:
             self._quota.count_up(channel)
+        # Else the flag cannot have changed: there is one idle still, and no quota was
+        # hit.
         if not idle or self._quota.at_quota or self._elastic:
             self._refresh()
         return segment
@@ -165,6 +170,7 @@ class LocalBufferPool:
         segment = self.try_request(channel)
         if segment is not None:
             return segment
+        # Refused above only because elastic ones are out: no reason to make one more.
         if self._idle:
             segment = self._idle.pop()
         elif self._elastic < self.options.overdraft_ceiling:
@@ -226,6 +232,7 @@ class LocalBufferPool:
         segment.lender = None
         if channel is not None:
             self._quota.count_down(channel)
+        # Elastic ones go to nobody: their memory was made for one record.
         if segment.elastic:
             self._elastic -= 1
             segment.free()
@@ -271,6 +278,7 @@ class LocalBufferPool:
                 "segments", f"{segments} is less than the required {required}"
             )
         self.size = segments if maximum is None else min(segments, maximum)
+        # What is lent out beyond the new size cannot be taken back; it drains.
         while self._idle and self._requested > self.size:
             self._return(self._idle.pop())
         if not self._destroyed:
@@ -314,10 +322,12 @@ class LocalBufferPool:
         self._destroyed = True
         while self._idle:
             self._return(self._idle.pop())
+        # Taken away first: a listener that asks again must be refused, not queued.
         listeners, self._listeners = self._listeners, deque()
         for listener in listeners:
             listener.on_pool_destroyed()
         self._reservations.fail(self._destroyed_error())
+        # Who sleeps on it has nothing to be interrupted by, as Flink's threads have.
         self.availability.set_available()
         self._on_destroyed(self)
 
@@ -361,10 +371,13 @@ class LocalBufferPool:
 
     def _refill(self) -> None:
         """Keep one segment idle while the pool is below its size."""
+        # "Available" is answered by a flag, so one is kept idle: an availability that
+        # had to ask the global pool would be asked per record.
         if self._idle or self.outstanding >= self.size or self._requested >= self.size:
             return
         if not self._prefetch() and not self._awaiting_source:
             self._awaiting_source = True
+            # Registered once: a callback per refused request would pile up.
             self._source.availability.on_available(self._on_source_available)
 
     def _on_source_available(self) -> None:
@@ -385,6 +398,9 @@ class LocalBufferPool:
     def _settle(self) -> None:
         """Serve those who wait, oldest first, then refresh the availability."""
         self._refill()
+        # Whatever makes one idle feeds who waits. Flink does so only when one is
+        # recycled, and those who waited while one came from elsewhere hung
+        # (FLINK-24035).
         while self._listeners and self._may_lend_idle():
             listener = self._listeners.popleft()
             segment = self._idle.pop()

@@ -238,6 +238,7 @@ class NetworkBufferPool:
             return None
         segment = free.pop()
         if not free:
+            # The latch is a hint for sleepers; who takes the last one turns it off.
             self.availability.reset()
         return segment
 
@@ -374,6 +375,7 @@ class NetworkBufferPool:
     def _keep_draining(self, pool: LocalBufferPool) -> None:
         draining = self._draining
         draining[pool] = None
+        # Looked through only when it has doubled, so each pool costs a constant.
         if len(draining) > self._draining_max:
             draining = {pool: None for pool in draining if pool.outstanding}
             self._draining = draining

@@ -52,6 +52,7 @@ class SegmentWaiter:
 
     def on_buffer_available(self, segment: MemorySegment) -> bool:
         """Take the segment unless the task was cancelled meanwhile."""
+        # Cancelled and not removed yet: the next in line gets it in the same turn.
         if self.future.done():
             return False
         self._on_granted()
@@ -100,6 +101,7 @@ class GatherQueue:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def resume() -> None:
+            # The wait may have ended in the same turn in which something became free.
             if done.done():
                 return
             if gather():
@@ -118,6 +120,7 @@ class GatherQueue:
                 "more segments, or raise request_timeout_s."
             ) from error
         finally:
+            # Or each wait that timed out would leave its callback at the pool.
             self._availability.discard(resume)
             del self._futures[done]
 

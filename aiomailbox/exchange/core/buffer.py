@@ -164,6 +164,7 @@ class ObjectBuffer:
         elements = self.elements
         self.record_count += record_count
         self.size_bytes += size_bytes
+        # Only short ones: copying a long run costs more than one call more downstream.
         if elements and record_count <= _MERGE_LENGTH_MAX and self._merge(run):
             return
         elements.append(run)
@@ -190,6 +191,7 @@ class ObjectBuffer:
             )
         self.is_recycled = True
         pool, segment = self._pool, self._segment
+        # An event and decoded elements hold no permit.
         if pool is not None and segment is not None:
             self._pool = self._segment = None
             pool.recycle(segment, self._channel)
@@ -212,6 +214,8 @@ class ObjectBuffer:
             return False
         if (run.timestamps is None) is not (last.timestamps is None):
             return False
+        # The first merge copies, once: until then the lists belong to whoever emitted
+        # them, or to several channels of a broadcast.
         if not self._owns_last_run:
             if len(last.values) > _MERGE_LENGTH_MAX:
                 return False

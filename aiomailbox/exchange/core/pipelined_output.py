@@ -177,6 +177,7 @@ class PipelinedOutput(Output, Generic[S]):
         if self._is_closed:
             return
         self._is_closed = True
+        # Before the pool goes: a buffer that is written to holds a permit.
         self._stop_writing()
         self._pool.lazy_destroy()
         self.drop_user()
@@ -194,6 +195,7 @@ class PipelinedOutput(Output, Generic[S]):
         """Do as `release`, but call nobody back: other parts are still to follow."""
         if self.is_released:
             return
+        # First: releasing subpartitions recycles, which may wake a task that emits.
         self._is_released = True
         for subpartition in self.subpartitions:
             subpartition.release(failure)

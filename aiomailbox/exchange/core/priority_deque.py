@@ -62,6 +62,7 @@ class PrioritizedDeque(Generic[ItemT]):
         index = self.index(item)
         if index < self.priority_count:
             return
+        # At the border counting is enough: it already stands where it belongs.
         if index > self.priority_count:
             del self._items[index]
             self._items.insert(self.priority_count, item)

@@ -149,6 +149,8 @@ class ResultSubpartition(abc.ABC, Generic[Q]):
 
     def tell_again(self) -> None:
         """Tell the reader if something can be taken: after it came, or resumed."""
+        # Asked again, for adding and flushing tell nobody while an event blocks
+        # (FLINK-23223).
         if self._listener is None or not self.is_available():
             return
         if self._queue.priority_count:
@@ -166,6 +168,7 @@ class ResultSubpartition(abc.ABC, Generic[Q]):
             return
         self.is_released = True
         self.failure = failure
+        # Told last, and without its listener: it may come back and find all released.
         listener, self._listener = self._listener, None
         self._clear(failure)
         if listener is not None:

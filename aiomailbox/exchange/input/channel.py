@@ -113,8 +113,10 @@ class InputChannel:
 
     def set_error(self, error: BaseException) -> None:
         """Let the task trip over an error at its next poll; the first one wins."""
+        # The first is the cause; what follows is usually its echo.
         if self.error is None:
             self.error = error
+        # As if it had data: the task trips over it where it may raise.
         self._gate.on_channel_data(self)
 
 
@@ -198,6 +200,8 @@ class LocalInputChannel(InputChannel):
             return None
         polled = view.poll()
         if polled is None and view.is_released and not self.is_released:
+            # No failure of this task's: whoever failed says so itself, and the job
+            # names that one.
             raise StopTask(
                 f"the producer of {self.partition_id} released it before its end"
             ) from view.failure
@@ -221,6 +225,7 @@ class LocalInputChannel(InputChannel):
 
     def acknowledge_all_data_processed(self) -> None:
         """Tell the producer that all its records have been processed."""
+        # The partition may be gone when the last acknowledgement comes.
         if self.partition_id in self._registry:
             partition = self._registry.find(self.partition_id)
             partition.acknowledge_all_data_processed(self.subpartition_index)

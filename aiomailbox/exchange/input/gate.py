@@ -160,6 +160,8 @@ class InputGate:
         queue = self._with_data
         while queue.priority_count:
             channel = queue.popleft()
+            # The notice and the queue are not one step: the default action may have
+            # taken it (FLINK-20654).
             if channel.has_priority:
                 taken = self._take(channel)
                 if taken is not None:
@@ -241,6 +243,7 @@ class InputGate:
     def on_channel_data(self, channel: InputChannel) -> None:
         """Be notified that a channel has something to take, an error included."""
         index = channel.index
+        # A notice that crosses the end of its partition is stale.
         if self._is_queued[index] or self._partition_ended[index] or self._is_closed:
             return
         self._enqueue(channel, has_priority=False)
@@ -259,6 +262,7 @@ class InputGate:
 
     def _take(self, channel: InputChannel) -> tuple[int, ObjectBuffer] | None:
         """Poll a channel that was taken out of the queue."""
+        # Before the poll, for what it wakes may queue the channel again.
         self._is_queued[channel.index] = False
         try:
             polled = channel.poll()
@@ -281,6 +285,7 @@ class InputGate:
             queue.prioritize(channel)
         if has_priority and not self.priority_availability.available:
             self.priority_availability.set_available()
+        # Told before the latch turns: who measures throughput starts with the data.
         if not self.availability.available:
             if self.activity is not None:
                 self.activity.on_data()
@@ -294,6 +299,7 @@ class InputGate:
         event = buffer.event
         if event is not None:
             if event.is_priority:
+                # Notices of events up to this one are stale from now on.
                 self._priority_polled[index] = polled.sequence_number
             self._on_event(channel, event)
         # At the tail: channels take turns, one buffer each.
@@ -318,6 +324,7 @@ class InputGate:
     def _settle(self) -> None:
         """Make both latches true to the queue."""
         if not self._with_data and self.availability.available:
+            # A finished gate stays available, so that whoever waits sees its end.
             if self._unfinished and not self._is_closed:
                 self.availability.reset()
                 if self.activity is not None:
@@ -334,5 +341,6 @@ class InputGate:
 
 def _is_after(sequence_number: int, reference: int) -> bool:
     """Compare numbers that wrap around: after means less than half a turn ahead."""
+    # Numbers are unsigned 32-bit: a distance below half the circle is "after".
     distance = (sequence_number - reference) % SEQUENCE_MODULUS
     return 0 < distance < SEQUENCE_MODULUS // 2

@@ -141,6 +141,8 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
             return False
         size_bytes = run.size_bytes()
         most = run.length_max
+        # By rows a buffer holds as many bytes as records of average size would; columns
+        # may be longer, and so are their bytes.
         most_bytes = self._buffer_size_bytes * most // RUN_LENGTH_MAX
         if count <= most and size_bytes <= most_bytes:
             return self._append_run(run, count, size_bytes, channel)
@@ -204,6 +206,7 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
                 self._encoded(each.in_flight_elements()) for each in self.subpartitions
             ]
         for channel, subpartition in enumerate(self.subpartitions):
+            # What was written before the event is before it in the channel.
             self._seal(channel)
             if not subpartition.add(ObjectBuffer.for_event(event)) or barrier is None:
                 continue
@@ -287,6 +290,8 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
                 buffer.record_count + count <= RUN_LENGTH_MAX
                 and buffer.size_bytes + size_bytes <= self._buffer_size_bytes
             ):
+                # Neither count nor bytes may exceed: the one bounds a slice of work,
+                # the other the memory.
                 buffer.append_run(run, count, size_bytes)
                 if self._is_full(buffer):
                     self._seal(channel)
@@ -313,6 +318,7 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
             raise IllegalStateError(
                 f"partition {self.partition_id} is closed; nothing can be emitted"
             )
+        # Nobody will ever take it: dropping costs nothing and holds no permit.
         if self.subpartitions[channel].is_released:
             return None
         # A pool without subpartitions of its own counts no channels.

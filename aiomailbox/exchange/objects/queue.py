@@ -74,6 +74,7 @@ class BufferQueue:
             return False
         unfinished = self.unfinished
         is_alone = len(self._buffers) == 1
+        # An empty buffer alone is nothing to wake anybody for.
         return not is_alone or unfinished is None or bool(unfinished.elements)
 
     def append(self, buffer: ObjectBuffer) -> None:
@@ -100,6 +101,7 @@ class BufferQueue:
         taken = None
         while taken is None and (buffer := buffers.peek()) is not None:
             is_empty = buffer.event is None and not buffer.elements
+            # The producer writes into it: it stays, and is filled or sealed later.
             if is_empty and not buffer.is_sealed:
                 break
             buffers.popleft()
@@ -110,6 +112,7 @@ class BufferQueue:
                 emptied.append(buffer)
             else:
                 taken = buffer
+        # The request was for what is gone, or for a buffer that turned out to be empty.
         if not buffers or (taken is None and self.unfinished is not None):
             self.flush_requested = False
         return taken

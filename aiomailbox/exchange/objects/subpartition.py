@@ -104,6 +104,7 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
         Returns:
             Whether the buffer was queued.
         """
+        # Whoever emits is not told: it learns of a consumer's end by its own.
         if self.is_finished or self.is_released:
             buffer.recycle()
             return False
@@ -142,6 +143,8 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
         if unfinished is not None:
             unfinished.seal()
         self._queue.append(ObjectBuffer.for_event(event))
+        # Always, also while an event blocks, as Flink does: the end is no data to wait
+        # for.
         self.is_finished = True
         if self._listener is not None:
             self._listener.on_data_available()
@@ -218,6 +221,7 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
             event = buffer.event
             if event is not None and _may_time_out(event, checkpoint_id):
                 assert isinstance(event, CheckpointBarrier), "nothing else times out"
+                # No call back: its data is handed over by who lets it overtake.
                 self._expected_id = self._on_barrier_left = None
                 self._queue.remove_event(buffer)
                 self._add_priority(ObjectBuffer.for_event(event.as_unaligned()))
@@ -249,6 +253,7 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
 
     def _add_priority(self, buffer: ObjectBuffer) -> None:
         self._queue.append(buffer)
+        # Only the first one tells: the reader takes all priority events when it comes.
         if (
             self._queue.priority_count == 1
             and not self._is_blocked
@@ -262,6 +267,8 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
         self.buffers_total += 1
         self.records_total += buffer.record_count
         self.bytes_total += buffer.size_bytes
+        # Set while it is described, so that `more_available` already knows of the
+        # block.
         self._is_blocked = buffer.blocks_upstream
         if self._expected_id is not None and _is_barrier_of(buffer, self._expected_id):
             self._end_expectation(None)
