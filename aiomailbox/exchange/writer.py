@@ -116,6 +116,7 @@ class RecordWriter:
             if self.partition.broadcast_run(run):
                 self._on_all_unfinished()
             return
+        # Bound once per run, not looked up per channel.
         emit = self.partition.emit_run
         for channel, part in self._split(run, self._channel_count):
             if emit(part, channel):
@@ -132,6 +133,7 @@ class RecordWriter:
         """Send a latency marker to one channel, chosen at random."""
         if self._failure is not None:
             raise self._failure
+        # To one channel only: as Flink's, a marker measures one way through the job.
         channel = self._random.randrange(self._channel_count)
         if self.partition.emit_control(marker, channel):
             self._on_unfinished(channel)
@@ -180,6 +182,8 @@ class RecordWriter:
             self._arm_timer()
 
     def _arm_timer(self) -> None:
+        # Armed by the first one that waits: nothing ticks in a job that is idle or
+        # busy.
         if self._timer is None and self._flush_interval_s is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._flush_interval_s, self._flush_on_time)

@@ -306,6 +306,7 @@ class NetworkBufferPool:
                     f"{count} unpooled segments did not become free",
                 )
         except BaseException:
+            # Also a wait that was cancelled gives back.
             self._put_back(taken)
             self._uncharge(count)
             raise

@@ -226,6 +226,8 @@ class SubtaskCheckpoints:
             cancel()
             self._drop_in_flight(checkpoint_id)
         elif checkpoint_id > self.last_id:
+            # Others need no mark: what is not newer than `last_id` is refused by its
+            # number.
             self._aborted[checkpoint_id] = None
             while len(self._aborted) > self._aborted_max:
                 del self._aborted[next(iter(self._aborted))]

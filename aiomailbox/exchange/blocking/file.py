@@ -103,12 +103,15 @@ class BlockingFile:
             CorruptStreamError: If the file does not hold what was written.
             OSError: If the disk cannot be read.
         """
+        # At least one whole buffer, whatever was asked for.
         wanted = min(max(bytes_max, self.frame_bytes_max), self.size_bytes - offset)
         chunk = memoryview(self._read_all(offset, wanted))
         buffers: list[StoredBuffer] = []
         at = 0
         while at + _HEADER.size <= len(chunk):
             length, checksum, number = _HEADER.unpack_from(chunk, at)
+            # Before the length is used for anything: a damaged one may be four
+            # gigabytes.
             if _HEADER.size + length > self.frame_bytes_max:
                 raise self._corrupt(offset + at, f"a buffer of {length} bytes")
             end = at + _HEADER.size + length

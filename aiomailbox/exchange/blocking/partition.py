@@ -135,6 +135,8 @@ class BlockingResultPartition:
         self._data_counts = [0] * subpartition_count
         self._writer = BlockingWriter(self._files, self._on_write_failed)
         for subpartition in self._staging.subpartitions:
+            # Its own reader: what is complete goes to the disk, as it would to a
+            # consumer.
             subpartition.attach(_Drain(subpartition, self._write))
         self._read_ahead_bytes = read_ahead_bytes
         self._readers = 0
@@ -317,6 +319,7 @@ class BlockingResultPartition:
         self._staging.release(self.failure)
         self._writer.stop()
         self.finished.set_available()
+        # The thread may still read from buffers, and must not find their file closed.
         self._writer.when_idle(self._delete_if_unused)
         callback, self._on_consumed = self._on_consumed, None
         if callback is not None:

@@ -107,6 +107,8 @@ class BlockingView:
         if self._is_blocked or not self._loaded:
             return None
         data_type, content = self._loaded.popleft()
+        # A copy: what was read in one go would be kept until the last buffer of it is
+        # gone.
         segment = MemorySegment(len(content))
         segment.put(0, content)
         buffer = NetworkBuffer(
@@ -146,6 +148,7 @@ class BlockingView:
             return
         self._released = True
         self._loaded.clear()
+        # The thread reads from the file: it is released when that is over.
         if not self._is_reading:
             self._on_left()
 
@@ -160,6 +163,7 @@ class BlockingView:
             or self._released
             or self.failure is not None
             or self._offset >= self._file.size_bytes
+            # Half of it has to come back first, so that reads are large.
             or 2 * self._held_bytes > self._read_ahead_bytes
         ):
             return

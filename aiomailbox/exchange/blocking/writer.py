@@ -89,6 +89,7 @@ class BlockingWriter:
     def _write(self, batch: list[_Write], views: list[memoryview]) -> None:
         for write, view in zip(batch, views, strict=True):
             self._files[write.subpartition].append(write.buffer.data_type, view)
+        # Flushed per batch and not per buffer: a reader comes when all is finished.
         for index in {write.subpartition for write in batch}:
             self._files[index].flush()
 

@@ -66,6 +66,8 @@ class ElementReader:
             return self._read_event(content, buffer.data_type)
         elements = list(self._elements(content))
         if not elements:
+            # Not an empty buffer of elements: it would be handed around and say
+            # nothing.
             return None
         taken = ObjectBuffer.of_elements(elements)
         self.records_total += taken.record_count
@@ -83,6 +85,8 @@ class ElementReader:
         event = decode_event(content)
         if (
             data_type is DataType.END_OF_PARTITION
+            # The end is the only event that a half record may not precede: barriers
+            # overtake.
             and self._deserializer.has_unfinished_record
         ):
             raise CorruptStreamError(f"{self._name} ended in the middle of a record")

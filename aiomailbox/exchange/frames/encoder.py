@@ -84,7 +84,10 @@ class FrameEncoder:
         self._codec.write(piece, framed)
         count, size_bytes, wished = len(piece), len(framed), self.frame_bytes_wished
         fitting = max(1, min(piece.length_max, wished * count // size_bytes))
+        # It may fall to one at once, and grows fourfold at most: one run of small
+        # records is no promise that the next one is as small.
         self._length = min(fitting, _GROWTH_MAX * max(count, self._length))
+        # The work is lost, but only for the first of its kind: the length is known now.
         if size_bytes > _EXCESS_MAX * wished and fitting < count:
             return None
         end_frame(framed, start)

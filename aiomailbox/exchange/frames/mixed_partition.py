@@ -102,6 +102,7 @@ class MixedResultPartition(Output):
                 "Without any, create a ResultPartition.",
             )
         local = [each for each in range(subpartition_count) if each not in set(remote)]
+        # Both parts close the same partition, each once.
         users = PartitionUsers(
             partition_id, subpartition_count, producers=2 if local else 1
         )
@@ -193,6 +194,8 @@ class MixedResultPartition(Output):
         if index is None:
             local, index = self._local_part(channel)
             return local.emit_run(run, index)
+        # Also not encoded: a consumer that has gone would cost as much as one that
+        # reads.
         subpartition = self._remote.subpartitions[index]
         if subpartition.is_released:
             return False
@@ -207,6 +210,7 @@ class MixedResultPartition(Output):
     def broadcast_run(self, run: Run) -> bool:
         """Queue records for every consumer, encoded once; returns as `emit_run`."""
         unfinished = self._local is not None and self._local.broadcast_run(run)
+        # One buffer for all, so the smallest wish counts.
         least = min(each.buffer_bytes for each in self._remote.subpartitions)
         self._encoder.frame_bytes_wished = min(self._frame_bytes_max, least)
         for framed, count in self._encoder.frames(run):
@@ -248,6 +252,8 @@ class MixedResultPartition(Output):
 
     def broadcast_event(self, event: RuntimeEvent) -> None:
         """Queue an event for every consumer, in a buffer of its own."""
+        # Objects first: they refuse a barrier that would overtake what cannot be kept,
+        # and then no bytes are queued either.
         for part in self._parts():
             part.broadcast_event(event)
 

@@ -137,18 +137,23 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
         size_bytes = len(framed)
         self.bytes_written += size_bytes
         builder = self._builders[channel]
+        # The hot path: less than what fits, so it is neither full nor continued.
         if builder is not None and size_bytes < builder.writable_bytes:
             builder.append_and_commit(framed)
             return
         rest = memoryview(framed)
         if builder is None:
             builder = self._open_unicast(channel)
+            # Queued while it is empty, so that its reader can take a part of it when it
+            # is flushed.
             self._queue_unicast(builder, channel, 0, len(rest))
         rest = rest[self._append(builder, rest) :]
         while rest:
             self._finish_unicast(channel)
             builder = self._open_unicast(channel)
             written = self._append(builder, rest)
+            # The other way round than above: written first, so that it is known where
+            # the first whole record begins.
             self._queue_unicast(builder, channel, written, written)
             rest = rest[written:]
         if builder.is_full:
@@ -197,6 +202,8 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
         consumer = event_consumer(event, has_priority=overtakes)
         try:
             for subpartition in self.subpartitions:
+                # A copy for each channel: they read at their own pace, and the last one
+                # gives the memory back.
                 subpartition.add(consumer.copy())
         finally:
             consumer.close()
@@ -284,6 +291,7 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
         consumer = builder.create_consumer_from_beginning()
         wished = self.subpartitions[channel].add(consumer, partial)
         if wished is not None:
+            # Debloating never makes it smaller than what has to go in.
             builder.trim(max(needed, wished))
 
     def _queue_broadcast(

@@ -19,6 +19,7 @@ def barrier_of(item: QueuedBuffer) -> CheckpointBarrier:
         IllegalStateError: If it is another event: nothing else has priority or times
             out.
     """
+    # A copy, for looking must not take anything from the queue.
     built = item.copy_unread()
     try:
         event = decode_event(built.readable())

@@ -134,6 +134,7 @@ class BytesSubpartition(ResultSubpartition[BytesQueue]):
     def is_available(self, *, has_credit: bool = True) -> bool:
         """Say whether something can be taken; without credit only an event can."""
         if self._is_blocked:
+            # An unaligned barrier passes what an aligned one has blocked.
             return self._queue.head_type.has_priority
         return self._queue.has_ready if has_credit else self._queue.head_type.is_event
 
@@ -199,6 +200,7 @@ class BytesSubpartition(ResultSubpartition[BytesQueue]):
         tells_of_priority = self._enqueue(item)
         self.buffers_total += 1
         self.is_finished = last
+        # The end tells in any case; everything else only if nothing was ready before.
         tells_of_data = last or self._tells_of_data()
         if tells_of_priority and self._listener is not None:
             self._listener.on_priority_event(sequence_number)

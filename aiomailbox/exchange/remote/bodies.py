@@ -129,6 +129,7 @@ def read_hello(source: ByteReader) -> Hello:
 
 
 def _write_text(text: str, bytes_max: int, output: bytearray) -> None:
+    # Lone surrogates can be in any text of a user's, and UTF-8 refuses them.
     encoded = text.encode("utf-8", "backslashreplace")[:bytes_max]
     # What the cut left of a character goes too.
     encoded = encoded.decode("utf-8", "ignore").encode()

@@ -148,6 +148,7 @@ class RemoteInputChannel(InputChannel):
         except Exception as error:  # noqa: BLE001 -- the task trips over it
             self.set_error(error)
             return
+        # Told before it was connected: the producer could not know.
         if self._buffer_bytes is not None:
             self._link.announce_buffer_size(self._buffer_bytes)
 
@@ -163,10 +164,13 @@ class RemoteInputChannel(InputChannel):
         """
         if self.error is not None:
             self._raise(self.error)
+        # Buffers in which no element ends give nothing: go on to the next one.
         while not self.is_released and (item := self._received.poll()) is not None:
             try:
                 taken = self._read(item.buffer)
             finally:
+                # The elements hold what they need themselves, so the credit goes back
+                # before they are processed.
                 item.buffer.recycle()
             if taken is not None:
                 following = item.next_data_type
@@ -339,10 +343,14 @@ class RemoteInputChannel(InputChannel):
 
     def _raise(self, error: BaseException) -> None:
         if isinstance(error, RemoteFailureError) and self._is_kept:
+            # Of what is kept in files no task is to blame: it has ended, and is asked
+            # again.
             raise PartitionNotFoundError(
                 f"what {self.partition_id} has written cannot be read: {safe_str(error)}"
             ) from error
         if isinstance(error, RemoteFailureError):
+            # No failure of this task's: the producer fails the job itself, with its own
+            # error.
             raise StopTask(
                 f"the producer of {self.partition_id} failed: {safe_str(error)}"
             ) from error

@@ -141,6 +141,7 @@ class ClientConnection(Connection):
         """Return the window of a buffer of the channel that is meant."""
         channel = self._open_channel(header.receiver)
         if channel is None or self.state is not ConnectionState.OPEN:
+            # Skipped, and counted down by the decoder: framing goes on.
             return None
         try:
             buffer = _buffer_for(channel.receiver, header)
@@ -188,6 +189,7 @@ class ClientConnection(Connection):
         number, backlog = header.sequence_number, header.backlog
         if arrived is not None:
             channel, buffer = arrived
+            # It was released while its content arrived.
             if self._is_gone(channel):
                 buffer.recycle()
                 self._cancel_unasked(header.receiver)
@@ -252,6 +254,7 @@ class ClientConnection(Connection):
             self._cancel(receiver)
 
     def _cancel_unasked(self, receiver: bytes) -> None:
+        # A peer that sends to nobody makes us answer: not without a bound.
         if len(self._control) > _KINDS * self._options.receivers_max:
             raise CorruptStreamError("the peer sends to receivers that nobody has")
         self._cancel(receiver)
@@ -292,6 +295,7 @@ class ClientConnection(Connection):
             arrived[1].recycle()
         self._on_ending(self)
         self._settled.set_available()
+        # Taken away first: failing one may close the others.
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             self._fail_channel(channel, error)

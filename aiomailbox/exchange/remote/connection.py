@@ -189,6 +189,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go: into a segment if many of it are missing."""
+        # Into the segment itself, where enough is missing: no copy, and no larger
+        # reads.
         window = None if self.is_ending else self._decoder.direct_window
         self._is_direct = window is not None and len(window) >= _DIRECT_BYTES_MIN
         return window if window is not None and self._is_direct else self._scratch
@@ -233,6 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         """Release everything that was pinned, and tell everybody."""
         if self._outgoing is not None:
             self._outgoing.recycle_all()
+        # A server that was full turned us away before anything was said: try again.
         if self._life.state is ConnectionState.GREETING and self._tries_again:
             self._begin_again()
             self._cancel_timers()
@@ -275,6 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reason, self._error = reason, error
         self._control.clear()
         self._cancel_timers()
+        # A peer that does not read would keep the socket, and with it what is pinned.
         if self._life.advance(ConnectionState.CLOSING):
             assert self._transport is not None
             self._deadline = self._loop.call_later(
@@ -288,6 +292,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close at once, whatever waits."""
         if self._transport is not None:
+            # Before it has proved itself, a stranger must not fill the log.
             self._transport.abort()
 
     def on_message(self, message: Message) -> None:
@@ -415,6 +420,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stall = None
         if self._may_write or self.is_ending or self._transport is None:
             return
+        # The transport has sent something meanwhile: slow is not dead.
         if seen != (self._pauses, self._transport.get_write_buffer_size()):
             self._watch_stall()
             return

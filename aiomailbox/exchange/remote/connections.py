@@ -143,6 +143,7 @@ class Connections:
         )
         self._shared[address] = connection
         self._all.add(connection)
+        # Looked up by identity: another one for the same peer may exist by then.
         connection.closed.add_done_callback(lambda _: self._all.discard(connection))
         task = asyncio.get_running_loop().create_task(
             self._keep_trying(connection), name=f"connect {address}"
@@ -175,9 +176,11 @@ class Connections:
                     await connection.settle()
                 reason = "the peer closed it during the handshake"
             except ssl.SSLError as error:
+                # A wrong certificate does not become right by asking again.
                 reason = f"TLS was refused: {error}"
                 break
             except OSError as error:
+                # `TimeoutError` is one: the deadline ends the loop below.
                 reason = f"{type(error).__name__}: {error}"
             except Exception as error:  # noqa: BLE001 -- the channels are told
                 reason = f"{type(error).__name__}: {error}"

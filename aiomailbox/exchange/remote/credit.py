@@ -133,8 +133,11 @@ class ChannelBuffers:
         Returns:
             The buffer, or None: the producer has sent without credit.
         """
+        # What arrives was part of the backlog that asked for room.
         self.required = max(0, self.required - 1)
         if self._floating:
+            # Floating ones first: they go back to the pool when they are recycled, and
+            # others of the gate wait there.
             return NetworkBuffer(self._floating.popleft(), self._pool.recycle)
         if self._exclusive:
             return NetworkBuffer(self._exclusive.popleft(), self._recycle_exclusive)

@@ -168,6 +168,8 @@ class WireDecoder:
             self._held += piece
             return size_bytes
         if self._held:
+            # Only what was cut is put together; whole messages are decoded where they
+            # arrived.
             self._held += piece
             whole, self._held = memoryview(self._held), bytearray()
         else:
@@ -200,6 +202,8 @@ class WireDecoder:
             self._end_body(whole[:0])
 
     def _check_body_bytes(self) -> None:
+        # By the kind: a frame that announces more is refused before memory is set
+        # aside.
         if self._number == _BUFFER_RESPONSE:
             content_max = max(self._segment_bytes_max, self._event_bytes_max)
             least, most = BUFFER_HEADER_BYTES, BUFFER_HEADER_BYTES + content_max

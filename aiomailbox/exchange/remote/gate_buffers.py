@@ -67,6 +67,8 @@ class GateBuffers:
             if value < minimum:
                 raise InvalidArgumentError(name, f"{value} is less than {minimum}")
         count = channels * exclusive_per_channel
+        # Asked for now and not waited for: a gate is made while its job is built, where
+        # an error can still say what is missing.
         unclaimed = memory.try_request_unpooled(count)
         if unclaimed is None:
             raise InsufficientBuffersError(

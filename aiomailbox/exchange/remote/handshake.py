@@ -136,6 +136,7 @@ class Handshake:
         self.version = agree(self._mine, theirs)
         self._theirs = theirs
         self.is_complete = self._secret is None
+        # Whoever was connected to answers only now, when the job was named.
         if not self._connects:
             return [self._mine]
         if self._secret is None:
@@ -147,4 +148,5 @@ class Handshake:
     ) -> list[Message]:
         check_proof(secret, self._mine, theirs, proof)
         self.is_complete = True
+        # Whoever connects proves first: a stranger gets no proof to work on.
         return [] if self._connects else [prove(secret, self._mine, theirs)]

@@ -91,6 +91,7 @@ class Channel:
         is_new = self._host.drop(PartitionRequest, self.request.receiver)
         return self._was_not_found or not is_new
 
+    # Built when it is written: credit that comes until then goes with it.
     def announce_credit(self) -> None:
         """Announce credit soon."""
         self._say(AddCredit, self._credit)

@@ -152,6 +152,7 @@ class ProducerConnection(Connection):
             reader = self._known(message.receiver, message)
             self._attempt(reader, reader.acknowledge_all_data_processed)
         elif isinstance(message, NewBufferSize):
+            # The reader may have been cancelled while the wish was on its way.
             known = self._readers.get(message.receiver)
             if known is not None:
                 self._attempt(known, known.set_buffer_bytes, message.size_bytes)
@@ -216,6 +217,7 @@ class ProducerConnection(Connection):
     def _line_up(self, reader: Reader) -> None:
         if self.is_ending or reader.is_queued or reader.view is None:
             return
+        # Cut off, it is lined up as well: the error takes the same way as data.
         if reader.is_available or reader.was_cut_off:
             reader.is_queued = True
             self._line.append(reader)
@@ -227,6 +229,8 @@ class ProducerConnection(Connection):
 
     def _fill(self, batch: Batch) -> bool:
         while self._line and batch.has_room_for_buffer:
+            # One buffer each and back to the end, so that no channel waits for another
+            # one.
             reader = self._line.popleft()
             reader.is_queued = False
             if reader.view is None:

@@ -217,6 +217,7 @@ class ReceivedBuffers:
             raise IllegalStateError(
                 f"checkpoint {checkpoint_id} is superseded by {self._barrier_id}"
             )
+        # No barrier of this checkpoint came: everything that is queued is before it.
         if self._barrier_id != checkpoint_id:
             self._barrier_id = None
         return [
@@ -298,6 +299,7 @@ class ReceivedBuffers:
         if not buffer.data_type.requires_announcement:
             return False
         number = item.sequence_number
+        # Flink's number is a signed one, and events are encoded as there.
         signed = number - SEQUENCE_MODULUS if number >= _HALF else number
         announcement = event_buffer(
             EventAnnouncement(decode_event(buffer.readable()), signed),

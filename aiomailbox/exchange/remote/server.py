@@ -191,6 +191,7 @@ class DataServer:
             return
         path, inode = self._unix_path
         self._unix_path = None
+        # By its inode: somebody else may listen at the path by now.
         with suppress(FileNotFoundError):
             # Somebody else's by now, perhaps.
             if os.stat(path).st_ino == inode:
@@ -224,6 +225,7 @@ def _remove_stale(path: str) -> None:
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # Not waited for: a socket that nobody serves answers at once.
         probe.setblocking(False)
         try:
             probe.connect(path)
