@@ -50,6 +50,7 @@ class AlignmentGroup:
 
     def limit(self) -> int:
         """Return the watermark up to which readers may go; MAX if none reported."""
+        # Nobody has reported yet: a limit would stop sources that have not begun.
         lowest = min(self._reported.values(), default=MAX_TIMESTAMP)
         return min(lowest + self._max_drift_ms, MAX_TIMESTAMP)
 
@@ -134,6 +135,7 @@ class AlignedReader:
         A reader that is idle or has ended holds nobody back: it reports MAX.
         """
         if self._is_ended or self._is_idle:
+            # MAX, so that one who has nothing does not hold the others back.
             return MAX_TIMESTAMP
         return None if self.watermark == MIN_TIMESTAMP else self.watermark
 
@@ -161,6 +163,7 @@ class AlignedReader:
         self._look()
 
     def _look(self) -> None:
+        # Strictly below: exactly at the limit a reader may go on, as in Flink.
         must_wait = self._limit < self.watermark and not self._is_ended
         if must_wait and self.availability.available:
             self.availability.reset()

@@ -91,6 +91,7 @@ class TimestampAssigner:
         if not values:
             return []
         found = self._find(run, values)
+        # One look at the types of all, and only where it fails at each.
         if set(map(type, found)) == _INT:
             return found
         return _converted(found, values)
@@ -127,6 +128,7 @@ class TimestampAssigner:
 
 def _field_of_all(name: str, values: list[Any]) -> list[Any]:
     getter: Callable[[Any], Any] = attrgetter(name)
+    # By the first record; where that does not fit all, each is asked on its own.
     if isinstance(values[0], Mapping):
         getter = itemgetter(name)
     try:

@@ -65,6 +65,8 @@ class CombinedWatermark:
         self.is_idle = bool(self.parts) and not active
         if not self.parts:
             return False
+        # All idle: the maximum, for the lowest of them would hold back for ever what
+        # nobody is going to send (FLINK-38454).
         combined = min(active) if active else max(part.watermark for part in self.parts)
         if combined <= self.watermark:
             return False
@@ -111,6 +113,8 @@ class InputWatermarks:
         """Take the watermark of an input."""
         part = self._combined.parts[index]
         was_idle = part.is_idle
+        # Not higher, but a part that was idle counts again: that may hold the others
+        # back.
         if not part.advance(timestamp_ms) and not was_idle:
             return ()
         return self._updated()
@@ -139,6 +143,8 @@ class InputWatermarks:
         if not snapshots:
             return
         combined = self._combined
+        # The least of what earlier subtasks had reached: who was behind must not be
+        # late.
         combined.watermark = min(watermark for watermark, _ in snapshots)
         for index, part in enumerate(combined.parts):
             facts = [parts[index] for _, parts in snapshots]

@@ -108,6 +108,7 @@ class BoundedOutOfOrderness:
                 "bound_ms", f"{bound_ms} is negative", "Use zero or more milliseconds."
             )
         self._behind = bound_ms + 1
+        # Such that the first watermark is the least of all, without a test per run.
         self._highest = MIN_TIMESTAMP + self._behind
 
     def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:

@@ -122,6 +122,7 @@ class WithIdleness:
         if not self._is_idle():
             self._generator.on_periodic_emit(output)
         elif not self._is_announced:
+            # Once: whoever gets it looks only for changes.
             self._is_announced = True
             output.mark_idle()
 
@@ -133,4 +134,6 @@ class WithIdleness:
         if self._quiet_since is None:
             self._quiet_since = self._clock.now_s()
             return False
+        # More than the timeout, as in Flink: it ends one tick later than one might
+        # think.
         return self._clock.now_s() - self._quiet_since > self._timeout_s

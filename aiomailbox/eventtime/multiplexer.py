@@ -104,6 +104,7 @@ class WatermarkOutputMultiplexer:
         """Combine the splits and emit what follows from them."""
         combined = self._combined
         if combined.update():
+            # Before the status: downstream ignores watermarks of an idle stream.
             self._output.emit_watermark(combined.watermark)
         if combined.is_idle:
             self._output.mark_idle()

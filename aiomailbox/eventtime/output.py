@@ -62,6 +62,8 @@ class OutputGuard:
 
     def emit_watermark(self, timestamp_ms: int) -> None:
         """Let the watermark through if it advances, after ACTIVE if it was idle."""
+        # Before the status is looked at: an idle stream that resumes with old times
+        # stays idle.
         if timestamp_ms <= self.watermark:
             return
         self.watermark = timestamp_ms

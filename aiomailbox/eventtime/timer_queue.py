@@ -125,6 +125,7 @@ class TimerQueue:
     def head(self) -> int | None:
         """The earliest timestamp, or None when there is no timer."""
         heap, buckets = self._heap, self._buckets
+        # The head may have gone; that is found out here, where all look anyway.
         while heap and heap[0] not in buckets:
             heapq.heappop(heap)
         ordered = self._earliest_list()
@@ -145,6 +146,8 @@ class TimerQueue:
             if len(heap) >= _SORTED_MAX:
                 self._sort(heap)
         elif type(bucket) is tuple:
+            # One timer in a bucket is no dict: most keys have one, and a dict takes 200
+            # bytes more.
             if bucket == entry:
                 return False
             self._buckets[timestamp] = {bucket: None, entry: None}
@@ -179,6 +182,8 @@ class TimerQueue:
         """Remove and return the earliest timer if it is not after ``limit``."""
         heap, waiting, buckets = self._heap, self._waiting, self._buckets
         ordered = self._sorted
+        # Sorted in bulk when many have come: taking from a sorted list is cheaper than
+        # from a heap, and a quarter of what is there pays for the sort.
         if len(heap) > _SORT_MIN + len(ordered) // 4:
             if len(ordered) <= _SORTED_MAX:
                 heap += ordered
@@ -230,6 +235,8 @@ class TimerQueue:
     def _pop_from(self, timestamp: int, bucket: Any) -> _Entry:
         if self._draining != timestamp:
             # Turned around once, so that taking from the end, the only cheap end of
+            # Equal times in the order of registration: not promised, but results that
+            # are the same in each run are easier to test.
             # a dict, gives the timers in the order in which they were added.
             self._draining = timestamp
             if type(bucket) is dict and len(bucket) <= _TURNED_MAX:
@@ -244,6 +251,8 @@ class TimerQueue:
     def _drop_stale(self) -> None:
         stamps = len(self._heap) + len(self._sorted)
         stamps += sum(len(ordered) for _, _, ordered in self._waiting)
+        # Twice as many timestamps as timers: deleting many, as sessions do, leaves them
+        # behind.
         if stamps > 2 * len(self._buckets) + _STALE_MIN:
             self._heap = list(self._buckets)
             heapq.heapify(self._heap)

@@ -280,6 +280,7 @@ class InternalTimerService:
         Returns:
             None when everything has fired, else an awaitable that fires the rest.
         """
+        # First: what a callback asks for is the watermark that it fires for.
         self.current_watermark = timestamp_ms
         head = self._event.head
         if head is None or head > timestamp_ms:
@@ -340,6 +341,7 @@ class InternalTimerService:
         # All that is due by now, or a source that registers more than one timer per
         # turn of the event loop would leave them ever further behind.
         passed = self._processing_time.current_processing_time() - 1
+        # The millisecond that is running has not passed yet.
         return self._fire(
             self._processing,
             max(timestamp_ms, passed),
@@ -358,12 +360,16 @@ class InternalTimerService:
         pop_due, set_current_key = queue.pop_due, self._keys.set_current_key
         cancellation, results = self._cancellation, self.results
         for _ in repeat(None, count):
+            # Looked for anew each time: a callback may register or delete what comes
+            # next.
             if cancellation.cancelled or (timer := pop_due(limit)) is None:
                 return True
             set_current_key(timer.key)
             pending = fire(timer)
             if pending is not None:
                 return _not_done_after(pending)
+            # Results must go on their way, or a watermark with a million timers would
+            # hold them all.
             if results.has_passed:
                 return False
         return False
@@ -381,6 +387,7 @@ class InternalTimerService:
             self._arm(head)
 
     def _on_processing_time(self, timestamp_ms: int) -> Pending:
+        # Gone before the callbacks: what they register decides what is armed next.
         self._armed = None
         pending = self.in_pieces(partial(self._fire_processing_time, timestamp_ms))
         if pending is not None:

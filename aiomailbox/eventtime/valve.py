@@ -119,6 +119,8 @@ class StatusWatermarkValve:
         if (
             not slot.active
             or timestamp_ms <= slot.watermark
+            # Not even remembered: while a channel is idle it says nothing about its
+            # time.
             or self.status is WatermarkStatus.IDLE
         ):
             return _NOTHING
@@ -126,6 +128,7 @@ class StatusWatermarkValve:
         if timestamp_ms >= self.last_watermark:
             slot.aligned = True
         holder = self._holder
+        # The usual case, without a look at all channels.
         if holder.watermark == self.last_watermark and holder.aligned:
             return _NOTHING  # the one that holds the output back is another one
         return self._minimum()
@@ -166,10 +169,13 @@ class StatusWatermarkValve:
 
     def _mark_idle(self, slot: _Slot) -> Sequence[ValveOutput]:
         slot.active = slot.aligned = False
+        # Only who held the output back can free it by leaving.
         held_back = slot.watermark == self.last_watermark
         if any(other.active for other in self._slots):
             return self._minimum() if held_back else _NOTHING
         outputs: list[ValveOutput] = []
+        # Flink 2.3.0 flushes only then; a channel ahead of the output leaves it where
+        # it is.
         if held_back:
             outputs += self._flush()
         self.status = WatermarkStatus.IDLE

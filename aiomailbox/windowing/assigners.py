@@ -151,6 +151,8 @@ class _TumblingWindows(WindowAssigner[TimeWindow]):
         """Return the assigner with a beginning of its own, if it is to have one."""
         if self.stagger is WindowStagger.ALIGNED:
             return self
+        # A copy: the user's assigner serves all subtasks, and each of them decides for
+        # itself.
         own = type(self)(self.size_ms, self.offset_ms, WindowStagger.NATURAL)
         own._is_shifted = True
         if offsets:

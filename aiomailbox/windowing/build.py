@@ -114,6 +114,8 @@ def window_operator(
             "Give reduce, aggregate or window_function.",
         )
     is_async = folding is not None and is_async_aggregate(folding)
+    # The fast ways give the same results in the same order; whatever they do not know
+    # goes the general way.
     if spec.is_plain and folding is not None and not is_async and not function:
         if isinstance(assigner, SlidingEventTimeWindows):
             if may_share_panes(assigner, folding):
@@ -123,6 +125,7 @@ def window_operator(
             return SessionAggregateOperator(spec, folding)
         return TumblingAggregateOperator(spec, folding)
     contents: WindowContents
+    # An evictor looks at records, so they are kept even where they are aggregated.
     if folding is None or evictor is not None:
         contents = ListedContents(with_timestamps=evictor is not None)
     else:

@@ -80,6 +80,7 @@ class WindowContents:
     ) -> list[Any]:
         """Return what windows hold, that of the target first; forget the sources."""
         held: list[Any] = []
+        # The target first: of what merging cannot reorder, the oldest comes first.
         for window in (target, *sources):
             content = self._table.get(key, window)
             if self._log is not None:
@@ -122,6 +123,8 @@ class AccumulatedContents(WindowContents):
         if self.is_async:
             return self._add_awaited(key, window, value)
         held = self._table.get(key, window)
+        # Noted before it changes: what has to be undone must be known before it can
+        # fail.
         if self._log is not None:
             self._note(self._log, key, window, value, held)
         accumulator = self._aggregate.create_accumulator() if held is None else held

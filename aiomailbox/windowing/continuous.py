@@ -59,6 +59,7 @@ class _ContinuousTrigger(Trigger):
         return context.get_reducing(self._next).get() is not None
 
     def _plan(self, after: int, window: Window, context: TriggerContext) -> None:
+        # Not after the end: there the window fires anyway.
         planned = min(after + self.interval_ms, window.max_timestamp)
         context.get_reducing(self._next).add(planned)
         self._register(planned, context)

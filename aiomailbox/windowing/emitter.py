@@ -85,6 +85,7 @@ class WindowEmitter:
             return self._emit_awaited(key, window, content)
         aggregate = self.aggregate
         if aggregate is None:
+            # A copy: the function may keep it, or sort it.
             return self._call(key, list(content))
         if self.folds:
             accumulator = aggregate.create_accumulator()
@@ -110,6 +111,7 @@ class WindowEmitter:
     def failing(self, records: list[StreamRecord]) -> Failing:
         """Return the records that the aggregate, which is not async, cannot add."""
         aggregate, failing = undoable(self.aggregate), Failing()
+        # On accumulators of its own: this only finds out which records fail.
         accumulator = aggregate.create_accumulator()
         for record in records:
             try:

@@ -191,6 +191,7 @@ class _Times:
         self._times: tuple[Any, Any] = (None, None)
 
     def of(self, window: Window) -> tuple[Any, Any]:
+        # By identity: all keys of a window are asked with the same object.
         if window is not self._window:
             self._window = window
             self._times = (window_datetime(window.start), window_datetime(window.end))

@@ -78,8 +78,11 @@ class MergingWindowSet:
                 result = merged_result
                 if window not in self.mapping:
                     merged.remove(window)
+            # Also merges that the new window is not in: an assigner of the user's may
+            # find some.
             self._merge(merged_result, merged, on_merge)
         if result == window:
+            # Without a merge its state is where it is itself.
             self.mapping.setdefault(window, window)
         return result
 
@@ -88,6 +91,7 @@ class MergingWindowSet:
     ) -> None:
         states = [self.mapping.pop(window) for window in merged]
         self.mapping[result] = states[0]
+        # A window that only swallowed itself has not grown: nobody is called.
         if merged != [result]:
             on_merge(result, merged, states[0], states[1:])
 

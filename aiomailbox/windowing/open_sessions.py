@@ -80,6 +80,7 @@ class OpenSessions:
         """Take the sessions of so many keys out of the table; say if none are left."""
         entries = self._table.drain(count)
         for key, sessions in entries:
+            # Unscheduled, so that `schedule` puts each where it comes up.
             self.by_key[key] = [[*content, GONE] for *content, _ in sessions]
             for session, (*_, stage) in zip(self.by_key[key], sessions, strict=True):
                 self.schedule(key, session, stage)
@@ -136,6 +137,8 @@ class OpenSessions:
             if not queue or queue[0][0] > watermark_ms:
                 return ended, True
             due, _, key = heapq.heappop(queue)
+            # A later entry counts, or the key has none any more: entries are not
+            # deleted from the middle of a heap.
             if self._due.get(key) != due:
                 continue
             del self._due[key]

@@ -73,6 +73,7 @@ class ContentsByStart:
 
     def of(self, start: int) -> Contents:
         """Return what begins there, to be changed; it may be new and empty."""
+        # For a reader: with a snapshot, `get` would copy what is only looked at.
         contents: Contents | None = self.contents.get(start)
         if contents is None:
             contents = self.contents[start] = {}
@@ -148,6 +149,7 @@ class EndingWindow:
         keys, which come the other way round.
         """
         contents = self.contents
+        # Not worth another round: the rest goes with it.
         if len(contents) <= 2 * count:
             self._layers.live = {}
             if type(contents) is not dict:

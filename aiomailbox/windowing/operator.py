@@ -190,6 +190,7 @@ class WindowOperator(StatefulOperator):
             except USER_ERRORS as error:
                 self._give_up(key, value, stamp, error)
                 continue
+            # Without a log there is nothing to let stand, and mostly nothing to fire.
             if pending is None and (self._due or self._log is not None):
                 pending = self._finish_record(key)
             if pending is not None:
@@ -233,12 +234,16 @@ class WindowOperator(StatefulOperator):
                 place = self._merge(key, window)
                 if place is None:
                     continue
+                # Merged before it is asked whether it is late: a late record may belong
+                # to a session that is still open.
                 window, state_window, merges = place
                 for merge in merges:
                     contents.merge(key, *merge)
             elif self._is_over(window):
                 continue
             skipped = False
+            # Into the state of the window that it was merged into; its namespace never
+            # moves.
             contents.add(key, state_window, value, stamp)
             self._ask_trigger(key, window, state_window, value, stamp)
         if skipped:
@@ -315,6 +320,8 @@ class WindowOperator(StatefulOperator):
         self, key: Any, value: Any, stamp: int | None, error: BaseException
     ) -> None:
         """Undo what a record has changed, and do with it what ``on_error`` says."""
+        # No failure of a record's, but of the program: event times that were forgotten,
+        # or an assigner that merges wrongly.
         if isinstance(error, (TimestampError, IllegalStateError)):
             add_note(error, f"in operator {self.context.operator_name!r}")
             raise error
@@ -342,6 +349,7 @@ class WindowOperator(StatefulOperator):
     ) -> None:
         await pending
         for one in due:
+            # Another key's mail may have run while the first was awaited.
             self._enter(key)
             following = self._fire_due(key, *one)
             if following is not None:
@@ -362,6 +370,8 @@ class WindowOperator(StatefulOperator):
         """Drop a record that no window took; it may have come too late."""
         if not self._is_event_time or stamp is None:
             return
+        # Not late by itself, as of windows with gaps between them: it is in no window,
+        # and in no count.
         if stamp + self._spec.allowed_lateness_ms > self._timers.current_watermark:
             return
         if self._spec.late_tag is None:
@@ -375,6 +385,7 @@ class WindowOperator(StatefulOperator):
         self._check_not_shrunk(result)
         ask = self._ask
         ask.window, ask.merged = result, merged
+        # Before the others are cleared: it takes over what they had planned.
         self._trigger.on_merge(result, ask)
         for window in merged:
             ask.window = window
@@ -407,9 +418,12 @@ class WindowOperator(StatefulOperator):
         if self._is_merging:
             state_window = mapping_of(self._merging_table, key).get(window)
             if state_window is None:
+                # A timer of a window that was merged into another: that one has its
+                # own.
                 return None
         result = self._ask_timer(timer, ask)
         pending = self._fire_due(key, window, state_window, result)
+        # Fired first: at the end of a window without lateness both are due at once.
         if may_clean_up and timestamp == self._cleanup_time(window):
             return then(pending, self._clear, key, window, state_window)
         return pending
@@ -455,6 +469,7 @@ class WindowOperator(StatefulOperator):
             return None
         return self._finish_firing(pending, None, key, window, [])
 
+    # None: nothing was added since it was purged, and then nothing is emitted.
     def _fire(self, key: Any, window: Any, state_window: Any) -> Pending:
         """Emit what a window holds; if that fails, the firing is over all the same."""
         content = self._contents.get(key, state_window)
@@ -582,10 +597,13 @@ class WindowOperator(StatefulOperator):
     def _cleanup_time(self, window: Window) -> int:
         if not self._is_event_time:
             return window.max_timestamp
+        # Saturated: Python's integers do not overflow, and a timer beyond the end never
+        # fires.
         return min(window.max_timestamp + self._spec.allowed_lateness_ms, MAX_TIMESTAMP)
 
     def _register_cleanup(self, key: Any, window: Window) -> None:
         time = self._cleanup_time(window)
+        # No timer at the end of time: the state goes with the job.
         if time == MAX_TIMESTAMP:
             return
         if self._is_event_time:

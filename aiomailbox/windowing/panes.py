@@ -98,6 +98,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
     def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
         super().__init__(spec, aggregate)
         self._slide: int = spec.assigner.slide_ms
+        # The longest stretch that both beginnings and ends of windows fall on.
         self._pane = math.gcd(self._size, self._slide)
         self._forgets = True
 
@@ -203,6 +204,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         width, offset = self._pane, self._offset
         # From here on no pane is in a window that has ended.
         fresh = self._next_start(self._ended) - self._slide + self._size
+        # Records of panes before it go the long way: a window with them may have ended.
         for key, value, stamp in zip(keys, values, stamps, strict=True):
             start = stamp - (stamp - offset) % width
             if start < fresh:
@@ -239,6 +241,8 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         if not windows:
             return False
         aggregate = self._aggregate
+        # Added to an accumulator of its own as well: what has been merged of the pane
+        # gets just this record.
         one = aggregate.add(value, aggregate.create_accumulator())
         accumulator = self._panes.contents.get(start, {}).get(key)
         if accumulator is None:

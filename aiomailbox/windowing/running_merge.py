@@ -139,6 +139,7 @@ class RunningMerge:
         self._slide = slide
         self._pane = pane
         # Before all windows.
+        # Before any window that can be asked for, so that the first one begins a block.
         self._block = MIN_TIMESTAMP - 2 * size
         self._grown_to = self._block + size
         self._rests: dict[int, Contents] = {}
@@ -176,6 +177,8 @@ class RunningMerge:
             its return value: a user's ``StopIteration`` must not look like the end.
         """
         if start >= self._block + self._size:
+            # Blocks lie at fixed places: sums of floats are the same whatever was asked
+            # first.
             block = start - (start - self._offset) % self._size
             yield from self._begin_block(block)
         yield from self._grow(start + self._size)
@@ -195,6 +198,7 @@ class RunningMerge:
         if end <= pane < self._grown_to:
             self.merge_into(self._grown, {key: one})
         elif self._block <= pane < end:
+            # Of a block's windows only those that begin before the pane hold it.
             for start, contents in self._rests.items():
                 if start <= pane:
                     self.merge_into(contents, {key: one})

@@ -96,6 +96,8 @@ class SessionAggregateOperator(AggregateWindowsOperator):
             end = stamp + (gap if gap_of is None else gap_of(value))
             sessions = by_key.get(key)
             if sessions is not None:
+                # The newest: in order, a record can only belong to that one, or begin
+                # another.
                 session = sessions[-1]
                 if session[0] <= stamp <= session[1] and session[3] == OPEN:
                     session[2] = add(value, session[2])
@@ -112,6 +114,8 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         if touched:
             start = min(start, touched[0][0])
             end = max(end, touched[-1][1])
+        # After merging, for a record that is late alone may prolong a session that is
+        # open.
         if min(end - 1 + self._lateness, MAX_TIMESTAMP) <= self.watermark_ms:
             return False
         content = self._merged(touched)
@@ -123,6 +127,7 @@ class SessionAggregateOperator(AggregateWindowsOperator):
                 self._sessions.remove(key, other)
         else:
             session = [start, end, content, GONE]
+            # In the order of their beginnings, which the way above relies on.
             insort(self._sessions.by_key.setdefault(key, []), session, key=start_of)
         self._fire_or_wait(key, session)
         return True

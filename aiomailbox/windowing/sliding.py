@@ -39,6 +39,7 @@ class SlidingAggregateOperator(TumblingAggregateOperator):
         contents, add = self._open.contents, self._aggregate.add
         size, slide = self._size, self._slide
         offset, ended = self._offset, self._ended
+        # Read once per run: the watermark does not move within one.
         if self._log is not None:
             self._add_undoably(self._log, keys, values, stamps)
             return

@@ -36,6 +36,8 @@ class TimeWindow(NamedTuple):
 
     def intersects(self, other: TimeWindow) -> bool:
         """Say whether the windows overlap or touch."""
+        # Touching counts, as in Flink: a gap of 3 s joins records that are exactly 3 s
+        # apart.
         return self.start <= other.end and other.start <= self.end
 
     def cover(self, other: TimeWindow) -> TimeWindow:
@@ -85,6 +87,7 @@ def window_start(timestamp: int, offset: int, size: int) -> int:
         >>> window_start(7, 0, 5), window_start(-1, 0, 5), window_start(7, 3, 5)
         (5, -5, 3)
     """
+    # Python's remainder is never negative here; Java's is, and Flink corrects it.
     return timestamp - (timestamp - offset) % size
 
 

@@ -106,6 +106,7 @@ class AggregateWindowsOperator(StatefulOperator):
         if stamps is None:
             stamps = [MIN_TIMESTAMP] * len(values)
         keys = iter(self._keys.read(values))
+        # Iterators that stand where the failure was: the loop goes on behind it.
         remaining, times = iter(values), iter(stamps)
         while True:
             try:
@@ -286,6 +287,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         `MIN_TIMESTAMP` is always among them, so that a record without event time is
         seen without looking for it.
         """
+        # From the watermark alone: a window that ends at it has fired.
         return max(self.watermark_ms - self._size + 1, MIN_TIMESTAMP)
 
     def _add_all(
@@ -311,6 +313,8 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
 
     def _begin(self, window: dict[Any, Any], key: Any, value: Any, start: int) -> None:
         """Add the first record of a key in a window that has not ended."""
+        # After a restore the watermark begins anew, and a window may take records once
+        # more.
         # What is there has fired before a restore.
         fired = self._fired.contents.get(start, {})
         accumulator = fired.get(key)

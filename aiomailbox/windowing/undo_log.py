@@ -126,6 +126,7 @@ class UndoableCell:
         """Note what is there."""
         self._log.note(self._put_back, copy_content(self._read()))
 
+    # A copy, for what is there may be changed in place next.
     def _put_back(self, content: Any) -> None:
         self._state.clear()
         if content is not None:
