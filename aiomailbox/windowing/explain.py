@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -62,7 +63,8 @@ def explain_window(
     if not assigner.is_event_time:
         lateness = 0
     found: list[WindowExplanation] = []
-    for window in assigner.assign(value, now, now):
+    # A copy: the first record of a subtask may decide where its windows begin.
+    for window in copy(assigner).assign(value, now, now):
         over = min(window.max_timestamp + lateness, MAX_TIMESTAMP)
         found.append(
             WindowExplanation(

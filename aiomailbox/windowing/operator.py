@@ -424,8 +424,12 @@ class WindowOperator(StatefulOperator):
         result = self._ask_timer(timer, ask)
         pending = self._fire_due(key, window, state_window, result)
         # Fired first: at the end of a window without lateness both are due at once.
-        if may_clean_up and timestamp == self._cleanup_time(window):
-            return then(pending, self._clear, key, window, state_window)
+        # The lateness may have been another one before a restart: a timer behind the
+        # end is that of a longer one, and one of a shorter one has to come again.
+        if may_clean_up and timestamp >= window.max_timestamp:
+            if timestamp >= self._cleanup_time(window):
+                return then(pending, self._clear, key, window, state_window)
+            self._register_cleanup(key, window)
         return pending
 
     def _ask_timer(

@@ -239,10 +239,14 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         self._assigner = self._spec.assigner.for_subtask(context.random, self._offsets)
         self._offset: int = self._assigner.offset_ms
         pending = then(in_pieces(self._open.take_over), self._take_over_fired)
-        return then(pending, super().open)
+        return then(then(pending, self._forget_restored), super().open)
 
     def _take_over_fired(self) -> Pending:
         return in_pieces(self._fired.take_over)
+
+    def _forget_restored(self) -> None:
+        # Kept for late records of an earlier run, also if there are none any more.
+        self._forgets = self._forgets or bool(self._fired.contents)
 
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return also where the windows begin, if they differ from subtask to subtask."""

@@ -13,6 +13,7 @@ from aiomailbox.windowing import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
+    WindowStagger,
     explain_window,
 )
 
@@ -55,3 +56,12 @@ def test_the_global_window_has_no_datetimes() -> None:
 def test_a_naive_datetime_is_refused() -> None:
     with pytest.raises(TimestampError):
         explain_window(TumblingEventTimeWindows.of(1), datetime(2013, 1, 1))
+
+
+@pytest.mark.parametrize("stagger", WindowStagger)
+def test_explaining_a_record_leaves_the_windows_as_they_are(
+    stagger: WindowStagger,
+) -> None:
+    windows = TumblingEventTimeWindows.of(5, stagger=stagger)
+    explain_window(windows, 1_150)
+    assert (windows.stagger, windows.offset_ms) == (stagger, 0)

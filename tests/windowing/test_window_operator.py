@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import IllegalStateError
+from aiomailbox.operators import count
 from aiomailbox.records import MAX_TIMESTAMP, OutputTag
 from aiomailbox.windowing import (
     ContinuousEventTimeTrigger,
@@ -519,3 +520,35 @@ def test_a_merged_session_has_one_timer(scenario: Make, general_trigger: Any) ->
     (timers,) = state.timers.values()
     (rows,) = timers.event.values()
     assert sorted(timestamp for timestamp, _, _ in rows) == [22, 1022]
+
+
+@pytest.mark.parametrize(("before", "after"), [(5, 0), (5, 1), (0, 5), (1, 5)])
+@pytest.mark.parametrize(
+    ("windows", "folding"),
+    [
+        (TumblingEventTimeWindows(10), {}),
+        (SlidingEventTimeWindows(10, 5), {}),
+        (SlidingEventTimeWindows(10, 5), {"aggregate": count()}),
+        (EventTimeSessionWindows(10), {}),
+    ],
+    ids=["tumbling", "sliding", "panes", "sessions"],
+)
+@pytest.mark.parametrize("has_fired", [True, False])
+def test_windows_are_forgotten_also_if_lateness_changed_with_a_restart(
+    scenario: Any,
+    trigger: Any,
+    windows: Any,
+    folding: dict[str, Any],
+    before: int,
+    after: int,
+    has_fired: bool,
+) -> None:
+    drive = scenario(windows, trigger=trigger, allowed_lateness=before, **folding)
+    drive.feed("a", 1)
+    if has_fired:
+        assert drive.watermark(9 + 10)
+    changed = scenario(windows, trigger=trigger, allowed_lateness=after, **folding)
+    changed.harness.close()
+    changed.harness = changed._open(drive.harness.snapshot())
+    changed.watermark(1_000_000)
+    assert changed.is_empty()
