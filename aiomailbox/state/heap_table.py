@@ -21,6 +21,7 @@ from aiomailbox.state.layers import (
     size_hint,
 )
 from aiomailbox.state.snapshot import copy_content
+from aiomailbox.state.store import RunContents
 
 __all__ = ["HeapNamespacedTable", "HeapStateTable", "HeapTable", "estimated_bytes"]
 
@@ -74,15 +75,10 @@ class HeapStateTable:
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Do nothing: all contents are here."""
 
-    def for_run(
-        self, keys: list[Any]
-    ) -> tuple[Callable[..., Any], Callable[[Any, Any], None]]:
-        """Return ``get`` and ``put``, those of the layer once it has these keys."""
+    def for_run(self, keys: list[Any]) -> RunContents:
+        """Return all rows, or those of the layer once it has these keys."""
         rows = self.rows
-        if isinstance(rows, dict):
-            return self.get, self.put
-        own = rows.for_run(keys)
-        return own.get, own.__setitem__
+        return rows if isinstance(rows, dict) else rows.for_run(keys)
 
     def all_keys(self) -> list[Any]:
         """Return all keys as a new list."""

@@ -187,6 +187,16 @@ class AggregatingState(Protocol[InT_contra, OutT_co]):
         ...
 
 
+class RunContents(Protocol):
+    """The contents of the keys of a run; None, or nothing, for keys without."""
+
+    def get(self, key: Any, /) -> Any:
+        """Return the content of a key."""
+        ...
+
+    def __setitem__(self, key: Any, content: Any, /) -> None: ...
+
+
 class StateTable(Protocol):
     """One state of all keys, for operators that work on whole runs.
 
@@ -205,13 +215,11 @@ class StateTable(Protocol):
         """Be notified that these keys are asked for next; a run's keys, for example."""
         ...
 
-    def for_run(
-        self, keys: list[Any]
-    ) -> tuple[Callable[..., Any], Callable[[Any, Any], None]]:
-        """Return ``get(key)`` and ``put(key, content)`` that are good for these keys.
+    def for_run(self, keys: list[Any]) -> RunContents:
+        """Return the contents of these keys, to be read, set and changed in place.
 
-        They are good until anything else of the table is used; whoever has them is
-        about to put something for most of the keys.
+        They are good until anything else of the table is used. The keys count as
+        written: what is changed in place need not be set again.
         """
         ...
 

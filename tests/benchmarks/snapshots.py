@@ -100,9 +100,9 @@ class _Updates:
     def __call__(self) -> None:
         start = self.count % len(self._keys)
         keys = self._keys[start : start + _RUN]
-        get, put = self._table.for_run(keys)
+        sums = self._table.for_run(keys)
         for key in keys:
-            put(key, (get(key) or 0) + 1)
+            sums[key] = (sums.get(key) or 0) + 1
         self.count += len(keys)
 
 

@@ -117,10 +117,10 @@ class Driven:
         return self.look(key)
 
     def run(self, keys: list[int], value: int) -> list[int]:
-        get, put = self.sums.for_run(keys)
+        sums = self.sums.for_run(keys)
         for key in keys:
-            put(key, (get(key) or 0) + value)
-        return [get(key) for key in keys]
+            sums[key] = (sums.get(key) or 0) + value
+        return [sums.get(key) for key in keys]
 
     def look(self, key: int) -> Any:
         self.store.set_current_key(key)

@@ -159,9 +159,11 @@ def add_source(layout: Layout, reads: Sequence[tuple[int, str]]) -> str:
 
 
 def roll_source(layout: Layout, reads: Sequence[tuple[int, str]], result: str) -> str:
-    """Return the source of ``roll(keys, records, get, put, append)``.
+    """Return the source of ``roll(keys, records, rows, results)``.
 
-    It does for each record what ``add`` and ``get_result`` do, without calling them.
+    It does for each record what ``add`` and ``get_result`` do, without calling them. An
+    accumulator is changed in place, so only a new one is put into its row, and not
+    before its first record has been added.
 
     Args:
         layout: The pieces.
@@ -169,16 +171,17 @@ def roll_source(layout: Layout, reads: Sequence[tuple[int, str]], result: str) -
         result: The expression of the result.
     """
     lines = [
-        "a = get(key)",
-        "if a is None:",
-        f"    a = {layout.initial()}",
+        "held = get(key)",
+        f"a = {layout.initial()} if held is None else held",
         *_adding(layout, reads),
-        "put(key, a)",
-        f"append({result})",
+        "if held is None:",
+        "    rows[key] = a",
+        f"results.append({result})",
     ]
     return "\n".join(
         [
-            "def roll(keys, records, get, put, append):",
+            "def roll(keys, records, rows, results):",
+            "    get = rows.get",
             "    for key, record in zip(keys, records):",
             *(f"        {line}" for line in lines),
         ]

@@ -186,7 +186,7 @@ class Aggregate(Generic[InT, OutT]):
         custom: The parts that are aggregate functions of their own.
         is_commutative: Whether the order of the records is all the same, which it is
             not to `collect_list`, nor to objects that do not say so; see `commutative`.
-        roll: ``roll(keys, records, get, put, append)`` adds each record to its key's
+        roll: ``roll(keys, records, rows, results)`` adds each record to its key's
             accumulator and appends the result: one loop instead of calls per record.
             Results of several named aggregates have the field ``key``; `with_key` says
             what else has the key. None until the first record has been added.

@@ -96,7 +96,7 @@ class RollingOperator(StatefulOperator):
         if self._is_async:
             self._table.prefetch(keys)
             return self._process_awaited(run, keys)
-        self._get, self._set = self._table.for_run(keys)
+        self._rows = self._table.for_run(keys)
         results: list[Any] = []
         remaining_keys, remaining = iter(keys), iter(values)
         try:
@@ -233,8 +233,8 @@ class KeyedReduceOperator(RollingOperator):
     def _update(
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
     ) -> None:
-        reduce, append = self._reduce, results.append
-        get, put = self._get, self._set
+        reduce, rows = self._reduce, self._rows
+        get = rows.get
         for key, value in zip(keys, values, strict=True):
             reduced = get(key)
             if reduced is None:
@@ -243,8 +243,8 @@ class KeyedReduceOperator(RollingOperator):
                 reduced = reduce(reduced, value)
                 if reduced is None:
                     refuse_none(reduce, value)
-            put(key, reduced)
-            append(reduced)
+            rows[key] = reduced
+            results.append(reduced)
 
     async def _update_one(self, key: Any, value: Any) -> Any:
         reduced = self._table.get(key)
@@ -315,24 +315,23 @@ class KeyedAggregateOperator(RollingOperator):
     def _update(
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
     ) -> None:
-        aggregate, append = self._aggregate, results.append
-        get, put = self._get, self._set
+        aggregate, rows = self._aggregate, self._rows
         if self._rolls and aggregate.roll is not None:
-            aggregate.roll(keys, values, get, put, append)
+            aggregate.roll(keys, values, rows, results)
             return
         if self._undoable is not None:
             self._update_undoably(self._undoable, keys, values, results)
             return
         create, add = aggregate.create_accumulator, aggregate.add
         get_result, with_key = aggregate.get_result, self._with_key
+        get = rows.get
         for key, value in zip(keys, values, strict=True):
             accumulator = get(key)
             if accumulator is None:
                 accumulator = create()
-            accumulator = add(value, accumulator)
-            put(key, accumulator)
+            rows[key] = accumulator = add(value, accumulator)
             result = get_result(accumulator)
-            append(result if with_key is None else with_key(key, result))
+            results.append(result if with_key is None else with_key(key, result))
 
     def _given(self, results: list[Any]) -> Iterable[Any]:
         """Return what the aggregate gave, without the keys."""
@@ -346,7 +345,8 @@ class KeyedAggregateOperator(RollingOperator):
         results: list[Any],
     ) -> None:
         """Update key by key; a record for which there is no result changes nothing."""
-        get, put, with_key = self._get, self._set, self._with_key
+        rows, with_key = self._rows, self._with_key
+        get = rows.get
         for key, value in zip(keys, values, strict=True):
             held = get(key)
             if held is None:
@@ -359,7 +359,7 @@ class KeyedAggregateOperator(RollingOperator):
             except USER_ERRORS:
                 aggregate.reset(held, mark)
                 raise
-            put(key, added)
+            rows[key] = added
 
     async def _update_one(self, key: Any, value: Any) -> Any:
         aggregate = self._undoable or self._aggregate

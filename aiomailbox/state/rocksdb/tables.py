@@ -13,13 +13,11 @@ from aiomailbox.state.rocksdb.cache import CacheLimit, ContentCache
 from aiomailbox.state.rocksdb.database import Database
 from aiomailbox.state.rocksdb.encoding import KeyCodec
 from aiomailbox.state.serializers import StateSerializer, encode_all
+from aiomailbox.state.store import RunContents
 
 __all__ = ["RocksDBNamespacedTable", "RocksDBStateTable", "RocksDBTable", "Rows"]
 
 _KEYS_PER_READ = 256
-
-Get = Callable[..., Any]
-Put = Callable[[Any, Any], None]
 
 
 class Rows:
@@ -175,10 +173,9 @@ class RocksDBStateTable(RocksDBTable):
         self.prefetch: Callable[[Iterable[Any]], None] = cache.prefetch
         self.remove: Callable[[Any], None] = cache.remove
 
-    def for_run(self, keys: list[Any]) -> tuple[Get, Put]:
-        """Return ``get`` and ``put`` for the keys of a run, which are written."""
-        contents = self.cache.for_run(keys)
-        return contents.get, contents.__setitem__
+    def for_run(self, keys: list[Any]) -> RunContents:
+        """Return the contents of the keys of a run, which are written."""
+        return self.cache.for_run(keys)
 
     def load(self, entries: Entries) -> None:
         """Set the keys of ``entries`` to their contents."""

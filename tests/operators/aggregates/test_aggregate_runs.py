@@ -60,7 +60,7 @@ def test_a_run_is_added_as_its_records_one_by_one_would_be(
     aggregate.add(("a", 1), aggregate.create_accumulator())
     results: list[Any] = []
     keys = [record[0] for record in records]
-    aggregate.roll(keys, records, table.get, table.__setitem__, results.append)
+    aggregate.roll(keys, records, table, results)
     alone = _each_by_itself(make(), records)
     if aggregate.names is not None:
         alone = [(key, *result) for key, result in zip(keys, alone, strict=True)]
