@@ -97,7 +97,10 @@ class NotifyAborted:
 
 @dataclass(frozen=True, slots=True)
 class DiscardCheckpoint:
-    """Delete what has been written for a checkpoint that failed."""
+    """Delete what has been written for a checkpoint that failed.
+
+    Then call ``on_discarded``: while too many are being deleted, none begins.
+    """
 
     checkpoint_id: int
 
@@ -301,7 +304,7 @@ class CheckpointPlanner:
         pending = self._pending.pop(checkpoint_id, None)
         if pending is None:
             # It was aborted while it was written.
-            return [DiscardCheckpoint(checkpoint_id)]
+            return [self._discard(checkpoint_id)]
         self._last_completed_ms = now_ms
         self._failures.on_success(checkpoint_id)
         if not pending.commits:
@@ -342,9 +345,7 @@ class CheckpointPlanner:
         actions = self._fail(checkpoint_id, FailureReason.STORAGE, now_ms, error)
         # Whoever gets an error does not know that nothing was written: what looks
         # complete would be gone on from, and its prepared data may be removed by then.
-        return (
-            [DiscardCheckpoint(checkpoint_id), *actions] if was_finalizing else actions
-        )
+        return [self._discard(checkpoint_id), *actions] if was_finalizing else actions
 
     def on_tasks_failed(
         self,
@@ -371,9 +372,9 @@ class CheckpointPlanner:
                 actions += self._abort(pending, FailureReason.TASK_FAILED)
         return actions
 
-    def on_cleaning(self, change: int, now_ms: int) -> list[CheckpointAction]:
-        """Hear that files of ``change`` more checkpoints, or fewer, are being deleted."""
-        self._cleaning += change
+    def on_discarded(self, now_ms: int) -> list[CheckpointAction]:
+        """Hear that a checkpoint that failed has been deleted, or cannot be."""
+        self._cleaning -= 1
         return self._next(now_ms)
 
     def _next(self, now_ms: int) -> list[CheckpointAction]:
@@ -460,5 +461,9 @@ class CheckpointPlanner:
         ]
         # What is being written is deleted when it has been: see `on_finalized`.
         if not pending.is_finalizing:
-            actions.append(DiscardCheckpoint(checkpoint_id))
+            actions.append(self._discard(checkpoint_id))
         return actions
+
+    def _discard(self, checkpoint_id: int) -> DiscardCheckpoint:
+        self._cleaning += 1
+        return DiscardCheckpoint(checkpoint_id)

@@ -106,7 +106,7 @@ class RequestQueue:
             now_ms: A time that does not go back.
             is_starting: Whether a checkpoint is just being started.
             pending: How many have been started and are not complete.
-            cleaning: How many old ones are still being deleted.
+            cleaning: How many that failed are still being deleted.
             last_completed_ms: When the last one completed, None before the first.
         """
         limit = self.settings.max_concurrent

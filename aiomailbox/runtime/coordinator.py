@@ -532,7 +532,7 @@ class CheckpointCoordinator:
                 )
             case DiscardCheckpoint(checkpoint_id=checkpoint_id):
                 self._take_step(
-                    self._discard(checkpoint_id),
+                    self._discard_failed(checkpoint_id),
                     f"deleting checkpoint {checkpoint_id}",
                 )
             case FailRequest(request=request, reason=reason, error=error):
@@ -634,6 +634,10 @@ class CheckpointCoordinator:
             await self._owner.on_retained(self._retained.checkpoints[0].checkpoint_id)
         self._tasks.notify_checkpoint_complete(tasks, checkpoint_id)
         self._answer(checkpoint_id)
+
+    async def _discard_failed(self, checkpoint_id: int) -> None:
+        await self._discard(checkpoint_id)
+        self._do(self._planner.on_discarded(self._now_ms()))
 
     async def _discard(self, checkpoint_id: int) -> None:
         progress = self._progress.pop(checkpoint_id, None)

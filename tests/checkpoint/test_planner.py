@@ -53,6 +53,7 @@ class Coordinator:
     completed: list[int] = field(default_factory=list)
     aborted: list[tuple[int, int]] = field(default_factory=list)
     discarded: list[int] = field(default_factory=list)
+    deletes: bool = True
     refused: list[FailureReason] = field(default_factory=list)
     failures: list[int] = field(default_factory=list)
     timers: list[int] = field(default_factory=list)
@@ -89,6 +90,8 @@ class Coordinator:
                     self.aborted.append((checkpoint_id, latest_id))
                 case DiscardCheckpoint(checkpoint_id):
                     self.discarded.append(checkpoint_id)
+                    if self.deletes:
+                        self.do(self.planner.on_discarded(self.now_ms))
                 case FailRequest(_, reason):
                     self.refused.append(reason)
                 case FailJob(checkpoint_id):
@@ -206,14 +209,17 @@ def test_a_request_waits_until_there_is_room() -> None:
     assert job.started == [1, 2]
 
 
-def test_a_request_waits_while_too_many_old_ones_are_deleted() -> None:
+def test_a_request_waits_while_too_many_that_failed_are_deleted() -> None:
     """SEM-211."""
-    job = coordinator()
-    job.do(job.planner.on_cleaning(2, job.now_ms))
+    job = coordinator(tolerable_failures=5)
+    job.deletes = False
+    for checkpoint_id in (1, 2):
+        job.request()
+        job.decline(checkpoint_id)
     job.request()
-    assert job.started == []
-    job.do(job.planner.on_cleaning(-1, job.now_ms))
-    assert job.started == [1]
+    assert (job.started, job.discarded) == ([1, 2], [1, 2])
+    job.do(job.planner.on_discarded(job.now_ms))
+    assert job.started == [1, 2, 3]
 
 
 def test_savepoints_come_first_and_people_before_the_timer() -> None:

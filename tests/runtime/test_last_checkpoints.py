@@ -12,6 +12,7 @@ import pytest
 import aiomailbox as am
 from aiomailbox.errors import CheckpointFailedError, UsageError
 from aiomailbox.operators import Operator
+from aiomailbox.threads import run_in_thread
 
 
 class Kept:
@@ -133,6 +134,32 @@ async def test_tasks_wait_until_their_last_checkpoint_is_complete() -> None:
     assert sink.rows == list(range(100))
     # It commits what was prepared for the one that failed, under that one's number.
     assert {checkpoint_id for checkpoint_id, _ in sink.commits} == {1}
+
+
+async def test_checkpoints_wait_while_those_that_failed_are_still_being_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SEM-211: else each that fails would add to what a slow storage has to do."""
+    storage_answers = asyncio.Event()
+
+    async def slowly(call: Any, *args: Any) -> Any:
+        if call.__name__ == "discard":
+            await storage_answers.wait()
+        return await run_in_thread(call, *args)
+
+    monkeypatch.setattr("aiomailbox.runtime.coordinator.run_in_thread", slowly)
+    env = environment(0.05, tolerable_failures=100)
+    declining = endless(env).process(Declines(50)).set_parallelism(1)
+    declining.sink_to(lambda number: None)
+    async with env.start() as job:
+        await asyncio.sleep(10)
+        while_it_does_not = job.metrics().checkpoints
+        storage_answers.set()
+        await asyncio.sleep(10)
+        afterwards = job.metrics().checkpoints
+    assert while_it_does_not["total_number_of_checkpoints"] == 2
+    assert afterwards["number_of_failed_checkpoints"] == 50
+    assert afterwards["number_of_completed_checkpoints"] > 0
 
 
 async def test_a_savepoint_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
