@@ -122,7 +122,12 @@ class CommitLog:
         if not files:
             return
         folder = directory / _FOLDER / "commits"
-        known = {int(path.stem): path for path in folder.glob("*.[jg]*")}
+        # Beside these there is a ``.part`` if a program died when it wrote one.
+        known = {
+            int(path.stem): path
+            for suffix in (".json", ".gone")
+            for path in folder.glob(f"*{suffix}")
+        }
         for number in sorted(known, reverse=True):
             commit = msgspec.json.decode(known[number].read_bytes(), type=_Commit)
             if set(files) <= set(commit.files):

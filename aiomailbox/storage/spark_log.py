@@ -63,7 +63,8 @@ class SparkLog:
         Raises:
             SinkError: If it has none, or one that Spark has written to.
         """
-        names = [path.name for path in (directory / _FOLDER).glob("[0-9]*")]
+        # Not the ``0.part`` of a program that died when it wrote.
+        names = [path.name for path in (directory / _FOLDER).glob("*[0-9]")]
         if names != ["0"]:
             raise SinkError(
                 f"{str(directory)!r} was begun without spark_log=True, or Spark writes to "
