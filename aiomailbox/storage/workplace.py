@@ -140,7 +140,10 @@ class Workplace:
         """
         for entry in self._entries():
             owner = entry / _OWNER
-            if entry.name == token or not owner.exists() or len(os.listdir(entry)) == 1:
+            if entry.name == token or not owner.exists():
+                continue
+            # It, and what a death left of writing it once more.
+            if all(name.startswith(_OWNER) for name in os.listdir(entry)):
                 continue
             raise SinkError(
                 f"{str(entry)!r} holds what {owner.read_text()} has prepared for "

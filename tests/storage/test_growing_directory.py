@@ -305,6 +305,16 @@ def test_what_another_job_may_still_commit_is_not_removed_unless_told_to(
     assert os.listdir(target.parent) == []
 
 
+def test_a_job_that_died_before_it_prepared_anything_is_not_in_the_way(
+    target: Path,
+) -> None:
+    crash(begun(target, "other"))
+    # It has said whose that is, and dies when it does so again.
+    (staging_directory(target, "other") / ".owner.part").touch()
+    begun(target, "job").end(succeeded=True)
+    assert os.listdir(target.parent) == []
+
+
 def test_a_job_that_begins_anew_gives_up_what_it_had_prepared_unless_refused(
     target: Path,
 ) -> None:
