@@ -29,12 +29,7 @@ from aiomailbox.operators import (
     naming_hook,
     watched_input,
 )
-from aiomailbox.records import (
-    COLUMN_RUN_LENGTH_MAX,
-    RUN_LENGTH_MAX,
-    OutputTag,
-    StopMode,
-)
+from aiomailbox.records import OutputTag, StopMode
 from aiomailbox.task.backlog import Backlog, has_backlog
 from aiomailbox.task.context import TaskRuntimeContext
 from aiomailbox.task.environment import TaskEnvironment
@@ -44,6 +39,7 @@ from aiomailbox.task.outputs import (
     BroadcastingOutput,
     ChainingOutput,
     OperatorOutput,
+    PartingOutput,
     WriterOutput,
     all_of,
     main_output,
@@ -52,6 +48,13 @@ from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
 from aiomailbox.task.processing_time import (
     MailboxProcessingTimeService,
     SystemProcessingTimeService,
+)
+from aiomailbox.task.slices import (
+    COLUMN_SLICES,
+    MIXED_SLICES,
+    ROW_SLICES,
+    ROW_SLICES_OF_KERNELS,
+    SliceForm,
 )
 
 
@@ -147,15 +150,27 @@ class OperatorChain:
         return lambda: min(operator.room for operator in operators)
 
     @property
-    def run_length_max(self) -> int:
-        """The most records that the operators are given at once.
+    def slices(self) -> SliceForm:
+        """The most records that the operators are given at once, and what that costs.
 
-        Where none of them asks for rows it is more: a call into a kernel costs some
-        microseconds, and rows are made a thousand at a time.
+        For operators of columns it is more: a call into a kernel costs some microseconds
+        however few records there are. Who asks for rows behind them gets a thousand at a
+        time, see `PartingOutput`.
         """
-        if all(operator.takes_columns for operator in self.operators):
-            return COLUMN_RUN_LENGTH_MAX
-        return RUN_LENGTH_MAX
+        forms = [operator.takes_columns for operator in self.operators]
+        if all(forms):
+            return COLUMN_SLICES
+        # A source has no kernels.
+        has_kernels = any(forms[1:] if self._has_source else forms)
+        if not has_kernels:
+            return ROW_SLICES
+        if forms[0]:
+            return MIXED_SLICES
+        return ROW_SLICES_OF_KERNELS
+
+    @property
+    def _has_source(self) -> bool:
+        return isinstance(self.head, SourceOperator)
 
     def accepts(self) -> list[Availability]:
         """Return what must be available before the operators take more input."""
@@ -345,10 +360,11 @@ class OperatorChain:
             self._environment, plan, mailbox, timers, self._helpers
         )
         self._contexts[index] = context
-        output: Output = self._output(plan, links, context)
+        is_source = isinstance(operator, SourceOperator)
+        from_kernels = operator.takes_columns and not is_source
+        output: Output = self._output(plan, links, context, from_kernels)
         if context.mutations is not None:
             # Fused functions would be one operator, whoever of them it was.
-            is_source = isinstance(operator, SourceOperator)
             watched = WatchedOutput(output, context.mutations, is_source=is_source)
             output = cast("Output", watched)
         operator.setup(context, output)
@@ -360,15 +376,18 @@ class OperatorChain:
         return _fused(link, links, plan.outgoing)
 
     def _output(
-        self, plan: OperatorPlan, links: dict[int, Link], context: TaskRuntimeContext
+        self,
+        plan: OperatorPlan,
+        links: dict[int, Link],
+        context: TaskRuntimeContext,
+        from_kernels: bool,
     ) -> OperatorOutput:
-        main = [
-            _way(edge, links, context) for edge in plan.outgoing if edge.tag is None
-        ]
+        way = partial(_way, links=links, context=context, from_kernels=from_kernels)
+        main = [way(edge) for edge in plan.outgoing if edge.tag is None]
         by_tag: dict[OutputTag, list[ChainingOutput | WriterOutput]] = {}
         for edge in plan.outgoing:
             if edge.tag is not None:
-                by_tag.setdefault(edge.tag, []).append(_way(edge, links, context))
+                by_tag.setdefault(edge.tag, []).append(way(edge))
         sides = {tag: BroadcastingOutput(ways) for tag, ways in by_tag.items()}
         output = OperatorOutput(
             main_output(main), sides, context.metrics.counter("num_records_out")
@@ -381,7 +400,11 @@ class OperatorChain:
 
 
 def _way(
-    edge: OutgoingEdge, links: dict[int, Link], context: TaskRuntimeContext
+    edge: OutgoingEdge,
+    links: dict[int, Link],
+    context: TaskRuntimeContext,
+    *,
+    from_kernels: bool,
 ) -> ChainingOutput | WriterOutput:
     if edge.writer is not None:
         return WriterOutput(edge.writer, context)
@@ -391,7 +414,9 @@ def _way(
     if link.backlog is not None:
         room = all_of([link.backlog.availability, room])
     records_in = target.context.metrics.counter("num_records_in")
-    return ChainingOutput(link.input(0), room, records_in)
+    if target.takes_columns or not from_kernels:
+        return ChainingOutput(link.input(0), room, records_in)
+    return PartingOutput(link.input(0), room, records_in, target.context)
 
 
 def _fused(link: Link, links: dict[int, Link], outgoing: list[OutgoingEdge]) -> Link:

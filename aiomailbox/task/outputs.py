@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from aiomailbox.records import (
     Watermark,
     WatermarkStatus,
 )
+from aiomailbox.task.slices import SLICE_TARGET_S, SliceSize
 
 
 class Availabilities(Availability):
@@ -109,6 +111,79 @@ class ChainingOutput:
         """Count the records and hand them over."""
         self._records_in.value += len(run)
         return self._process_run(run)
+
+
+class PartingOutput(ChainingOutput):
+    """Hands runs of columns over in parts, to an operator that makes rows of them.
+
+    Runs are as long as kernels like them, and nobody knows how long a function takes for
+    each row. Between two parts, of a millisecond if that is enough for a row, the event
+    loop goes on. Mail of the task waits: what is left of the run is in no state.
+
+    Args:
+        target: As in `ChainingOutput`.
+        availability: As in `ChainingOutput`; waited for between two parts.
+        records_in: As in `ChainingOutput`.
+        context: Of the operator that gets the runs: its clock and its mailbox.
+    """
+
+    __slots__ = ("_mailbox", "_monotonic", "_size")
+
+    def __init__(
+        self,
+        target: Input,
+        availability: Availability,
+        records_in: Counter,
+        context: RuntimeContext,
+    ) -> None:
+        super().__init__(target, availability, records_in)
+        self._mailbox = context.mailbox
+        self._monotonic = context.clock.monotonic
+        self._size = SliceSize(context.clock)
+
+    def emit_run(self, run: Run) -> Pending:
+        """Count the records and hand them over."""
+        length = len(run)
+        self._records_in.value += length
+        if not length:
+            return self._process_run(run)
+        start, pending = self._some(run, 0)
+        if start == length:
+            return pending
+        return self._rest(run, start, pending)
+
+    def _some(self, run: Run, start: int) -> tuple[int, Pending]:
+        """Hand over what fits into a slice, from ``start`` on.
+
+        Returns:
+            Where the rest begins, and what has to be awaited before.
+        """
+        size, length = self._size, len(run)
+        slice_started = size.start()
+        while True:
+            stop = min(start + size.records, length)
+            started = size.start()
+            pending = self._process_run(run.slice(start, stop))
+            if pending is not None:
+                return stop, pending
+            size.stop(started, stop - start)
+            is_over = self._monotonic() - slice_started > SLICE_TARGET_S
+            if stop == length or is_over or not self.availability.available:
+                return stop, None
+            start = stop
+
+    async def _rest(self, run: Run, start: int, pending: Pending) -> None:
+        while True:
+            if pending is not None:
+                await pending
+            if start == len(run):
+                return
+            if self.availability.available:
+                # Nothing is waited for: others have their turn.
+                await asyncio.sleep(0)
+            else:
+                await self._mailbox.wait_until(self.availability)
+            start, pending = self._some(run, start)
 
 
 class WriterOutput:
@@ -298,6 +373,7 @@ __all__ = [
     "BroadcastingOutput",
     "ChainingOutput",
     "OperatorOutput",
+    "PartingOutput",
     "WriterOutput",
     "all_of",
     "main_output",

@@ -21,12 +21,12 @@ from aiomailbox.operators import (
     Pending,
     SourceOperator,
 )
-from aiomailbox.records import RUN_LENGTH_MAX, Element
+from aiomailbox.records import Element
 from aiomailbox.task.barriers import InputBarriers
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.inputs import NetworkInput, TaskInput
 from aiomailbox.task.outputs import all_of
-from aiomailbox.task.slices import SliceSize
+from aiomailbox.task.slices import ROW_SLICES, SliceForm, SliceSize
 from aiomailbox.task.source_input import SourceInput
 
 _ALL: Final = InputSelection.ALL.mask
@@ -326,7 +326,7 @@ def create_processor(
     environment: TaskEnvironment,
     room: Callable[[], int] | None = None,
     barriers: InputBarriers | None = None,
-    records_max: int = RUN_LENGTH_MAX,
+    slices: SliceForm = ROW_SLICES,
     left: Callable[[], int] | None = None,
 ) -> InputProcessor:
     """Return the processor for a head operator: source, one input or several.
@@ -339,18 +339,17 @@ def create_processor(
         room: How many records the operators can take without waiting; None if they
             never have to.
         barriers: Takes the events of checkpoints; None for a job without.
-        records_max: The most records that the operators are given at once.
+        slices: The most records that the operators are given at once, and what that
+            costs.
         left: How many records operators have left; None if they never leave any.
     """
     if isinstance(head, SourceOperator):
-        size = SliceSize(
-            environment.clock, records_max=records_max, room=room, left=left
-        )
+        size = SliceSize(environment.clock, form=slices, room=room, left=left)
         return OneInputProcessor(SourceInput(head, size))
     select = getattr(head, "next_selection", None)
     # Whoever selects is asked after each record: a slice must not be longer.
-    longest = records_max if not select else 1
-    size = SliceSize(environment.clock, records_max=longest, room=room, left=left)
+    form = slices if not select else slices._replace(records_min=1, records_max=1)
+    size = SliceSize(environment.clock, form=form, room=room, left=left)
     metrics = head.context.metrics
     network = [
         NetworkInput(

@@ -341,7 +341,7 @@ class StreamTask:
             self.environment,
             self.chain.room(),
             None if self._checkpoints is None else self._checkpoints.barriers,
-            self.chain.run_length_max,
+            self.chain.slices,
             partial(_records_in, backlogs) if backlogs else None,
         )
         if self._restored is not None:

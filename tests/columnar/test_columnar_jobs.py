@@ -328,3 +328,25 @@ async def test_explain_says_afterwards_who_went_on_with_rows_and_why(
     small = program([1, 2, 3])
     await small.execute()
     assert described(explained(small), name) == "columns"
+
+
+async def test_kernels_get_long_runs_and_rows_behind_them_a_thousand_at_a_time() -> (
+    None
+):
+    """A row at the end, or behind windows, does not cut what comes before it."""
+    n = 60_000
+    table = pa.table({"k": [place % 7 for place in range(n)], "ms": list(range(n))})
+    time = am.WatermarkStrategy.for_monotonous_timestamps()
+    lengths: list[int] = []
+    rows: list[Any] = []
+
+    def see(batch: pa.RecordBatch) -> pa.RecordBatch:
+        lengths.append(batch.num_rows)
+        return batch
+
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(table, time.with_timestamp_assigner("ms"))
+    stream.filter(pc.field("k") < 3).map_batches(see).sink_to(rows.append)
+    await env.execute()
+    assert [row.ms for row in rows] == [ms for ms in range(n) if ms % 7 < 3]
+    assert max(lengths) > 1024

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 from aiomailbox.availability import Availability
@@ -11,9 +13,11 @@ from aiomailbox.records import ListRun, OutputTag, WatermarkStatus
 from aiomailbox.task.outputs import (
     BroadcastingOutput,
     OperatorOutput,
+    PartingOutput,
     all_of,
     main_output,
 )
+from aiomailbox.testing import ManualClock
 
 
 class Sink:
@@ -166,3 +170,84 @@ async def test_any_number_of_outputs_may_have_to_be_awaited() -> None:
     assert pending is not None
     await pending
     assert len(log) == 2_000
+
+
+class Rows:
+    """An operator that takes its time for each row, and may have no room behind it."""
+
+    def __init__(self, clock: ManualClock, row_s: float) -> None:
+        self.clock = clock
+        self.row_s = row_s
+        self.room = Availability(available=True)
+        self.runs: list[list[Any]] = []
+
+    def process_run(self, run: Any) -> None:
+        self.clock.advance(self.row_s * len(run))
+        self.runs.append(run.values)
+
+    async def process_watermark(self, timestamp_ms: int) -> None: ...
+
+    process_status = process_latency_marker = process_watermark
+
+
+class Mailbox:
+    """Waits; runs no mail."""
+
+    def __init__(self) -> None:
+        self.waited = 0
+
+    async def wait_until(self, availability: Availability) -> None:
+        self.waited += 1
+        await availability.wait()
+
+
+def parting(rows: Rows) -> tuple[PartingOutput, Mailbox]:
+    mailbox = Mailbox()
+    context: Any = SimpleNamespace(mailbox=mailbox, clock=rows.clock)
+    target: Any = rows
+    return PartingOutput(target, rows.room, Counter(), context), mailbox
+
+
+def test_rows_that_take_no_time_come_a_thousand_at_a_time() -> None:
+    rows = Rows(ManualClock(), 0.0)
+    output, _ = parting(rows)
+    for _ in range(3):
+        assert output.emit_run(ListRun(list(range(16_384)))) is None
+    assert list(chain.from_iterable(rows.runs)) == [*range(16_384)] * 3
+    assert [len(run) for run in rows.runs[-16:]] == [1024] * 16
+    assert max(map(len, rows.runs)) == 1024
+
+
+async def test_the_loop_goes_on_between_parts_of_slow_rows() -> None:
+    rows = Rows(ManualClock(), 0.01)
+    output, _ = parting(rows)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    pending = output.emit_run(ListRun(list(range(3000))))
+    assert pending is not None
+    assert rows.runs == [[0]]
+    await pending
+    assert rows.runs == [[number] for number in range(3000)]
+    assert turns >= 2999
+    beside.cancel()
+
+
+async def test_parts_wait_for_room_behind_the_operator() -> None:
+    rows = Rows(ManualClock(), 0.0)
+    output, mailbox = parting(rows)
+    rows.room.reset()
+    pending = output.emit_run(ListRun([1, 2, 3]))
+    assert pending is not None
+    waiting = asyncio.ensure_future(pending)
+    await asyncio.sleep(1)
+    assert (rows.runs, mailbox.waited) == ([[1]], 1)
+    rows.room.set_available()
+    await waiting
+    assert list(chain.from_iterable(rows.runs)) == [1, 2, 3]

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.records import RUN_LENGTH_MAX
-from aiomailbox.task.slices import SliceSize
+from aiomailbox.task.slices import (
+    MIXED_SLICES,
+    ROW_SLICES,
+    ROW_SLICES_OF_KERNELS,
+    SliceForm,
+    SliceSize,
+)
 from aiomailbox.testing import ManualClock
 
 
@@ -70,7 +77,53 @@ def test_a_slice_is_always_between_one_record_and_a_run(
 def test_no_slice_is_longer_than_was_asked_for_also_if_records_are_awaited() -> None:
     """Who chooses its input record by record must be asked after each."""
     clock = ManualClock()
-    size = SliceSize(clock, records_max=1)
+    size = SliceSize(clock, form=SliceForm(records_max=1))
     for awaited in (True, False, True):
         size.stop(size.start(), 1, awaited=awaited)
         assert size.records == 1
+
+
+def after(costs: int, fixed_s: float, record_s: float, form: SliceForm) -> list[int]:
+    """Return how long slices are that cost something, and more for each record."""
+    clock = ManualClock()
+    size = SliceSize(clock, form=form)
+    lengths = []
+    for _ in range(costs):
+        lengths.append(size.records)
+        measured(size, clock, fixed_s + size.records * record_s, size.records)
+    return lengths
+
+
+def test_what_a_slice_costs_however_short_it_is_does_not_make_it_shorter() -> None:
+    lengths = after(15, 0.003, 0.000_000_01, ROW_SLICES_OF_KERNELS)
+    assert lengths[:11] == [2**power for power in range(11)]
+    lengths = after(9, 0.003, 0.000_000_01, MIXED_SLICES)
+    assert lengths == [2**power for power in range(6, 15)]
+
+
+@pytest.mark.parametrize("form", [ROW_SLICES_OF_KERNELS, MIXED_SLICES])
+def test_what_comes_on_top_of_fixed_costs_fits_into_a_slice(form: SliceForm) -> None:
+    *_, last = after(30, 0.003, 0.000_01, form)
+    assert 100 <= last <= 100 + form.records_min
+
+
+def test_fixed_costs_that_grow_do_not_keep_slices_short() -> None:
+    clock = ManualClock()
+    size = SliceSize(clock, form=ROW_SLICES_OF_KERNELS)
+    for _ in range(20):
+        measured(size, clock, 0.0003, size.records)
+    lengths = []
+    for _ in range(40):
+        measured(size, clock, 0.01, size.records)
+        lengths.append(size.records)
+    assert min(lengths) == 1
+    assert lengths[-1] == RUN_LENGTH_MAX
+
+
+def test_slow_records_of_columns_are_few_in_a_slice() -> None:
+    assert set(after(30, 0.0, 0.02, ROW_SLICES_OF_KERNELS)) == {1, 2}
+    assert set(after(30, 0.0, 0.02, MIXED_SLICES)) == {64, 128}
+
+
+def test_without_fixed_costs_a_slow_record_stays_alone() -> None:
+    assert set(after(30, 0.0, 0.02, ROW_SLICES)) == {1}
