@@ -24,6 +24,7 @@ from aiomailbox.checkpoint.metadata import (
 from aiomailbox.checkpoint.plan import (
     CheckpointPlan,
     SubtaskState,
+    loses_union_state,
     plan_checkpoint,
 )
 from aiomailbox.checkpoint.planner import (
@@ -116,6 +117,7 @@ __all__ = [
     "finished_tasks",
     "job_directory",
     "job_snapshot",
+    "loses_union_state",
     "plan_checkpoint",
     "received",
     "restored_tasks",

@@ -98,6 +98,7 @@ class TaskHandle(msgspec.Struct, frozen=True, kw_only=True):
         prepared: What sinks have prepared and nobody may have committed yet.
         is_finished: Whether the task had nothing more to do but to wait.
         shared: The files of stores that the snapshot consists of beside them.
+        has_union_state: Whether it holds elements that every subtask is to get.
 
     Example:
         >>> handle = TaskHandle(
@@ -119,6 +120,7 @@ class TaskHandle(msgspec.Struct, frozen=True, kw_only=True):
     prepared: tuple[PreparedData, ...] = ()
     is_finished: bool = False
     shared: tuple[SharedFile, ...] = ()
+    has_union_state: bool = False
 
     @property
     def task(self) -> SubtaskId:

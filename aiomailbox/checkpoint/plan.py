@@ -6,14 +6,15 @@ Concept:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from aiomailbox.checkpoint.failures import FailureReason
-from aiomailbox.ids import SubtaskId, VertexId
+from aiomailbox.checkpoint.handles import TaskHandle
+from aiomailbox.ids import SubtaskId
 
-__all__ = ["CheckpointPlan", "SubtaskState", "plan_checkpoint"]
+__all__ = ["CheckpointPlan", "SubtaskState", "loses_union_state", "plan_checkpoint"]
 
 
 class SubtaskState(Enum):
@@ -44,7 +45,6 @@ def plan_checkpoint(
     producers: Mapping[SubtaskId, Collection[SubtaskId]],
     *,
     after_tasks_finish: bool = True,
-    with_union_state: Collection[VertexId] = (),
 ) -> CheckpointPlan | FailureReason:
     """Return the plan of a checkpoint, or why there can be none now.
 
@@ -52,8 +52,6 @@ def plan_checkpoint(
         states: Every subtask of the job, those of sources first.
         producers: For each subtask, those that it reads.
         after_tasks_finish: Whether finished subtasks are no hindrance.
-        with_union_state: Vertices whose union state would be lost in part if only some
-            of their subtasks had finished.
 
     Example:
         >>> source, sink = SubtaskId(VertexId(0), 0), SubtaskId(VertexId(1), 0)
@@ -72,11 +70,22 @@ def plan_checkpoint(
         return FailureReason.NOT_RUNNING
     if finished and not after_tasks_finish:
         return FailureReason.TASKS_FINISHED
-    partly = {task.vertex for task in finished} & {task.vertex for task in running}
-    if partly & set(with_union_state):
-        return FailureReason.TASK_CLOSING
     is_running = set(running)
     to_trigger = [
         task for task in running if is_running.isdisjoint(producers.get(task, ()))
     ]
     return CheckpointPlan(tuple(to_trigger), tuple(running), tuple(finished))
+
+
+def loses_union_state(handles: Iterable[TaskHandle]) -> bool:
+    """Say whether a checkpoint lets subtasks end whose state others would miss.
+
+    Who has finished is in no later checkpoint, and with it its part of union state. As
+    long as such a subtask waits for a checkpoint to end with, it is in each of them.
+
+    Concept:
+        Flink, ``PartialFinishingNotSupportedByStateException``.
+    """
+    kept = list(handles)
+    ending = {one.vertex for one in kept if one.is_finished and one.has_union_state}
+    return not ending.isdisjoint(one.vertex for one in kept if not one.is_finished)

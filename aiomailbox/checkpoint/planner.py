@@ -330,6 +330,16 @@ class CheckpointPlanner:
         self.settings = replace(self.settings, unaligned=False, aligned_timeout=0)
         return self._fail(checkpoint_id, FailureReason.NOT_KEPT, now_ms, error)
 
+    def on_torn(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
+        """Hear that what a checkpoint has of union state would be lost by a later one.
+
+        Args:
+            checkpoint_id: One that all tasks have acknowledged; not written yet.
+            now_ms: The present.
+        """
+        actions = self._fail(checkpoint_id, FailureReason.TASK_CLOSING, now_ms, None)
+        return [DiscardCheckpoint(checkpoint_id), *actions]
+
     def on_expired(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
         """Hear that a checkpoint's time is over."""
         return self._fail(checkpoint_id, FailureReason.EXPIRED, now_ms, None)

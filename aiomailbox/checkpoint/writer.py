@@ -17,6 +17,7 @@ from aiomailbox.checkpoint.task_bytes import (
     serializers_in,
 )
 from aiomailbox.ids import SubtaskId
+from aiomailbox.state import RedistributionMode
 from aiomailbox.storage import Storage, open_storage
 from aiomailbox.task import TaskSnapshot
 
@@ -109,6 +110,7 @@ class CheckpointWriter:
             prepared=prepared,
             is_finished=snapshot.is_finished,
             shared=shared,
+            has_union_state=_has_union_state(snapshot),
         )
 
     def _place(
@@ -118,3 +120,11 @@ class CheckpointWriter:
             return open_storage(location), ""
         below = f"{self._below}/{checkpoint_directory(checkpoint_id)}/"
         return self._storage, below
+
+
+def _has_union_state(snapshot: TaskSnapshot) -> bool:
+    return any(
+        entry.mode is RedistributionMode.UNION and bool(entry.elements)
+        for one in snapshot.operators.values()
+        for entry in one.operator.states.values()
+    )

@@ -44,6 +44,7 @@ from aiomailbox.checkpoint import (
     SubtaskState,
     TaskHandle,
     describe_vertices,
+    loses_union_state,
     plan_checkpoint,
 )
 from aiomailbox.errors import (
@@ -586,6 +587,16 @@ class CheckpointCoordinator:
     async def _finalize(self, checkpoint_id: int) -> None:
         progress = self._progress.get(checkpoint_id)
         if progress is None:
+            return
+        # A savepoint lets no task end, and holds what those have that wait to.
+        is_savepoint = progress.request.kind.is_savepoint
+        if not is_savepoint and loses_union_state(progress.handles.values()):
+            self._services.log.warning(
+                "a checkpoint was given up",
+                checkpoint_id=checkpoint_id,
+                reason=FailureReason.TASK_CLOSING.value,
+            )
+            self._do(self._planner.on_torn(checkpoint_id, self._now_ms()))
             return
         metadata = CheckpointMetadata(
             checkpoint_id=checkpoint_id,

@@ -13,6 +13,8 @@ from aiomailbox.checkpoint import (
     CheckpointSettings,
     FailureReason,
     SubtaskState,
+    TaskHandle,
+    loses_union_state,
     plan_checkpoint,
 )
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
@@ -65,15 +67,24 @@ def test_checkpoints_can_end_with_the_first_task() -> None:
 
 def test_union_state_is_not_kept_of_some_subtasks_only() -> None:
     """SEM-226."""
-    first, second = (SubtaskId(VertexId(0), index) for index in range(2))
-    union = [VertexId(0)]
-    partly = {first: FINISHED, second: RUNNING, JOIN: RUNNING}
-    found = plan_checkpoint(partly, {}, with_union_state=union)
-    assert found is FailureReason.TASK_CLOSING
+
+    def handle(index: int, *, ends: bool, union: bool = True) -> TaskHandle:
+        return TaskHandle(
+            checkpoint_id=1,
+            vertex=VertexId(0),
+            subtask_index=index,
+            epoch=1,
+            size=0,
+            is_finished=ends,
+            has_union_state=union,
+        )
+
+    assert loses_union_state([handle(0, ends=True), handle(1, ends=False)])
+    assert not loses_union_state([handle(0, ends=True), handle(1, ends=True)])
+    assert not loses_union_state([handle(0, ends=False), handle(1, ends=False)])
+    without = handle(0, ends=True, union=False)
+    assert not loses_union_state([without, handle(1, ends=False)])
     assert not FailureReason.TASK_CLOSING.counts
-    whole = {first: FINISHED, second: FINISHED, JOIN: RUNNING}
-    found = plan_checkpoint(whole, {}, with_union_state=union)
-    assert found == CheckpointPlan((JOIN,), (JOIN,), (first, second))
 
 
 CHECKPOINT, SAVEPOINT = SnapshotType.CHECKPOINT, SnapshotType.SAVEPOINT_CANONICAL

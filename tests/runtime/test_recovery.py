@@ -636,3 +636,36 @@ async def test_keys_of_another_type_than_those_that_were_restored_are_refused(
         async with job as started:
             await started.result()
     assert isinstance(caught.value.__cause__, KeyTypeError)
+
+
+async def test_union_state_is_whole_also_if_a_subtask_ended_before_the_others() -> None:
+    """What a subtask that has finished had put in is not lost for those that go on."""
+    seen: list[tuple[int, list[int]]] = []
+    long_ones: list[int] = []
+
+    class Together(am.ProcessFunction):
+        def open(self, context: Any) -> None:
+            store = context.operator_state
+            self.all = store.get_union_list_state(am.ListStateDescriptor("all"))
+            self.index = context.subtask_index
+            seen.append((self.index, sorted(self.all.get())))
+
+        async def process_element(self, value: Any, context: Any, out: Any) -> None:
+            if self.index not in self.all.get():
+                self.all.add(self.index)
+            await asyncio.sleep(1 if self.index else 0.3)
+            if self.index:
+                long_ones.append(value)
+                if len(long_ones) == 10:
+                    raise RuntimeError("stumbled")
+            out.collect(value)
+
+    results: list[int] = []
+    env = environment(1, parallelism=2)
+    env.from_collection(list(range(40))).process(Together()).sink_to(results.append)
+    async with env.start() as job:
+        await job.result()
+        assert job.restarts == 1
+    assert set(results) == set(range(40))
+    # Not only what it had put in itself.
+    assert seen == [(0, []), (1, []), (1, [0, 1])]
