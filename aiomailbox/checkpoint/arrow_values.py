@@ -32,6 +32,7 @@ def arrow_value(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         names = list(value.__struct_fields__)
         return {name: arrow_value(getattr(value, name)) for name in names}
+    # A dict without keys of text cannot be a struct: Arrow's fields have names.
     if isinstance(value, dict):
         if all(type(key) is str for key in value):
             return {key: arrow_value(one) for key, one in value.items()}

@@ -85,8 +85,10 @@ def delete_checkpoint(found: FoundCheckpoint, clock: Clock) -> None:
     files = found.files
     storage, job = files.storage, files.directory.rpartition("/")[0]
     if not has_job_file(storage, job):
+        # A savepoint: nobody owns the place, and nothing is shared.
         files.delete()
         return
+    # The same claim that a job holds: a running one is not deleted from.
     claim = storage.claim(job, _OWNER, clock.now_ms())
     try:
         files.delete()
@@ -109,6 +111,7 @@ def _let_nobody_miss_it(storage: Storage, job: str) -> None:
         # Whoever goes on with the job is told.
         return
     newest = max((one for one in ids if one is not None), default=0)
+    # Or the job would warn that its newest checkpoint is missing.
     if newest < numbers.completed:
         kept = msgspec.structs.replace(numbers, completed=newest)
         write_job_file(storage, job, kept)
@@ -121,11 +124,13 @@ def _remove_unused(storage: Storage, job: str) -> None:
     for directory in _directories(storage, job):
         found = _found(storage, directory)
         if found.metadata is None:
+            # One that cannot be read may have any of the files.
             if found.is_complete:
                 return
             continue
         used |= found.metadata.shared_files
         newest = max(newest, found.metadata.checkpoint_id)
+    # Files of a checkpoint that is being written have a higher number, and stay.
     remove_unused(storage, job, used, newest or 2**63)
 
 

@@ -67,6 +67,7 @@ class FailureCounter:
         """
         if not reason.counts or checkpoint_id <= self._last_success:
             return False
+        # A set: several tasks may decline one checkpoint, which failed once.
         self._failed_ids.add(checkpoint_id)
         if len(self._failed_ids) <= self._tolerable:
             return False

@@ -34,6 +34,7 @@ def job_directory(job_id: str) -> str:
         ('delays%20of%203%2F4', '%2E.')
     """
     name = quote(job_id, safe="")
+    # Or the directory would be hidden, or be "." or "..".
     return f"%2E{name[1:]}" if name.startswith(".") else name
 
 
@@ -76,6 +77,7 @@ def open_place(place: str | os.PathLike[str]) -> tuple[Storage, str]:
     """
     text = os.fspath(place).rstrip("/").removesuffix(f"/{METADATA_NAME}")
     above, separator, name = text.rpartition("/")
+    # Nothing is above: "/" and "s3://" have no directory that both could be in.
     if not separator or above.endswith(("/", ":")):
         # At the top: what is shared with others cannot be beside it.
         return open_storage(text), ""

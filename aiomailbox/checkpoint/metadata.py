@@ -202,6 +202,7 @@ def read_metadata(name: str, chunks: Iterable[bytes]) -> CheckpointMetadata:
     """
     data = b"".join(checked_frames(name, _KIND, chunks))
     try:
+        # The version alone first: a later one may have other fields.
         version = msgspec.msgpack.decode(data, type=_Version).version
         if version == FORMAT_VERSION:
             return msgspec.msgpack.decode(data, type=CheckpointMetadata)

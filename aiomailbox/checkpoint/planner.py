@@ -305,12 +305,15 @@ class CheckpointPlanner:
         if pending is None:
             # It was aborted while it was written.
             return [self._discard(checkpoint_id)]
+        # Also of a savepoint: the pause is for the tasks, which had work with both.
         self._last_completed_ms = now_ms
         self._failures.on_success(checkpoint_id)
         if not pending.commits:
             return self._next(now_ms)
         self._latest_completed_id = max(self._latest_completed_id, checkpoint_id)
         actions: list[CheckpointAction] = []
+        # An older one is subsumed: what it was to commit is in this one, too (Flink's
+        # rule).
         for older in [*self._pending.values()]:
             if older.checkpoint_id < checkpoint_id and older.commits:
                 actions += self._abort(older, FailureReason.SUBSUMED)
@@ -327,6 +330,8 @@ class CheckpointPlanner:
         self, checkpoint_id: int, now_ms: int, error: BaseException
     ) -> list[CheckpointAction]:
         """Hear that records in flight cannot be kept: none overtakes them any more."""
+        # From now on barriers align: a job whose records cannot be kept still has
+        # checkpoints.
         self.settings = replace(self.settings, unaligned=False, aligned_timeout=0)
         return self._fail(checkpoint_id, FailureReason.NOT_KEPT, now_ms, error)
 
@@ -400,6 +405,8 @@ class CheckpointPlanner:
             )
             if isinstance(choice, Refusal):
                 actions.append(FailRequest(choice.request, choice.reason))
+                # Instead of the usual interval: the pause decides when it may be asked
+                # for.
                 if choice.retry_after_ms is not None and self._is_periodic:
                     actions.append(SetPeriodicTimer(choice.retry_after_ms))
             elif isinstance(choice, Choice):
@@ -445,6 +452,7 @@ class CheckpointPlanner:
     def _fails_job(self, pending: _Pending, reason: FailureReason) -> bool:
         """Count a failure; a savepoint's counts only if a task is to blame."""
         kind = pending.request.kind
+        # Whoever asked for it is told; the job was not in danger.
         if kind.is_savepoint and reason is not FailureReason.DECLINED:
             return False
         # The tasks wait for it in order to end: they cannot go on without it.

@@ -142,6 +142,7 @@ class CheckpointFiles:
             StateError: If state does not fit its classes, or needs pickle.
         """
         metadata = self.metadata()
+        # Before a byte is decoded: pickled state runs code when it is read.
         if not allow_pickle:
             self._refuse_pickle(metadata)
         declared = list(classes)

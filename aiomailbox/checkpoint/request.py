@@ -87,6 +87,7 @@ class RequestQueue:
         queued.sort(key=self._rank)
         if len(queued) <= self.queued_max:
             return None
+        # Periodic ones make room first: there will be another one soon.
         worst = queued[-1] if queued[-1].is_periodic else request
         queued.remove(worst)
         return Refusal(worst, FailureReason.TOO_MANY_REQUESTS)
@@ -110,12 +111,15 @@ class RequestQueue:
             last_completed_ms: When the last one completed, None before the first.
         """
         limit = self.settings.max_concurrent
+        # While one starts its barriers are on their way, and a second one could
+        # overtake it.
         if not self._queued or is_starting or cleaning > limit:
             return Wait()
         first = self._queued[0]
         if pending >= limit and not self._is_forced(first):
             return Wait()
         del self._queued[0]
+        # Asked for by hand, a checkpoint waits for no pause.
         if first.is_periodic and last_completed_ms is not None:
             left_ms = last_completed_ms + self.settings.min_pause_ms - now_ms
             if left_ms > 0:

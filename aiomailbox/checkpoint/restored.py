@@ -98,6 +98,8 @@ def job_snapshot(
         for index, task in enumerate(tasks):
             channels.update(task.channel_state)
             for name, snapshot in task.operators.items():
+                # By its own id, not by its task's: chaining may be another one in the
+                # next life.
                 operators.setdefault(name, [None] * len(tasks))[index] = snapshot
             for name, times in task.inputs.items():
                 inputs.setdefault(name, []).append(times)
@@ -192,8 +194,10 @@ def finished_tasks(
 
 def _spread_times(former: Sequence[_Inputs], parallelism: int) -> list[_Inputs]:
     """Return how far inputs are; where there are other subtasks, the one behind counts."""
+    # Nobody has another number of channels: what each had goes back to it.
     if len(former) in {0, parallelism}:
         return [*former]
+    # Of all the lowest, for who was behind has records that would be late otherwise.
     together = tuple(
         ValveSnapshot(min(one.watermark for one in times))
         for times in zip(*former, strict=True)
@@ -244,6 +248,7 @@ def _in_flight(
     Concept:
         Flink, FLIP-547: output buffers are recovered on the downstream task.
     """
+    # What nobody takes out of it is of channels that are not there any more.
     left = dict(channels)
     found: _InFlight = {}
     edges = [edge for vertex in graph.vertices for edge in vertex.out_edges]
@@ -255,6 +260,7 @@ def _in_flight(
                 edge.partitioner, producer, producers, consumers
             ):
                 name = channel_name(edge, producer, consumer)
+                # What was received is older than what was sent behind it.
                 data = left.pop(received(name), ()) + left.pop(sent(name), ())
                 if data:
                     of_task = found.setdefault((vertex.id, consumer), {})
@@ -296,6 +302,8 @@ def _spread_channel(
     targets = consumers_of(edge.partitioner, producer, producers, consumers)
     split = edge.partitioner.fresh(Random(former)).split_run
     for element in decode_in_flight(codec, data):
+        # They are of one channel, and say nothing about others; the valves have their
+        # times.
         if isinstance(element, Watermark | WatermarkStatus | LatencyMarker):
             continue
         for channel, run in split(element, len(targets)):

@@ -109,6 +109,7 @@ class Savepoint:
         """
         found: list[SavepointOperator] = []
         for vertex in self._metadata.vertices:
+            # Of all tasks: a state may be empty in some of them.
             for info in vertex.operators:
                 described = [
                     describe_snapshot(data) for data, _ in self._snapshots_of(info.id)
@@ -243,6 +244,7 @@ class Savepoint:
             if state.kind not in _COPIED:
                 yield from contents
             elif copy := list(contents):
+                # One copy that has something: a subtask that was new may have none yet.
                 yield from copy
                 return
 

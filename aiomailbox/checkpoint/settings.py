@@ -147,6 +147,7 @@ class CheckpointSettings:
         """The interval, at least the pause; 0 without periodic checkpoints."""
         if self.interval is None:
             return 0
+        # The pause wins: asked for more often, checkpoints would be refused.
         return max(duration_ms(self.interval, "interval"), self.min_pause_ms)
 
     @property
@@ -163,6 +164,7 @@ class CheckpointSettings:
         """Return how barriers of a kind meet, and the timeout of their alignment."""
         if self.mode is CheckpointingMode.AT_LEAST_ONCE:
             return Alignment.AT_LEAST_ONCE, NO_ALIGNED_TIMEOUT
+        # A savepoint has nothing in flight, so that parallelism and graph may change.
         if kind.is_savepoint or not self.unaligned:
             return Alignment.ALIGNED, NO_ALIGNED_TIMEOUT
         timeout_ms = duration_ms(self.aligned_timeout, "aligned_timeout")

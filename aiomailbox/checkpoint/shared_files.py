@@ -58,6 +58,7 @@ class SharedFilesWriter:
         found: dict[_Key, SharedFile] = {}
         for (operator, piece, name), file in _files_of(snapshot):
             key = (operator, piece, name)
+            # One that may still grow is written each time.
             before = known.get(key) if file.is_final else None
             if before is None:
                 stored = f"{checkpoint_id}-{task}-{epoch}-{len(found)}"
@@ -119,6 +120,7 @@ def remove_unused(
     for path in storage.names(place):
         name = path.rpartition("/")[2]
         number = name.partition("-")[0]
+        # By number: what is newer may belong to a checkpoint that is being written.
         if name not in kept and number.isdecimal() and int(number) < before_id:
             unused.append(path)
     storage.delete(unused)

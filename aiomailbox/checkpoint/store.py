@@ -100,6 +100,7 @@ class CheckpointStore:
         self._has_completed = False
         # By their numbers checkpoints that failed, and how often to look there again.
         self._failed: dict[int, int] = {}
+        # Before anything is read: another job may be deleting here.
         self._claim = storage.claim(
             self._below, owner or f"job {job_id!r}", clock.now_ms()
         )
@@ -107,6 +108,8 @@ class CheckpointStore:
             storage.sweep(self._below)
             found, self._complete = self._scan()
             self._job = self._read_job(found)
+            # Also beyond what failed: a number is never used twice, or late files of
+            # one would look like the other's.
             self._newest = max(self._job.last_id, *found, 0)
             for checkpoint_id in sorted(found - self._complete):
                 self.discard(checkpoint_id)
@@ -167,6 +170,7 @@ class CheckpointStore:
             StorageClaimedError: If somebody else has taken over.
             OSError: If it cannot be written; then it is not complete.
         """
+        # Whoever lost the claim while it wrote must not let a checkpoint count.
         self.renew()
         checkpoint_id = metadata.checkpoint_id
         chunks = metadata_chunks(metadata)
@@ -179,6 +183,7 @@ class CheckpointStore:
             self._write_job(last_id=max(checkpoint_id, self._job.last_id), **numbers)
             return storage.place
         directory = self._directory(checkpoint_id)
+        # The last thing that is written: from here on it counts, also after a crash.
         self._storage.write(f"{directory}/{METADATA_NAME}", chunks)
         self._complete.add(checkpoint_id)
         self._has_completed = True
@@ -186,6 +191,7 @@ class CheckpointStore:
         newest = max(checkpoint_id, self._job.completed)
         last_id = max(checkpoint_id, self._job.last_id)
         self._write_job(completed=newest, last_id=last_id)
+        # It was kept to go on from, and something newer is there.
         if checkpoint_id > self._job.savepoint_id:
             self._forget_savepoint()
         # What cannot be deleted now is swept by the next life.
@@ -223,6 +229,8 @@ class CheckpointStore:
                 self._write_job(completed=max(self._complete, default=0))
         else:
             self._failed[checkpoint_id] = _LATE_SWEEPS
+        # First the books and then the files: a crash in between leaves files that
+        # nobody counts.
         CheckpointFiles(storage, directory).delete()
         if had:
             # What a later one has not taken over by now, none will.
@@ -329,6 +337,8 @@ class CheckpointStore:
         if self._job.savepoint:
             savepoint = CheckpointFiles.at(self._job.savepoint)
             candidates[self._job.savepoint_id] = savepoint
+        # The newest that can be read: a damaged one costs what came after the one
+        # before, not the job.
         for checkpoint_id in sorted(candidates, reverse=True):
             files = candidates[checkpoint_id]
             try:

@@ -112,6 +112,7 @@ class TaskBytes:
     ) -> Iterator[bytes]:
         start, checksum = self.size, 0
         for chunk in chunks:
+            # Per section: a damaged one is named by its operator.
             checksum = crc32(chunk, checksum)
             self.size += len(chunk)
             yield chunk
@@ -136,6 +137,7 @@ def check_task(handle: TaskHandle, data: memoryview, name: str) -> None:
         )
     end = 0
     for section in handle.sections:
+        # Bytes that no section has would never be checked.
         if section.start != end:
             raise DamagedFileError(name, "its description has a gap")
         end = section.start + section.length

@@ -80,6 +80,7 @@ class CheckpointWriter:
             StateError: If something in it cannot be kept as bytes.
         """
         name = f"{task}-{epoch}"
+        # First of all: what cannot be encoded fails before a file is there.
         prepared = encode_prepared(snapshot, task.subtask_index, self._classes)
         # A savepoint stands alone, and any backend can read it.
         is_own = location is None
@@ -91,6 +92,7 @@ class CheckpointWriter:
         head: list[bytes] = []
         for chunk in chunks:
             head.append(chunk)
+            # Only then it gets a file: most tasks have little, and a file costs a sync.
             if made.size > self._memory_threshold:
                 break
         is_inline = made.size <= self._memory_threshold

@@ -235,8 +235,6 @@ class TimerQueue:
     def _pop_from(self, timestamp: int, bucket: Any) -> _Entry:
         if self._draining != timestamp:
             # Turned around once, so that taking from the end, the only cheap end of
-            # Equal times in the order of registration: not promised, but results that
-            # are the same in each run are easier to test.
             # a dict, gives the timers in the order in which they were added.
             self._draining = timestamp
             if type(bucket) is dict and len(bucket) <= _TURNED_MAX:

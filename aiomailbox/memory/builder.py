@@ -232,7 +232,6 @@ class BufferConsumer:
         """
         end = self._position.published
         # A consumer created ahead of the published position has nothing to read yet.
-        # Retained for the slice, which may outlive this consumer.
         start, self._reader = self._reader, max(self._reader, end)
         self._buffer.retain()
         return self._buffer.read_only_slice(start, self._reader - start)

@@ -51,7 +51,6 @@ class MemoryArena:
     def cut(self, index: int) -> memoryview:
         """Return the writable bytes of one segment; maps the arena the first time."""
         if self._view is None:
-            # Shared memory that is mapped and not touched costs nothing.
             # An anonymous map, since bytearray(n) writes zeros to every page.
             size_bytes = self.segments * self.segment_size_bytes
             self._view = memoryview(mmap.mmap(-1, size_bytes))

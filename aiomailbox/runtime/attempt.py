@@ -144,15 +144,19 @@ class Attempt:
         try:
             self._host.deploy(self._first_plan(), self)
         except BaseException as error:  # noqa: BLE001 -- the owner asks for it
+            # As if a task had failed: the clean-up is the same.
             self.fail(error)
             return
         self._owner.on_deployed()
         async with anyio.create_task_group() as group:
             self._host.start(group)
+            # Also when all have ended: a region may have to begin again.
             while not self._host.is_over or self._has_to_begin:
                 try:
                     await self._go_on(group)
                 except asyncio.CancelledError:
+                    # The tasks clean up in this group: it is left only when they have
+                    # ended.
                     self._owner.cancel()
                     self._host.on_interrupt()
         self._is_over = True
@@ -188,8 +192,10 @@ class Attempt:
             return
         note = None if task is None else f"in task {task!r} of job {self._job_name!r}"
         is_first = self.failure.error is None
+        # The tasks that fail now read what is gone: it has to be written again first.
         if tasks is not None and is_about_kept_records(error):
             self._lose_what_is_read_by(tasks)
+        # The first failure only: what fails while all tasks end is its echo.
         region = self._region_of(tasks) if is_first else None
         if region is not None and self._owner.on_failing(error, region - self._failed):
             self._end_region(region - self._failed)
@@ -258,6 +264,8 @@ class Attempt:
 
     def on_lost(self, error: BaseException, tasks: Collection[SubtaskId]) -> None:
         """Hear that a place is gone, and with it tasks that run and what others left."""
+        # Kept files are lost with the place, also those of tasks that had finished
+        # there.
         regions, finished = self._regions, self._finished
         self._lost.update(finished.intersection(tasks))
         failed = [
@@ -292,6 +300,8 @@ class Attempt:
         found = frozenset[SubtaskId]().union(
             *(regions.to_restart(task, kept.__contains__) for task in tasks)
         )
+        # All tasks: then it is simpler to begin a new attempt, with new pools and new
+        # connections.
         return None if len(found) == regions.task_count else found
 
     def _end_region(self, region: frozenset[SubtaskId]) -> None:
@@ -345,6 +355,7 @@ class Attempt:
         regions = self._regions
         assert regions is not None, "without, no task begins again alone"
         failed = frozenset(self._failed)
+        # Those whose producers have to write their input again begin after them.
         ready = failed & regions.can_begin(self._finished - failed)
         if await self._begin(ready, group, is_restart=True):
             for task in failed - ready:
@@ -359,6 +370,8 @@ class Attempt:
     ) -> bool:
         before = frozenset(self._failed)
         plan = await self._owner.prepare_tasks(tasks, is_restart=is_restart)
+        # More have failed meanwhile: what was read for fewer of them is not what they
+        # need.
         if plan is None or self._is_ending or (self._failed - before) & tasks:
             return False
         self._failed -= before

@@ -51,6 +51,7 @@ class AttemptPlan:
     def task_id(self, vertex: VertexId, subtask_index: int) -> TaskId:
         """Return the name of a subtask's attempt, also of a remote one."""
         epoch = self.number
+        # Tasks that go on keep the number of their attempt: partitions are found by it.
         if self.tasks is not None and not self.has(vertex, subtask_index):
             epoch = self.epochs.get(SubtaskId(vertex, subtask_index), epoch)
         return TaskId(vertex, subtask_index, epoch)

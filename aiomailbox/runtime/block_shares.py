@@ -74,6 +74,7 @@ class TaskShares:
         if not buckets or now_s - buckets[-1][0] >= _BUCKET_S:
             buckets.append((now_s, {}))
         counts = buckets[-1][1]
+        # Lines are the user's, and there may be many: the cause alone is kept then.
         if block not in counts and len(counts) == _KINDS_MAX:
             operator, blocked = block
             block = operator, Blocked(blocked.cause)
@@ -114,6 +115,7 @@ def block_of(task: StreamTask, running: list[FrameType], contexts: list[Any]) ->
         operator = " -> ".join(context.metrics.name for context in contexts)
         return operator, Blocked(BlockCause.FUNCTION, _line(running[::-1]))
     metrics = task.processor.metrics
+    # In this order: a task that waits for room waits for nothing else.
     if metrics.hard_backpressured.running_s is not None:
         return "", Blocked(BlockCause.OUTPUT)
     if metrics.backpressured.running_s is not None:
@@ -142,6 +144,7 @@ def _full_operator(task: StreamTask) -> Block | None:
 def _awaited(task: StreamTask) -> Block | None:
     """Return the operator in which the task awaits something; None if it is ready."""
     runner = task.runner
+    # No future to wait for: it is ready, and others have the loop.
     if runner is None or runner.done() or getattr(runner, "_fut_waiter", 0) is None:
         return None
     frames = frames_of(runner)

@@ -156,6 +156,7 @@ class TaskBuilder:
         )
         self._of_attempt = plan
         self._wiring = wiring
+        # Names are for people and metrics, ids for everything that is found again.
         self._directory = directory
         names = unique_names([vertex.name for vertex in graph.vertices])
         self._names = {
@@ -175,6 +176,8 @@ class TaskBuilder:
             for vertex in self._graph.vertices
             for subtask_index in range(vertex.parallelism)
             if self._of_attempt.has(vertex.id, subtask_index)
+            # In the order of the vertices: sources first, which is what users expect to
+            # see.
             and self._is_here(vertex, subtask_index)
         ]
 
@@ -348,6 +351,8 @@ class TaskBuilder:
             partition,
             edge.partitioner,
             flush_interval_ms=self._config.flush_interval_ms,
+            # From the seed of the job and the partition: the same records go the same
+            # ways in each run.
             random=random.Random(f"{self._services.seed}/{partition_id}"),
         )
 
@@ -392,6 +397,7 @@ class TaskBuilder:
 
 def _limiters_of_task(services: JobServices) -> Callable[[RateLimit], Limiter]:
     """Return what finds a task's limiters: its own, or those of the job."""
+    # Per task where that is asked for; else all tasks share one of the job.
     own = LimiterService(services.clock)
 
     def find(limit: RateLimit) -> Limiter:

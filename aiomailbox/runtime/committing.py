@@ -77,6 +77,8 @@ class JobCommitters:
         for entry in self._entries:
             self._begun.append(entry)
             begin = partial(entry.committer.begin, restored=restored)
+            # Noted first: one whose `begin` fails may have made something, which `end`
+            # cleans up.
             await entry.call("begin", begin)
 
     async def commit(
@@ -99,6 +101,8 @@ class JobCommitters:
         """
         for entry in self._entries:
             committables = list(prepared.get(entry.operator_id, ()))
+            # At the end also without anything: some targets are made visible as a
+            # whole.
             if committables or is_final:
                 commit = partial(
                     entry.committer.commit,

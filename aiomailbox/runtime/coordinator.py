@@ -309,6 +309,7 @@ class CheckpointCoordinator:
         There is no checkpoint until all of them run again.
         """
         for task in tasks:
+            # The tasks that go on keep what they have, but checkpoints need them all.
             self._states[task] = SubtaskState.STARTING
             self._data_ended.discard(task)
         self._do(self._planner.on_failover())
@@ -435,6 +436,7 @@ class CheckpointCoordinator:
 
     @property
     def _is_starting(self) -> bool:
+        # One that starts would take its barrier before it has its state.
         return SubtaskState.STARTING in self._states.values()
 
     def _ask(self, asked: _Asked) -> None:
@@ -471,6 +473,7 @@ class CheckpointCoordinator:
         }
         if self._stopping is not None:
             self._begin_stopping(running)
+        # Once all have come to their end: an earlier one would be without the rest.
         elif (
             self._settings.after_tasks_finish
             and self._is_active
@@ -487,6 +490,7 @@ class CheckpointCoordinator:
         stopping = self._stopping
         assert stopping is not None, "the job is being stopped"
         sources = {task for task in running if task.vertex in self._sources}
+        # No record may come behind it, so the sources stop first.
         if stopping.is_requested or not sources <= self._data_ended:
             return
         stopping.is_requested = True
@@ -505,6 +509,7 @@ class CheckpointCoordinator:
 
     def _do(self, actions: Iterable[CheckpointAction]) -> None:
         """Carry out actions, and what the planner says to what comes of them."""
+        # A queue and no recursion: each action may lead to others, without an end.
         waiting = deque(actions)
         while waiting:
             waiting.extend(self._do_one(waiting.popleft()))
@@ -572,6 +577,7 @@ class CheckpointCoordinator:
             barrier, action.plan, request, self._services.clock.monotonic()
         )
         self._progress[checkpoint_id] = progress
+        # Counted when it begins, so that failed ones are what is left over.
         self._begun += 1
         try:
             progress.services = self._owner.capture_services()
@@ -581,6 +587,7 @@ class CheckpointCoordinator:
             }
         except Exception as error:  # noqa: BLE001 -- the planner decides
             return self._planner.on_storage_error(checkpoint_id, self._now_ms(), error)
+        # Last: from here on tasks know of it, and it can only complete or be aborted.
         self._tasks.trigger_checkpoint(action.plan.to_trigger, barrier)
         return self._planner.on_started(checkpoint_id, self._now_ms())
 
@@ -627,6 +634,7 @@ class CheckpointCoordinator:
             return
         progress.metadata = metadata
         actions = self._planner.on_finalized(checkpoint_id, self._now_ms())
+        # Without a commit there is nothing to wait for.
         if not any(isinstance(one, NotifyComplete) for one in actions):
             self._answer(checkpoint_id)
         self._do(actions)
@@ -635,11 +643,13 @@ class CheckpointCoordinator:
         progress = self._progress.get(checkpoint_id)
         if progress is None:
             return
+        # Before tasks hear of it: they forget what they had prepared.
         await self._owner.commit_prepared(progress.prepared, checkpoint_id)
         self._committed_id = max(self._committed_id, checkpoint_id)
         if not progress.request.kind.is_savepoint:
             self._owner.on_checkpoint_complete(checkpoint_id)
             kept = _Kept(checkpoint_id, progress.request.kind)
+            # Older ones go only now, when this one is complete and committed.
             for subsumed in self._retained.add(kept):
                 await self._discard(subsumed.checkpoint_id)
             await self._owner.on_retained(self._retained.checkpoints[0].checkpoint_id)
@@ -703,6 +713,8 @@ class CheckpointCoordinator:
             )
 
     async def _work(self) -> None:
+        # One at a time and in order: commits of checkpoints must not overtake each
+        # other.
         try:
             while self._steps:
                 work, what = self._steps.popleft()

@@ -82,6 +82,7 @@ def new_embedded_job(
     loop = asyncio.get_running_loop()
     used_clock = clock or clock_of(loop)
     seed = config.seed
+    # Needed as soon as records leave the loop as bytes, to a file or into a checkpoint.
     is_encoded = config.has_data_in_flight or has_blocking(graph)
     needs_classes = config.needs_state_classes or is_encoded
     classes = state_classes(graph) if needs_classes else ()

@@ -44,6 +44,7 @@ class FailureReport:
 
         An error that only tells of another one is not logged: that one comes with `add`.
         """
+        # An echo is reported later, if nothing better comes.
         if not is_echo(error):
             self._write(error)
         self._notify()

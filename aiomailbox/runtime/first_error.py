@@ -40,6 +40,7 @@ class FirstError:
             note: What to say about it if it counts.
         """
         first = self.error
+        # A broken connection often arrives before the reason why it broke.
         if first is None or (is_echo(first) and not is_echo(error)):
             if note is not None:
                 add_note(error, note)

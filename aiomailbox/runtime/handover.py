@@ -40,6 +40,7 @@ class PullHandover:
         """Take the run; False says that there is no room for another one yet."""
         if self._abandoned:
             return True
+        # Taken in any case: who emits could not keep it.
         self._runs.append(run)
         if len(self._runs) >= self._runs_max:
             self.room.reset()

@@ -177,6 +177,7 @@ class EmbeddedHost:
             self._services,
             plan,
             events,
+            # Only blocking exchanges write records to files.
             directory=self._scratch.below("") if has_blocking(self._graph) else None,
         )
         tasks = builder.build()

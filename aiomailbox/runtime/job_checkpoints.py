@@ -92,6 +92,7 @@ class JobCheckpoints:
         self._config = config
         self._services = services
         self._job = job
+        # Their epoch has to grow with that of the attempt: both shut out late writers.
         self._finished_calls = FinishedCalls(graph, config.checkpoints, services)
         self._scratch = ScratchDirectories()
         self._place: str | None = None
@@ -170,6 +171,8 @@ class JobCheckpoints:
             await committers.recover()
             return AttemptPlan(self._epoch, checkpoint_place=self._place)
         checkpoint_id = restored.metadata.checkpoint_id
+        # Committed once more: nobody knows whether that was done before the crash, and
+        # committers are idempotent.
         await self._commit(
             (one.checkpoint_id, one.operator, one.values)
             for one in restored.committables
@@ -197,6 +200,8 @@ class JobCheckpoints:
         await self.reload()
         restored = self._restored
         restored_id = -1 if restored is None else restored.metadata.checkpoint_id
+        # The tasks that go on are ahead of it, and records between the two would be
+        # lost.
         if restored_id < self._completed_id:
             raise CheckpointFailedError(
                 f"checkpoint {self._completed_id} cannot be read any more, and the tasks "
@@ -302,6 +307,8 @@ class JobCheckpoints:
         await self._commit(
             (one.checkpoint_id, one.operator, decode_prepared(one, classes))
             for one in prepared
+            # What was committed with an earlier one is in every later one until tasks
+            # hear of it.
             if one.checkpoint_id > self._committed_id
         )
         self._committed_id = max(self._committed_id, checkpoint_id)
@@ -408,6 +415,7 @@ class JobCheckpoints:
 
     async def _renew(self, store: CheckpointStore) -> None:
         while True:
+            # Four times a lease, so that one that fails is no reason to lose it.
             await asyncio.sleep(LEASE_MS / 1000 / _RENEWALS_PER_LEASE)
             try:
                 await run_in_thread(store.renew)

@@ -163,6 +163,7 @@ class FinishedCalls:
                 checkpoint_id=restored_id,
                 covered_from=journal.pruned_to,
             )
+        # What any retained checkpoint may need: somebody may go on from an older one.
         oldest = None if restored_id is None else min([restored_id, *retained])
         beginning = {
             operator_id: [

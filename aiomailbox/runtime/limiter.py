@@ -108,11 +108,15 @@ class RateLimiter:
         self._require_open()
         self._require_budget(weight)
         now_s = self._clock.monotonic()
+        # The fast way: nobody waits, and there is room. A future would cost ten times
+        # as much.
         if not self._waiters and self._window.delay_s(weight, now_s) == 0:
             self._window.reserve(weight, now_s)
             self._window.use(weight, now_s)
             return
         await self._wait(weight)
+        # Counted as used now and not when it was granted: the loop may have been busy
+        # in between.
         self._window.use(weight, self._clock.monotonic())
         self._grant()
 
@@ -142,6 +146,8 @@ class RateLimiter:
             if future.cancelled():
                 self._waiters.remove(waiter)
             elif future.exception() is None:
+                # Granted and cancelled in one turn of the loop: the units go to the
+                # next one.
                 self._window.release(weight)
             self._grant()
             raise
@@ -157,6 +163,8 @@ class RateLimiter:
             if future.cancelled():
                 # It leaves in a moment, by itself, and comes back here.
                 return
+            # Strictly in order: lighter ones behind a heavy one wait, or it would wait
+            # for ever.
             delay_s = window.delay_s(weight, now_s)
             if delay_s > 0:
                 self._arm(delay_s)
@@ -262,6 +270,8 @@ class LimiterService:
         Raises:
             InvalidArgumentError: If the name is known with other numbers.
         """
+        # By identity: two limits with equal numbers are two limits, unless they have a
+        # name.
         if limit.name is None:
             key = id(limit)
             if key not in self._unnamed:

@@ -89,6 +89,7 @@ class LocalTasks:
     def on_interrupt(self) -> None:
         """End the tasks that were interrupted before their first step."""
         for task in self._places.values():
+            # A task whose coroutine never took a step would never reach its end.
             if task.runner is None and not task.lifecycle.is_terminal:
                 task.release()
 
@@ -131,6 +132,8 @@ class LocalTasks:
         """Tell those of the tasks that are here that a checkpoint is complete."""
         for task in self._here(tasks):
             with suppress(RejectedMailError):
+                # Above everything: a task that yields in the middle of a record hears
+                # of it as well.
                 task.processor.executor(MAX_PRIORITY).execute(
                     task.notify_checkpoint_complete,
                     checkpoint_id,

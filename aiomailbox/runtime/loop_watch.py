@@ -123,6 +123,7 @@ class LoopWatch:
 
     def stop(self) -> None:
         """Watch no more, and wait for the thread; it holds nothing up."""
+        # Joined: the thread must not look at frames of a loop that is being closed.
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -148,6 +149,7 @@ class LoopWatch:
         if self._looks % _LOOKS_PER_SAMPLE == 0:
             self._sample(frame, now_s)
         call = self._answer() if self._asks else _call_of(frame)
+        # The same frame object, which is kept so that no other can get its address.
         if call is None or call is not self._call:
             self._finish(now_s)
             self._call = call
@@ -270,6 +272,7 @@ def watching(task: StreamTask, threshold_s: float | None) -> Iterator[None]:
     # Virtual time is not the time of threads.
     if threshold_s is None or getattr(loop, "clock", None) is not None:
         yield
+        # Per loop and not per task: one thread looks for all of them.
         return
     watched = _watched.setdefault(loop, _Watched())
     if watched.watch is None:

@@ -214,6 +214,8 @@ class JobMaster:
         Once all tasks have finished and the results are being committed it is too late:
         the job goes on to its end.
         """
+        # What is being committed is committed: cancelled in between, nobody would know
+        # how much.
         if self._is_committing or not self.lifecycle.advance(JobState.CANCELLING):
             return
         if self._beginning is not None:
@@ -258,6 +260,7 @@ class JobMaster:
         Cancelling the waiter does not touch the job.
         """
         assert self._main is not None, "the job was not started"
+        # Shielded: who waits for a job and is cancelled does not cancel the job.
         await asyncio.shield(self._main)
 
     async def outlast(self) -> None:
@@ -286,6 +289,7 @@ class JobMaster:
             raise JobFailedError(
                 self.graph.name, failure, self._engine_traceback, self._poison_text
             ) from failure
+        # After its failure: a job that fails while it is cancelled has failed.
         if self.state is JobState.CANCELED:
             raise JobCancelledError(f"job {self.graph.name!r} was cancelled")
         return JobResult(self.graph.name, self.duration_s, self.stop_reason)
@@ -318,6 +322,7 @@ class JobMaster:
         """
         state = self.state
         is_merged = state is JobState.RESTARTING and tasks is not None
+        # What fails while a part begins again belongs to the same failure.
         if not is_merged:
             self._poison.on_failure(error)
         may_restart = state in _ACTIVE and (

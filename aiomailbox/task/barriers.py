@@ -204,7 +204,6 @@ class InputBarriers:
         self, function: Callable[..., Pending], *args: Any, description: str
     ) -> None:
         # A mailbox that takes no more mail needs neither timeouts nor barriers.
-        # Urgent, for it exists to overtake what makes the alignment slow.
         try:
             self._mailbox.execute(
                 function, *args, description=description, options=MailOptions.URGENT

@@ -139,7 +139,6 @@ class RunningMerge:
         self._slide = slide
         self._pane = pane
         # Before all windows.
-        # Before any window that can be asked for, so that the first one begins a block.
         self._block = MIN_TIMESTAMP - 2 * size
         self._grown_to = self._block + size
         self._rests: dict[int, Contents] = {}

@@ -317,8 +317,6 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
 
     def _begin(self, window: dict[Any, Any], key: Any, value: Any, start: int) -> None:
         """Add the first record of a key in a window that has not ended."""
-        # After a restore the watermark begins anew, and a window may take records once
-        # more.
         # What is there has fired before a restore.
         fired = self._fired.contents.get(start, {})
         accumulator = fired.get(key)
