@@ -54,6 +54,10 @@ class Expiry:
         """Say whether content that was touched then is expired now."""
         return touched_ms + self._ttl_ms <= now_ms
 
+    def size_of(self, content: Any) -> int:
+        """Return how many elements or entries there are that expire one by one."""
+        return 1 if self._is_pair else len(content)
+
     def live(self, content: Any, now_ms: int) -> Any:
         """Return what of a content has not expired, or None."""
         if self._is_pair:
@@ -73,34 +77,51 @@ class Sweep:
     """Walks over all keys of a state, a few at a time, and drops what has expired.
 
     Cost:
-        Two keys per call, and one list of all keys per round.
+        Two keys, or elements of a list or map, per call on average, and one list of all
+        keys per round.
     """
 
-    __slots__ = ("_expiry", "_keys", "_table")
+    __slots__ = ("_expiry", "_keys", "_owed", "_table")
 
     def __init__(self, table: ContentTable, expiry: Expiry) -> None:
         self._table = table
         self._expiry = expiry
         self._keys: Iterator[Any] = iter(())
+        # Elements that were looked at in advance: as many calls look at nothing.
+        self._owed = 0
 
     def step(self) -> None:
         """Look at the next keys, unless expired content may still be read."""
         if self._expiry.returns_expired:
             return
+        self._owed -= _SWEPT_PER_WRITE
+        if self._owed >= 0:
+            return
         now_ms = self._expiry.now_ms()
-        for _ in range(_SWEPT_PER_WRITE):
+        while self._owed < 0:
             key = next(self._keys, None)
             if key is None:
+                self._owed = 0
                 self._keys = iter(self._table.keys_to_sweep())
                 return
-            self._drop_expired(key, now_ms)
+            self._owed += self._drop_expired(key, now_ms)
 
-    def _drop_expired(self, key: Any, now_ms: int) -> None:
-        table = self._table
+    def _drop_expired(self, key: Any, now_ms: int) -> int:
+        """Drop what has expired of a key; return how much there was to look at."""
+        table, expiry = self._table, self._expiry
+        looked_at = 0
         for namespace in table.namespaces_of(key):
             content = table.read(key, namespace)
-            if content is not None and self._expiry.live(content, now_ms) is None:
+            if content is None:
+                continue
+            looked_at += expiry.size_of(content)
+            live = expiry.live(content, now_ms)
+            if live is None:
                 table.forget(key, namespace)
+            # A key in use never expires as a whole, and what is in it may for years.
+            elif expiry.size_of(live) < expiry.size_of(content):
+                table.write(key, namespace, live)
+        return looked_at or 1
 
 
 class TtlCell:

@@ -21,6 +21,7 @@ from aiomailbox.state import (
     decode_keyed_snapshot,
     encode_keyed_snapshot,
 )
+from aiomailbox.state.ttl import Expiry
 from aiomailbox.testing import ManualClock
 
 READ = TtlUpdate.ON_READ_AND_WRITE
@@ -274,3 +275,56 @@ def test_a_ttl_cannot_be_added_to_state_that_is_there(new_setup: Any) -> None:
 def test_a_ttl_is_positive(ttl: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="ttl"):
         StateTtlConfig(ttl)
+
+
+def _held(setup: Setup) -> int:
+    """Return how many elements or entries the state of all keys consists of."""
+    snapshot = setup.store.snapshot()
+    return sum(
+        len(contents)
+        for group in snapshot.key_groups.values()
+        for entries in group.values()
+        for contents in entries.columns[-1]
+    )
+
+
+@pytest.mark.parametrize("kind", ["map", "list"])
+def test_what_expired_of_a_key_in_use_is_swept_though_nobody_reads_it(
+    new_setup: Any, kind: str
+) -> None:
+    setup = new_setup()
+    if kind == "map":
+        state = setup.store.get_map(MapStateDescriptor("m", ttl=config()))
+        add = partial(_put_one, state)
+    else:
+        state = setup.store.get_list(ListStateDescriptor("l", ttl=config()))
+        add = state.add
+    for now_ms in range(0, 3_000, 10):
+        setup.at(now_ms)
+        add(now_ms)
+    # Ten of them are alive at a time, and about as many are written between two looks.
+    assert _held(setup) < 50
+
+
+def _put_one(state: Any, number: int) -> None:
+    assert not state.contains(number)
+    state.put(number, True)
+
+
+def test_sweeping_looks_at_a_few_entries_per_write_however_many_a_key_has(
+    new_setup: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup, count = new_setup(), 100
+    state = setup.store.get_map(MapStateDescriptor("m", ttl=config(ttl=86_400)))
+    state.put_all(dict.fromkeys(range(count), True))
+    looks = 0
+
+    def counting(self: Any, touched_ms: int, now_ms: int) -> bool:
+        nonlocal looks
+        looks += 1
+        return False
+
+    monkeypatch.setattr(Expiry, "is_expired", counting)
+    for number in range(10 * count):
+        state.put(number % count, True)
+    assert looks <= 3 * 10 * count
