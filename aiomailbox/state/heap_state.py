@@ -108,6 +108,7 @@ class Cell:
     def read(self) -> Any:
         """Return the content, or None."""
         key = self._current.key
+        # Asked here and not by a call: each record comes this way.
         if key is NO_KEY:
             key = self._current.required()
         return self._read(key, self._namespace)
@@ -144,6 +145,7 @@ class HeapValueState:
         value = self._cell.read()
         if value is not None:
             return value
+        # A copy of a mutable default: changed in place it would change for all keys.
         return self._default if self._shares_default else copy_content(self._default)
 
     def update(self, value: Any) -> None:
@@ -168,6 +170,7 @@ class HeapListState:
 
     def get(self) -> list[Any]:
         """Return the elements as a new list; empty when there are none."""
+        # A new list: whoever changes it must not change the state by that.
         return list(self._cell.read() or ())
 
     def add(self, value: Any) -> None:
@@ -176,6 +179,8 @@ class HeapListState:
         if elements is None:
             self._cell.write([value])
         else:
+            # Changed in place; a store that keeps bytes writes whatever may have been
+            # changed.
             elements.append(value)
 
     def add_all(self, values: Iterable[Any]) -> None:
@@ -231,6 +236,7 @@ class HeapMapState:
         entries = self._cell.read()
         if entries is not None:
             entries.pop(map_key, None)
+            # An empty map is no content, so that the key can be forgotten.
             if not entries:
                 self._cell.forget()
 

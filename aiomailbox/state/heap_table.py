@@ -69,6 +69,7 @@ class HeapStateTable:
 
     def _bind(self) -> None:
         self.rows: dict[Any, Any] | Layer[Any, Any] = self._layers.live
+        # The dict's own methods: an access by a record is one call into C.
         self.get: Callable[..., Any] = self.rows.get
         self.put: Callable[[Any, Any], None] = self.rows.__setitem__
 
@@ -226,6 +227,7 @@ HeapTable = HeapStateTable | HeapNamespacedTable
 
 def estimated_bytes(table: HeapTable) -> int:
     """Return about how many bytes the contents of a table take, keys included."""
+    # Counting in layers takes a walk, and this is an estimate.
     count = size_hint(table.rows) if table.has_snapshot else len(table)
     sample = list(itertools.islice(frozen_items(table.rows), _SAMPLED))
     if not sample:

@@ -114,6 +114,8 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         if found is _ABSENT:
             return default
         thawed = self._thaw(found)
+        # Copied up only if it could be changed in place: other contents are read where
+        # they are.
         if thawed is not found:
             self.own[key] = thawed
         return thawed
@@ -156,6 +158,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         """Take some key and its content out; KeyError if there is none."""
         if self.own:
             key, content = self.own.popitem()
+            # Below lies an older content of the same key, which must not come up again.
             if key in self.base and key not in self.gone:
                 if self._is_settling:
                     del self.base[key]
@@ -225,6 +228,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
             and (key in self.gone or key not in self.base)
         ):
             self._count += 1
+        # While it settles a new key belongs below: above it would only prolong that.
         if self._is_settling and key not in own:
             self.base[key] = content
             self.gone.pop(key, None)
@@ -268,6 +272,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         if self.own:
             return True
         gone = len(self.gone)
+        # `gone` has keys of the base only.
         return len(self.base) > gone
 
     def _find_next(self) -> bool:
@@ -445,6 +450,7 @@ class LayeredDict(Generic[K, V]):
 
     def snapshot(self) -> DictSnapshot:
         """Return all there is now; nothing that happens later changes that."""
+        # Nothing to freeze, so no layer, which would cost each access.
         if not self.live and not self.has_snapshot:
             return DictSnapshot({})
         if self._depth() >= _LAYERS_MAX:
@@ -465,6 +471,7 @@ class LayeredDict(Generic[K, V]):
         """
         if not self.has_snapshot:
             return count
+        # Weak references: a snapshot is over when its last reader has forgotten it.
         self._snapshots = [known for known in self._snapshots if known() is not None]
         if self._snapshots:
             return count
@@ -498,6 +505,7 @@ class LayeredDict(Generic[K, V]):
 
     def _join(self) -> None:
         """Let one layer be all those that lie over the dict."""
+        # First what nobody reads any more: often that is all.
         self.settle(sys.maxsize)
         if not self.has_snapshot:
             return

@@ -213,6 +213,7 @@ def write_keyed(
         with_files: Whether files of the snapshot, if it has any, are kept beside it.
     """
     files = snapshot.files if with_files else ()
+    # The files hold all entries: there is nothing to encode.
     if files:
         return _described_files(snapshot, files, declared)
     objects = [ObjectSerializer(StateClasses(declared)) for _ in snapshot.states]
@@ -286,6 +287,7 @@ class _StateCodec:
         """Yield entries as one block, or as several if they are large."""
         *address, contents = entries.columns
         encode = self._objects.encode
+        # One call for whole columns, where they are known to be small.
         if self._contents is self._objects and _are_small(contents):
             yield _encode(
                 (position, [encode(column) for column in address], encode(contents))
@@ -392,6 +394,7 @@ def key_groups_in(
 ) -> list[KeyGroupBlocks]:
     """Return key groups with their blocks, checked."""
     groups = [group for group, _ in found]
+    # The bytes may be anybody's: numbers are checked before they are used.
     if len(set(groups)) < len(groups) or max(groups, default=0) >= max_parallelism:
         raise CorruptStreamError(
             f"a snapshot names key groups twice, or beyond the {max_parallelism} it has"
@@ -524,12 +527,14 @@ class _KeyGroups(Mapping[int, dict[int, Entries]]):
         ):
             raise CorruptStreamError(f"state {meta.name!r}: this is no key")
         expected = _KINDS.get(meta.kind, object)
+        # By their types: a thousand rows have only a few.
         for kind in set(map(type, columns[-1])):
             if not issubclass(kind, expected):
                 raise CorruptStreamError(
                     f"state {meta.name!r} is {meta.kind} state, and a "
                     f"{kind.__qualname__} is none"
                 )
+        # Otherwise a list as a key would fail much later, in the middle of a dict.
         for column in columns[:-1]:
             _check_hashable(column)
         return Entries(*columns)

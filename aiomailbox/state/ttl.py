@@ -52,6 +52,7 @@ class Expiry:
 
     def is_expired(self, touched_ms: int, now_ms: int) -> bool:
         """Say whether content that was touched then is expired now."""
+        # With `<=`, as in Flink: at exactly its time to live it has expired.
         return touched_ms + self._ttl_ms <= now_ms
 
     def size_of(self, content: Any) -> int:
@@ -92,6 +93,7 @@ class Sweep:
 
     def step(self) -> None:
         """Look at the next keys, unless expired content may still be read."""
+        # Flink returns expired content once; a sweep would take it away before.
         if self._expiry.returns_expired:
             return
         self._owed -= _SWEPT_PER_WRITE
@@ -149,6 +151,7 @@ class TtlCell:
         expiry = self._expiry
         now_ms = expiry.now_ms()
         if expiry.is_expired(touched, now_ms):
+            # Removed by whoever reads it, also if it is still returned.
             self._cell.forget()
             return content if expiry.returns_expired else None
         if expiry.refreshes_on_read:

@@ -220,6 +220,7 @@ class Caller:
         """End the attempt; say whether its outcome counts."""
         if worker.abandoned:
             worker.abandoned = False
+            # The cancel was ours: the worker goes on and must not look cancelled.
             worker.task.uncancel()
             return False
         call.worker = None
@@ -314,6 +315,7 @@ class Caller:
         worker, call.worker = call.worker, None
         assert worker is not None, "only a running attempt is abandoned"
         call.cancel_timer()
+        # Marked first: what the cancel brings back is no outcome.
         worker.abandoned = True
         worker.task.cancel()
 
@@ -343,6 +345,7 @@ class Caller:
                 and retry.wants_error(error)
             )
         except USER_ERRORS as raised:  # By the user's predicate.
+            # What the function raised is not lost over what the predicate did.
             raised.__context__ = error
             error, again = raised, False
         if again:
@@ -357,6 +360,7 @@ class Caller:
         delay_s = self._retry.delay_s(
             call.attempts, self._context.random, self._pause(reason)
         )
+        # A retry that begins after the deadline would only be cancelled.
         if call.deadline and self._clock.monotonic() + delay_s >= call.deadline_s:
             error = self._too_late(call)
             error.__cause__ = reason if isinstance(reason, Exception) else None

@@ -209,6 +209,7 @@ class RowJournal:
 
     async def _commit(self) -> None:
         """Make durable what was appended so far: a group commit."""
+        # Taken away first: what is appended during the sync belongs to the next commit.
         appended, self._appended = self._appended, []
         await self._journal.sync()
         self._leave_room(len(self._appended))
@@ -267,8 +268,10 @@ class RowJournal:
 
     def _finish(self, entry: Entry) -> None:
         key = _identity(entry).key
+        # First: whoever comes with the same id from now on finds it in the journal.
         del self._flying[key]
         self._done(entry)
+        # Those with its id that came meanwhile find its result now.
         if key in self._behind:
             for follower in self._behind.pop(key):
                 if self.admit(follower):

@@ -237,6 +237,8 @@ class AsyncMapOperator(Operator):
             if isinstance(element, tuple):
                 rows.take(next(entries))
             elif self._queue.held:
+                # Behind rows it waits for them; before the first one there is nothing
+                # to wait for.
                 self._queue.put_control(element)
             else:
                 pending = then(pending, self._emitter.emit_control, element)
@@ -284,6 +286,7 @@ class AsyncMapOperator(Operator):
     @property
     def room(self) -> int:
         """How many rows fit before `process_run` has to wait."""
+        # Those that wait for their key have places of their own.
         waiting = 0 if self._gate is None else self._gate.waiting
         return self._places - self._queue.held + waiting
 
@@ -322,6 +325,7 @@ class AsyncMapOperator(Operator):
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Pending:
         """Say in the journal which of its entries the checkpoint may ask for."""
+        # Before the barrier: what is appended after it belongs to the next checkpoint.
         if self._rows is not None and self._rows.journal is not None:
             held = self._queue.elements()
             rows = [one for one in held if isinstance(one, Entry)]
@@ -368,6 +372,8 @@ class AsyncMapOperator(Operator):
 
     async def _close(self) -> None:
         try:
+            # First what would make calls, then the calls, then the journal that they
+            # write to.
             if self._rows is not None:
                 if self._rows.gatherer is not None:
                     self._rows.gatherer.close()
@@ -409,8 +415,10 @@ class AsyncMapOperator(Operator):
             start = self._take_rows(run, start)
 
     def _take_control(self, control: QueuedControl) -> Pending:
+        # Nothing is before it, so it need not take a place.
         if not self._queue.held:
             return self._emitter.emit_control(control)
+        # A watermark takes a place, as in Flink: otherwise many of them had no bound.
         if self._gate is None and self._queue.held >= self._places:
             return self._take_control_later(control)
         self._queue.put_control(control)

@@ -99,6 +99,7 @@ class Collector(Generic[OutT]):
         self._values.append(value)
         timestamps = self._timestamps
         timestamps.append(self.timestamp)
+        # At a full run: a function that emits without end must meet the output's room.
         if len(timestamps) == RUN_LENGTH_MAX:
             self._pass(self._output.emit_run, self._take())
 
@@ -119,6 +120,8 @@ class Collector(Generic[OutT]):
             try:
                 self.collect(result)
             except OverdraftCeilingError as error:
+                # Thrown into the generator, so that its `finally` runs and its line is
+                # named.
                 if isinstance(results, GeneratorType):
                     results.throw(error)
                 raise
@@ -205,6 +208,7 @@ class Collector(Generic[OutT]):
                     "which is taken for a call without end. Emit less for each record "
                     "(a generator flat_map is paused between its items)."
                 )
+            # Behind a piece that waits all others wait, or they would overtake it.
             if self._pending is None and not self._holds:
                 self._pending = emit(*args)
             else:
@@ -233,6 +237,7 @@ class Collector(Generic[OutT]):
             following = emit(*args)
             if following is not None:
                 await following
+        # What was collected while these were awaited.
         rest = self.emit()
         if rest is not None:
             await rest

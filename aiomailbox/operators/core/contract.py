@@ -202,6 +202,7 @@ class Operator:
 
         Whoever calls `process_run` and keeps no rest is never left one.
         """
+        # Whoever overrides `process_run` knows best whether the rest of a run can wait.
         return type(self).process_run is Operator.process_run
 
     def key_of_input(self, index: int) -> Callable[[Any], Any] | None:

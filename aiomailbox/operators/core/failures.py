@@ -92,6 +92,7 @@ class RecordFailures:
         self.waiting = True
         if action is ErrorAction.SKIP:
             self._skipped += 1
+            # The first of many is enough for the log; the count says the rest.
             self._first_skipped = self._first_skipped or error
             return
         self._timestamps.append(MIN_TIMESTAMP if timestamp is None else timestamp)
@@ -103,6 +104,7 @@ class RecordFailures:
         Raises:
             BaseException: ``error`` itself, if it ends the task and is no failure.
         """
+        # What ends the task, or closes the coroutine, is no failure of a record.
         if isinstance(error, StopTask | RecordMutatedError) or is_closing(error):
             raise error
         fails = self._on_error.action is ErrorAction.FAIL

@@ -268,15 +268,18 @@ class SourceOperator(Operator):
         try:
             status = self.reader.poll_next(self._outputs)
         except (AioMailboxError, KeyboardInterrupt, SystemExit):
+            # Errors of ours say already whose they are, and exits are nobody's.
             raise
         except BaseException as error:
             # Nothing is awaited here: a cancellation is what the reader met before.
             raise self.user_error(error) from error
         if status is InputStatus.END_OF_INPUT:
             self._mode = SourceMode.DATA_FINISHED
+            # Available for ever, so that the task asks once more and hears of the end.
             self.availability.set_available()
             status = self._end_status
         pending = self._emit()
+        # There is more to read, but this source is ahead of its group.
         if status is InputStatus.MORE_AVAILABLE and self._must_wait:
             status = InputStatus.NOTHING_AVAILABLE
         return status, pending
@@ -292,6 +295,8 @@ class SourceOperator(Operator):
             return
         drain = mode is StopMode.DRAIN
         stop = getattr(self._reader, "stop", None)
+        # It is simply asked no more: what it has read ahead comes again after a
+        # restore.
         if stop is None or (not drain and is_replayable(self.source)):
             self._mode = SourceMode.DRAINED if drain else SourceMode.STOPPED
             self.availability.set_available()
@@ -306,6 +311,7 @@ class SourceOperator(Operator):
         if self._reader is None:
             self._early_splits += splits
             return
+        # Before the reader has them, which may emit at once.
         for split in splits:
             self._outputs.assign(split.split_id)
         with self._naming("add_splits"):
@@ -344,6 +350,7 @@ class SourceOperator(Operator):
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return the unfinished splits at their positions, and how far event time is."""
         own = super().snapshot_own()
+        # Not open yet: what was restored is all there is.
         if self._reader is None:
             return OperatorStateSnapshot({**own.states, **self._restored.states})
         splits, progress = self._outputs.snapshot()
@@ -384,6 +391,7 @@ class SourceOperator(Operator):
     def _emit_run(self, split: SplitProgress, run: Run) -> Pending:
         run = assign_timestamps(self, self._assigner, run)
         pending = self.output.emit_run(run)
+        # After the records: their watermark must not overtake them.
         split.follow(run)
         if self._alignment is not None:
             self._alignment.on_run(len(run), self._outputs.watermark)

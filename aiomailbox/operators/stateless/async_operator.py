@@ -111,6 +111,7 @@ class AsyncStatelessOperator(Operator):
         watch = interruption.start()
         for index, value in enumerate(values):
             timestamp = None if timestamps is None else timestamps[index]
+            # Before each record: what one emits always fits.
             if not availability.available:
                 if interruption.leave(run, index):
                     return
@@ -157,10 +158,13 @@ class AsyncStatelessOperator(Operator):
             self._piece_length = next_piece_length(length, len(piece), fitted=available)
             if len(piece) < length:
                 return
+            # An endless iterator of ready items would keep the event loop.
             await asyncio.sleep(0)
             await self._wait_for_room()
 
     async def _process_generated(self, value: Any, timestamp: int | None) -> None:
+        # Closed also if the task ends in the middle, so that its `finally` runs now and
+        # not at some collection of garbage.
         async with contextlib.aclosing(self.function(value)) as items:
             while True:
                 try:

@@ -182,6 +182,7 @@ class ContentCache:
         """Return the content of an address."""
         contents = self._young.contents
         content = contents.get(address)
+        # None is kept, too, for what is known to have no content.
         if content is None:
             if address not in contents:
                 self.prefetch((address,))
@@ -210,6 +211,7 @@ class ContentCache:
             return
         if len(contents) + len(missing) > self._limit.per_generation:
             self._age()
+            # All of them again: what was young a moment ago may be old now.
             missing = [*addresses]
         missing = [*dict.fromkeys(missing)]
         self._reads += len(missing)
@@ -218,6 +220,7 @@ class ContentCache:
         # A thread may let it go meanwhile.
         frozen = self._frozen
         if frozen is not None:
+            # Copies: a thread reads the frozen ones.
             for generation in frozen.generations:
                 unread = young.take(unread, generation, copied=True)
         if unread:
@@ -232,6 +235,7 @@ class ContentCache:
         Each of them may be set in it, until something else of the cache is used.
         """
         self.prefetch(keys)
+        # Taken as written: who works on a run may change any of them in place.
         self._put.update(keys)
         return self._young.contents
 
@@ -292,6 +296,7 @@ class ContentCache:
         )
 
     def _age(self) -> None:
+        # What leaves has to be in the database before the next generation does.
         if self._leaving.contents:
             self._database.end_snapshot()
             self._leave(len(self._leaving.contents))
@@ -302,6 +307,7 @@ class ContentCache:
     def _leave(self, count: int) -> None:
         """Write so many of those that leave, unless they have come back."""
         leaving = self._leaving.contents
+        # Until a snapshot is made the database stays as it is, so what leaves waits.
         if not leaving or self._database.is_taking_snapshot:
             return
         young, old, take = self._young.contents, self._old.contents, leaving.popitem
@@ -326,6 +332,7 @@ class ContentCache:
         places: Callable[[list[Any]], list[bytes]],
     ) -> list[bytes]:
         addresses = [address for address, _ in items]
+        # What was only read is written as well if it could have been changed in place.
         if not put.issuperset(addresses):
             items = [one for one in items if one[0] in put or _may_have_changed(one[1])]
             addresses = [address for address, _ in items]

@@ -195,6 +195,7 @@ class Database:
         had_stopped = False
         while self.number("is-write-stopped"):
             had_stopped = True
+            # A full disk stops writes for ever: that is an error and no wait.
             if self.number("background-errors"):
                 free_bytes = shutil.disk_usage(self.directory).free
                 raise OSError(
@@ -203,6 +204,7 @@ class Database:
                     f"{free_bytes:,} bytes are free",
                     str(self.directory),
                 )
+            # RocksDB does not tell when it goes on, so it is asked.
             threading.Event().wait(_STALL_POLL_S)
         return had_stopped
 
@@ -214,6 +216,7 @@ class Database:
 
     def clear(self) -> None:
         """Forget everything."""
+        # Above all places, which begin with a key group below 2**15.
         self.write(lambda batch: batch.delete_range(b"", b"\xff" * 8))
 
     def number(self, name: str) -> int:
@@ -223,6 +226,7 @@ class Database:
     def snapshot(self) -> DatabaseSnapshot:
         """Return what is there now; its files are shared until either side changes."""
         directory = new_directory(self._parent)
+        # There is no log, so what is in the buffers is in no file yet.
         self._db.flush()
         self._rocks.Checkpoint(self._db).create_checkpoint(str(directory / "db"))
         return DatabaseSnapshot(directory)
@@ -292,6 +296,7 @@ class PendingSnapshot:
         Raises:
             OSError: If there is no room on the disk; another attempt may be made.
         """
+        # Locked: the thread that writes and the loop may both need it now.
         with self._lock:
             if self._snapshot is None:
                 self._write()
