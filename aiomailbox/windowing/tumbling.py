@@ -9,13 +9,14 @@ windows; this one gives them in one loop over a run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from operator import length_hint
 from typing import Any, Final
 
 from aiomailbox.errors import TimestampError, add_note
 from aiomailbox.operators import (
     USER_ERRORS,
+    Aggregate,
     KeyReader,
     Layered,
     Pending,
@@ -229,6 +230,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         self._ending: EndingWindow | None = None
         self._forgets = self._lateness > 0
         self._offsets: list[int] = []
+        self._pour: Callable[..., None] | None = None
 
     def open(self) -> Pending:
         """Bind the state."""
@@ -298,32 +300,60 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
     ) -> None:
         """Add record by record until something raises."""
-        contents, add = self._open.contents, self._aggregate.add
-        size, offset, ended = self._size, self._offset, self._ended
+        # So a window that is there takes records, and nothing more is looked for.
+        assert self._open.first_until(self._ended) is None, "what ends is taken out"
+        pour = self._pour
+        if pour is None and isinstance(self._aggregate, Aggregate):
+            pour = self._pour = self._aggregate.pour(self._start_of("stamp"))
+        if pour is None:
+            pour = self._pour_each
+        pour(keys, values, stamps, self._open.contents.get, self._add_first)
+
+    def _start_of(self, stamp: str) -> str:
+        """Return the expression of the start of the window with an event time."""
+        since = f"({stamp} - {self._offset})" if self._offset else stamp
+        return f"{stamp} - {since} % {self._size}"
+
+    def _pour_each(
+        self,
+        keys: Iterator[Any],
+        values: Iterator[Any],
+        stamps: Iterator[int],
+        window_at: Callable[[int], Contents | None],
+        add_first: Callable[[Any, Any, int], None],
+    ) -> None:
+        """Do what `Aggregate.pour` does with any aggregate function."""
+        add, size, offset = self._aggregate.add, self._size, self._offset
         for key, value, stamp in zip(keys, values, stamps, strict=True):
-            start = stamp - (stamp - offset) % size
-            if start <= ended:
-                if not self._add_late(key, value, stamp, start):
-                    self._skip(value, stamp)
-                continue
-            window = contents.get(start)
-            if window is None:
-                window = self._open.of(start)
-            accumulator = window.get(key)
-            if accumulator is None:
-                self._begin(window, key, value, start)
+            window = window_at(stamp - (stamp - offset) % size)
+            accumulator = None if window is None else window.get(key)
+            if window is None or accumulator is None:
+                add_first(key, value, stamp)
             else:
                 window[key] = add(value, accumulator)
+
+    def _add_first(self, key: Any, value: Any, stamp: int) -> None:
+        """Add the first record of a key in a window, or one that came late."""
+        start = stamp - (stamp - self._offset) % self._size
+        window = self._open.contents.get(start)
+        if window is None:
+            if start <= self._ended:
+                if not self._add_late(key, value, stamp, start):
+                    self._skip(value, stamp)
+                return
+            window = self._open.of(start)
+        self._begin(window, key, value, start)
 
     def _begin(self, window: dict[Any, Any], key: Any, value: Any, start: int) -> None:
         """Add the first record of a key in a window that has not ended."""
         # What is there has fired before a restore.
-        fired = self._fired.contents.get(start, {})
-        accumulator = fired.get(key)
+        fired = self._fired.contents.get(start)
+        accumulator = fired.get(key) if fired else None
         if accumulator is None:
             accumulator = self._aggregate.create_accumulator()
         window[key] = self._aggregate.add(value, accumulator)
-        fired.pop(key, None)
+        if fired:
+            fired.pop(key, None)
 
     def _add_late(self, key: Any, value: Any, stamp: int, start: int) -> bool:
         """Add a record to a window that has ended, and emit; say whether it could be."""

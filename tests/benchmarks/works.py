@@ -85,7 +85,7 @@ def w2(options: Options) -> list[Report]:
         System(reduce, jobs.w2_reduce),
     ]
     report.rows = _compared("W2", systems, options)
-    report.at_least(0.4, "plain")
+    report.at_least(0.5, "plain")
     report.at_least(0.4, "plain", reduce)
     return [report]
 
@@ -96,7 +96,7 @@ def w3(options: Options) -> Iterator[Report]:
     report.rows = _compared(
         "W3", _windows(RECORDS_PER_MS), options, per_ms=RECORDS_PER_MS
     )
-    report.at_least(0.35, "plain")
+    report.at_least(0.45, "plain")
     yield report
     sparse = Report("W3b", "the same with 1 record per window: as many results")
     sparse.rows = compare(

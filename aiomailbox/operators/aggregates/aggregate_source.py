@@ -188,6 +188,34 @@ def roll_source(layout: Layout, reads: Sequence[tuple[int, str]], result: str) -
     )
 
 
+def pour_source(layout: Layout, reads: Sequence[tuple[int, str]], start: str) -> str:
+    """Return the source of ``pour(keys, records, stamps, window_at, add_first)``.
+
+    It does for each record what ``add`` does with what its window has of its key, and
+    calls ``add_first(key, record, stamp)`` where there is nothing yet.
+
+    Args:
+        layout: The pieces.
+        reads: As for `add_source`.
+        start: The expression of the window's start, of ``stamp``.
+    """
+    lines = [
+        f"window = window_at({start})",
+        "a = None if window is None else window.get(key)",
+        "if a is None:",
+        "    add_first(key, record, stamp)",
+        "    continue",
+        *_adding(layout, reads),
+    ]
+    return "\n".join(
+        [
+            "def pour(keys, records, stamps, window_at, add_first):",
+            "    for key, record, stamp in zip(keys, records, stamps):",
+            *(f"        {line}" for line in lines),
+        ]
+    )
+
+
 def _adding(layout: Layout, reads: Sequence[tuple[int, str]]) -> list[str]:
     """Return the statements that add ``record`` to ``a``."""
     lines: list[str] = []

@@ -21,6 +21,7 @@ from aiomailbox.operators.aggregates.aggregate_source import (
     Template,
     add_source,
     compile_function,
+    pour_source,
     roll_source,
 )
 from aiomailbox.operators.aggregates.commutative import is_commutative
@@ -224,6 +225,9 @@ class Aggregate(Generic[InT, OutT]):
         self.add: Callable[[InT, Any], Any] = self._first_add
         self._compiled: Callable[[Any, Any], Any] | None = None
         self.roll: Callable[..., None] | None = None
+        # How values are read from records like the first one.
+        self._reads: list[tuple[int, str]] = []
+        self._read_names: dict[str, Any] = {}
         make = f"def make():\n    return {self._layout.initial()}"
         self.create_accumulator: Callable[[], Any] = self._compile("make", make)
         merge = ["def merge(a, b):", *self._indented("merge"), "    return a"]
@@ -269,6 +273,24 @@ class Aggregate(Generic[InT, OutT]):
         source = f"def result({', '.join((*before, 'a'))}):\n    return {expression}"
         return self._compile("result", source, **names)
 
+    def pour(self, start: str) -> Callable[..., None] | None:
+        """Return a loop over a run that adds each record to its window.
+
+        ``pour(keys, records, stamps, window_at, add_first)`` changes what
+        ``window_at(start)`` has of a record's key, and calls
+        ``add_first(key, record, stamp)`` where there is no window, or nothing in it.
+
+        Args:
+            start: An expression of ``stamp``: where its window starts.
+
+        Returns:
+            The loop; None until the first record has been added.
+        """
+        if self._compiled is None:
+            return None
+        source = pour_source(self._layout, self._reads, start)
+        return self._compile("pour", source, **self._read_names)
+
     def _result(self, before: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
         """Return the expression of the result and the names that it needs."""
         results = ", ".join(self._layout.results())
@@ -294,6 +316,7 @@ class Aggregate(Generic[InT, OutT]):
             "field_errors": _FIELD_ERRORS,
             "explain": self._explain,
         }
+        self._reads, self._read_names = reads, extra
         self._explain(record)
         for number, (kind, selector) in enumerate(self.pieces):
             if kind == "custom" or selector is None:
