@@ -106,7 +106,7 @@ def safe_repr(error: object) -> str:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an error; a user's type that takes none goes without.
+    """Add a note to an error, once; a user's type that takes none goes without.
 
     Example:
         >>> error = ValueError("bad")
@@ -115,7 +115,8 @@ def add_note(error: BaseException, note: str) -> None:
         ["in operator 'parse'"]
     """
     with suppress(BaseException):
-        BaseException.add_note(error, note)
+        if note not in getattr(error, "__notes__", ()):
+            BaseException.add_note(error, note)
 
 
 class AioMailboxError(Exception):
@@ -528,7 +529,14 @@ class JobFailedError(WorldError):
         self.job = job
         self.engine_traceback = engine_traceback
         about = f". {remark}" if remark else ""
-        super().__init__(f"job {job!r} failed: {safe_str(cause)}{about}")
+        text = safe_str(cause)
+        # Errors of the library's own have their place beside the text, others in it.
+        operator = (
+            vars(cause).get("operator") if isinstance(cause, UsageError) else None
+        )
+        is_unnamed = operator is not None and repr(operator) not in text
+        where = f" in operator {operator!r}" if is_unnamed else ""
+        super().__init__(f"job {job!r} failed{where}: {text}{about}")
 
 
 class JobCancelledError(AioMailboxError):

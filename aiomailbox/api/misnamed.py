@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Mapping
 from typing import Final
+
+from aiomailbox.operators.core.misnamed import no_such_name, snake_case
 
 __all__ = ["no_such_method", "no_such_verb"]
 
@@ -28,6 +27,7 @@ _MEANT_OF_ENV: Final = {
     "add_source": "from_source(...)",
     "from_elements": "from_collection([...])",
     "from_data": "from_collection([...])",
+    "from_list": "from_collection([...])",
     "from_iterable": "from_collection(values)",
     "from_dataframe": "from_source(am.SparkSource(df))",
     "read_text_file": "from_source(am.FileSource(path))",
@@ -50,12 +50,12 @@ def no_such_verb(kind: type, name: str) -> str:
         >>> no_such_verb(DataStream, "reduce")
         'reduce needs a key: write stream.key_by(...).reduce(...)'
     """
-    snake = _snake_case(name)
+    snake = snake_case(name)
     subclasses: list[type] = kind.__subclasses__()
     is_verb = not name.startswith("_") and not hasattr(kind, snake)
     if is_verb and any(snake in vars(keyed) for keyed in subclasses):
         return f"{name} needs a key: write stream.key_by(...).{snake}(...)"
-    return _no_such(kind, name, "stream", _MEANT)
+    return no_such_name(kind, name, "stream", _MEANT)
 
 
 def no_such_method(kind: type, name: str) -> str:
@@ -66,23 +66,4 @@ def no_such_method(kind: type, name: str) -> str:
         >>> no_such_method(StreamExecutionEnvironment, "fromCollection")
         "...has no attribute 'fromCollection'; write env.from_collection(...)"
     """
-    return _no_such(kind, name, "env", _MEANT_OF_ENV)
-
-
-def _no_such(kind: type, name: str, what: str, meant: Mapping[str, str]) -> str:
-    text = f"{kind.__name__!r} object has no attribute {name!r}"
-    if name.startswith("_"):
-        return text
-    snake = _snake_case(name)
-    if hasattr(kind, snake):
-        return f"{text}; write {what}.{snake}(...)"
-    if snake in meant:
-        return f"{text}; write {what}.{meant[snake]}"
-    verbs = [verb for verb in dir(kind) if not verb.startswith("_")]
-    close = difflib.get_close_matches(snake, verbs, n=1)
-    return f"{text}; is {what}.{close[0]} meant?" if close else text
-
-
-def _snake_case(name: str) -> str:
-    """Return a name as PyFlink had it, where Java has another."""
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: f"_{found[1].lower()}", name)
+    return no_such_name(kind, name, "env", _MEANT_OF_ENV)

@@ -168,7 +168,8 @@ def _unplaceable(key: object) -> KeyTypeError:
     else:
         base = next((kind for kind in _HASHERS if isinstance(key, kind)), None)
         problem = f"a key of type {name} has no hash that is the same in every process"
-        remedy = f"Key by {allowed}."
+        text = "key.isoformat()" if hasattr(key, "isoformat") else "str(key)"
+        remedy = f"Key by {allowed}, e.g. by {text}."
         if base is not None:
             problem = f"{name} is a subclass of {base.__name__}, not {base.__name__}"
             remedy = f"Key by {base.__name__}(key)."

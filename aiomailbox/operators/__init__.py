@@ -38,6 +38,7 @@ from aiomailbox.operators.core.callables import (
     check_function,
     check_methods,
     check_sync_function,
+    collected,
     describe,
     is_async_callable,
     refuse_coroutine,
@@ -80,6 +81,7 @@ from aiomailbox.operators.core.locate import (
     user_location,
     users_line,
 )
+from aiomailbox.operators.core.misnamed import STATE_OF_ELSEWHERE, Context
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.on_error import (
     USER_ERRORS,
@@ -241,6 +243,7 @@ from aiomailbox.operators.useful import (
 )
 
 __all__ = [
+    "STATE_OF_ELSEWHERE",
     "USER_ERRORS",
     "Aggregate",
     "AsOfJoinOperator",
@@ -265,6 +268,7 @@ __all__ = [
     "Collector",
     "Committer",
     "CommitterContext",
+    "Context",
     "DeadLetter",
     "DeduplicateOperator",
     "EnumeratorContext",
@@ -378,6 +382,7 @@ __all__ = [
     "check_state_names",
     "check_sync_function",
     "collect_list",
+    "collected",
     "collector_for",
     "commutative",
     "count",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -12,6 +11,7 @@ from aiomailbox.errors import safe_str
 from aiomailbox.runtime.failure_place import place_of_error
 from aiomailbox.runtime.first_error import is_echo
 from aiomailbox.runtime.job_snapshot import FailureSummary
+from aiomailbox.runtime.tracebacks import short_text
 
 __all__ = ["FailureReport"]
 
@@ -102,15 +102,6 @@ class FailureReport:
             "the job failed",
             **{name: text for name, text in about.items() if text is not None},
             error=f"{type(error).__name__}: {safe_str(error)}",
-            traceback=_traceback(error),
+            # The end says where it happened.
+            traceback=short_text(error)[-_TRACEBACK_MAX:].rstrip(),
         )
-
-
-def _traceback(error: BaseException) -> str:
-    """Return where an error was raised; its type may be the user's, and do anything."""
-    try:
-        lines = "".join(traceback.format_exception(error))
-    except BaseException:  # noqa: BLE001 -- the error itself must not be lost
-        return ""
-    # The end says where it happened.
-    return lines[-_TRACEBACK_MAX:].rstrip()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 
 from aiomailbox.errors import AioMailboxError, RemoteTaskError
 from aiomailbox.operators import is_own_line, is_users
 
-__all__ = ["shorten", "traceback_text", "users_part"]
+__all__ = ["short_text", "shorten", "traceback_text", "users_part"]
 
 
 def shorten(failure: BaseException) -> str:
@@ -43,6 +44,28 @@ def shorten(failure: BaseException) -> str:
     return "\n".join(texts)
 
 
+def short_text(failure: BaseException) -> str:
+    """Return a failure as text as `shorten` leaves it, and leave it as it is.
+
+    The engine's own failures have all of their frames.
+    """
+    if not isinstance(failure, AioMailboxError):
+        return traceback_text(failure)
+    try:
+        text = traceback.TracebackException.from_exception(failure)
+        waiting: list[traceback.TracebackException | None] = [text]
+        while waiting:
+            each = waiting.pop()
+            if each is None:
+                continue
+            first = _first_shown([frame.filename for frame in each.stack])
+            each.stack = traceback.StackSummary.from_list(each.stack[first:])
+            waiting += [each.__cause__, each.__context__, *(each.exceptions or ())]
+        return "".join(text.format())
+    except BaseException:  # noqa: BLE001 -- a user's error may raise anything
+        return traceback_text(failure)
+
+
 def traceback_text(failure: BaseException) -> str:
     """Return a failure and what led to it as text, also if the user's error cannot."""
     try:
@@ -58,14 +81,21 @@ def users_part(first: TracebackType | None) -> TracebackType | None:
     return first
 
 
-def _from_the_users_first(last: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the user's first frame on; its last one if there is none."""
-    users = users_part(last)
-    if users is not None:
-        return users
-    each = last
+def _from_the_users_first(first: TracebackType | None) -> TracebackType | None:
+    each, files = first, list[str]()
     while each is not None:
-        if not is_own_line(each.tb_frame.f_code.co_filename):
-            return each
-        last, each = each, each.tb_next
-    return last
+        files.append(each.tb_frame.f_code.co_filename)
+        each = each.tb_next
+    for _ in range(_first_shown(files)):
+        assert first is not None, "there are as many frames as files"
+        first = first.tb_next
+    return first
+
+
+def _first_shown(files: Sequence[str]) -> int:
+    """Return the index of the user's first frame, of a library's, or of the last one."""
+    for is_shown in (is_users, lambda file: not is_own_line(file)):
+        for index, file in enumerate(files):
+            if is_shown(file):
+                return index
+    return max(len(files) - 1, 0)

@@ -20,6 +20,7 @@ from aiomailbox.journal import SubtaskJournal
 from aiomailbox.keygroups import key_group_range
 from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.operators import (
+    Context,
     Handover,
     Limiter,
     MutationCheck,
@@ -32,7 +33,7 @@ from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.task.plan import OperatorPlan
 
 
-class TaskRuntimeContext:
+class TaskRuntimeContext(Context):
     """What an operator may use of its task and job; see `RuntimeContext`.
 
     Args:

@@ -9,8 +9,20 @@ from traceback import StackSummary
 from types import FrameType
 from typing import Any, Final
 
-from aiomailbox.errors import MailFailedError, UserFunctionError, add_note, safe_repr
-from aiomailbox.operators import is_foreign, is_users, owner_of, users_line
+from aiomailbox.errors import (
+    AioMailboxError,
+    MailFailedError,
+    UserFunctionError,
+    add_note,
+    safe_repr,
+)
+from aiomailbox.operators import (
+    is_foreign,
+    is_own_line,
+    is_users,
+    owner_of,
+    users_line,
+)
 from aiomailbox.supervision import frames_of
 from aiomailbox.task.chain import Link
 
@@ -92,10 +104,15 @@ def name_place(error: BaseException) -> BaseException:
     owner = owner_of(frame for frame, _ in stack)
     if owner is None:
         return error
+    line = _line(stack)
     if cause is error and isinstance(error, _AS_THEY_ARE):
-        add_note(error, f"in operator {_named(owner)} at {_line(stack)}")
+        # A line of the library's own would lead nobody to the mistake.
+        where = "" if is_own_line(line) else f" at {line}"
+        add_note(error, f"in operator {_named(owner)}{where}")
+        if isinstance(error, AioMailboxError) and not hasattr(error, "operator"):
+            error.operator, error.uid = owner  # type: ignore[attr-defined]
         return error
-    named = UserFunctionError(*owner, _line(stack), cause)
+    named = UserFunctionError(*owner, line, cause)
     named.__cause__ = cause
     return named
 

@@ -11,6 +11,7 @@ from aiomailbox.operators import (
     MutationCheck,
     Pending,
     awaited,
+    collected,
     is_async_aggregate,
     is_closing,
     undoable,
@@ -159,4 +160,4 @@ class WindowEmitter:
             # The list is the function's own, its elements are not.
             records = elements.copy()
             pending = self._check.calling(records, self._function.process, *arguments)
-        return pending
+        return None if pending is None else collected(self._function.process, pending)

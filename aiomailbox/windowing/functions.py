@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic
 
 from aiomailbox.errors import OverdraftCeilingError, StateError, WrongTypeError
 from aiomailbox.operators import (
+    STATE_OF_ELSEWHERE,
     CallableKind,
     Collector,
+    Context,
     Pending,
     RuntimeContext,
     callable_kind,
@@ -77,7 +79,7 @@ class WindowState:
         return self._store.get_aggregating(descriptor, self._window)
 
 
-class ProcessWindowContext(Generic[WindowT]):
+class ProcessWindowContext(Context, Generic[WindowT]):
     """What a window function may ask about the window that fires.
 
     Attributes:
@@ -97,6 +99,16 @@ class ProcessWindowContext(Generic[WindowT]):
         "resource",
         "window",
     )
+
+    meant: ClassVar[Mapping[str, str]] = {
+        "state": "global_state",
+        "keyed_state": "global_state",
+        "timestamp": "window.max_timestamp",
+        **{
+            name: f"global_state.{method}"
+            for name, method in STATE_OF_ELSEWHERE.items()
+        },
+    }
 
     def __init__(
         self, context: RuntimeContext, collector: Collector, *, merging: bool

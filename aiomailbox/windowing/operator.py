@@ -323,7 +323,7 @@ class WindowOperator(StatefulOperator):
         # No failure of a record's, but of the program: event times that were forgotten,
         # or an assigner that merges wrongly.
         if isinstance(error, (TimestampError, IllegalStateError)):
-            add_note(error, f"in operator {self.context.operator_name!r}")
+            add_note(error, f"in {self.place}")
             raise error
         self._due.clear()
         if self._log is not None:

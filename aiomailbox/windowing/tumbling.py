@@ -114,7 +114,7 @@ class AggregateWindowsOperator(StatefulOperator):
                 self._add_all(keys, remaining, times)
                 break
             except TimestampError as error:
-                add_note(error, f"in operator {self.context.operator_name!r}")
+                add_note(error, f"in {self.place}")
                 raise
             except USER_ERRORS as error:
                 index = len(values) - length_hint(remaining) - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,6 +22,10 @@ class Click(NamedTuple):
     note: str = ""
 
 
+DAY = am.TumblingEventTimeWindows.of(am.days(1))
+NO_TIME = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+    lambda click: "soon"
+)
 CLICKS = [Click("a", 1_000), Click("a", 2_000, "x" * 500)]
 
 
@@ -34,6 +39,11 @@ def negative_gap(click: Click) -> Any:
 
 def no_number(click: Click) -> Any:
     return "soon"
+
+
+class AllOf(am.ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Any, out: Any) -> None:
+        out.collect(elements)
 
 
 class NoResult(am.Trigger):
@@ -253,6 +263,49 @@ async def test_a_key_that_is_not_there_is_named_wherever_it_is_read(
     message = _whole(caught.value)
     assert "'usr'" in message
     assert any(line in message for line in lines_of(wrong_key)), message
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        ("at", "the key of 'at' ({file}:"),
+        (lambda click: click.at, "the key of lambda ({file}:"),
+    ],
+)
+async def test_a_key_that_has_no_place_is_told_with_who_reads_it(
+    env: Env, key: Any, place: str
+) -> None:
+    moment = datetime(2024, 1, 1, tzinfo=UTC)
+    records = env.from_collection([Click("a", moment)])  # type: ignore[arg-type]
+    with pytest.raises(am.JobFailedError, match=r"key\.isoformat\(\)") as caught:
+        await records.key_by(key).aggregate(am.count()).uid("n").collect()
+    assert "(uid 'n')" in str(caught.value)
+    assert place.format(file=__file__) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda s: s.key_by("user").window(DAY).aggregate(am.count()),
+        lambda s: s.key_by("user").window(DAY).process(AllOf()),
+        lambda s: s.assign_timestamps_and_watermarks(NO_TIME),
+        lambda s: s.flat_map(lambda click: None),
+        lambda s: s.map(lambda click: click).key_by("note").reduce(max),
+    ],
+    ids=["tumbling", "window", "event time", "flat_map", "key"],
+)
+async def test_no_line_of_the_library_passes_for_the_user_s(
+    build: Callable[[Stream], Stream],
+) -> None:
+    records = Env().from_collection([Click("a", 1, None), Click("b", 2, None)])  # type: ignore[arg-type]
+    stream = build(records).name("culprit")
+    with pytest.raises(am.JobFailedError) as caught:
+        await stream.collect()
+    assert "'culprit'" in str(caught.value)
+    cause = caught.value.__cause__
+    assert cause is not None
+    notes = [note for note in cause.__notes__ if "operator" in note]
+    assert notes == ["in operator 'culprit' (uid None)"]
 
 
 async def test_a_bad_gap_is_the_record_s_failure_where_records_may_fail(

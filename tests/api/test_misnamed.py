@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import aiomailbox as am
+from aiomailbox.operators import Context
 
 
 @pytest.fixture
@@ -150,3 +151,81 @@ async def test_a_job_says_how_it_is() -> None:
     async with env.start("numbers") as job:
         assert repr(job).startswith("<JobClient 'numbers' ")
         await asyncio.sleep(0)
+
+
+class Keyed(am.KeyedProcessFunction):
+    def __init__(self, opens: Any, calls: Any) -> None:
+        self.opens, self.calls = opens, calls
+
+    def open(self, context: Any) -> None:
+        self.opens(context)
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        self.calls(context)
+
+
+class Asynchronous(am.KeyedAsyncProcessFunction):
+    def __init__(self, opens: Any, calls: Any) -> None:
+        self.opens, self.calls = opens, calls
+
+    def open(self, context: Any) -> None:
+        self.opens(context)
+
+    async def process_element(self, value: Any, context: Any, out: Any) -> None:
+        self.calls(context)
+
+
+class Windowed(am.ProcessWindowFunction):
+    def __init__(self, calls: Any) -> None:
+        self.calls = calls
+
+    def process(self, key: Any, context: Any, elements: Any, out: Any) -> None:
+        self.calls(context)
+
+
+def nothing(context: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "meant"),
+    [
+        (Keyed(lambda c: c.get_state(None), nothing), "state.get_value(descriptor)"),
+        (Keyed(lambda c: c.getMapState(None), nothing), "state.get_map(descriptor)"),
+        (Keyed(lambda c: c.get_index_of_this_subtask(), nothing), "subtask_index"),
+        (Keyed(nothing, lambda c: c.keyed_state), "write context.state"),
+        (Keyed(nothing, lambda c: c.get_current_key()), "write context.current_key"),
+        (Keyed(nothing, lambda c: c.timerService()), "write context.timer_service"),
+        (Keyed(nothing, lambda c: c.timer_service()), "write context.timer_service"),
+        (Keyed(nothing, lambda c: c.curent_key), "is context.current_key meant?"),
+        (Asynchronous(lambda c: c.get_state(None), nothing), "state.get_value"),
+        (Asynchronous(nothing, lambda c: c.keyed_state), "write context.state"),
+        (Windowed(lambda c: c.state), "write context.global_state"),
+        (Windowed(lambda c: c.get_state(None)), "context.global_state.get_value"),
+    ],
+)
+async def test_a_name_of_elsewhere_leads_to_that_of_the_context(
+    stream: Any, function: Any, meant: str
+) -> None:
+    keyed = stream.key_by(lambda number: number)
+    if isinstance(function, Keyed):
+        processed = keyed.process(function)
+    elif isinstance(function, Asynchronous):
+        processed = keyed.process_async(function)
+    else:
+        processed = (
+            keyed.window(am.GlobalWindows())
+            .trigger(am.CountTrigger.of(1))
+            .process(function)
+        )
+    with pytest.raises(am.JobFailedError) as caught:
+        await processed.collect()
+    assert meant in str(caught.value)
+
+
+def test_a_context_offers_no_name_that_it_does_not_have_itself() -> None:
+    class Small(Context):
+        pass
+
+    with pytest.raises(AttributeError) as caught:
+        Small().get_state  # type: ignore[attr-defined] # noqa: B018
+    assert "write" not in str(caught.value)

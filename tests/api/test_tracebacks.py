@@ -84,6 +84,19 @@ def test_the_blocking_door_adds_one_line() -> None:
         assert names == ["main", "shortly"][: 2 * users]
 
 
+async def test_the_log_shows_the_user_s_frames_and_one_of_the_engine(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(am.JobFailedError) as caught:
+        await am.StreamExecutionEnvironment().from_collection([1]).map(deep).collect()
+    (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    text = record.getMessage()
+    assert text.count(PACKAGE) == 1
+    assert text.index("in deep\n") < text.index("in deeper\n") < text.index(PACKAGE)
+    # To format it has not touched what is raised.
+    assert caught.value.engine_traceback.count(PACKAGE) > 5
+
+
 async def test_who_asks_twice_gets_the_same() -> None:
     env = am.StreamExecutionEnvironment()
     env.from_collection([1]).map(deep).sink_to(print)

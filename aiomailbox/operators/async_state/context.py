@@ -17,6 +17,7 @@ from aiomailbox.operators.async_state.changes import (
 from aiomailbox.operators.async_state.event import KeyedEvent
 from aiomailbox.operators.async_state.row_state import StateHandles
 from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.misnamed import Context
 from aiomailbox.operators.functions.keyed_context import TimeDomain
 from aiomailbox.records import OutputTag
 from aiomailbox.state import (
@@ -174,7 +175,7 @@ class AsyncTimerService:
         self._changes.change_timer(change)
 
 
-class KeyedAsyncContext(Generic[KeyT]):
+class KeyedAsyncContext(Context, Generic[KeyT]):
     """What belongs to one row, or to one timer, as long as it is processed.
 
     Unlike the context of a synchronous function it is not shared between calls.

@@ -22,6 +22,7 @@ from aiomailbox.operators.core.callables import (
     CallableKind,
     callable_kind,
     check_function,
+    collected,
     describe,
 )
 from aiomailbox.operators.core.collector import Collector
@@ -170,14 +171,13 @@ class KeyedAsyncFunction:
         )
         CURRENT_ROW.set(changes)
         try:
-            if event.domain is None:
-                pending: Any = self._process(event.value, context, changes)  # type: ignore[arg-type]
-            elif self._on_timer is not None:
-                pending = self._on_timer(event.timestamp, context, changes)
-            else:
-                pending = None
-            if pending is not None:
-                await pending
+            call = self._process if event.domain is None else self._on_timer
+            if call is not None:
+                # A timer that nobody handles has no call.
+                given = event.value if event.domain is None else event.timestamp
+                pending: Any = call(given, context, changes)  # type: ignore[arg-type]
+                if pending is not None:
+                    await collected(call, pending)
         finally:
             changes.ended = True
         if isinstance(changes, WatchedRowChanges):

@@ -138,6 +138,26 @@ def refuse_none(function: Callable[..., Any], record: object) -> NoReturn:
     )
 
 
+async def collected(function: Callable[..., Any], result: Any) -> None:
+    """Await a method that emits by its collector, and so returns nothing.
+
+    Args:
+        function: The user's method.
+        result: What it returned, which is not None.
+
+    Raises:
+        BadResultError: If it returned a value, at once or at its end: it would be lost.
+    """
+    if hasattr(result, "__await__"):
+        result = await result
+    if result is not None:
+        raise BadResultError(
+            describe(function),
+            f"{shortened(result)}, which nobody gets",
+            "Write out.collect(value) for each result, and return nothing.",
+        )
+
+
 def check_sync_function(
     function: object, parameter: str, *, arity: int | None = None
 ) -> Callable[..., Any]:

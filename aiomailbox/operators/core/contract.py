@@ -281,15 +281,19 @@ class Operator:
         """
         return OperatorStateSnapshot()
 
+    @property
+    def place(self) -> str:
+        """The operator, as errors name it."""
+        return f"operator {self.context.operator_name!r} (uid {self.context.uid!r})"
+
     def restore_own(self, own: OperatorStateSnapshot) -> None:
         """Take over what `snapshot_own` returned, maybe of several subtasks."""
 
     def restore_keyed(self, snapshot: OperatorSnapshot) -> Iterable[None]:
         """Refuse keyed state and timers: there are no keys here."""
         if snapshot.timers or any(piece.states for piece in snapshot.keyed):
-            context = self.context
             raise StateError(
-                f"operator {context.operator_name!r} (uid {context.uid!r}) has no keys, "
+                f"{self.place} has no keys, "
                 "and is to be restored from the state of one that had. Was the uid given "
                 "to another operator before?"
             )

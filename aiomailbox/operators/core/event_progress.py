@@ -51,8 +51,7 @@ def assign_timestamps(
     try:
         timed = assigner.timed(run)
     except TimestampError as error:
-        context = operator.context
-        add_note(error, f"in operator {context.operator_name!r} (uid {context.uid!r})")
+        add_note(error, f"in {operator.place}")
         raise
     except USER_ERRORS as error:
         raise_as(operator.user_error(error), error)

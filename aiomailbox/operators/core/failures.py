@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from aiomailbox.errors import (
@@ -13,7 +13,7 @@ from aiomailbox.errors import (
     add_note,
     safe_str,
 )
-from aiomailbox.operators.core.callables import describe, shortened
+from aiomailbox.operators.core.callables import collected, describe, shortened
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Output, Pending, then
 from aiomailbox.operators.core.locate import is_own_line, user_location
@@ -147,11 +147,11 @@ class RecordFailures:
             pending = call(*args)
         except USER_ERRORS as error:
             raise_as(self.user_error(error), error)
-        return None if pending is None else self._guarded(pending)
+        return None if pending is None else self._guarded(call, pending)
 
-    async def _guarded(self, pending: Awaitable[None]) -> None:
+    async def _guarded(self, call: Callable[..., Pending], pending: object) -> None:
         try:
-            await pending
+            await collected(call, pending)
         except USER_ERRORS as error:
             if is_closing(error):
                 raise

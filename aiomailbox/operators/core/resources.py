@@ -84,7 +84,7 @@ class FunctionLife:
         leave, self._exit = self._exit, None
         release = getattr(self._function, "close", None)
         if leave is None:
-            return None if release is None else pending_of(release())
+            return None if release is None else _ended(release())
         return self._leave(leave, release)
 
     def _enter(self, given: Any) -> Pending:
@@ -126,6 +126,16 @@ class FunctionLife:
                 await left
         finally:
             self.resource = None
-            released = None if release is None else pending_of(release())
+            released = None if release is None else _ended(release())
             if released is not None:
                 await released
+
+
+def _ended(result: object) -> Pending:
+    """Return what is to be awaited of what ``close`` returned; nobody needs its value."""
+    pending = pending_of(result)
+    return None if pending is None else _without_result(pending)
+
+
+async def _without_result(pending: Awaitable[Any]) -> None:
+    await pending

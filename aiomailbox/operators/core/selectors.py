@@ -85,6 +85,9 @@ class FieldSelector:
     def __repr__(self) -> str:
         return f"FieldSelector({self.field!r})"
 
+    def __str__(self) -> str:
+        return f"{self.field!r} ({self.place})" if self.place else repr(self.field)
+
     def getter(self, record: Any) -> Callable[[Any], Any]:
         """Return the fastest reader for records like ``record``.
 
@@ -147,6 +150,9 @@ class FieldsSelector:
 
     def __repr__(self) -> str:
         return f"FieldsSelector({', '.join(map(repr, self.fields))})"
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.selectors))
 
     def getter(self, record: Any) -> Callable[[Any], Any]:
         """Return the fastest reader for records like ``record``; as `FieldSelector`."""

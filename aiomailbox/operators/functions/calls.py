@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.core.callables import check_methods, describe
+from aiomailbox.operators.core.callables import check_methods, collected, describe
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
@@ -165,7 +165,7 @@ class ElementCalls:
         watch = interruption.start()
         while pending is not None:
             try:
-                await pending
+                await collected(self._function, pending)
             except USER_ERRORS as error:
                 stamp = self._collector.timestamp
                 self._failures.take(run.values[index], stamp, error)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
-from typing import Generic, NoReturn, cast
+from typing import TYPE_CHECKING, Generic, NoReturn, cast
 
 from aiomailbox.durations import event_time_ms
-from aiomailbox.errors import StateError
+from aiomailbox.errors import StateError, UsageError
 from aiomailbox.eventtime import InternalTimerService
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
@@ -44,6 +44,16 @@ class TimerService:
     ) -> None:
         self._timers = timers
         self._context = context
+
+    if not TYPE_CHECKING:
+
+        def __call__(self) -> NoReturn:
+            """Say that it is no method, as it is in Flink.
+
+            Raises:
+                UsageError: Always.
+            """
+            raise UsageError("timer_service is no method: write context.timer_service")
 
     @property
     def current_watermark(self) -> int:

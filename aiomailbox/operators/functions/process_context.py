@@ -9,11 +9,12 @@ from aiomailbox.mailbox import MailboxExecutor
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.misnamed import Context
 from aiomailbox.records import MIN_TIMESTAMP, OutputTag
 from aiomailbox.typevars import ValueT
 
 
-class ProcessContext:
+class ProcessContext(Context):
     """The record's event time, side outputs, time, and the task's services.
 
     One object serves all calls of a function: it tells about the record that is being

@@ -12,6 +12,7 @@ from aiomailbox.operators.core.callables import (
     CallableKind,
     callable_kind,
     check_function,
+    collected,
     describe,
     refuse_coroutine,
 )
@@ -160,7 +161,7 @@ class PairCalls:
         check: Watches over the records of the pairs, or None.
     """
 
-    __slots__ = ("_call", "_collector", "_context", "_failures")
+    __slots__ = ("_call", "_collector", "_context", "_failures", "_function")
 
     def __init__(
         self,
@@ -170,9 +171,10 @@ class PairCalls:
         failures: RecordFailures,
         check: MutationCheck | None = None,
     ) -> None:
-        self._call: Callable[..., Pending] = function.process_element
+        self._function: Callable[..., Pending] = function.process_element
+        self._call = self._function
         if check is not None:
-            self._call = _watched(check, function.process_element)
+            self._call = _watched(check, self._function)
         self._context = context
         self._collector = collector
         self._failures = failures
@@ -206,7 +208,7 @@ class PairCalls:
     ) -> None:
         while pending is not None:
             try:
-                await pending
+                await collected(self._function, pending)
             except USER_ERRORS as error:
                 left, left_ms, right, right_ms = pairs[index]
                 self._failures.take((left, right), max(left_ms, right_ms), error)

@@ -131,7 +131,7 @@ class KeyReader:
                     return map_all(key.getter(values[0]), values)
             return [key(value) for value in values]
         except RecordTypeError as error:
-            add_note(error, f"in operator {self._operator.context.operator_name!r}")
+            add_note(error, f"in {self._operator.place}")
             raise
         except USER_ERRORS as error:
             raise_as(self._operator.user_error(error), error)
@@ -144,10 +144,11 @@ class KeyReader:
         try:
             self._assigner.key_groups(keys)
         except KeyTypeError as error:
-            name = self._operator.context.operator_name
+            problem = str(error).removeprefix("key: ").removesuffix(".")
             raise KeyTypeError(
-                f"operator {name!r}", str(error).removesuffix(".")
-            ) from error
+                self._operator.place,
+                f"the key of {_described(self._key)}: {problem}",
+            ) from None
         self._type = type(keys[0])
         self._types = {self._type}
 
@@ -155,9 +156,14 @@ class KeyReader:
         for key in keys:
             if type(key) is CoroutineType:
                 key.close()
-        context = self._operator.context
         raise KeyTypeError(
-            f"operator {context.operator_name!r} (uid {context.uid!r})",
+            self._operator.place,
             f"{describe(self._key)} returned a coroutine where a key is expected",
             "A plain function is needed here: do the awaiting in map_async before.",
         )
+
+
+def _described(key: Callable[[Any], Any]) -> str:
+    return (
+        str(key) if isinstance(key, FieldSelector | FieldsSelector) else describe(key)
+    )
