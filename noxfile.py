@@ -17,7 +17,7 @@ nox.options.sessions = ["lint", "types", "layers", "docs", "tests"]
 # Spark listens to this machine only. And whatever the caller's shell says, compiled
 # modules are kept: hundreds of worker processes are started, and would compile them all.
 ENV = {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONDONTWRITEBYTECODE": None}
-PEERS = ["bytewax", "streamz"]
+PEERS = ["bytewax", "streamz", "duckdb"]
 # Two workers, whatever the machine: the suite measures time. Each gets whole files, and
 # one of them all that have tests of Spark, so that there is one session.
 PARALLEL = ["-n", "2", "--dist", "loadfile"]

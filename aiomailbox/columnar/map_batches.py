@@ -179,11 +179,13 @@ class MapBatchesOperator(Operator):
         return batch
 
     def _timed(self, run: Run, batch: pa.RecordBatch) -> Run:
-        has_times = run.timestamps is not None
-        made = ArrowRun(batch, self._maker_for(run, batch.schema))
+        maker = self._maker_for(run, batch.schema)
         if self._timestamps is not None:
+            made = ArrowRun(batch, maker)
             return made.timed_by(self._timestamps) if len(made) else made
-        if not has_times:
+        times = run.event_times if isinstance(run, ArrowRun) else run.timestamps
+        made = ArrowRun(batch, maker, times)
+        if times is None:
             return made
         if len(made) != len(run):
             raise RecordTypeError(
@@ -192,7 +194,7 @@ class MapBatchesOperator(Operator):
                 "times are not known",
                 'Return as many, or name a column of event times: timestamps="ms".',
             )
-        return made.with_timestamps(run.timestamps)
+        return made
 
     def _maker_for(self, run: Run, schema: pa.Schema) -> RowMaker:
         if isinstance(run, ArrowRun):

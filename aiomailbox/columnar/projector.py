@@ -54,7 +54,9 @@ class Projector:
             ],
             names=[name for name, _ in plan],
         )
-        return ArrowRun(batch, self._maker_for(run, plan, batch.schema), run.timestamps)
+        return ArrowRun(
+            batch, self._maker_for(run, plan, batch.schema), run.event_times
+        )
 
     def rows(self, run: Run, computed: list[list[Any]]) -> ListRun:
         """Return rows with the fields of the projection; those of a run of one kind.

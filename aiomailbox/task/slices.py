@@ -42,13 +42,17 @@ ROW_SLICES: Final = SliceForm()
 ROW_SLICES_OF_KERNELS: Final = SliceForm(has_fixed_cost=True)
 # Rows are made of what comes out of kernels; who makes them lets the loop go itself.
 MIXED_SLICES: Final = SliceForm(
-    COLUMN_RUN_LENGTH_MAX, has_fixed_cost=True, records_min=_AWAITED_MAX
+    COLUMN_RUN_LENGTH_MAX,
+    has_fixed_cost=True,
+    records_min=_AWAITED_MAX,
+    stretch=_COLUMN_STRETCH,
 )
-# A kernel is not interrupted: there is nothing to find out record by record.
+# A kernel is not interrupted: there is nothing to find out record by record. Fewer records
+# save no time, of which most is that of calls.
 COLUMN_SLICES: Final = SliceForm(
     COLUMN_RUN_LENGTH_MAX,
     has_fixed_cost=True,
-    records_min=RUN_LENGTH_MAX,
+    records_min=4 * RUN_LENGTH_MAX,
     stretch=_COLUMN_STRETCH,
 )
 
@@ -143,7 +147,10 @@ class SliceSize:
         elapsed = self._monotonic() - started
         longest = self._records_max
         if awaited:
-            longest = max(min(_AWAITED_MAX, longest), self._records_min)
+            # Who makes rows of columns awaits, too, that the loop went on meanwhile.
+            is_parting = self._has_fixed_cost and self._left is None
+            longest = min(RUN_LENGTH_MAX if is_parting else _AWAITED_MAX, longest)
+            longest = max(longest, self._records_min)
         longest = min(2 * self.records, longest)
         # What the operator put back was not processed in this slice.
         if awaited and self._left is not None:

@@ -10,7 +10,6 @@ the same comparison; see `pyflink_program`.
 from __future__ import annotations
 
 import gc
-import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from examples.nexmark.queries.windows import SIZE_MS, HighestBid, HotItem, NewSe
 from examples.nexmark.streams import strategy
 from tests.benchmarks import pyflink_peer
 from tests.benchmarks.measure import OURS, Report, Row, System, compare
-from tests.benchmarks.peers import bytewax_run
+from tests.benchmarks.peers import bytewax_run, is_installed
 
 SLIDE_MS = 2000
 BYTEWAX = "bytewax, source batches of 1,000"
@@ -99,7 +98,7 @@ def nexmark(
 def _report(name: str, events: list[Event], rounds: int, peers: bool) -> Report:
     report = Report(f"NX{name[1:]}", f"Nexmark {name}, {CASES[name].title}")
     systems = [System(OURS, lambda _: ours(name, events))]
-    if peers and _installed("bytewax"):
+    if peers and is_installed("bytewax"):
         _check(name, events[: max(1000, len(events) // 10)])
         systems.append(System(BYTEWAX, lambda _: bytewax(name, events)))
     report.rows = compare(report.work, systems, len(events), rounds, computes=True)
@@ -130,10 +129,6 @@ def _beside_pyflink(
         f"{OURS}: {times:.1f} x {pyflink_peer.NAME}, wanted more than 1",
         reached=times > 1,
     )
-
-
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
 
 
 def _check(name: str, events: list[Event]) -> None:

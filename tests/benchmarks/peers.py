@@ -31,7 +31,8 @@ _BATCH = 1000
 _QUEUE_MAX = 16
 
 
-def _installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
+    """Say whether a library is there."""
     return importlib.util.find_spec(name) is not None
 
 
@@ -119,13 +120,16 @@ def w2_queue(count: int) -> int:
     return asyncio.run(_through_queues(records(count), [work]))
 
 
-def bytewax_run(source: Iterable[Any], build: Any, kept: Any = None) -> int:
+def bytewax_run(
+    source: Iterable[Any], build: Any, kept: Any = None, batch: int = _BATCH
+) -> int:
     """Run a dataflow, and return how many results it has.
 
     Args:
         source: What it reads.
         build: Makes the stream of results of Bytewax's operators and that of the source.
         kept: A list that gets the results; by default they are only counted.
+        batch: How many items are read at once.
     """
     from bytewax import operators as op
     from bytewax.dataflow import Dataflow
@@ -146,7 +150,7 @@ def bytewax_run(source: Iterable[Any], build: Any, kept: Any = None) -> int:
             return Counter()
 
     flow = Dataflow("bench")
-    stream = op.input("in", flow, TestingSource(source, batch_size=_BATCH))
+    stream = op.input("in", flow, TestingSource(source, batch_size=batch))
     op.output("out", build(op, stream), CountingSink())
     run_main(flow)
     return total
@@ -332,5 +336,5 @@ def peers_of(work: str, **options: Any) -> list[System]:
     return [
         System(name, lambda count, run=run: run(count, **options), share)
         for library, name, run, share in _PEERS.get(work, [])
-        if _installed(library)
+        if is_installed(library)
     ]

@@ -1,4 +1,4 @@
-"""W1 to W12, X1 to X4, S1, S2, C1, C2, O1, O2, R1, R2, NX: what is measured, what is wanted."""
+"""W1 to W12, X1 to X4, S1, S2, C1, C2, O1, O2, R1, R2, NX, NXC: what is measured, what is wanted."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.benchmarks import (
     hop,
     jobs,
     large_state,
+    nexmark_columns,
     observed_rows,
     plain,
     process_rows,
@@ -336,4 +337,7 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "R1": lambda options: [responsive.ticker()],
     "R2": lambda options: responsive.application(),
     "NX": nx,
+    "NXC": lambda options: nexmark_columns.reports(
+        options.records, options.rounds, peers=options.peers
+    ),
 }

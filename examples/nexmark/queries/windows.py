@@ -58,11 +58,11 @@ def q5(events: am.DataStream[Event]) -> am.DataStream[HotItem]:
         .aggregate(am.aggregates(bids=am.count()))
         # Counts have the time of their window's end, and each end is in one window.
         .window_all(am.TumblingEventTimeWindows.of(SLIDE))
-        .apply(_most)
+        .apply(most_bids)
     )
 
 
-def _most(key: None, window: am.TimeWindow, counts: list[Any]) -> list[HotItem]:
+def most_bids(key: None, window: am.TimeWindow, counts: list[Any]) -> list[HotItem]:
     most = max(count.bids for count in counts)
     return [
         HotItem(count.key, count.bids, milliseconds(count.window_end))
