@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,9 @@ from aiomailbox.eventtime import check_before_end_of_time
 from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, ListRun, Run
 
 __all__ = ["ArrowRun", "as_bools"]
+
+# What a record takes of which nobody has asked for the columns: a number or two.
+_DEFERRED_BYTES: Final = 16
 
 
 class ArrowRun:
@@ -35,7 +38,16 @@ class ArrowRun:
         (array([5, 7]), [Record(city='Rome', ms=7)])
     """
 
-    __slots__ = ("_batch", "_indices", "_rows", "_stamps", "_times", "row_maker")
+    __slots__ = (
+        "_columns",
+        "_count",
+        "_indices",
+        "_make",
+        "_row_maker",
+        "_rows",
+        "_stamps",
+        "_times",
+    )
 
     # A kernel costs some microseconds however few rows there are.
     length_max: int = COLUMN_RUN_LENGTH_MAX
@@ -46,8 +58,12 @@ class ArrowRun:
         row_maker: RowMaker,
         timestamps: list[int] | np.ndarray | None = None,
     ) -> None:
-        self.row_maker: RowMaker = row_maker
-        self._batch = batch
+        self._row_maker = row_maker
+        self._columns = batch
+        # What makes the columns, as long as nobody has asked for them, and of how many
+        # records.
+        self._make: Callable[[], ArrowRun] | None = None
+        self._count = 0
         # Which rows of the batch these are; None for all.
         self._indices: np.ndarray | None = None
         self._rows: list[Any] | None = None
@@ -59,13 +75,48 @@ class ArrowRun:
         else:
             self._stamps = timestamps
 
+    @classmethod
+    def deferred(
+        cls, count: int, make: Callable[[], ArrowRun], times: np.ndarray | None
+    ) -> ArrowRun:
+        """Return a run of so many records whose columns are made when they are asked for.
+
+        Args:
+            count: How many records there are.
+            make: Returns them; whoever asks calls it, in any thread, maybe twice.
+            times: Event times in milliseconds, shape ``(n,)``, or None.
+        """
+        run = object.__new__(cls)
+        run._make, run._count, run._times = make, count, times
+        run._indices = run._rows = run._stamps = None
+        return run
+
+    @property
+    def _batch(self) -> pa.RecordBatch:
+        self._made()
+        return self._columns
+
+    @property
+    def row_maker(self) -> RowMaker:
+        """What makes the rows."""
+        self._made()
+        return self._row_maker
+
+    def _made(self) -> None:
+        make = self._make
+        if make is not None:
+            made = make()
+            self._columns, self._row_maker = made.batch, made.row_maker
+            # Last: another thread may ask as well.
+            self._make = None
+
     @property
     def batch(self) -> pa.RecordBatch:
         """The records' columns; those that were taken are put together by the first call."""
         if self._indices is not None:
             chosen, self._indices = self._indices, None
             columns = [_taken(column, chosen) for column in self._batch.columns]
-            self._batch = pa.RecordBatch.from_arrays(columns, schema=self._batch.schema)
+            self._columns = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         return self._batch
 
     @property
@@ -103,7 +154,9 @@ class ArrowRun:
     def __len__(self) -> int:
         if self._indices is not None:
             return len(self._indices)
-        return int(self._batch.num_rows)
+        if self._make is not None:
+            return self._count
+        return int(self._columns.num_rows)
 
     def __repr__(self) -> str:
         return (
@@ -170,7 +223,9 @@ class ArrowRun:
 
     def size_bytes(self) -> int:
         """Return the bytes of the columns, without the rows made from them."""
-        size_bytes = int(self._batch.nbytes)
+        if self._make is not None:
+            return _DEFERRED_BYTES * self._count
+        size_bytes = self._row_maker.size_bytes(self._batch)
         if self._indices is None:
             return size_bytes
         # Their share of the batch that they keep alive.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.cells import Cells, FrozenCells
+from aiomailbox.columnar.cells import Cells, FrozenCells, Values
 from aiomailbox.columnar.groups import Groups
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.results import ResultMaker
@@ -83,6 +84,8 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         self._maker = ResultMaker(names, key_fields, are_tuples=self._pairs)
         self._cells = Cells(aggregate)
         self._slots = KeySlots(self._begin)
+        # Whether somebody has asked for columns of results.
+        self._are_read = False
         self.rows_note: RowsNote = RowsNote()
 
     def open(self) -> Pending:
@@ -128,9 +131,49 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         )
         if slots is None:
             raise RowsNeededError(KEYS_OF_ROWS)
-        groups = Groups(slots, len(self._slots.places))
+        keys = len(self._slots.places)
+        if not self._are_read and keys <= len(run):
+            try:
+                self._cells.check(values, np.arange(keys), len(run))
+            except RowsNeededError:
+                # It may have been too careful.
+                pass
+            else:
+                return self._deferred(run, values, slots)
+        groups = Groups(slots, keys)
         self._cells.check(values, groups.used, int(groups.lengths.max()))
-        return self._results(run, slots, self._cells.roll(values, groups, groups.used))
+        made = self._cells.roll(values, groups, groups.used)
+        return self._results(self._key_column(run, slots), made, run.event_times)
+
+    def _deferred(
+        self, run: ArrowRun, values: list[Values], slots: np.ndarray
+    ) -> ArrowRun:
+        """Add the records, and make a column of what that led to when it is asked for.
+
+        Where records are only counted, or few are kept, nobody does.
+        """
+        before = self._cells.copied(np.arange(len(self._slots.places)))
+        self._cells.add(values, slots)
+        times = run.event_times
+        key = self._key_column(run, slots)
+        make = partial(self._made_of, before, values, slots, key, times)
+        return ArrowRun.deferred(len(run), make, times)
+
+    def _made_of(
+        self,
+        before: Cells,
+        values: list[Values],
+        slots: np.ndarray,
+        key: pa.Array | None,
+        times: np.ndarray | None,
+    ) -> ArrowRun:
+        """Return the results of records; see `roll`. In any thread."""
+        # From now on they are made at once.
+        self._are_read = True
+        groups = Groups(slots, before.size)
+        cells = before.copied(groups.used)
+        made = cells.roll(values, groups, np.arange(len(groups.used)))
+        return self._results(key, made, times)
 
     def _begin(self, new: list[Any]) -> None:
         """Prepare the cells of new keys, with what a restore has put into rows."""
@@ -145,19 +188,19 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
             for place in kept:
                 table.remove(new[place])
 
-    def _results(self, run: ArrowRun, slots: np.ndarray, made: list[pa.Array]) -> Run:
-        if self._pairs or self._with_key is not None:
-            made = [self._key_column(run, slots), *made]
-        return self._maker.run(made, run.event_times)
+    def _results(
+        self, key: pa.Array | None, made: list[pa.Array], times: np.ndarray | None
+    ) -> ArrowRun:
+        return self._maker.run(made if key is None else [key, *made], times)
 
-    def _key_column(self, run: ArrowRun, slots: np.ndarray) -> pa.Array:
+    def _key_column(self, run: ArrowRun, slots: np.ndarray) -> pa.Array | None:
+        """Return the column of keys that results have; None if they have none."""
+        if not self._pairs and self._with_key is None:
+            return None
         if self._key_fields.is_alone:
             return run.column(self._key_fields.fields[0])
-        return self._maker.key_column(self._keys_at(slots), None)
-
-    def _keys_at(self, slots: np.ndarray) -> list[Any]:
         keys = self._slots.keys
-        return [keys[slot] for slot in slots.tolist()]
+        return self._maker.key_column([keys[slot] for slot in slots.tolist()], None)
 
     def _go_to_rows(self, reason: str) -> None:
         """Give all accumulators to the table, and leave columns alone from now on."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -131,7 +130,7 @@ class _ArrowReader(SplitReader):
                 self._maker = RowMaker(batch.schema, self._form)
             part = batch.slice(start - first, stop - start)
             output.for_split(split.split_id).emit_run(ArrowRun(part, self._maker))
-            self._splits[0] = replace(split, position=stop)
+            self._splits[0] = RangeSplit(split.split_id, stop, split.stop)
             if stop < split.stop:
                 return InputStatus.MORE_AVAILABLE
         return self._finish_split(output)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 from aiomailbox.errors import InvalidArgumentError, TimestampError
 from aiomailbox.eventtime.output import WatermarkOutput
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, ListRun, Run
+from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Run
 
 __all__ = [
     "BoundedOutOfOrderness",
@@ -46,15 +46,6 @@ class WatermarkGenerator(Protocol):
         ...
 
 
-@runtime_checkable
-class TimedRun(Protocol):
-    """A run that knows its latest event time without a list of all."""
-
-    def highest_ms(self) -> int | None:
-        """Return the latest event time; None if there is none."""
-        ...
-
-
 def follow_run(
     generator: WatermarkGenerator, run: Run, output: WatermarkOutput
 ) -> None:
@@ -62,13 +53,10 @@ def follow_run(
 
     One that says ``only_latest`` gets no more than the latest of columns.
     """
-    # To ask a list for a protocol would cost as much as a hundred records.
-    if (
-        type(run) is not ListRun
-        and isinstance(run, TimedRun)
-        and getattr(generator, "only_latest", False)
-    ):
-        highest = run.highest_ms()
+    # To ask for a protocol would cost as much as a hundred records.
+    highest_ms = getattr(run, "highest_ms", None)
+    if highest_ms is not None and getattr(generator, "only_latest", False):
+        highest = highest_ms()
         if highest is not None:
             generator.on_run([highest], output)
     elif run.timestamps is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import compress
 from random import Random
 from types import CoroutineType
-from typing import Any, ClassVar, Final, Protocol, runtime_checkable
+from typing import Any, ClassVar, Final
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, KeyTypeError
 from aiomailbox.keygroups import KeyGroupAssigner, KeyTypeAgreement
@@ -32,17 +32,6 @@ __all__ = [
 # Up to so many channels, one comparison of each record a channel costs less than a step
 # of a loop.
 _COMPARED_MAX: Final = 4
-
-
-@runtime_checkable
-class KeyedRun(Protocol):
-    """A run that can find its keys without rows."""
-
-    def split_by_key(
-        self, key: Any, channels_of: Callable[[list[Any]], list[int]]
-    ) -> list[tuple[int, Run]] | None:
-        """Return the records of each channel, or None if the rows have to be asked."""
-        ...
 
 
 class Partitioner:
@@ -293,9 +282,13 @@ class KeyGroupPartitioner(Partitioner):
             )
             self._assigner = assigner
         key = self.key
-        if type(run) is not ListRun and isinstance(run, KeyedRun):
+        # A run that can find its keys without rows says so.
+        split_by_key = getattr(run, "split_by_key", None)
+        if split_by_key is not None:
             try:
-                parts = run.split_by_key(key, assigner.channels)
+                parts: list[tuple[int, Run]] | None = split_by_key(
+                    key, assigner.channels
+                )
             except KeyTypeError as error:
                 raise self._named(error, []) from error
             if parts is not None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 from itertools import pairwise
+from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
@@ -18,6 +20,7 @@ from aiomailbox.columnar import (
     NamedTupleForm,
     RowMaker,
 )
+from aiomailbox.columnar.groups import Groups, stable_order
 from aiomailbox.operators import KeyedAggregateOperator, field_or_function
 from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
 from aiomailbox.operators.snapshots import decode_snapshot, encode_snapshot
@@ -157,6 +160,50 @@ def test_tame_values_stay_columns(
     )
 
 
+class KeepingOutput:
+    """Keeps runs as they come; nothing is read."""
+
+    def __init__(self) -> None:
+        self.runs: list[Any] = []
+
+    def emit_run(self, run: Any) -> None:
+        self.runs.append(run)
+
+
+@given(
+    st.lists(tame, min_size=1, max_size=60),
+    st.lists(st.integers(0, 60), max_size=4),
+    st.sampled_from([everything, lambda: am.sum_("x"), lambda: am.mean("n")]),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_results_may_be_asked_for_late_in_any_order_or_never(
+    records: list[Any],
+    borders: list[int],
+    aggregate: Any,
+    pairs: bool,
+    random: Random,
+) -> None:
+    cut = parts(records, borders)
+    operator = ColumnarAggregateOperator(KEY, aggregate(), include_key=pairs)
+    with OneInputHarness(operator, keyed=True) as harness:
+        output: Any = KeepingOutput()
+        harness.operator.output = output
+        for part in cut:
+            harness.operator.process_run(run_of(part))
+            if random.random() < 0.2:
+                assert output.runs[random.randrange(len(output.runs))].values
+        for run in random.sample(output.runs, len(output.runs)):
+            assert len(run) == len(run.values) == run.batch.num_rows
+        found = [repr(value) for run in output.runs for value in run.values]
+    by_rows = KeyedAggregateOperator(KEY, aggregate(), include_key=pairs)
+    with OneInputHarness(by_rows, keyed=True) as harness:
+        for part in cut:
+            harness.operator.process_run(ListRun(run_of(part).values))
+        assert found == list(map(repr, harness.values))
+    assert operator._is_columnar
+
+
 @given(
     st.lists(st.sampled_from([tame, rows]).flatmap(lambda s: s), max_size=40),
     st.integers(0, 40),
@@ -239,6 +286,17 @@ def test_floats_are_added_from_left_to_right_however_long_groups_are(skew: int) 
         [ListRun(run.values, run.timestamps)],
     )
     assert operator._is_columnar
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000, 1 << 16, 100_000, 1 << 31])
+def test_groups_are_found_among_however_many_codes(count: int) -> None:
+    codes = np.array([each * 7919 % count for each in (3, 1, 3, 0, 2, 1, 3)])
+    groups = Groups(codes, count)
+    used, lengths = np.unique(codes, return_counts=True)
+    assert groups.used.tolist() == used.tolist()
+    assert groups.lengths.tolist() == lengths.tolist()
+    order = stable_order(codes, count)
+    assert order.tolist() == np.argsort(codes, kind="stable").tolist()
 
 
 @pytest.mark.parametrize("values", [[1.5, 0.5, 1.5], [1.5, -0.0, 0.0], [1.5, math.nan]])
