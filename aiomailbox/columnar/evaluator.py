@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice, product
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.encode import encoded_column, hinted_type
 from aiomailbox.columnar.fields import RecordShape, plain_values, record_shape
+from aiomailbox.columnar.kernels import Kernel, kernel_of
 from aiomailbox.columnar.plain import cast_plain, plain_type
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
@@ -91,6 +92,18 @@ def check_reads(expression: pc.Expression, names: Sequence[str]) -> None:
             raise _no_fit(str(expression), error, names) from error
 
 
+class _Reads(NamedTuple):
+    """What expressions read.
+
+    Attributes:
+        types: The fields, and in which types.
+        kernels: What evaluates each expression; None for a plan.
+    """
+
+    types: dict[str, pa.DataType]
+    kernels: list[Kernel | None]
+
+
 class Evaluator:
     """Evaluates expressions over runs of one stream.
 
@@ -118,12 +131,12 @@ class Evaluator:
         # What messages call it.
         self.__qualname__ = self._text.replace("\n", ", ")
         self._schema: pa.Schema | None = None
-        self._reads: dict[str, pa.DataType] = {}
+        self._reads = _Reads({}, [])
         self._types: dict[str, pa.DataType] = {}
         # What was found for the last columns.
         self._maker: RowMaker | None = None
         self._columns: pa.Schema | None = None
-        self._of_columns: dict[str, pa.DataType] | None = None
+        self._of_columns: _Reads | None = None
 
     def evaluate(self, run: Run) -> list[pa.Array]:
         """Return a column per expression, each of shape ``(n,)``.
@@ -136,25 +149,24 @@ class Evaluator:
             ArrowException: If a value cannot be computed: it overflows, is divided by
                 zero, cannot be cast.
         """
-        columns = self._of_batch(run) if isinstance(run, ArrowRun) else None
-        if columns is None:
-            columns = self._of_rows(run.values)
-        return self._evaluated(columns, len(run))
+        if isinstance(run, ArrowRun) and (reads := self._of_batch(run)) is not None:
+            columns = {
+                name: _cast(run.column(name), kind)
+                for name, kind in reads.types.items()
+            }
+        else:
+            reads, columns = self._of_rows(run.values)
+        return self._evaluated(reads, columns, len(run))
 
-    def _of_batch(self, run: ArrowRun) -> dict[str, pa.Array] | None:
-        """Return the columns that are read, None if rows have to be made of some."""
+    def _of_batch(self, run: ArrowRun) -> _Reads | None:
+        """Return which columns are read, None if rows have to be made of some."""
         schema, maker = run.schema, run.row_maker
         if maker is not self._maker or not schema.equals(self._columns):
             self._of_columns = self._read_columns(schema, maker)
             self._maker, self._columns = maker, schema
-        reads = self._of_columns
-        if reads is None:
-            return None
-        return {name: _cast(run.column(name), kind) for name, kind in reads.items()}
+        return self._of_columns
 
-    def _read_columns(
-        self, schema: pa.Schema, maker: RowMaker
-    ) -> dict[str, pa.DataType] | None:
+    def _read_columns(self, schema: pa.Schema, maker: RowMaker) -> _Reads | None:
         """Return which columns are read, and in which types; None if rows have to be."""
         record_type = getattr(maker.form, "record_type", None)
         hints = RecordShape(record_type or tuple, (), list).hints()
@@ -172,7 +184,7 @@ class Evaluator:
             return None
         return self._reads_of(pa.schema(fields), schema.names)
 
-    def _of_rows(self, values: list[Any]) -> dict[str, pa.Array]:
+    def _of_rows(self, values: list[Any]) -> tuple[_Reads, dict[str, pa.Array]]:
         shape = record_shape(values[0])
         names = [name for name in shape.names if name in self._text]
         hints = shape.hints()
@@ -194,10 +206,12 @@ class Evaluator:
                 # Maybe it is just that field which has no column.
                 raise failed[0] from None
             raise
-        for name in reads:
+        for name in reads.types:
             if not pa.types.is_null(arrays[name].type):
                 self._types.setdefault(name, arrays[name].type)
-        return {name: _cast(arrays[name], kind) for name, kind in reads.items()}
+        return reads, {
+            name: _cast(arrays[name], kind) for name, kind in reads.types.items()
+        }
 
     def _array(self, name: str, values: list[Any], hint: Any) -> pa.Array:
         kind = self._types.get(name)
@@ -214,9 +228,7 @@ class Evaluator:
             kind = _as_declared(own if plain is None else plain, hint)
         return encoded_column(values, pa.field(name, kind))
 
-    def _reads_of(
-        self, schema: pa.Schema, names: Sequence[str]
-    ) -> dict[str, pa.DataType]:
+    def _reads_of(self, schema: pa.Schema, names: Sequence[str]) -> _Reads:
         """Return the fields that are read, and in which types.
 
         Raises:
@@ -224,11 +236,13 @@ class Evaluator:
         """
         if self._schema is None or not self._schema.equals(schema):
             bound = self._bound(schema, names)
-            self._reads = {
+            types = {
                 field.name: field.type
                 for field in bound
                 if not self._binds(bound, field.name)
             }
+            kernels = [kernel_of(each, types) for each in self.expressions]
+            self._reads = _Reads(types, kernels)
             self._schema = schema
         return self._reads
 
@@ -269,7 +283,11 @@ class Evaluator:
         schema = schema.append(pa.field(_NO_FIELD, pa.null()))
         _projected(schema.empty_table(), self.expressions)
 
-    def _evaluated(self, columns: dict[str, pa.Array], count: int) -> list[pa.Array]:
+    def _evaluated(
+        self, reads: _Reads, columns: dict[str, pa.Array], count: int
+    ) -> list[pa.Array]:
+        if None not in reads.kernels:
+            return [kernel(columns) for kernel in reads.kernels if kernel is not None]
         columns = columns or {_NO_FIELD: pa.nulls(count)}
         result = _projected(pa.table(columns), self.expressions)
         return [_whole(column) for column in result.columns]
