@@ -106,30 +106,33 @@ def window_result(aggregate: Any, *, keyed: bool = True) -> WindowResult:
     if not isinstance(aggregate, Aggregate):
         return _Own(aggregate.get_result)
     if aggregate.names is None:
-        return _Plain(aggregate.get_result)
+        return _Single(aggregate)
     if not keyed:
         return _Unkeyed(aggregate)
     return _Keyed(aggregate)
 
 
-class _Plain:
-    __slots__ = ("_get_result",)
+class _Single:
+    __slots__ = ("_get_result", "_make_all")
 
-    def __init__(self, get_result: Callable[[Any], Any]) -> None:
-        self._get_result = get_result
+    def __init__(self, aggregate: Aggregate) -> None:
+        self._get_result = aggregate.get_result
+        self._make_all = aggregate.results_maker(())
 
     def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
         return self._get_result(accumulator)
 
     def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
-        get_result = self._get_result
-        return [get_result(found) for found in accumulators.values()]
+        return self._make_all(accumulators)
 
 
-class _Own(_Plain):
+class _Own:
     """Results of functions of the user's, which may be coroutines by mistake."""
 
-    __slots__ = ()
+    __slots__ = ("_get_result",)
+
+    def __init__(self, get_result: Callable[[Any], Any]) -> None:
+        self._get_result = get_result
 
     def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
         result = self._get_result(accumulator)
@@ -138,7 +141,8 @@ class _Own(_Plain):
         return result
 
     def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
-        results = super().of_all(window, accumulators)
+        get_result = self._get_result
+        results = [get_result(found) for found in accumulators.values()]
         if CoroutineType in map(type, results):
             self._refuse(results)
         return results
@@ -150,10 +154,11 @@ class _Own(_Plain):
 
 
 class _Keyed:
-    __slots__ = ("_make", "_times")
+    __slots__ = ("_make", "_make_all", "_times")
 
     def __init__(self, aggregate: Aggregate) -> None:
         self._make = aggregate.result_maker(WINDOW_FIELDS)
+        self._make_all = aggregate.results_maker(WINDOW_FIELDS)
         self._times = _Times()
 
     def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
@@ -161,16 +166,15 @@ class _Keyed:
         return self._make(key, start, end, accumulator)
 
     def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
-        make = self._make
-        start, end = self._times.of(window)
-        return [make(key, start, end, found) for key, found in accumulators.items()]
+        return self._make_all(*self._times.of(window), accumulators)
 
 
 class _Unkeyed:
-    __slots__ = ("_make", "_times")
+    __slots__ = ("_make", "_make_all", "_times")
 
     def __init__(self, aggregate: Aggregate) -> None:
         self._make = aggregate.result_maker(WINDOW_FIELDS[1:])
+        self._make_all = aggregate.results_maker(WINDOW_FIELDS[1:])
         self._times = _Times()
 
     def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
@@ -178,7 +182,7 @@ class _Unkeyed:
         return self._make(start, end, accumulator)
 
     def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
-        return [self(None, window, found) for found in accumulators.values()]
+        return self._make_all(*self._times.of(window), accumulators)
 
 
 class _Times:

@@ -37,7 +37,11 @@ class Template:
     merge: tuple[str, ...]
 
 
-_ADDED: Final = "{n} = {a}[{i}] if {v} is None else {v} if {a}[{i}] is None else "
+_ADDED: Final = (
+    "{n} = {a}[{i}]",
+    "if {v} is not None:",
+    "    {n} = {v} if {n} is None else {n} + {v}",
+)
 _SUM_MERGED: Final = (
     "if {b}[{i}] is not None:",
     "    {a}[{i}] = {b}[{i}] if {a}[{i}] is None else {a}[{i}] + {b}[{i}]",
@@ -70,7 +74,7 @@ COUNT_WHERE: Final = Template(
 )
 SUM: Final = Template(
     ("None",),
-    (_ADDED + "{a}[{i}] + {v}",),
+    _ADDED,
     ("{a}[{i}] = {n}",),
     "{a}[{i}]",
     _SUM_MERGED,

@@ -273,6 +273,24 @@ class Aggregate(Generic[InT, OutT]):
         source = f"def result({', '.join((*before, 'a'))}):\n    return {expression}"
         return self._compile("result", source, **names)
 
+    def results_maker(self, before: tuple[str, ...]) -> Callable[..., list[Any]]:
+        """Return a function that makes the results of all keys, in one loop.
+
+        Its arguments are the fields before but for ``key``, if results have names, and
+        ``key -> accumulator``.
+
+        Args:
+            before: As for `result_maker`.
+        """
+        fields = before if self.names is not None else ()
+        expression, names = self._result(fields)
+        parameters = [field for field in fields if field != "key"]
+        source = (
+            f"def results({', '.join((*parameters, 'contents'))}):\n"
+            f"    return [{expression} for key, a in contents.items()]"
+        )
+        return self._compile("results", source, **names)
+
     def pour(self, start: str) -> Callable[..., None] | None:
         """Return a loop over a run that adds each record to its window.
 

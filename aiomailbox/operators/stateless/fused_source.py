@@ -102,14 +102,13 @@ def loop_source(shape: LoopShape) -> str:
             def loop(values, timestamps):
                 v1 = None
                 out = []
-                append = out.append
                 for v0 in values:
                     try:
                         v1 = f0(v0)
                     except (Exception, GeneratorExit) as error:
                         failed(0, v0, None, error)
                         continue
-                    append(v1)
+                    out.append(v1)
                 if type(v1) is coroutine:
                     wrong(0, v1, out)
                 return out, timestamps
@@ -175,10 +174,8 @@ class _Writer:
 
     def _fresh_lists(self) -> None:
         self._write("out = []")
-        self._write("append = out.append")
         if self._shape.timed:
             self._write("times = []")
-            self._write("append_time = times.append")
         if self._shape.expands:
             self._write("most = length()")
 
@@ -254,9 +251,10 @@ class _Writer:
             self._write(f"{_INDENT}wrong({stage}, {result}, out)")
 
     def _append(self, value: str) -> None:
-        self._write(f"append({value})")
+        # A method that is looked up on a list is faster than one that is kept.
+        self._write(f"out.append({value})")
         if self._shape.timed:
-            self._write("append_time(t)")
+            self._write("times.append(t)")
         if self._shape.expands:
             self._write("if len(out) == most:")
             self._depth += 1
