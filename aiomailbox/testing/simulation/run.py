@@ -131,9 +131,9 @@ def _collecting_by_steps() -> Iterator[None]:
     was_enabled, is_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
     gc.collect()
-    if not is_frozen:
-        # What was there before is not looked at again and again.
-        gc.freeze()
+    # What was there before is not looked at again and again: not either what has come
+    # since the program froze what it had then.
+    gc.freeze()
     try:
         yield
     finally:
