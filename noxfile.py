@@ -17,6 +17,9 @@ nox.options.sessions = ["lint", "types", "layers", "docs", "tests"]
 # Spark listens to this machine only. And whatever the caller's shell says, compiled
 # modules are kept: hundreds of worker processes are started, and would compile them all.
 ENV = {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONDONTWRITEBYTECODE": None}
+# A Spark of tests lives for seconds: most of its time would go into optimizing what it
+# compiled once, and into threads of its collector (measured: half of its processor time).
+SHORT_LIVED = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", **ENV}
 PEERS = ["bytewax", "streamz", "duckdb"]
 # Two workers, whatever the machine: the suite measures time. Each gets whole files, and
 # one of them all that have tests of Spark, so that there is one session.
@@ -85,7 +88,7 @@ def layers(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Does it work? (Arguments after -- go to pytest.)"""
     prepare(session, "test")
-    session.run("pytest", *PARALLEL, *session.posargs, env=ENV)
+    session.run("pytest", *PARALLEL, *session.posargs, env=SHORT_LIVED)
 
 
 def other_pythons() -> dict[str, str]:
@@ -141,7 +144,7 @@ def coverage(session: nox.Session) -> None:
     tests = ("coverage", "run", "-m", "pytest", *options, *session.posargs)
     # It takes longer than the tests that measure time have: what fails is told, and what
     # was measured is counted.
-    session.run(*tests, env=ENV, success_codes=[0, 1])
+    session.run(*tests, env=SHORT_LIVED, success_codes=[0, 1])
     session.run("coverage", "combine", "-q")
     session.run("coverage", "report")
 
@@ -224,7 +227,7 @@ def fuzz(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """Does every example run?"""
     prepare(session, "test")
-    session.run("pytest", "tests/examples", *session.posargs, env=ENV)
+    session.run("pytest", "tests/examples", *session.posargs, env=SHORT_LIVED)
 
 
 @nox.session
