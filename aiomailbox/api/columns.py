@@ -19,6 +19,7 @@ from aiomailbox.operators import (
     check_on_error,
     describe,
     is_expression,
+    noting,
     with_expressions,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "is_expression",
     "keyed_form",
     "projected",
+    "selected_pairs",
     "window_form",
     "with_field",
 ]
@@ -187,6 +189,65 @@ def projected(
         "record_fields": result,
         "takes_columns": True,
     }
+
+
+def selected_pairs(
+    make: partial[Any],
+    columnar: str,
+    asking: str,
+    names: tuple[Any, ...],
+    named: Mapping[str, Any],
+    keys: tuple[Any, Any],
+    origins: tuple[list[Origin], list[Origin]],
+    on_error: OnError,
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the factory and the facts of a join whose pairs are selected from.
+
+    Args:
+        make: Makes the operator that emits pairs, with the class for rows first.
+        columnar: The name of the class for columns.
+        asking: What of the join asks for rows, beside keys; nothing if none does.
+        names: The fields to keep.
+        named: New names, each with a field's name or an expression.
+        keys: What reads the keys of the left and of the right records.
+        origins: Where these come from.
+        on_error: What to do with a pair for which an expression fails.
+
+    Raises:
+        InvalidArgumentError: If nothing is named, or a name would be there twice.
+        RecordTypeError: If it is known that there is no such field, or two.
+        WrongTypeError: If something is neither a name nor an expression.
+    """
+    policy = check_on_error(on_error)
+    parts = [getattr(key, "fields", ()) for key in keys]
+    same = {left for left, right in zip(*parts, strict=False) if left == right}
+    fields = connectors.pair_fields(names, named, same)
+    known = [known_fields(each) for each in origins]
+    fields.check(*(None if each is None else each.names for each in known))
+    form = _join_form(keys, origins, asking)
+    if form.get("takes_columns"):
+        kind, *args = make.args
+        del kind
+        make = partial(make.func, getattr(connectors, columnar), *args, **make.keywords)
+        make = noting(make, form["rows_note"])
+    factory = partial(connectors.selecting, make, fields, policy)
+    return factory, {
+        **form,
+        "functions": tuple(map(_described, fields.expressions)),
+        "record_fields": None if None in known else _plain_fields(fields.names),
+    }
+
+
+def _join_form(
+    keys: tuple[Any, Any], origins: tuple[list[Origin], list[Origin]], asking: str
+) -> dict[str, Any]:
+    """Return what the graph is told of a join's form, as `keyed_form`."""
+    if any(rows_from(each) is not None for each in origins):
+        return {}
+    asking = asking or asks_for_rows(keys[0]) or asks_for_rows(keys[1])
+    if asking:
+        return {"asks_for_rows": asking}
+    return {"takes_columns": True, "rows_note": RowsNote()}
 
 
 def async_form(into: Any, columns: Any) -> tuple[Callable[..., Any], dict[str, Any]]:

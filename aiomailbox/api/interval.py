@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from aiomailbox.api.build import described_key, function_info, own_copy
+from aiomailbox.api.columns import Expression, selected_pairs
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.graph import FunctionInfo
+from aiomailbox.graph import FunctionInfo, Origin
 from aiomailbox.operators import (
     IntervalJoinOperator,
     KeySelector,
@@ -45,9 +46,11 @@ class IntervalJoin(Generic[A, B]):
         self,
         derive: Callable[..., DataStream[Any]],
         keys: tuple[KeySelector, KeySelector],
+        origins: tuple[list[Origin], list[Origin]],
     ) -> None:
         self._derive = derive
         self._keys = keys
+        self._origins = origins
 
     def __repr__(self) -> str:
         left, right = map(described_key, self._keys)
@@ -76,20 +79,25 @@ class IntervalJoin(Generic[A, B]):
         low = _signed_ms(lower, "lower") + lower_exclusive
         high = _signed_ms(upper, "upper") - upper_exclusive
         IntervalJoinOperator(*self._keys, low, high, pair)
-        return IntervalJoined(self._derive, self._keys, (low, high))
+        return IntervalJoined(self._derive, self._keys, self._origins, (low, high))
 
 
 class IntervalJoined(Generic[A, B]):
-    """An interval join that knows its interval; `process` says what is made of pairs."""
+    """An interval join that knows its interval; next is what is made of pairs.
+
+    That is `select`, by the names of fields, or `process`, by a function.
+    """
 
     def __init__(
         self,
         derive: Callable[..., DataStream[Any]],
         keys: tuple[KeySelector, KeySelector],
+        origins: tuple[list[Origin], list[Origin]],
         bounds: tuple[int, int],
     ) -> None:
         self._derive = derive
         self._keys = keys
+        self._origins = origins
         self._bounds = bounds
 
     def __repr__(self) -> str:
@@ -158,7 +166,86 @@ class IntervalJoined(Generic[A, B]):
             on_error=on_error,
         )
         factory()
-        return self._derive("interval join", factory, (join_info(function),))
+        return self._derive("interval join", factory, functions=(join_info(function),))
+
+    def select(
+        self,
+        *names: str,
+        left_late: OutputTag[A] | None = None,
+        right_late: OutputTag[B] | None = None,
+        on_error: OnError = fail,
+        **named: str | Expression,
+    ) -> DataStream[Any]:
+        """Make a record of fields of each pair. Columns stay columns.
+
+        A field that only one side has goes by its name, and so does a key that has one
+        name on both sides; any field goes by ``left.name`` or ``right.name``, also in an
+        expression. Where left records are dicts the results are dicts, else NamedTuples.
+
+        Args:
+            names: The fields to keep, in this order; ``left.`` and ``right.`` are no part
+                of their new names.
+            left_late: The side output of left records that come too late.
+            right_late: The side output of right records that come too late.
+            on_error: What to do with a pair for which an expression fails.
+            named: New names, each with the name of a field or an expression of
+                `pyarrow.compute`. They come behind the others.
+
+        Returns:
+            The results, each with the larger event time of its pair.
+
+        Raises:
+            InvalidArgumentError: If no field is named, or two would have one name.
+            RecordTypeError: If the records are known to have no such field, or if both
+                sides have it.
+            WrongTypeError: If something is neither a name nor an expression.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> import pyarrow.compute as pc
+            >>> env = am.StreamExecutionEnvironment()
+            >>> time = am.WatermarkStrategy.for_monotonous_timestamps()
+            >>> time = time.with_timestamp_assigner("at")
+            >>> orders = env.from_collection([{"id": 7, "price": 5, "at": 0}], time)
+            >>> offers = env.from_collection([{"id": 7, "price": 3, "at": 900}], time)
+            >>> gains = (
+            ...     orders.key_by("id")
+            ...     .interval_join(offers.key_by("id"))
+            ...     .between(am.seconds(0), am.seconds(1))
+            ...     .select(
+            ...         "id",
+            ...         "left.price",
+            ...         offer="right.price",
+            ...         gain=pc.field("left.price") - pc.field("right.price"),
+            ...     )
+            ... )
+            >>> am.run(gains.collect())
+            [{'id': 7, 'price': 5, 'offer': 3, 'gain': 2}]
+        """
+        make: Any = partial(
+            own_copy,
+            IntervalJoinOperator,
+            *self._keys,
+            *self._bounds,
+            pair,
+            left_late=left_late,
+            right_late=right_late,
+        )
+        make()
+        factory, facts = selected_pairs(
+            make,
+            "ColumnarIntervalJoin",
+            "",
+            names,
+            named,
+            self._keys,
+            self._origins,
+            on_error,
+        )
+        if facts.get("takes_columns"):
+            late = {tag for tag in (left_late, right_late) if tag is not None}
+            facts["columns_aside"] = frozenset(late)
+        return self._derive("interval join", factory, **facts)
 
 
 def join_info(function: Any) -> FunctionInfo:

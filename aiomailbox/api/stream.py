@@ -54,6 +54,7 @@ from aiomailbox.api.columns import (
     is_expression,
     keyed_form,
     projected,
+    selected_pairs,
     with_field,
 )
 from aiomailbox.api.connected import ConnectedStreams
@@ -136,6 +137,7 @@ from aiomailbox.windowing import (
     EventTimeSessionWindows,
     SidedKey,
     WindowAssigner,
+    WindowJoinOperator,
     mark_first,
     mark_second,
 )
@@ -762,7 +764,8 @@ class DataStream(Generic[T]):
             [('a', 500)]
         """
         self._check_joinable(other, "other")
-        return JoinedStreams(partial(self._sided, other), JoinedWindows)
+        make = partial(JoinedWindows, select=partial(self._selected_windows, other))
+        return JoinedStreams(partial(self._sided, other), make)
 
     def co_group(
         self, other: DataStream[U]
@@ -1596,6 +1599,35 @@ class DataStream(Generic[T]):
         )
         return first.union(second).key_by(key).window(assigner)
 
+    def _selected_windows(
+        self,
+        other: DataStream[Any],
+        said: dict[str, Any],
+        names: tuple[Any, ...],
+        named: Mapping[str, Any],
+    ) -> DataStream[Any]:
+        """Return fields of the pairs of both streams' records that meet in windows."""
+        on_error = said.get("on_error", fail)
+        keys = tuple(said["key"].of_side(side) for side in range(2))
+        first, second = (
+            KeyedStream(self._definition, stream._origins, key)
+            for stream, key in zip((self, other), keys, strict=True)
+        )
+        make = partial(own_copy, WindowJoinOperator, **said)
+        # Wrong combinations fail here, where they are written.
+        asking = connectors.window_join_asking(make())
+        factory, facts = selected_pairs(
+            make,
+            "ColumnarWindowJoin",
+            asking,
+            names,
+            named,
+            (keys[0], keys[1]),
+            (first._origins, second._origins),
+            on_error,
+        )
+        return first._join_by_key(second, "window join", factory, **facts)
+
 
 class KeyedStream(DataStream[T], Generic[K, T]):
     """A stream whose records are placed by key.
@@ -1946,8 +1978,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             >>> am.run(joined.collect())
             [('a', 2000)]
         """
+        keys = self.key, self._key_of(other, "interval_join")
         derive = partial(self._join_by_key, other)
-        return IntervalJoin(derive, (self.key, self._key_of(other, "interval_join")))
+        return IntervalJoin(derive, keys, (self._origins, other._origins))
 
     @overload
     def as_of_join(
@@ -2057,7 +2090,11 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         factory()
         infos = () if join is None else (join_info(join),)
         return self._join_by_key(
-            versions, "as-of join", factory, infos, unbounded=GROWS_WITH_KEYS
+            versions,
+            "as-of join",
+            factory,
+            functions=infos,
+            unbounded=GROWS_WITH_KEYS,
         )
 
     def _key_of(self, other: DataStream[Any], verb: str) -> Callable[[Any], Any]:
@@ -2076,9 +2113,6 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         other: DataStream[Any],
         name: str,
         factory: OperatorFactory,
-        infos: tuple[FunctionInfo, ...],
         **facts: Any,
     ) -> DataStream[Any]:
-        return self._connected(
-            other._origins, name, factory, functions=infos, is_keyed=True, **facts
-        )
+        return self._connected(other._origins, name, factory, is_keyed=True, **facts)

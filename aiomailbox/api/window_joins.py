@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
+from aiomailbox.api.columns import Expression
 from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.operators import KeySelector, OnError, field_or_function
 from aiomailbox.windowing import (
@@ -142,6 +143,14 @@ class JoinedWindows(_SidedWindowed, Generic[A, B]):
         Flink, ``JoinedStreams.WithWindow``.
     """
 
+    def __init__(
+        self,
+        windowed: WindowedStream[Any, Any],
+        select: Callable[..., DataStream[Any]],
+    ) -> None:
+        super().__init__(windowed)
+        self._select = select
+
     @overload
     def apply(self, function: Callable[[A, B], Awaitable[U]]) -> DataStream[U]: ...
 
@@ -158,6 +167,50 @@ class JoinedWindows(_SidedWindowed, Generic[A, B]):
             The results, with the last millisecond of their window as event time.
         """
         return self._windowed.join("window join", JoinFunction(function))
+
+    def select(self, *names: str, **named: str | Expression) -> DataStream[Any]:
+        """Make a record of fields of each pair of records that meet. Columns stay columns.
+
+        The first stream is ``left``, the second ``right``. A field that only one side has
+        goes by its name, and so does a key that has one name on both sides; any field
+        goes by ``left.name`` or ``right.name``, also in an expression. Where left records
+        are dicts the results are dicts, else NamedTuples.
+
+        Args:
+            names: The fields to keep, in this order; ``left.`` and ``right.`` are no part
+                of their new names.
+            named: New names, each with the name of a field or an expression of
+                `pyarrow.compute`. They come behind the others.
+
+        Returns:
+            The results, with the last millisecond of their window as event time.
+
+        Raises:
+            InvalidArgumentError: If no field is named, or two would have one name.
+            RecordTypeError: If the records are known to have no such field, or if both
+                sides have it.
+            WrongTypeError: If something is neither a name nor an expression.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> time = am.WatermarkStrategy.for_monotonous_timestamps()
+            >>> time = time.with_timestamp_assigner("at")
+            >>> clicks = env.from_collection([{"user": "a", "at": 100}], time)
+            >>> buys = env.from_collection(
+            ...     [{"user": "a", "item": "tea", "at": 900}], time
+            ... )
+            >>> joined = (
+            ...     clicks.join(buys)
+            ...     .where("user")
+            ...     .equal_to("user")
+            ...     .window(am.TumblingEventTimeWindows.of(am.seconds(5)))
+            ...     .select("user", "item", clicked="left.at")
+            ... )
+            >>> am.run(joined.collect())
+            [{'user': 'a', 'item': 'tea', 'clicked': 100}]
+        """
+        return self._select(self._windowed.said, names, named)
 
 
 class CoGroupedWindows(_SidedWindowed, Generic[A, B]):

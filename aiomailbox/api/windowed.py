@@ -87,6 +87,11 @@ class WindowedStream(Generic[K, T, WindowT]):
         return f"<WindowedStream{key} in {self.assigner_name}>"
 
     @property
+    def said(self) -> dict[str, Any]:
+        """What was said of the windows: ``key``, ``assigner``, and settings."""
+        return {"key": self._key, "assigner": self._assigner, **self._settings}
+
+    @property
     def assigner_name(self) -> str:
         """What kind of windows these are, as people write it."""
         return type(self._assigner).__name__

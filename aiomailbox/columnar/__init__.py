@@ -30,13 +30,17 @@ from aiomailbox.columnar.forms import (
     check_unique,
     record_form,
 )
+from aiomailbox.columnar.interval_join import ColumnarIntervalJoin
 from aiomailbox.columnar.map_batches import MapBatchesOperator
+from aiomailbox.columnar.pair_selection import selecting
+from aiomailbox.columnar.pairing import pair_fields
 from aiomailbox.columnar.paned import ColumnarPanedOperator
 from aiomailbox.columnar.projection import Drop, Rename, Select, WithColumns
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.sessions import ColumnarSessionOperator
 from aiomailbox.columnar.window_forms import columnar_windows, windows_asking
+from aiomailbox.columnar.window_join import ColumnarWindowJoin, window_join_asking
 from aiomailbox.records.named_tuples import record_class
 
 __all__ = [
@@ -47,10 +51,12 @@ __all__ = [
     "BatchMaker",
     "ClassForm",
     "ColumnarAggregateOperator",
+    "ColumnarIntervalJoin",
     "ColumnarPanedOperator",
     "ColumnarSessionOperator",
     "ColumnarSlidingOperator",
     "ColumnarTumblingOperator",
+    "ColumnarWindowJoin",
     "DictForm",
     "Drop",
     "ExpressionFilter",
@@ -74,9 +80,12 @@ __all__ = [
     "in_micros",
     "needs_rows",
     "out_of_range",
+    "pair_fields",
     "promoted",
     "record_batches",
     "record_class",
     "record_form",
+    "selecting",
+    "window_join_asking",
     "windows_asking",
 ]

@@ -32,6 +32,7 @@ __all__ = [
     "check_expression",
     "check_reads",
     "record_groups",
+    "record_kind",
 ]
 
 # What is wrong with values, not with the expression.
@@ -318,12 +319,13 @@ def record_groups(values: list[Any]) -> Iterator[tuple[int, int]]:
         [(0, 2), (2, 3)]
     """
     end = 0
-    for _, group in groupby(values, _kind):
+    for _, group in groupby(values, record_kind):
         start, end = end, end + len(list(group))
         yield start, end
 
 
-def _kind(value: Any) -> Any:
+def record_kind(value: Any) -> Any:
+    """Return what records of one kind have in common: their class, or the keys."""
     return tuple(value) if isinstance(value, dict) else type(value)
 
 

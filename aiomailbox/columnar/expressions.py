@@ -59,16 +59,19 @@ class ExpressionOperator(Operator):
 
     def process_run(self, run: Run) -> Pending:
         """Emit what becomes of the records, as columns if they are columns."""
-        if isinstance(run, ArrowRun):
-            parts: list[Run] = [run]
-        else:
-            values = run.values
-            parts = [run.slice(*bounds) for bounds in record_groups(values)]
-        made = [made for part in parts for made in self._made(part)]
+        made = [made for part in self.parts(run) for made in self._made(part)]
         pending = in_turn(self.output.emit_run, [(each,) for each in made])
         if self._failures.waiting:
             return then(pending, self._failures.report)
         return pending
+
+    def parts(self, run: Run) -> Iterator[Run]:
+        """Yield parts of a run whose records are of one kind."""
+        if isinstance(run, ArrowRun):
+            yield run
+            return
+        for bounds in record_groups(run.values):
+            yield run.slice(*bounds)
 
     def result(self, run: Run) -> Run:
         """Return what becomes of the records of a run of one kind.
@@ -174,5 +177,6 @@ def _record_of(run: Run) -> Any:
     try:
         return run.values[0]
     except UnsupportedColumnError:
-        assert isinstance(run, ArrowRun), "other rows are there already"
+        if not isinstance(run, ArrowRun):
+            raise
         return run.batch

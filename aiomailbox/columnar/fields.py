@@ -16,7 +16,7 @@ import msgspec
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.records import map_all
 
-__all__ = ["RecordShape", "plain_values", "record_shape"]
+__all__ = ["RecordShape", "class_hints", "plain_values", "record_shape"]
 
 # What stands alone becomes one column of this name, as in Spark.
 _VALUE: Final = "value"
@@ -51,7 +51,7 @@ class RecordShape(NamedTuple):
 
     def hints(self) -> dict[str, Any]:
         """Return the annotations of the fields, as far as there are any."""
-        return _hints(self.record_type)
+        return class_hints(self.record_type)
 
     def picked(self, names: Iterable[str], records: list[Any]) -> dict[str, list[Any]]:
         """Return the columns of these fields, as they are in the records."""
@@ -62,7 +62,10 @@ class RecordShape(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _hints(record_type: type) -> dict[str, Any]:
+def class_hints(record_type: type | None) -> dict[str, Any]:
+    """Return the annotations of a class's fields, as far as there are any."""
+    if record_type is None:
+        return {}
     try:
         return typing.get_type_hints(record_type)
     except (NameError, TypeError):

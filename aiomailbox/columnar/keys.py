@@ -167,7 +167,11 @@ class KeySlots:
         if len(self.places) > _LOOKED_UP_MAX or pa.types.is_dictionary(kind):
             self._known = None
         elif type(sample) is not tuple:
-            self._known = pa.array(list(self.places), kind)
+            try:
+                self._known = pa.array(list(self.places), kind)
+            except (pa.ArrowException, OverflowError, TypeError):
+                # Others came as a wider type.
+                self._known = None
 
     def column(self, places: np.ndarray) -> pa.Array | None:
         """Return the keys that have these places, if that is a matter of a kernel."""

@@ -72,6 +72,9 @@ _BEHIND_AN_EXTRA: Final = {
     "ExpressionFilter": ("aiomailbox.columnar", "spark", "pyarrow"),
     "ProjectionOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
     "ColumnarAggregateOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "ColumnarIntervalJoin": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "ColumnarWindowJoin": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "window_join_asking": ("aiomailbox.columnar", "spark", "pyarrow"),
     "columnar_windows": ("aiomailbox.columnar", "spark", "pyarrow"),
     "AsyncColumnOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
     "windows_asking": ("aiomailbox.columnar", "spark", "pyarrow"),
@@ -84,6 +87,8 @@ _BEHIND_AN_EXTRA: Final = {
     "WithColumns": ("aiomailbox.columnar", "spark", "pyarrow"),
     "check_expression": ("aiomailbox.columnar", "spark", "pyarrow"),
     "check_reads": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "pair_fields": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "selecting": ("aiomailbox.columnar", "spark", "pyarrow"),
 }
 
 

@@ -41,6 +41,7 @@ from aiomailbox.eventtime.timers import (
     Results,
     TimerSnapshot,
     Triggerable,
+    event_timers,
 )
 from aiomailbox.eventtime.valve import (
     StatusWatermarkValve,
@@ -86,5 +87,6 @@ __all__ = [
     "WatermarkStrategy",
     "WithIdleness",
     "check_before_end_of_time",
+    "event_timers",
     "follow_run",
 ]

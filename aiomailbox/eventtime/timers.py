@@ -30,10 +30,10 @@ from aiomailbox.eventtime.processing_time import (
     ProcessingTimeService,
     TimerHandle,
 )
-from aiomailbox.eventtime.timer_queue import Timer, TimerQueue, TimerQueueSnapshot
+from aiomailbox.eventtime.timer_queue import Timer, TimerQueue
 from aiomailbox.keygroups import KeyGroupRange
 from aiomailbox.records import MIN_TIMESTAMP
-from aiomailbox.state import GroupedEntries
+from aiomailbox.state import GroupedEntries, SnapshotRows
 
 __all__ = [
     "InternalTimerService",
@@ -43,6 +43,7 @@ __all__ = [
     "Results",
     "TimerSnapshot",
     "Triggerable",
+    "event_timers",
 ]
 
 _Rows = list[tuple[int, Any, Any]]
@@ -326,6 +327,10 @@ class InternalTimerService:
         self._event, self._processing = loaded.event, loaded.processing
         self._arm_head()
 
+    def forget_event_time_timers(self) -> None:
+        """Forget all event-time timers: whoever calls knows what they would say."""
+        self._event = TimerQueue()
+
     def close(self) -> None:
         """Disarm: no processing-time timer fires any more."""
         if self._armed is not None:
@@ -466,12 +471,22 @@ def _load(queue: TimerQueue, groups: Mapping[int, _Rows], group: int) -> Iterato
             yield
 
 
+def event_timers(rows: SnapshotRows, max_parallelism: int) -> TimerSnapshot:
+    """Return the snapshot of event-time timers that nobody registered.
+
+    Args:
+        rows: Their keys, namespaces and timestamps; read when they are asked for.
+        max_parallelism: The number of key groups.
+    """
+    return TimerSnapshot(max_parallelism, _SnapshotTimers(rows, max_parallelism))
+
+
 class _SnapshotTimers(Mapping[int, _Rows]):
     """Timers by key group, which are found out when one is asked for."""
 
     __slots__ = ("_groups",)
 
-    def __init__(self, snapshot: TimerQueueSnapshot, max_parallelism: int) -> None:
+    def __init__(self, snapshot: SnapshotRows, max_parallelism: int) -> None:
         self._groups = GroupedEntries([snapshot], max_parallelism)
 
     def __getitem__(self, group: int) -> _Rows:

@@ -72,6 +72,7 @@ from aiomailbox.windowing.tumbling import (
     AggregateWindowsOperator,
     TumblingAggregateOperator,
 )
+from aiomailbox.windowing.window_join import WindowJoinOperator
 from aiomailbox.windowing.window_spec import WindowSpec, key_function
 
 __all__ = [
@@ -122,6 +123,7 @@ __all__ = [
     "Window",
     "WindowAssigner",
     "WindowExplanation",
+    "WindowJoinOperator",
     "WindowOperator",
     "WindowRows",
     "WindowSpec",

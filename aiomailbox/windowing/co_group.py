@@ -69,6 +69,10 @@ class SidedKey:
             field_or_function(equal_to, "equal_to"),
         )
 
+    def of_side(self, side: int) -> Callable[[Any], Any]:
+        """Return the key of the first stream for 0, of the second for 1."""
+        return self._keys[side]
+
     def check(self, first: RecordFields | None, second: RecordFields | None) -> None:
         """Refuse a field that no record of its stream has, where that is known.
 

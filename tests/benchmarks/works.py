@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.benchmarks import (
     checkpoint_rows,
+    column_joins,
     column_windows,
     columns,
     event_time,
@@ -327,6 +328,7 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
         options.records, options.rounds, peers=options.peers
     ),
     "CW": lambda options: column_windows.reports(options.records, options.rounds),
+    "CJ": lambda options: column_joins.reports(options.records, options.rounds),
     "W12": lambda options: [large_state.report_of(options.records)],
     "X1": lambda options: exchange_rows.reports(options.records, options.rounds),
     "X2": lambda options: process_rows.reports(options.records, options.rounds),

@@ -108,6 +108,7 @@ WINDOWS: dict[str, Any] = {
     "sliding": am.SlidingEventTimeWindows.of(am.millis(SIZE_MS), am.millis(SLIDE_MS)),
     "sessions": am.EventTimeSessionWindows.with_gap(am.millis(GAP_MS)),
 }
+JOINS = ("joined", "near")
 LATE = am.OutputTag[Any]("late")
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 END_MS = 2**62
@@ -119,7 +120,8 @@ programs = st.fixed_dictionaries(
         "end": st.sampled_from(
             [
                 *("tumbling", "sliding", "sessions", "all tumbling", "all sliding"),
-                *("all sessions", "rolling", "distinct", "records", "joined", "near"),
+                *("all sessions", "rolling", "distinct", "records"),
+                *("joined by function", "near by function", "joined", "near"),
             ]
         ),
         "aggregates": st.lists(
@@ -160,17 +162,24 @@ def program(stream: Any, what: dict[str, Any]) -> tuple[Any, Any]:
         return stream.key_by(*keys).deduplicate(), None
     if end == "records":
         return stream, None
-    if end in {"joined", "near"}:
+    if end.startswith(JOINS):
         left, right = (
             stream.filter(pc.field("part") >= 0),
             stream.filter(pc.field("part") <= 0),
         )
-        if end == "joined":
+        if end.startswith("joined"):
             join = left.join(right).where("key").equal_to("key")
-            return join.window(WINDOWS["tumbling"]).apply(_pair), None
-        near = left.key_by("key").interval_join(right.key_by("key"))
-        bounds = am.millis(-NEAR_MS), am.millis(NEAR_MS)
-        return near.between(*bounds).process(_pair), None
+            joined: Any = join.window(WINDOWS["tumbling"])
+            by_function = joined.apply
+        else:
+            near = left.key_by("key").interval_join(right.key_by("key"))
+            joined = near.between(am.millis(-NEAR_MS), am.millis(NEAR_MS))
+            by_function = joined.process
+        if end not in JOINS:
+            return by_function(_pair), None
+        parts = pc.field("left.part") - pc.field("right.part")
+        names = {"n2": "right.n", "text2": "right.text", "parts": parts}
+        return joined.select("key", "left.n", "left.text", **names), None
     kind = end.removeprefix("all ")
     windowed = (
         stream.key_by(*keys).window(WINDOWS[kind])
@@ -183,7 +192,7 @@ def program(stream: Any, what: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _pair(left: Any, right: Any) -> tuple[Any, ...]:
-    return left.key, left.n, left.text, right.n, right.text
+    return left.key, left.n, left.text, right.n, right.text, left.part - right.part
 
 
 def as_text(value: Any) -> str:
@@ -297,7 +306,7 @@ def reference(
         windows.advance(highest - JITTER_MS - 1)
     windows.advance(END_MS)
     end, keys, names = what["end"], what["keys"], what["aggregates"]
-    if end in {"joined", "near"}:
+    if end.startswith(JOINS):
         return [_plain_pair(*pair) for pair in pairs(rows, end)], []
     if end == "records":
         return rows, []
@@ -315,7 +324,7 @@ def reference(
 
 def pairs(rows: list[dict[str, Any]], end: str) -> list[tuple[Any, Any]]:
     def meet(a: dict[str, Any], b: dict[str, Any]) -> bool:
-        if end == "near":
+        if end.startswith("near"):
             return bool(abs(a["at"] - b["at"]) <= NEAR_MS)
         return bool(a["at"] // SIZE_MS == b["at"] // SIZE_MS)
 
@@ -327,7 +336,8 @@ def pairs(rows: list[dict[str, Any]], end: str) -> list[tuple[Any, Any]]:
 
 
 def _plain_pair(a: dict[str, Any], b: dict[str, Any]) -> tuple[Any, ...]:
-    return a["key"], a["n"], a["text"], b["n"], b["text"]
+    parts = a["part"] - b["part"]
+    return a["key"], a["n"], a["text"], b["n"], b["text"], parts
 
 
 def folded(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
@@ -381,7 +391,7 @@ def comparable(values: list[Any], what: dict[str, Any], *, exact: bool) -> list[
             if not exact:
                 value = (*value[:-1], {n: _rounded(x) for n, x in value[-1].items()})
         texts.append((ends, repr(value)))
-    if not exact or what["end"] in {"joined", "near"}:
+    if not exact or what["end"].startswith(JOINS):
         # Of sessions that end together any may be the first, and keys of panes.
         texts.sort()
     return [text for _, text in texts]
@@ -418,7 +428,7 @@ def test_columns_rows_and_a_plain_loop_give_the_same(
     if only_tame:
         records = [r for r in records if r["n"] is None or abs(r["n"]) < 10]
         records = [r for r in records if r["x"] is None or 0.1 <= r["x"] < 10]
-    if what["end"] in {"joined", "near"}:
+    if what["end"].startswith(JOINS):
         # What is too late there depends on which input is read first.
         jitter = [late % TOO_LATE for late in jitter]
     rows = timed(records, jitter, lengths[0])
@@ -427,7 +437,7 @@ def test_columns_rows_and_a_plain_loop_give_the_same(
     source = batches or pa.Table.from_pylist([], SCHEMA)
     columns, late = am.run(run(source, what, as_rows=False))
     forced, forced_late = am.run(run(source, what, as_rows=True))
-    if what["end"] in {"joined", "near"} or what["end"].endswith("sessions"):
+    if what["end"].startswith(JOINS) or what["end"].endswith("sessions"):
         texts = [sorted(map(as_text, each)) for each in (columns, forced)]
         assert texts[0] == texts[1]
     else:
@@ -445,9 +455,12 @@ def test_columns_rows_and_a_plain_loop_give_the_same(
     if what["end"] in {"records", "distinct"}:
         by_hand = [(row["key"], row["n"], row["text"]) for row in by_hand]
         columns = [(row.key, row.n, row.text) for row in columns]
+    if what["end"] in JOINS:
+        columns = [tuple(row) for row in columns]
     exact = what["end"] in {"rolling", "tumbling", "all tumbling"}
     texts = [comparable(each, what, exact=exact) for each in (columns, by_hand)]
-    if exact or only_tame or what["end"] in {"records", "distinct", "joined", "near"}:
+    plain = what["end"] in {"records", "distinct"} or what["end"].startswith(JOINS)
+    if exact or only_tame or plain:
         assert texts[0] == texts[1]
     assert len(texts[0]) == len(texts[1])
     assert [(r.key, r.n, r.text) for r in late] == [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, assert_type
 
+import pyarrow.compute as pc
+
 import aiomailbox as am
 from tests.typing.idioms.streams import Order
 
@@ -51,6 +53,7 @@ def joins(orders: am.DataStream[Order], rates: am.DataStream[Rate]) -> None:
     assert_type(joined.apply(both), am.DataStream[tuple[str, float]])
     assert_type(joined.apply(converted), am.DataStream[float])
     assert_type(joined.apply(lambda a, b: a.price * b.rate), am.DataStream[float])
+    assert_type(joined.select("user", "rate"), am.DataStream[Any])
     grouped = (
         orders.co_group(rates)
         .where(lambda order: order.user)
@@ -70,6 +73,8 @@ def joins_by_key(
     assert_type(near.process(both), am.DataStream[tuple[str, float]])
     assert_type(near.process(converted), am.DataStream[float])
     assert_type(near.process(Delay()), am.DataStream[int])
+    value = pc.field("price") * pc.field("rate")
+    assert_type(near.select("user", at="left.at", value=value), am.DataStream[Any])
     assert_type(orders.as_of_join(rates), am.DataStream[tuple[Order, Rate]])
     left = orders.as_of_join(rates, left=True)
     assert_type(left, am.DataStream[tuple[Order, Rate | None]])

@@ -1,0 +1,94 @@
+"""Windows of two streams that come on an input each: what a join of fields runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from aiomailbox.durations import duration_ms
+from aiomailbox.operators import Pending, TwoInputOperator, pair
+from aiomailbox.records import ListRun, Run
+from aiomailbox.windowing.assigners import WindowAssigner
+from aiomailbox.windowing.co_group import (
+    JoinFunction,
+    SidedKey,
+    mark_first,
+    mark_second,
+)
+from aiomailbox.windowing.contents import ListedContents
+from aiomailbox.windowing.emitter import WindowEmitter
+from aiomailbox.windowing.operator import WindowOperator
+from aiomailbox.windowing.window_spec import WindowSpec
+
+__all__ = ["WindowJoinOperator"]
+
+
+class WindowJoinOperator(WindowOperator, TwoInputOperator):
+    """Emits the pairs of records that have one key in one window.
+
+    It holds records as a window operator holds those of one stream that are marked with
+    their side, and has the same snapshots.
+
+    Args:
+        key: The keys of both sides.
+        assigner: In which windows records meet.
+        allowed_lateness: How long after its end a window takes late records.
+        settings: What else a `WindowSpec` says.
+
+    Concept:
+        Flink, ``JoinedStreams.WithWindow``.
+
+    Example:
+        >>> from aiomailbox.testing import TwoInputHarness
+        >>> from aiomailbox.windowing import TumblingEventTimeWindows
+        >>> windows = TumblingEventTimeWindows.of(5)
+        >>> operator = WindowJoinOperator(SidedKey(str.lower, str.lower), windows)
+        >>> with TwoInputHarness(operator, keyed=True) as harness:
+        ...     harness.first.process_run(["a", "b"], [1, 2])
+        ...     harness.second.process_run(["A"], [3])
+        ...     harness.first.process_watermark(4999)
+        ...     harness.second.process_watermark(4999)
+        ...     harness.values
+        [('a', 'A')]
+    """
+
+    def __init__(
+        self,
+        key: SidedKey,
+        assigner: WindowAssigner,
+        *,
+        allowed_lateness: timedelta | float = 0,
+        **settings: Any,
+    ) -> None:
+        function = JoinFunction(pair)
+        lateness = duration_ms(allowed_lateness, "allowed_lateness")
+        spec = WindowSpec(
+            key=key, assigner=assigner, allowed_lateness_ms=lateness, **settings
+        )
+        has_evictor = spec.evictor is not None
+        super().__init__(
+            spec,
+            ListedContents(with_timestamps=has_evictor),
+            WindowEmitter(None, function, folds=has_evictor, keyed=True),
+            function,
+        )
+
+    def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
+        """Return what reads the key of a side's records."""
+        key: SidedKey = self._spec.key
+        return key.of_side(index)
+
+    def may_leave_rest(self, index: int) -> bool:
+        """Whether it may leave the rest of a run: nothing in it is awaited."""
+        return False
+
+    def process_run1(self, run: Run) -> Pending:
+        """Add each record of the first stream to its windows."""
+        marked = list(map(mark_first, run.values))
+        return self.process_run(ListRun(marked, run.timestamps))
+
+    def process_run2(self, run: Run) -> Pending:
+        """Add each record of the second stream to its windows."""
+        marked = list(map(mark_second, run.values))
+        return self.process_run(ListRun(marked, run.timestamps))

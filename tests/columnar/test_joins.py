@@ -1,0 +1,458 @@
+"""Joins over columns: equal to those over rows, in the same order, whatever comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import aiomailbox as am
+from aiomailbox.columnar import (
+    ArrowRun,
+    ColumnarIntervalJoin,
+    ColumnarWindowJoin,
+    NamedTupleForm,
+    RowMaker,
+)
+from aiomailbox.operators import IntervalJoinOperator, field_or_function, pair
+from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
+from aiomailbox.operators.snapshots import decode_snapshot, encode_snapshot
+from aiomailbox.records import ListRun
+from aiomailbox.testing import TwoInputHarness
+from aiomailbox.windowing import SidedKey, WindowJoinOperator
+from tests.columnar.test_rolling import SCHEMA, rows, tame
+
+KEY = field_or_function("key", "key")
+BOTH = FieldsSelector((FieldSelector("key", "key"), FieldSelector("small", "key")))
+LATE = am.OutputTag[Any]("late left"), am.OutputTag[Any]("late right")
+INTERVALS = {"wide": (-25, 30), "point": (0, 0), "later": (3, 20), "before": (-9, -4)}
+WINDOWS: dict[str, Any] = {
+    "tumbling": lambda: am.TumblingEventTimeWindows.of(am.millis(10), am.millis(3)),
+    "sliding": lambda: am.SlidingEventTimeWindows.of(am.millis(10), am.millis(4)),
+    "holes": lambda: am.SlidingEventTimeWindows.of(am.millis(6), am.millis(10)),
+}
+kinds = st.sampled_from(sorted([*INTERVALS, *WINDOWS]))
+
+# Records of a side with their event times and how their columns come, or a step of
+# both watermarks.
+sides = st.integers(0, 1)
+forms = st.sampled_from(["plain", "plain", "other"])
+tame_runs = st.lists(st.tuples(tame, st.integers(-40, 60)), min_size=1, max_size=12)
+times = st.one_of(st.integers(-40, 60), st.sampled_from([-(2**45), 2**45]))
+wild_runs = st.lists(st.tuples(rows, times), min_size=1, max_size=12)
+tame_steps = st.lists(
+    st.one_of(st.tuples(sides, tame_runs, forms), st.integers(0, 30)), max_size=12
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(sides, wild_runs, forms),
+        st.tuples(sides, tame_runs, forms),
+        st.integers(0, 30),
+    ),
+    max_size=12,
+)
+OTHER = SCHEMA.set(0, pa.field("key", pa.dictionary(pa.int32(), pa.string()))).set(
+    3, pa.field("small", pa.int64())
+)
+
+
+def run_of(part: list[Any], form: str = "plain", schema: Any = None) -> ArrowRun:
+    schema = schema or (SCHEMA if form == "plain" else OTHER)
+    batch = pa.RecordBatch.from_pylist([record for record, _ in part], SCHEMA)
+    columns = [
+        column.dictionary_encode() if pa.types.is_dictionary(field.type) else column
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    columns = [c.cast(f.type) for c, f in zip(columns, schema, strict=True)]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    maker = RowMaker(schema, NamedTupleForm())
+    return ArrowRun(batch, maker, [time for _, time in part])
+
+
+def join(kind: str, columns: bool, key: Any = KEY) -> Any:
+    if kind in WINDOWS:
+        made: Any = ColumnarWindowJoin if columns else WindowJoinOperator
+        return made(SidedKey(key, key), WINDOWS[kind]())
+    made = ColumnarIntervalJoin if columns else IntervalJoinOperator
+    late = {"left_late": LATE[0], "right_late": LATE[1]}
+    return made(key, key, *INTERVALS[kind], pair, **late)
+
+
+class Driven:
+    """An operator with what came out of it, as text: it tells zeros and types apart."""
+
+    def __init__(self, made: Any, columns: bool, snapshot: Any = None) -> None:
+        self.harness = TwoInputHarness(made, keyed=True)
+        self.harness.restore(snapshot)
+        self.columns = columns
+        self.watermark = -60
+        self.error = ""
+
+    def advance(self, to: int) -> None:
+        for each in self.harness.inputs:
+            each.process_watermark(to)
+
+    def run(self, some: list[Any]) -> None:
+        try:
+            for step in some:
+                if isinstance(step, int):
+                    self.watermark += step
+                    self.advance(self.watermark)
+                    continue
+                side, part, form = step
+                run = run_of(part, form)
+                rows_run = ListRun(run.values, run.timestamps)
+                self.harness.inputs[side].process_run(run if self.columns else rows_run)
+        except am.AioMailboxError as error:
+            self.error = type(error).__name__
+
+    def end(self) -> list[str]:
+        if not self.error:
+            self.advance(2**62)
+        dropped = self.harness.context.metrics.counter("num_late_records_dropped")
+        late = [repr(self.harness.side_output(tag)) for tag in LATE]
+        return [*map(repr, self.harness.output), *late, str(dropped.value), self.error]
+
+
+def outcome(made: Any, columns: bool, some: list[Any]) -> list[str]:
+    driven = Driven(made, columns)
+    with driven.harness:
+        driven.run(some)
+        return driven.end()
+
+
+@given(steps, kinds, st.sampled_from([KEY, BOTH]))
+def test_columns_give_what_rows_give(some: list[Any], kind: str, key: Any) -> None:
+    by_columns = outcome(join(kind, True, key), True, some)
+    assert by_columns == outcome(join(kind, False, key), False, some)
+
+
+@given(tame_steps, kinds)
+def test_tame_values_stay_columns(some: list[Any], kind: str) -> None:
+    made = join(kind, True)
+    by_columns = outcome(made, True, some)
+    assert made._is_columnar
+    assert by_columns == outcome(join(kind, False), False, some)
+
+
+@settings(max_examples=50)
+@given(
+    st.one_of(steps, tame_steps),
+    st.one_of(steps, tame_steps),
+    st.booleans(),
+    st.booleans(),
+    kinds,
+)
+def test_a_snapshot_of_one_form_is_restored_in_the_other(
+    before: list[Any], after: list[Any], first: bool, second: bool, kind: str
+) -> None:
+    def resumed(first: bool, second: bool) -> list[str]:
+        one = Driven(join(kind, first), first)
+        with one.harness:
+            one.run(before)
+            snapshot = decode_snapshot(encode_snapshot(one.harness.snapshot()))
+        two = Driven(join(kind, second), second, snapshot)
+        two.watermark = one.watermark
+        with two.harness:
+            two.run(after)
+            # A restore promises no order of keys.
+            return [one.error, *sorted(two.end())]
+
+    assert resumed(first, second) == resumed(False, False)
+
+
+@settings(max_examples=50)
+@given(tame_steps, tame_steps, kinds)
+def test_what_was_restored_is_columns_again(
+    before: list[Any], after: list[Any], kind: str
+) -> None:
+    one = Driven(join(kind, True), True)
+    with one.harness:
+        one.run(before)
+        snapshot = decode_snapshot(encode_snapshot(one.harness.snapshot()))
+    two = Driven(join(kind, True), True, snapshot)
+    with two.harness:
+        assert two.harness.operator._is_columnar  # type: ignore[attr-defined]
+        assert one.harness.operator._is_columnar  # type: ignore[attr-defined]
+        again = two.harness.snapshot()
+        assert contents(again) == contents(snapshot)
+
+
+def in_sides(entry: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return an entry of a window with the records of the left side first."""
+    *address, content = entry
+    if isinstance(content, list):
+        content = sorted(content, key=lambda sided: sided[0])
+    return (*address, content)
+
+
+def contents(snapshot: Any) -> list[str]:
+    entries = [
+        (piece.states[place].name, repr(in_sides(entry)))
+        for piece in snapshot.keyed
+        for groups in [piece.key_groups]
+        for group in groups
+        for place, some in groups[group].items()
+        for entry in some
+    ]
+    timers = [
+        (name, repr(timer))
+        for name, each in snapshot.timers.items()
+        for group in each.event
+        for timer in each.event[group]
+    ]
+    return sorted(map(repr, {*entries, *timers}))
+
+
+TIME = am.WatermarkStrategy.for_bounded_out_of_orderness(am.millis(5))
+LEFT = [
+    {"id": 1, "price": 2.5, "who": "ann", "at": 0},
+    {"id": 2, "price": None, "who": "bob", "at": 3},
+    {"id": 1, "price": 4.0, "who": "cy", "at": 9},
+]
+RIGHT = [
+    {"id": 1, "price": 1, "shop": "x", "at": 1},
+    {"id": 2, "price": 7, "shop": "y", "at": 4},
+]
+SELECTS: dict[str, Any] = {
+    "interval": lambda left, right: (
+        left.key_by("id").interval_join(right.key_by("id")).between(-0.02, 0.02)
+    ),
+    "windows": lambda left, right: (
+        left.join(right)
+        .where("id")
+        .equal_to("id")
+        .window(am.TumblingEventTimeWindows.of(am.millis(50)))
+    ),
+}
+each_join = pytest.mark.parametrize("kind", SELECTS)
+
+
+def streams(env: Any, form: str) -> tuple[Any, Any]:
+    """Return both sides: columns, one of them rows, dicts or objects of a class."""
+    time = TIME.with_timestamp_assigner("at")
+    if form == "dicts":
+        return env.from_collection(LEFT, time), env.from_collection(RIGHT, time)
+    left, right = (
+        env.from_arrow(pa.Table.from_pylist(some), time) for some in (LEFT, RIGHT)
+    )
+    if form in {"rows", "left rows"}:
+        left = left.map(lambda row: row)
+    if form in {"rows", "right rows"}:
+        right = right.map(lambda row: row)
+    return left, right
+
+
+def selected(kind: str, form: str) -> Any:
+    left, right = streams(am.StreamExecutionEnvironment(parallelism=1), form)
+    gain = pc.field("left.price") - pc.field("right.price")
+    return SELECTS[kind](left, right).select(
+        "id", "who", "right.at", "shop", paid="left.price", gain=gain
+    )
+
+
+@each_join
+@pytest.mark.parametrize("form", ["columns", "rows", "left rows", "right rows"])
+async def test_fields_are_the_same_whatever_the_sides_are(kind: str, form: str) -> None:
+    found = await selected(kind, form).collect()
+    assert sorted(map(repr, found)) == [
+        "Record(id=1, who='ann', at=1, shop='x', paid=2.5, gain=1.5)",
+        "Record(id=1, who='cy', at=1, shop='x', paid=4.0, gain=3.0)",
+        "Record(id=2, who='bob', at=4, shop='y', paid=None, gain=None)",
+    ]
+
+
+@each_join
+async def test_dicts_stay_dicts(kind: str) -> None:
+    found = await selected(kind, "dicts").collect()
+    assert {"id": 1, "who": "ann", "at": 1, "shop": "x", "paid": 2.5, "gain": 1.5} in (
+        found
+    )
+    assert set(map(type, found)) == {dict}
+
+
+@each_join
+async def test_several_subtasks_find_what_one_finds(kind: str) -> None:
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    left, right = streams(env, "columns")
+    join = SELECTS[kind](left.rebalance(), right)
+    assert len(await join.select("who", "shop").collect()) == 3
+
+
+@each_join
+async def test_columns_go_out_as_columns(kind: str) -> None:
+    stream = selected(kind, "columns")
+    found = [batch async for batch in stream.arrow_batches()]
+    table = pa.Table.from_batches(found)
+    assert table.schema.names == ["id", "who", "at", "shop", "paid", "gain"]
+    assert table.num_rows == 3
+
+
+@each_join
+def test_explain_says_who_works_on_columns_and_who_asks_for_rows(kind: str) -> None:
+    def said(form: str) -> str:
+        text = selected(kind, form).explain()
+        return next(line for line in text.splitlines() if "join keyed" in line)
+
+    assert said("columns").endswith("; columns")
+    assert said("left rows").endswith("; rows: map makes them")
+    left, right = streams(am.StreamExecutionEnvironment(), "columns")
+    if kind == "interval":
+        join = left.key_by(lambda r: r.id).interval_join(right.key_by("id"))
+        text = join.between(0, 1).select("who").explain()
+        assert "; rows: key function lambda" in text
+    else:
+        join = SELECTS[kind](left, right).allowed_lateness(am.millis(3))
+        assert "; rows: allowed lateness asks" in join.select("who").explain()
+        trigger = SELECTS[kind](left, right).trigger(am.CountTrigger(2))
+        assert "; rows: trigger CountTrigger" in trigger.select("who").explain()
+        gap = am.EventTimeSessionWindows.with_gap(am.millis(5))
+        sessions = left.join(right).where("id").equal_to("id").window(gap)
+        assert f"; rows: {gap!r} asks" in sessions.select("who").explain()
+
+
+WRONG: dict[str, tuple[Any, type[Exception], str]] = {
+    "ambiguous": (lambda j: j.select("price"), am.RecordTypeError, "both sides"),
+    "missing": (lambda j: j.select("weight"), am.RecordTypeError, "weight"),
+    "missing left": (lambda j: j.select("left.shop"), am.RecordTypeError, "left.shop"),
+    "expression": (
+        lambda j: j.select(x=pc.field("price") * 2),
+        am.RecordTypeError,
+        "left.price",
+    ),
+    "twice": (
+        lambda j: j.select("left.price", "right.price"),
+        am.InvalidArgumentError,
+        'other_price="right.price"',
+    ),
+    "nothing": (lambda j: j.select(), am.InvalidArgumentError, "no field is named"),
+    "no name": (lambda j: j.select(pc.field("who")), am.WrongTypeError, "total="),
+    "no field": (lambda j: j.select("left."), am.InvalidArgumentError, "'left.'"),
+    "no expression": (lambda j: j.select(x=3), am.WrongTypeError, "3 is not an expr"),
+}
+
+
+@each_join
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_name_is_refused_where_it_is_written(kind: str, what: str) -> None:
+    select, error, text = WRONG[what]
+    for form in ("columns", "dicts"):
+        join = SELECTS[kind](*streams(am.StreamExecutionEnvironment(), form))
+        with pytest.raises(error, match=text.replace(".", r"\.")):
+            select(join)
+
+
+@each_join
+@pytest.mark.parametrize("what", ["ambiguous", "missing", "expression"])
+async def test_a_wrong_name_that_nobody_knew_of_names_the_operator(
+    kind: str, what: str
+) -> None:
+    left, right = streams(am.StreamExecutionEnvironment(), "columns")
+    hidden = [side.map_batches(lambda batch: batch) for side in (left, right)]
+    with pytest.raises(am.JobFailedError) as caught:
+        await WRONG[what][0](SELECTS[kind](*hidden)).collect()
+    text = repr(caught.value.__cause__) + str(caught.value.__cause__)
+    cause = caught.value.__cause__
+    assert cause is not None
+    text += str(cause.__cause__)
+    assert "interval join" in text or "window join" in text
+    assert WRONG[what][2] in text or "price" in text
+
+
+@pytest.mark.parametrize("form", ["columns", "rows"])
+async def test_a_pair_for_which_an_expression_fails_is_a_dead_letter(form: str) -> None:
+    failed = am.OutputTag[Any]("failed")
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    left, right = streams(env, form)
+    ratio = pc.field("left.at") / (pc.field("right.at") - 4)
+    found = SELECTS["interval"](left, right).select(
+        "who", ratio=ratio, on_error=am.dead_letter(failed)
+    )
+    letters: list[Any] = []
+    good: list[Any] = []
+    found.get_side_output(failed).sink_to(letters.append)
+    found.sink_to(good.append)
+    await env.execute()
+    assert sorted(map(repr, good)) == [
+        "Record(who='ann', ratio=0)",
+        "Record(who='cy', ratio=-3)",
+    ]
+    (letter,) = letters
+    assert [side.id for side in letter.record] == [2, 2]
+
+
+async def test_late_records_of_columns_are_columns() -> None:
+    tags = am.OutputTag[Any]("left"), am.OutputTag[Any]("right")
+    left, right = streams(am.StreamExecutionEnvironment(parallelism=1), "columns")
+    joined = SELECTS["interval"](left, right).select(
+        "who", left_late=tags[0], right_late=tags[1]
+    )
+    for tag in tags:
+        text = joined.get_side_output(tag).filter(pc.field("at") > 0).explain()
+        assert "- filter; columns" in text
+
+
+async def test_results_of_aggregates_are_joined_with_their_keys() -> None:
+    left, right = streams(am.StreamExecutionEnvironment(parallelism=1), "columns")
+    window = am.TumblingEventTimeWindows.of(am.millis(50))
+    totals = [
+        side.key_by("id")
+        .window(window)
+        .aggregate(am.aggregates(total=am.sum_("price")))
+        for side in (left, right)
+    ]
+    joined = (
+        totals[0]
+        .key_by("key")
+        .interval_join(totals[1].key_by("key"))
+        .between(0, 0)
+        .select("key", "left.window_end", a="left.total", b="right.total")
+    )
+    assert "interval join keyed; columns" in joined.explain()
+    found = await joined.collect()
+    assert [(row.key, row.a, row.b) for row in found] == [(1, 6.5, 1), (2, None, 7)]
+
+
+@pytest.mark.parametrize("kind", ["wide", "sliding"])
+def test_keys_that_come_once_do_not_stay(kind: str) -> None:
+    made = join(kind, True)
+    record = {"n": 1, "x": 0.5, "small": 1, "ok": True}
+    driven = Driven(made, True)
+    with driven.harness:
+        for round_ in range(12):
+            part = [
+                ({**record, "key": f"{round_}-{i}"}, round_ * 60) for i in range(2000)
+            ]
+            driven.run([(0, part, "plain"), (1, part, "plain"), 60])
+        assert made._is_columnar
+        assert len(made._slots.places) < 10_000
+        assert len(driven.harness.values) >= 22_000
+
+
+def test_a_hot_key_is_joined_in_runs_of_bounded_length() -> None:
+    record = {"key": "a", "n": 1, "x": 0.5, "small": 1, "ok": True}
+    part = [(record, i % 5) for i in range(150)]
+    for kind in ("wide", "tumbling"):
+        driven = Driven(join(kind, True), True)
+        with driven.harness:
+            driven.run([(0, part, "plain"), (1, part, "plain")])
+            driven.end()
+            runs = driven.harness.recorded.runs
+        total = 150 * 150 if kind == "wide" else sum(map(len, runs))
+        assert sum(map(len, runs)) == total >= 90 * 90
+        assert max(map(len, runs)) <= 16_384
+
+
+def test_dead_records_do_not_stay() -> None:
+    made = join("wide", True)
+    record = {"key": "a", "n": 1, "x": 0.5, "small": 1, "ok": True}
+    driven = Driven(made, True)
+    with driven.harness:
+        for round_ in range(200):
+            driven.run([(0, [(record, round_ * 10 - 60)] * 20, "plain"), 10])
+        kept = made._kept[0].segments
+        assert sum(len(segment.run) for segment, _ in kept) < 400
+        assert len(kept) < 12
