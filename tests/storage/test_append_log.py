@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -206,3 +207,62 @@ def test_zeros_in_place_of_the_beginning_are_damage_where_entries_follow(
     first.write_bytes(bytes(10) + first.read_bytes()[10:])
     with pytest.raises(DamagedFileError, match="no entry"):
         AppendLog(tmp_path)
+
+
+def test_a_segment_grows_with_what_is_appended(tmp_path: Path) -> None:
+    """The room that is reserved at a time is a small part of what it gets."""
+    written = [bytes([number]) * 100_000 for number in range(20)]
+    log = AppendLog(tmp_path)
+    places = [log.append_one(each) for each in written[:10]]
+    places += [log.append([each]) for each in written[10:]]
+    segment = LogSegment(tmp_path, 0)
+    assert [segment.entry_at(place) for place in places] == written
+    log.close()
+    assert entries(tmp_path) == written
+    # What was reserved and not needed is given back.
+    assert segment.path.stat().st_size == 10 + sum(8 + len(each) for each in written)
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left on device")
+
+
+def test_a_full_disk_refuses_an_entry_and_nothing_else_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AppendLog(tmp_path)
+    log.append_one(b"before")
+    opened = set(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as full:
+        full.setattr(os, "posix_fallocate", refuse)
+        for act in (
+            lambda: log.append([b"small", bytes(1 << 20)]),
+            lambda: log.append_one(bytes(1 << 20)),
+            log.roll,
+        ):
+            with pytest.raises(OSError, match="no space left"):
+                act()
+        log.append_one(b"there is room for this")
+    assert set(os.listdir("/proc/self/fd")) == opened
+    assert log.segment == 0
+    assert log.roll() == 1
+    log.append_one(bytes(1 << 20))
+    log.close()
+    assert entries(tmp_path) == [b"before", b"there is room for this", bytes(1 << 20)]
+
+
+def test_a_length_that_no_entry_has_ends_the_log_and_is_no_entry_at_its_place(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, b"one", b"two")
+    path = tmp_path / "000000000000.log"
+    damaged = bytearray(path.read_bytes())
+    place = 10 + 8 + len(b"one")
+    damaged[place : place + 8] = b"\xff" * 8
+    path.write_bytes(damaged)
+    segment = LogSegment(tmp_path, 0)
+    assert [*segment.entries()] == [(10, b"one")]
+    assert segment.entry_at(10) == b"one"
+    for nowhere in (place, 11, 1 << 20):
+        with pytest.raises(DamagedFileError, match=f"no entry at byte {nowhere}"):
+            segment.entry_at(nowhere)

@@ -14,7 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from aiomailbox.errors import LocalTransportError, RemoteTransportError
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    LocalTransportError,
+    RemoteTransportError,
+)
 from aiomailbox.exchange.remote import messages as m
 from aiomailbox.exchange.remote.client import ClientConnection
 from aiomailbox.exchange.remote.decoder import WireDecoder
@@ -235,13 +239,21 @@ class Client:
             reader, request(number, reader.receiver_id, credit)
         )
 
-    def hear(self, reader: Any, number: int, content: bytes, backlog: int = 0) -> None:
+    def hear(
+        self,
+        reader: Any,
+        number: int,
+        content: bytes,
+        backlog: int = 0,
+        *,
+        data_type: DataType = DataType.DATA_BUFFER,
+    ) -> None:
         header = m.BufferResponse(
             reader.receiver_id,
             0,
             number,
             backlog,
-            DataType.DATA_BUFFER,
+            data_type,
             False,
             len(content),
         )
@@ -517,6 +529,90 @@ async def test_a_channel_released_under_its_buffer_gives_it_back_and_cancels_onc
     other.release()
     await turns()
     assert not world.readers.out
+
+
+@pytest.mark.parametrize(
+    ("data_type", "content", "reason"),
+    [
+        (DataType.EVENT_BUFFER, b"", "an event has no content"),
+        (DataType.DATA_BUFFER, bytes(2000), "2000 bytes for a buffer of 1000"),
+    ],
+)
+async def test_a_buffer_that_cannot_be_fails_its_channel_and_no_other(
+    world: Any,
+    new_reader: Callable[..., Any],
+    data_type: DataType,
+    content: bytes,
+    reason: str,
+) -> None:
+    world.readers.size_bytes = 1000
+    client = Client()
+    reader, other = new_reader(2), new_reader(1)
+    client.add(reader)
+    client.add(other, 1, 1)
+    await turns()
+    client.hear(reader, 0, content, data_type=data_type)
+    client.hear(other, 0, b"fine")
+    await turns()
+    (failure,) = reader.failures
+    assert reason in str(failure)
+    assert (other.received, other.failures) == ([b"fine"], [])
+    assert m.CancelPartitionRequest(reader.receiver_id) in client.said()
+    for one in (reader, other):
+        one.link.close()
+        one.release()
+    assert not world.readers.out
+
+
+async def test_a_receiver_that_fails_when_it_is_told_of_a_failure_harms_no_other(
+    new_reader: Callable[..., Any],
+) -> None:
+    client = Client()
+    reader, other = new_reader(2), new_reader(1)
+
+    def fail(error: BaseException) -> None:
+        raise RuntimeError("twice")
+
+    reader.fail = fail
+    client.add(reader)
+    client.add(other, 1, 1)
+    client.hear(reader, 0, b"", data_type=DataType.EVENT_BUFFER)
+    client.hear(other, 0, b"fine")
+    assert (other.received, client.connection.channels) == ([b"fine"], 1)
+    (told,) = [one for one in client.log.entries if one[0] == "error"]
+    assert told[1] == "a channel could not be failed"
+    assert told[2]["error"] == "RuntimeError: twice"
+    assert told[2]["cause"] == "CorruptStreamError: an event has no content"
+
+
+async def test_a_connection_has_one_channel_per_receiver_and_a_limit_of_them(
+    new_reader: Callable[..., Any],
+) -> None:
+    client = Client(receivers_max=2)
+    reader, other, third = new_reader(1), new_reader(1), new_reader(1)
+    client.add(reader)
+    with pytest.raises(InvalidArgumentError, match="has a channel already"):
+        client.add(reader)
+    client.add(other, 1)
+    with pytest.raises(InvalidArgumentError, match="2 channels share the connection"):
+        client.add(third, 2)
+    assert client.connection.channels == 2
+
+
+async def test_a_peer_that_sends_to_nobody_is_answered_so_often_and_no_more(
+    new_reader: Callable[..., Any],
+) -> None:
+    client = Client(receivers_max=2)
+    reader = new_reader(1)
+    client.add(reader)
+    client.connection.pause_writing()
+    header = m.BufferResponse(A, 0, 0, 0, DataType.DATA_BUFFER, False, 0)
+    for number in range(100):
+        stranger = number.to_bytes(16, "little")
+        feed(client.connection, encode_message(header._replace(receiver=stranger)))
+    (failure,) = reader.failures
+    assert "sends to receivers that nobody has" in str(failure)
+    assert client.connection.is_ending
 
 
 async def test_backlog_gets_floating_buffers_and_announces_them(
