@@ -11,7 +11,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from aiomailbox.errors import StateError
-from aiomailbox.state import Layer, LayeredDict, frozen_items
+from aiomailbox.state import Layer, LayeredDict, frozen_items, layers
 
 KEYS = st.integers(0, 12)
 
@@ -144,6 +144,27 @@ class SnapshotsOfADict(RuleBasedStateMachine):
 
 TestSnapshotsOfADict = SnapshotsOfADict.TestCase
 TestSnapshotsOfADict.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None
+)
+
+
+class SnapshotsOfALargeDict(SnapshotsOfADict):
+    """Layers over dicts that are large are in parts; here from three entries on."""
+
+    def __init__(self) -> None:
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(layers, "_SHARD", 2)
+        super().__init__()
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self.patched.undo()
+
+
+TestSnapshotsOfALargeDict = SnapshotsOfALargeDict.TestCase
+TestSnapshotsOfALargeDict.settings = settings(
     max_examples=100, stateful_step_count=40, deadline=None
 )
 

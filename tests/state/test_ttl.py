@@ -227,6 +227,54 @@ def test_a_list_returns_expired_elements_once_and_reading_refreshes_the_rest(
     assert items.get() == [2]
 
 
+def test_reading_keeps_alive_those_entries_of_a_map_that_are_read(
+    new_setup: Any,
+) -> None:
+    setup = new_setup()
+    entries = MapStateDescriptor("m", ttl=config(update=READ))
+    state = setup.store.get_map(entries)
+    state.put_all({"read": 1, "other": 2})
+    setup.at(60)
+    assert (state.get("read"), state.get("absent")) == (1, None)
+    setup.at(120)
+    assert (state.items(), state.values()) == ([("read", 1)], [1])
+    setup.at(230)
+    assert (state.keys(), state.is_empty()) == ([], True)
+    assert setup.store.key_count() == 0
+
+
+def test_entries_of_a_map_are_removed_one_by_one_or_all(new_setup: Any) -> None:
+    setup = new_setup()
+    state = setup.store.get_map(MapStateDescriptor("m", ttl=config()))
+    state.remove("absent")
+    assert setup.store.key_count() == 0
+    for key in ("a", "b", "c"):
+        state.put(key, 1)
+    state.remove("a")
+    state.remove("absent")
+    assert (state.keys(), state.is_empty()) == (["b", "c"], False)
+    state.clear()
+    assert state.is_empty()
+    state.put("d", 1)
+    state.remove("d")
+    assert setup.store.key_count() == 0
+
+
+def test_updating_a_list_makes_all_of_it_young(new_setup: Any) -> None:
+    setup = new_setup()
+    state = setup.store.get_list(ListStateDescriptor("l", ttl=config()))
+    state.add(1)
+    setup.at(60)
+    state.update([1, 2])
+    setup.at(120)
+    assert list(state.get()) == [1, 2]
+    state.update([])
+    assert setup.store.key_count() == 0
+    state.add(3)
+    state.clear()
+    assert list(state.get()) == []
+
+
 def test_updating_to_none_clears(new_setup: Any) -> None:
     """SEM-127."""
     setup = new_setup()
