@@ -151,22 +151,19 @@ TestSnapshotsOfADict.settings = settings(
 class SnapshotsOfALargeDict(SnapshotsOfADict):
     """Layers over dicts that are large are in parts; here from three entries on."""
 
-    def __init__(self) -> None:
-        self.patched = pytest.MonkeyPatch()
-        self.patched.setattr(layers, "_SHARD", 2)
-        super().__init__()
-
-    def teardown(self) -> None:
-        try:
-            super().teardown()
-        finally:
-            self.patched.undo()
+    @rule(keys=st.sets(KEYS, min_size=4))
+    def put_many(self, keys: set[int]) -> None:
+        for key in keys:
+            self.put(key)
 
 
-TestSnapshotsOfALargeDict = SnapshotsOfALargeDict.TestCase
-TestSnapshotsOfALargeDict.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None
-)
+class TestSnapshotsOfALargeDict(SnapshotsOfALargeDict.TestCase):
+    settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+    def setUp(self) -> None:
+        patched = pytest.MonkeyPatch()
+        patched.setattr(layers, "_SHARD", 2)
+        self.addCleanup(patched.undo)
 
 
 def test_layers_do_not_pile_up_under_cuts_that_overlap_for_ever() -> None:
