@@ -93,6 +93,7 @@ class RowChanges:
             StateError: If the name is in use for state of another kind or type.
         """
         known = self._states.get(descriptor.name)
+        # Known by name; the store refuses another description of the same state.
         if known is not None:
             if known[0] is not descriptor and known[0] != descriptor:
                 self._handles.get(descriptor)
@@ -105,6 +106,7 @@ class RowChanges:
         """Make the changes of state visible to later rows."""
         if not self._states:
             return
+        # Others have set their keys since this row began.
         self._handles.store.set_current_key(self._event.key)
         for _, state in self._states.values():
             state.apply()
@@ -130,6 +132,7 @@ class RowChanges:
             )
 
     def _enter(self) -> None:
+        # At each access: between two of them other rows have run.
         self.check_open()
         self._handles.store.set_current_key(self._event.key)
 

@@ -104,6 +104,7 @@ class KeyedFlow(RowFlow):
         event: KeyedEvent = entry.value
         if event.domain is not None:
             assert event.timestamp is not None, "a timer has a time"
+            # Before its changes: a timer may register itself again for the same time.
             del self._flying[event.domain, event.key, event.timestamp]
         if not entry.dropped:
             changes: RowChanges = entry.result
@@ -119,9 +120,11 @@ class KeyedFlow(RowFlow):
         domain, timestamp, registers = change
         flying = self._flying.get((domain, key, timestamp))
         if registers:
+            # Already on its way: registered again it would fire twice.
             if flying is None:
                 self._register(entry, key, domain, timestamp)
             return
+        # It can be taken back while it waits; once its call runs it goes on.
         if flying is not None and self._keys.withdraw(flying):
             del self._flying[domain, key, timestamp]
             flying.done = flying.dropped = True
@@ -137,6 +140,8 @@ class KeyedFlow(RowFlow):
         if domain is TimeDomain.PROCESSING_TIME:
             self._timers.register_processing_time_timer(key, VOID, timestamp)
             return
+        # The watermark may have come behind this row: then the timer is due before it
+        # goes on.
         reached = _reached_by(entry.segment, timestamp)
         if reached is None:
             self._timers.register_event_time_timer(key, VOID, timestamp)

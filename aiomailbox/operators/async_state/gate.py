@@ -33,6 +33,7 @@ class TimerGate(KeyGate):
         The key is busy: a row of it has gone through and has not left.
         """
         entry.key = key
+        # None: the key's row is the only one; there is a list only if others wait.
         behind = self._rows[key]
         if behind is None:
             self.enter(entry, key)

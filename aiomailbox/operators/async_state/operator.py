@@ -176,6 +176,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
     @property
     def room(self) -> int:
         """How many rows fit before `process_run` has to wait."""
+        # Rows that wait for their key are bounded by `key_buffer`, not by `buffer`.
         return self._places - self._queue.held + self._gate.waiting
 
     def process_run(self, run: Run) -> Pending:
@@ -208,6 +209,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 
     def _take_timer(self, timer: Timer, domain: TimeDomain) -> Pending:
         assert self._flow is not None, "timers fire after open"
+        # Taken in any case: a timer that has left its service can't be put back.
         self._flow.take_timer(timer, domain, self.watermark_ms)
         return None if self._queue.held < self._places else self._some_room()
 
@@ -245,6 +247,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         elements = [
             _element(element)
             for element in self._queue.elements()
+            # Timers are in a list of their own, as they are registered again.
             if not (isinstance(element, Entry) and element.value.domain is not None)
         ]
         return RowsInFlight(elements, self._flow.timers_in_flight())
@@ -278,6 +281,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
             if not self._has_room(key):
                 return index
             stamp = None if timestamps is None else timestamps[index]
+            # A run has one list of times; this marks those that have none.
             if stamp == MIN_TIMESTAMP:
                 stamp = None
             flow.take_row(values[index], stamp, key, watermark)
@@ -333,6 +337,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         attempts: int,
     ) -> None:
         (key,) = self._keys.read([value])
+        # The rows of all subtasks come to each after rescaling: it takes its own.
         if self._owns(key):
             flow.take_row(value, timestamp, key, watermark, attempts)
 
@@ -353,6 +358,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 
 def _element(element: Any) -> tuple[Any, ...]:
     if isinstance(element, Entry):
+        # With the watermark of its arrival: what it sees must not depend on a restart.
         event: KeyedEvent = element.value
         row = (event.value, element.timestamp, event.watermark, element.attempts)
         return ("row", *row)

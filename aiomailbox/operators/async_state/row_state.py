@@ -46,6 +46,7 @@ class StateHandles:
             StateError: If the name is in use for another kind of state.
         """
         known = self._handles.get(descriptor.name)
+        # Identity first: comparing descriptors compares functions and types.
         if known is not None and (known[0] is descriptor or known[0] == descriptor):
             return known[1]
         handle = self._make(descriptor)
@@ -56,6 +57,8 @@ class StateHandles:
         if not isinstance(descriptor, AggregatingStateDescriptor):
             return getattr(self.store, f"get_{descriptor.kind}")(descriptor)
         if descriptor.ttl is not None:
+            # An accumulator is read and written whole here, past the place where time
+            # is kept.
             raise StateError(
                 f"aggregating state {descriptor.name!r} has a time to live, which "
                 "process_async cannot keep. Hold the accumulator in a value state."
@@ -103,6 +106,7 @@ class _Single(RowState):
     def _get(self) -> Any:
         self._enter()
         if self._content is _GONE:
+            # A copy: a row that fails must not have changed what is in the store.
             self._content = copy_content(self._read())
         return self._content
 
@@ -135,6 +139,7 @@ class RowValueState(_Single):
         content = self._get()
         if content is None:
             return copy_content(self._descriptor.default)
+        # A copy: a function that changes it in place must not change the default.
         return content
 
     def update(self, value: Any) -> None:
@@ -208,6 +213,7 @@ class RowListState(RowState):
     def get(self) -> list[Any]:
         """Return the elements as a new list; empty when there are none."""
         self._enter()
+        # What was replaced is this row's own; only what the store holds is copied.
         if self._replaced:
             return list(self._added)
         return [*map(copy_content, self._handle.get()), *self._added]
@@ -259,6 +265,7 @@ class RowMapState(RowState):
             found = _GONE
         else:
             found = self._handle.get(map_key, _GONE)
+            # A copy, and not kept: only `put` changes an entry.
             return default if found is _GONE else copy_content(found)
         return default if found is _GONE else found
 

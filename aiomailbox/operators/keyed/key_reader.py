@@ -87,6 +87,7 @@ class KeyReader:
     ) -> None:
         self._key = key
         self._operator = operator
+        # One for all readers of an operator: both inputs have to have keys of one type.
         self._assigner: KeyGroupAssigner = (
             KeyGroupAssigner(1, operator.context.max_parallelism)
             if like is None
@@ -120,13 +121,16 @@ class KeyReader:
         Raises:
             KeyTypeError: If one cannot be a key, or has another type than the first.
         """
+        # A set of the types costs much less than a look at each key.
         if set(map(type, keys)) != self._types or self._type not in _ALWAYS_PLACED:
             self._check(keys)
 
     def _apply(self, values: list[Any]) -> list[Any]:
         key = self._key
         try:
+            # Fields are read in C, by a getter for records like the first one.
             if values and isinstance(key, FieldSelector | FieldsSelector):
+                # Among records of several forms each is read, and blamed, by itself.
                 with contextlib.suppress(*_FIELD_ERRORS):
                     return map_all(key.getter(values[0]), values)
             return [key(value) for value in values]
@@ -154,6 +158,7 @@ class KeyReader:
 
     def _refuse_coroutines(self, keys: list[Any]) -> NoReturn:
         for key in keys:
+            # Or Python would warn of a coroutine that nobody has awaited.
             if type(key) is CoroutineType:
                 key.close()
         raise KeyTypeError(

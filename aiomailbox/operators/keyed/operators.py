@@ -94,15 +94,19 @@ class RollingOperator(StatefulOperator):
             return None
         keys = self._keys.read(values)
         if self._is_async:
+            # One read for all keys of the run, if the store is on a disk.
             self._table.prefetch(keys)
             return self._process_awaited(run, keys)
         self._rows = self._table.for_run(keys)
         results: list[Any] = []
+        # Iterators, so that after an error they stand right behind the record that
+        # raised.
         remaining_keys, remaining = iter(keys), iter(values)
         try:
             self._update(remaining_keys, remaining, results)
         except USER_ERRORS as error:
             return self._process_rest(run, remaining_keys, remaining, results, error)
+        # A lambda that calls an async function shows it only by what it returns.
         if self._may_give_coroutines and CoroutineType in map(
             type, self._given(results)
         ):
@@ -143,6 +147,8 @@ class RollingOperator(StatefulOperator):
         stamps = run.timestamps
         following: BaseException | None = error
         while following is not None:
+            # `zip` has taken the record that raised: what is left of the iterator tells
+            # its place.
             index = len(run) - length_hint(values) - 1
             stamp = None if stamps is None else stamps[index]
             self._failures.take(run.values[index], stamp, following)
@@ -152,10 +158,13 @@ class RollingOperator(StatefulOperator):
                 self._update(keys, values, results)
             except USER_ERRORS as next_error:
                 following = next_error
+        # The times of a run without failures are passed on as they are.
         if stamps is not None:
             gone = set(failed)
             stamps = [stamp for i, stamp in enumerate(stamps) if i not in gone]
         reported = self._failures.report()
+        # Reports first: they may wait, and results must not overtake what failed
+        # before.
         return then(reported, self.output.emit_run, ListRun(results, stamps))
 
     async def _process_awaited(self, run: Run, keys: list[Any]) -> None:
@@ -351,6 +360,8 @@ class KeyedAggregateOperator(RollingOperator):
             held = get(key)
             if held is None:
                 held = aggregate.create_accumulator()
+            # Before the result is known: what cannot give one must leave no trace in
+            # the state.
             mark = aggregate.mark(value, held)
             added = aggregate.add(value, held)
             try:

@@ -92,6 +92,7 @@ class StatefulOperator(Operator):
         }
         keyed = (self.context.keyed_state.snapshot(), *self.snapshot_apart())
         captured = replace(super().capture(), keyed=keyed, timers=timers)
+        # One at a time: snapshots that follow each other quickly would pile up timers.
         if not self._is_settling and any(one.has_snapshot for one in self.layered()):
             self._settle_after(_SETTLE_MS)
         return captured
@@ -133,9 +134,11 @@ class StatefulOperator(Operator):
             left = one.settle(left)
         if not any(one.has_snapshot for one in layered):
             return
+        # Steps were needed, so a snapshot has just ended: there may be more to do.
         if left < _SETTLE_STEPS:
             self._settle_after(_SETTLE_MS)
         else:
+            # Still being read: looking again and again would help nobody.
             self._settle_after(min(2 * delay_ms, _SETTLE_MAX_MS))
 
     def emit_collected(self) -> Pending:
@@ -148,6 +151,7 @@ class StatefulOperator(Operator):
         That may be in pieces, between which the operator may be snapshotted.
         """
         self.watermark_ms = timestamp_ms
+        # Kept in snapshots: with timers left, the watermark has not gone on yet.
         self._is_firing = True
         return then(self.fire(timestamp_ms), self._pass_watermark, timestamp_ms)
 
@@ -171,6 +175,7 @@ class StatefulOperator(Operator):
             return own
         return own.with_list(_FIRING, [True], RedistributionMode.MERGE)
 
+    # Of any subtask: timers that are due may have come from it.
     def restore_own(self, own: OperatorStateSnapshot) -> None:
         """Take over whether a watermark was still firing, in any of the subtasks."""
         super().restore_own(own)

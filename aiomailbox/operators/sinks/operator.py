@@ -66,6 +66,7 @@ class SinkOperator(Operator):
         """Keep the state for the writer."""
         self._restored = own.elements("writer")
         ended = own.elements("ended")
+        # All: one subtask may stand for several now, of which some had more to write.
         self._ended = bool(ended) and all(ended)
 
     def open(self) -> Pending:
@@ -77,6 +78,8 @@ class SinkOperator(Operator):
         self._writer = self._call(
             "create_writer", self.sink.create_writer, self.context
         )
+        # The writer looks around while it awaits, so it needs what the operator was
+        # given.
         if self.may_leave_rest(0):
             awaiting: Any = self._writer
             awaiting.interruption = self.interruption
@@ -127,6 +130,8 @@ class SinkOperator(Operator):
 
     def _write(self, run: Run) -> tuple[Run, Pending]:
         """Write records until there is something to await; return what it is about."""
+        # In a loop: each call may refuse some, and those after them are still
+        # unwritten.
         while True:
             try:
                 return run, self.writer.write_run(run)

@@ -50,6 +50,7 @@ def redistribute(
     known = [one or OperatorSnapshot() for one in snapshots]
     operator = redistribute_operator_state([one.operator for one in known], parallelism)
     own = redistribute_operator_state([one.own for one in known], parallelism)
+    # Then nobody reads another's state, and files can be taken over as they are.
     unchanged = len(known) == parallelism
     keyed = tuple(piece for one in known for piece in one.keyed)
     # One that had nothing had ended, and holds nobody back.
@@ -57,6 +58,7 @@ def redistribute(
     behind = min(watermarks, default=MIN_TIMESTAMP)
     return [
         OperatorSnapshot(
+            # All pieces for all: each subtask reads of them what its key groups are.
             known[index].keyed if unchanged else keyed,
             _joined(operator[index]),
             known[index].timers if unchanged else _timers(known, index, parallelism),

@@ -89,6 +89,8 @@ class SourceAlignment:
         """Return how many records, of at most so many, may be read in one run."""
         if self._ms_per_record is None:
             return min(records_max, _FIRST_RUN)
+        # Cut so that one run does not leap over the limit; at least one record, or it
+        # never would.
         left_ms = self._limit - self._reader.watermark
         needed_ms = self._ms_per_record * records_max
         if needed_ms <= left_ms:
@@ -103,6 +105,7 @@ class SourceAlignment:
         self._saw_run = True
         self._reader.mark_active()
         self._reader.on_watermark(watermark_ms)
+        # At once the first time: until then the group does not know of it.
         if not self._has_reported and self._reader.report() is not None:
             self._has_reported = True
             self._exchange()
@@ -115,6 +118,7 @@ class SourceAlignment:
             is_idle: Whether all its splits are idle.
         """
         self._reader.on_watermark(watermark_ms)
+        # Idle only if nothing was read since the last look: a pause is no idleness.
         if is_idle and not self._saw_run:
             self._reader.mark_idle()
         else:
@@ -135,6 +139,7 @@ class SourceAlignment:
         """
         limit = self._group.limit()
         ahead = {split for split, reached in watermarks.items() if reached > limit}
+        # A single split is held back by the reader itself, as in Flink (FLIP-217).
         if len(watermarks) < 2:
             ahead.clear()
         pause, resume = ahead - self._paused, (self._paused - ahead) & set(watermarks)

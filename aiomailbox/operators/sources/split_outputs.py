@@ -131,6 +131,7 @@ class SplitOutputs:
 
     def assign(self, split_id: str) -> None:
         """Be notified of a split that the reader has got."""
+        # With records of no split, nothing would ever advance a split's own watermark.
         if split_id not in self._splits and _NO_SPLIT not in self._splits:
             self._register(split_id)
 
@@ -181,6 +182,7 @@ class SplitOutputs:
             progress: Per subtask how far all together were; one that was behind counts.
         """
         for split_id, watermark, is_idle in splits:
+            # Others went to other subtasks, with their watermarks.
             if split_id in self._splits:
                 self._multiplexer.restore_split(split_id, watermark, is_idle=is_idle)
         mains = [main for _, _, main in progress if main is not None]
@@ -192,6 +194,7 @@ class SplitOutputs:
         if progress:
             self._guard.watermark = min(watermark for watermark, _, _ in progress)
             self._guard.is_idle = all(is_idle for _, is_idle, _ in progress)
+            # None of them may be behind what has been emitted already.
             self._multiplexer.restore(self._guard.watermark)
 
     def _main(self) -> SplitProgress:

@@ -73,6 +73,7 @@ class _StageCounts:
         self._kinds = [stage.kind for stage in stages]
         self._last_change = last_change(self._kinds)
         metrics = [stage.context.metrics for stage in stages]
+        # The first stage's input and the last one's output are counted by the task.
         self._out = [one.counter("num_records_out") for one in metrics[:-1]]
         self._in = [one.counter("num_records_in") for one in metrics[1:]]
 
@@ -183,12 +184,14 @@ class FusedLoop:
     def _emit_pieces(self, pieces: Generator[_Piece]) -> Pending:
         pending: Pending = None
         emitted = 0
+        # Whoever is flat_mapping a huge record must not keep the event loop.
         while emitted < _RECORDS_PER_TURN and pending is None:
             values, timestamps, has_more = next(pieces)
             emitted += len(values)
             pending = self._emit_piece(values, timestamps)
             if not has_more:
                 return pending
+            # Asked between pieces: what a piece gives was bounded before it began.
             if not self._output.availability.available:
                 break
         return self._emit_later(pieces, pending)
@@ -203,6 +206,7 @@ class FusedLoop:
         return pending
 
     async def _emit_later(self, pieces: Generator[_Piece], pending: Pending) -> None:
+        # Closed here: the functions' `finally` must run now, not with the garbage.
         with contextlib.closing(pieces):
             has_more = True
             while has_more:
@@ -222,6 +226,7 @@ class FusedLoop:
         if error is self._fatal:
             # Raised for a later stage, inside the results of this one.
             raise error
+        # A function before has given it; the failure here is only what came of that.
         if type(record) is CoroutineType:
             self._wrong(self._maker_of(stage), record, [])
         if self._counts is not None:

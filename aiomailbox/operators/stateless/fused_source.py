@@ -164,6 +164,7 @@ class _Writer:
         self._depth = 2
         self._ending()
         names = " = ".join(name for _, name in self._results)
+        # Unbound otherwise, if the run is empty or nothing gets so far.
         self._lines.insert(body_start, f"{_INDENT * 2}{names} = None")
         self._depth = 1
         self._write("return loop")
@@ -235,11 +236,14 @@ class _Writer:
         self._failure(stage, value)
 
     def _counts(self, stage: int) -> bool:
+        # Behind the last change all is known by what came out.
         """Say whether nothing else tells how many records pass a stage."""
         return stage < self._shape.last_change
 
     def _failure(self, stage: int, value: str) -> None:
         time = "t" if self._shape.timed else "None"
+        # GeneratorExit, too: it is told apart by whether the loop itself is being
+        # closed.
         self._write("except (Exception, GeneratorExit) as error:")
         self._write(f"{_INDENT}failed({stage}, {value}, {time}, error)")
         self._write(f"{_INDENT}continue")
@@ -263,6 +267,8 @@ class _Writer:
             self._depth -= 1
 
     def _ending(self) -> None:
+        # Of each run the last record is checked: a lambda that gives a coroutine always
+        # does.
         for stage, result in self._results:
             self._write(f"if type({result}) is coroutine:")
             self._write(f"{_INDENT}wrong({stage}, {result}, out)")

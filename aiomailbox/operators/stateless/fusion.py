@@ -81,6 +81,7 @@ def fused(first: Operator, following: Operator) -> FusedOperator | None:
     """
     if not isinstance(first, StatelessOperator):
         return None
+    # Chains are built from their end, so what follows may be fused already.
     if isinstance(following, FusedOperator):
         parts = [first, *following.parts]
     elif isinstance(following, StatelessOperator):

@@ -90,6 +90,7 @@ class TimestampsAndWatermarksOperator(Operator):
         """Go on with the watermark; of several, with that which was behind."""
         progress = own.elements("progress")
         if progress:
+            # The one behind: of the others' records some are still to come.
             self._guard.watermark = min(watermark for watermark, _ in progress)
             self._guard.is_idle = all(is_idle for _, is_idle in progress)
 
@@ -124,6 +125,7 @@ class TimestampsAndWatermarksOperator(Operator):
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Ignore a watermark from upstream, unless it is the last of all."""
         self.watermark_ms = timestamp_ms
+        # As in Flink: watermarks are made anew here, but the end of time is the end.
         if timestamp_ms != MAX_TIMESTAMP:
             return None
         self._stop_ticks()

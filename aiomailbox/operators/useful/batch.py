@@ -86,8 +86,10 @@ class BatchOperator(Operator):
         if not self._values:
             return
         waiting = own.elements("waiting")
+        # The earliest: no record may wait longer than was promised to it.
         self._due = min(due for _, due, _ in waiting)
         held = [watermark for _, _, watermark in waiting if watermark is not None]
+        # It came whole to one subtask, so its own watermark is still right.
         if len(waiting) == 1 and waiting[0][0] == len(self._values):
             self._held_watermark = waiting[0][2]
         elif held and self.watermark_ms != MIN_TIMESTAMP:
@@ -110,6 +112,7 @@ class BatchOperator(Operator):
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Hold the watermark back while a list is open."""
         self.watermark_ms = timestamp_ms
+        # Nothing comes after it that could fill the list.
         if timestamp_ms == MAX_TIMESTAMP:
             self._held_watermark = None
             pending = self._emit(len(self._values))
@@ -159,6 +162,7 @@ class BatchOperator(Operator):
         if self.within_ms is None:
             return
         time = self.context.processing_time
+        # A restored list keeps its due time: restarts must not put it off for ever.
         self._due = due or time.current_processing_time() + self.within_ms
         self._timer = time.register_timer(self._due, self._on_timer)
 

@@ -69,6 +69,8 @@ class BufferOperator(Operator):
         self._records: deque[tuple[Any, int]] = deque()
         # With the number of the record that follows each.
         self._controls: deque[tuple[int, int | WatermarkStatus]] = deque()
+        # Numbers go on over the whole run, so that controls keep their place as records
+        # go.
         self._first = 0
         self._waiting = False
 
@@ -86,6 +88,7 @@ class BufferOperator(Operator):
         controls = deque(self._controls)
         elements: list[Any] = []
         for number, record in enumerate(self._records, self._first):
+            # Controls stand before the record with their number.
             while controls and controls[0][0] <= number:
                 elements.append(_element(controls.popleft()[1]))
             elements.append(record)
@@ -139,6 +142,7 @@ class BufferOperator(Operator):
         if len(self._records) == self.size:
             if self.policy == "error":
                 raise BufferFullError(self.context.operator_name, self.size)
+            # `latest`: all that waited is older than the record that comes.
             count = 1 if self.policy == "drop_oldest" else self.size
             for _ in range(count):
                 self._records.popleft()
@@ -151,6 +155,7 @@ class BufferOperator(Operator):
         self._controls.append((self._first + len(self._records), control))
         if len(self._controls) > 1:
             (place, before), (after, _) = self._controls[-2], self._controls[-1]
+            # Only next to each other: a status in between belongs where it is.
             if place == after and isinstance(before, int) and isinstance(control, int):
                 del self._controls[-2]
 
@@ -167,6 +172,7 @@ class BufferOperator(Operator):
     def _drain(self) -> Pending:
         """Emit what can be emitted."""
         while True:
+            # Also without room: controls take none, and nothing is before these.
             while self._controls and self._controls[0][0] <= self._first:
                 self._emit_control(self._controls.popleft()[1])
             if not self._records:
@@ -214,6 +220,7 @@ class BufferOperator(Operator):
     async def _empty(self) -> None:
         while self._records:
             waiter = self.output.availability.waiter()
+            # With mail: whoever makes room may need this task to go on.
             await self.context.mailbox.yield_until(waiter)
             self._drain()
 

@@ -83,6 +83,7 @@ class DeduplicateOperator(StatefulOperator):
 
     def _first_of_keys(self, run: Run) -> tuple[list[Any], Iterable[int]]:
         """Return keys and the places of their records; of columns each key once."""
+        # A column finds its distinct values without making rows.
         if type(run) is not ListRun and isinstance(run, DistinctRun):
             found = run.first_of_keys(self._key)
             if found is not None:

@@ -135,6 +135,8 @@ class MatchOperator(StatefulOperator):
         if timer.namespace == _EXPIRY:
             partials = unexpired(self._pattern, self._kept(), timer.timestamp)
         else:
+            # Only when time has passed it: all records of this time are here, in their
+            # order.
             partials = self._take(timer.key, timer.timestamp)
         self._partials.update(partials or None)
         return None
@@ -174,6 +176,7 @@ class MatchOperator(StatefulOperator):
                 self._forgotten.value += excess
                 partials = partials[excess:]
         within = self._pattern.within_ms
+        # One timer for all that began at this time, and none if nothing did.
         if within is not None and any(one.start == stamp for one in partials):
             self._timers.register_event_time_timer(key, _EXPIRY, stamp + within)
         return partials
