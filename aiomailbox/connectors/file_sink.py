@@ -132,15 +132,17 @@ class _CsvLines:
         return self._row([_text(value) for value in self._reader.row(record)])
 
     def _begin(self, columns: tuple[str, ...], *, is_exact: bool) -> None:
-        self._reader = RowReader(columns, is_exact=is_exact)
+        # First: names that cannot be written must not become the columns.
         self.header = self._row(list(columns))
+        self._reader = RowReader(columns, is_exact=is_exact)
 
     def _row(self, texts: list[str]) -> bytes:
         self._rows.writerow(texts)
-        row = self._buffer.getvalue().encode()
+        row = self._buffer.getvalue()
+        # Before it is encoded: a row that cannot be would come again with the next.
         self._buffer.seek(0)
         self._buffer.truncate()
-        return row
+        return row.encode()
 
 
 class _LineWriter:

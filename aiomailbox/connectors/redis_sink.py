@@ -33,7 +33,7 @@ from aiomailbox.records import Run
 
 __all__ = ["RedisSink"]
 
-_PLAIN = (str, bytes, int, float)
+_PLAIN = (bytes, int, float)
 
 
 class RedisSink:
@@ -158,9 +158,11 @@ class _Commands:
     def _hash(self, key: bytes, value: Any) -> list[tuple[Any, ...]]:
         fields = value if isinstance(value, Mapping) else _fields(value)
         found = [
-            (name, _encoded(one)) for name, one in fields.items() if one is not None
+            (_encoded(name), _encoded(one))
+            for name, one in fields.items()
+            if one is not None
         ]
-        gone = [name for name, one in fields.items() if one is None]
+        gone = [_encoded(name) for name, one in fields.items() if one is None]
         commands: list[tuple[Any, ...]] = []
         if found:
             commands.append(("HSET", key, *(part for pair in found for part in pair)))
@@ -276,6 +278,9 @@ def _key(key: Any) -> bytes:
 
 
 def _encoded(value: Any) -> Any:
+    if isinstance(value, str):
+        # Here, where what cannot be encoded is one record, and not the whole run.
+        return value.encode()
     is_plain = isinstance(value, _PLAIN) and not isinstance(value, bool)
     return value if is_plain else _json(value)
 

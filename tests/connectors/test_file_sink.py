@@ -111,9 +111,16 @@ async def test_records_without_a_line_are_refused_and_no_others(
             [0, 2],
             "n,word\n1,a\n3,b\n",
         ),
+        # A lone surrogate is in no encoding of a file.
+        (
+            "csv",
+            [Pair(1, "a"), Pair(2, "\ud800"), Pair(3, "b")],
+            [1],
+            "n,word\n1,a\n3,b\n",
+        ),
     ]
-    for format_, records, bad, text in cases:
-        target = tmp_path / format_
+    for number, (format_, records, bad, text) in enumerate(cases):
+        target = tmp_path / str(number)
         job = Program(partial(am.FileSink, target, format_))
         await job.start()
         with pytest.raises(RecordsRefusedError) as caught:

@@ -174,8 +174,10 @@ async def test_what_cannot_be_written_is_refused_and_nothing_else(redis: Any) ->
             {"user": "cy", "v": 5},
             {"v": 5},
             {"user": "di", "v": {"a": 2}},
+            {"user": "ed", "v": {"a": "\ud800"}},
+            {"user": "fay", "v": {"\ud800": 1}},
         )
-    assert sorted(caught.value.errors) == [1, 2, 3, 4]
+    assert sorted(caught.value.errors) == [1, 2, 3, 4, 6, 7]
     assert "WRONGTYPE" in str(caught.value.errors[1])
     assert "no key of Redis" in str(caught.value.errors[2])
     await job.end(succeeded=True)

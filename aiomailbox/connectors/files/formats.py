@@ -194,6 +194,9 @@ class _Collected:
     def is_full(self, size_bytes: int) -> bool:
         """Count what was read; say whether it is enough for a chunk."""
         self._bytes += size_bytes
+        if not self._values:
+            # Of empty lines only there is nothing to hand over, however many they are.
+            return False
         return len(self._values) >= RUN_LENGTH_MAX or self._bytes >= _CHUNK_BYTES
 
     def take(self) -> FileChunk:

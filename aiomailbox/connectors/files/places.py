@@ -23,6 +23,7 @@ def find_files(paths: tuple[str, ...]) -> list[str]:
 
     Raises:
         FileNotFoundError: If a path that is no pattern names nothing.
+        OSError: If a directory cannot be listed.
     """
     found: dict[str, None] = {}
     for path in paths:
@@ -52,7 +53,7 @@ def is_url(path: str) -> bool:
 def _find_local(path: str) -> list[str]:
     if os.path.isdir(path):
         names = []
-        for parent, directories, files in os.walk(path):
+        for parent, directories, files in os.walk(path, onerror=_raise_if_there):
             directories[:] = [name for name in directories if _is_visible(name)]
             names += [os.path.join(parent, name) for name in files if _is_visible(name)]
         return names
@@ -82,6 +83,12 @@ def _find_remote(path: str) -> list[str]:
             if all(_is_visible(part) for part in name[start:].split("/"))
         ]
     return [str(files.unstrip_protocol(name)) for name in names]
+
+
+def _raise_if_there(error: OSError) -> None:
+    # `os.walk` would pass over it, and files that seem gone are read again as new ones.
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _is_pattern(path: str) -> bool:

@@ -295,7 +295,8 @@ class SqliteDatabase:
             except (OverflowError, TypeError, ValueError) as error:
                 raise RowsRefused from error
             for index in must:
-                if plain[index] is None:
+                # SQLite takes NaN for NULL.
+                if plain[index] is None or plain[index] != plain[index]:
                     reason = f"NOT NULL constraint failed: {columns[index]}"
                     raise RowsRefused from sqlite3.IntegrityError(reason)
             yield (writer, batch, number, *plain)
@@ -404,6 +405,9 @@ def _plain(value: Any) -> Any:
         value = value.value
     if isinstance(value, int) and value not in _INTEGERS:
         raise OverflowError(f"{value} does not fit into 64 bits")
+    if isinstance(value, str) and not value.isascii():
+        # Here, where one record is refused: its run is written with others'.
+        value.encode()
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, datetime) and value.tzinfo is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import errno
 import gzip
 import json
+import os
 import pickle
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -168,6 +170,32 @@ async def test_readers_share_the_files(tmp_path: Path) -> None:
 
 async def test_an_empty_directory_has_no_records(tmp_path: Path) -> None:
     assert await collect(FileSource(tmp_path, "jsonl")) == []
+
+
+@pytest.mark.parametrize(("ending", "head"), [("jsonl", b""), ("csv", b"n\n")])
+async def test_a_mebibyte_of_empty_lines_is_passed_over(
+    tmp_path: Path, ending: str, head: bytes
+) -> None:
+    file = tmp_path / f"padded.{ending}"
+    file.write_bytes(head + b"\n" * (1 << 20) + b"1\n")
+    assert len(await collect(FileSource(file))) == 1
+
+
+def test_a_directory_that_cannot_be_listed_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_json(tmp_path / "in" / "a.jsonl", [1])
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path) == str(tmp_path / "in"):
+            raise OSError(errno.EIO, "the disk is away")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for path in (tmp_path, tmp_path / "in"):
+        with pytest.raises(OSError, match="the disk is away"):
+            find_files((str(path),))
 
 
 async def test_a_url_is_read_through_fsspec(tmp_path: Path) -> None:

@@ -350,6 +350,34 @@ async def test_records_that_the_table_cannot_have_are_refused_and_no_others(
     assert await rows(database) == [(1, "x"), (4, "x"), (6, "x")]
 
 
+async def test_texts_that_no_encoding_has_are_refused_and_no_others(
+    database: Any,
+) -> None:
+    await create(database, "t text")
+    job = program(database)
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write({"t": "a"}, {"t": "\ud800"}, {"t": "\N{SNOWMAN}"})
+    assert sorted(caught.value.errors) == [1]
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(database) == ["a", "\N{SNOWMAN}"]
+
+
+async def test_nan_which_is_null_to_sqlite_is_refused_where_null_is(
+    sqlite: Any,
+) -> None:
+    await sqlite.execute("CREATE TABLE numbers (n REAL NOT NULL)")
+    job = program(sqlite)
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write({"n": 1.5}, {"n": float("nan")}, {"n": 2.5})
+    assert sorted(caught.value.errors) == [1]
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(sqlite) == [1.5, 2.5]
+
+
 async def test_a_strict_table_is_asked_about_every_run(sqlite: Any) -> None:
     await sqlite.execute("CREATE TABLE numbers (n INTEGER, t TEXT) STRICT")
     job = program(sqlite)
