@@ -181,6 +181,7 @@ class _AsyncReader:
         self._buffered_max = buffered_max
         self._rest = rest
         self._room = Availability(available=True)
+        # Filled by the helper task and emptied by polls, both on the loop: no lock.
         self._values: deque[Any] = deque()
         self._split: AsyncSplit | None = None
         # The element that was emitted last, if offsets are asked for.
@@ -250,6 +251,8 @@ class _AsyncReader:
 
     def stop(self) -> None:
         """Await no more elements; those that have come are still emitted, then it ends."""
+        # Before the values are looked at: the helper task takes nothing more from now
+        # on.
         self._is_ending = True
         if self._task is not None:
             # Whatever the helper task has taken is in the values: it waits behind them.
@@ -305,6 +308,8 @@ class _AsyncReader:
             assert split is not None, "there is a split to be read"
             iterator = self._open_at(split)
             try:
+                # A generator that is not closed here is closed by the loop's hook, at
+                # any time later.
                 await self._collect_from(iterator)
             finally:
                 close = getattr(iterator, "aclose", None)
@@ -320,6 +325,7 @@ class _AsyncReader:
     async def _collect_from(self, iterator: AsyncIterator[Any]) -> None:
         async for value in iterator:
             self._values.append(value)
+            # Mostly there are more in a row: one flag spares a wake-up each.
             if not self.availability.available:
                 self.availability.set_available()
             if self._is_ending:

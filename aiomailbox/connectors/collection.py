@@ -92,6 +92,7 @@ class CollectionSource:
         self._iterator: IteratorSource | None = None
         self._values: Sequence[Any] = []
         if isinstance(values, Sequence):
+            # A copy: whoever made a list may change it while it is read.
             self._values = values if isinstance(values, range) else list(values)
         else:
             self.parallelism_max = 1
@@ -234,6 +235,7 @@ class IteratorSource:
 
     def _open(self, position: int) -> Iterator[Any]:
         values = iter(self._iterable.open(position))
+        # As far as it was read: an iterable knows no places, so elements are skipped.
         return islice(values, position, None) if position else values
 
 
@@ -276,6 +278,7 @@ class Reopenable:
         Raises:
             UsageError: If it can be read once, and was, or not from its beginning.
         """
+        # In the middle as well: what was read of an iterator is gone.
         if self.is_once and (self._is_used or position):
             raise UsageError(
                 "an iterator can be read once: give the source a function that returns "
@@ -393,6 +396,7 @@ class _IteratorReader(SplitReader):
             output.for_split(split.split_id).emit_run(ListRun(values))
         if len(values) == output.records_max:
             return InputStatus.MORE_AVAILABLE
+        # Fewer than were asked for: the iterator has ended.
         self._values = None
         return self._finish_split(output)
 

@@ -80,6 +80,7 @@ class DirectoryTarget:
         if self.follow is not None:
             logs.append(CommitLog(self.follow))
         if self.has_spark_log:
+            # Resolved: Spark's log has absolute paths.
             logs.append(SparkLog(path.resolve()))
         overwrite, append = self.mode == "overwrite", self.mode == "append"
         if not context.commits_at_checkpoints and not append:
@@ -135,11 +136,13 @@ class Segments:
         if folder:
             make_directories(place)
         name = f"{self._prefix}-{self.count:05d}{self._ending}"
+        # Counted also if it is never finished: no name is ever used twice.
         self.count += 1
         return place / name
 
     def finish(self, path: Path) -> None:
         """Let a file, which is closed, survive a loss of power; blocks."""
+        # File, then directory: a name without its content is what must never be seen.
         _sync(path)
         sync_directory(path.parent)
         self._finished.append(str(path.relative_to(self.directory.parent)))

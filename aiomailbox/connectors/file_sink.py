@@ -179,6 +179,7 @@ class _LineWriter:
             pending = self._in_thread(self._write)
         if not refused:
             return pending
+        # What was collected is written all the same: only the refused ones are not.
         refusal = RecordsRefusedError(refused, len(run))
         if pending is None:
             raise refusal

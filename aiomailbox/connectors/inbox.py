@@ -76,6 +76,7 @@ class Inbox(AsyncIterableSource, Generic[T]):
         Raises:
             IllegalStateError: If it is closed.
         """
+        # Asked again: of many who wait, others may have been quicker.
         while not self.try_put(record):
             await self._has_room.wait()
 
@@ -115,10 +116,13 @@ class Inbox(AsyncIterableSource, Generic[T]):
         while True:
             while waiting:
                 record = waiting.popleft()
+                # Before it is handed on: its place is free as soon as it has left.
                 self._has_room.set_available()
                 yield record
             if self._is_closed:
                 return
+            # Reset, then wait, with nothing awaited in between: no record can be
+            # missed.
             self._has_some.reset()
             await self._has_some.wait()
 
@@ -161,10 +165,13 @@ class Questions(Inbox[Question[Any]]):
         self._check_open()
         number = next(self._next)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        # In `_asked` before it is put in: an answer may come while the put still waits.
         self._asked[number] = answer
         try:
             question = Question(self._desk, number, value)
             await self.put(question)
+            # Only now: a new attempt of the job must not be given what is not taken
+            # yet.
             self._given[number] = question
             return await answer
         finally:
@@ -175,6 +182,7 @@ class Questions(Inbox[Question[Any]]):
     def _records(self) -> AsyncIterator[Question[Any]]:
         """Give, to each attempt of the job, what no attempt has answered."""
         waiting = {question.number for question in self._waiting}
+        # An attempt that failed has taken them, and never answered.
         taken = [one for one in self._given.values() if one.number not in waiting]
         self._waiting.extendleft(reversed(taken))
         return super()._records()
@@ -203,6 +211,7 @@ def _nobody_answers() -> IllegalStateError:
     return IllegalStateError("nobody answers any more: the job is over")
 
 
+# By number, and weakly: a question travels through pickles, whoever asked does not.
 _numbers = itertools.count()
 _desks: WeakValueDictionary[int, Questions] = WeakValueDictionary()
 
@@ -237,6 +246,7 @@ class _AnswerWriter(ImmediateWriter):
                     f"{type(value).__name__} is no answer",
                     "Emit question.answer(value), so that it is known who asked.",
                 )
+            # A copy of an answer, from a savepoint say, finds nobody any more.
             desk = _desks.get(value.desk)
             if desk is not None:
                 desk.settle(value)
@@ -320,6 +330,7 @@ class Subscription(Generic[T]):
         self._publication = publication
         self._size = size
         self._waits = waits
+        # Without `maxlen` for one that is waited for: nothing of it may be lost.
         self._records: deque[T] = deque(maxlen=None if waits else size)
         self._has_some = Availability(available=False)
         self._is_over = False
@@ -332,6 +343,7 @@ class Subscription(Generic[T]):
 
     def offer(self, values: list[T]) -> None:
         """Take records; the oldest ones go if it does not keep up."""
+        # A `deque` with `maxlen` drops by itself, and does not say how many.
         if not self._waits:
             beyond = len(self._records) + len(values) - self._size
             self.dropped += max(0, beyond)

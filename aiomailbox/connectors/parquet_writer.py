@@ -158,6 +158,7 @@ class ParquetWriter:
             self._write_partitions(table)
             return
         start = 0
+        # Only whole groups: small ones make a file slow to read.
         while table.num_rows - start >= self._group_rows:
             start += self._write_group("", table, start)
         if start < table.num_rows:
@@ -206,6 +207,7 @@ class ParquetWriter:
                 f"a column got its type after a file was begun: {table.schema}",
                 "It was None in all records until then: give ParquetSink a schema=.",
             )
+        # Popped and put in again: the one written to last is the last one.
         file = self._files.pop(folder, None) or self._open_file(folder, table.schema)
         self._files[folder] = file
         room = self._group_rows
@@ -220,6 +222,7 @@ class ParquetWriter:
 
     def _open_file(self, folder: str, schema: pa.Schema) -> _OpenFile:
         if len(self._files) >= _OPEN_FILES_MAX:
+            # The one that was not written to for longest.
             self._close_file(next(iter(self._files)))
         path = self._segments.begin(folder)
         file = _OpenFile(path, pq.ParquetWriter(path, schema))

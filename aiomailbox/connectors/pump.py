@@ -62,6 +62,7 @@ class Pump(Generic[ItemT]):
         self._items: deque[Any] = deque()
         self._room = threading.Semaphore(depth)
         self._stopped = threading.Event()
+        # A daemon: a read that never returns must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._error: Exception | None = None
@@ -81,6 +82,7 @@ class Pump(Generic[ItemT]):
         if not self._items:
             if self._error is not None:
                 raise self._error
+            # Not the end: `ended` says that.
             return None
         item = self._items.popleft()
         if item is _END:
@@ -100,6 +102,7 @@ class Pump(Generic[ItemT]):
     def abandon(self) -> None:
         """Let the thread end as soon as it can, without waiting for it."""
         self._stopped.set()
+        # A thread that waits for room looks at `_stopped` as soon as it has some.
         self._room.release()
 
     async def stop(self) -> bool:
@@ -111,12 +114,14 @@ class Pump(Generic[ItemT]):
             Whether all has ended; False after half a minute of trying.
         """
         self.abandon()
+        # Ended by itself: nothing is left to be cancelled.
         if self._exhausted and not self._thread.is_alive():
             return True
         return await run_in_thread(self._end_thread)
 
     def _end_thread(self) -> bool:
         if self._exhausted:
+            # It ends by itself now; a cancellation could hit somebody else's work.
             self._thread.join(_CANCEL_ATTEMPTS * _CANCEL_EVERY_S)
             return not self._thread.is_alive()
         # A job may start just after a cancellation, so one is not enough; and with
@@ -153,6 +158,8 @@ class Pump(Generic[ItemT]):
         iterator = self._produce()
         try:
             while True:
+                # Room first: an item in the hand of the thread would be one more than
+                # `depth`.
                 self._room.acquire()
                 if self._stopped.is_set():
                     return
@@ -160,6 +167,7 @@ class Pump(Generic[ItemT]):
                 if item is _END:
                     self._exhausted = True
                     return
+                # Its taker is gone, perhaps with its loop.
                 if self._stopped.is_set():
                     return
                 self._hand_over(item)

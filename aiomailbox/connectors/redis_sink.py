@@ -93,6 +93,7 @@ class RedisSink:
         if not isinstance(prefix, str):
             raise WrongTypeError("prefix", f"{prefix!r} is no str", 'Use "spent:".')
         self._url = url
+        # Without the password, for errors and `repr`.
         self._place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._key = field_or_function(key, "key")
         self._value = None if value is None else field_or_function(value, "value")
@@ -168,6 +169,7 @@ class _Commands:
             commands.append(("HSET", key, *(part for pair in found for part in pair)))
         if gone:
             commands.append(("HDEL", key, *gone))
+        # Again with each write, as a key that is written stays.
         if found and self._expire_ms is not None:
             commands.append(("PEXPIRE", key, self._expire_ms))
         return commands
@@ -227,6 +229,7 @@ class _RedisWriter:
                 refused[index] = error
                 continue
             commands += found
+            # One record may be several commands: an answer is found by its owner.
             owners += [index] * len(found)
         if commands:
 
@@ -252,14 +255,19 @@ class _RedisWriter:
         if self._client is None:
             self._client = redis.from_url(self._url)
         try:
+            # No transaction: each command stands for itself, and a connection keeps
+            # their order.
             async with self._client.pipeline(transaction=False) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)
+                # Each answer by itself: one record's failure is not the others'.
                 answers: list[Any] = await pipeline.execute(raise_on_error=False)
         except exceptions.AuthenticationError as error:
             raise SinkError(f"{self._place} refuses this user: {error}") from error
         except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
             raise ConnectionError(str(error)) from error
+        # Both pass: the whole run is sent again, which changes nothing for what got
+        # through.
         away = (exceptions.ReadOnlyError, exceptions.BusyLoadingError)
         for answer in answers:
             if isinstance(answer, away):

@@ -77,6 +77,8 @@ class FileEnumerator:
         for one in state or ():
             self._unassigned += one.splits
             self._seen |= set(one.seen)
+        # A watched directory may have got files since; a bounded source keeps to its
+        # snapshot.
         if state is None or interval_s is not None:
             self._add(find())
 
@@ -97,6 +99,7 @@ class FileEnumerator:
         elif self._interval_s is None:
             self._context.signal_no_more_splits(subtask_index)
         elif subtask_index not in self._waiting:
+            # One that asked again, after it was restored, waits only once.
             self._waiting.append(subtask_index)
 
     def add_splits_back(self, splits: list[FileSplit], subtask_index: int) -> None:
@@ -116,6 +119,7 @@ class FileEnumerator:
             self._timer.cancel()
         if self._search is not None:
             self._search.cancel()
+        # Tells a search that is under way in a thread that nobody wants its result.
         self._interval_s = None
 
     def _arm(self, interval_s: float) -> None:
@@ -124,6 +128,7 @@ class FileEnumerator:
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
+        # A listing of a large or remote directory would hold up the loop.
         self._search = loop.run_in_executor(None, self._find)
         self._search.add_done_callback(self._on_found)
 

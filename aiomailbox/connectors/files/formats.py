@@ -124,9 +124,12 @@ class CsvFormat:
         """Yield the rows from a byte on."""
         with open_file(name) as file:
             lines = _Lines(name, file, self._encoding, _skip_mark(file))
+            # Strict: a quote in the wrong place must not swallow the rest of the file.
             rows = csv.reader(lines, delimiter=self._delimiter, strict=True)
             columns = self._columns
             if columns is None:
+                # The first row is read also when going on in the middle: it has the
+                # names.
                 columns = tuple(next(rows, ()))
             if position > lines.position:
                 file.seek(position)
@@ -151,6 +154,7 @@ class CsvFormat:
                 end = lines.position
                 # The csv module calls an empty line a row without columns.
                 if row:
+                    # Strict: a row with too many columns is an error, and not cut.
                     texts = dict(zip(columns, row, strict=True))
                     collected.add(make(texts), end)
             except (csv.Error, ValueError, msgspec.ValidationError) as error:
@@ -231,6 +235,7 @@ def read_line(name: str, file: BinaryIO, position: int) -> bytes:
     Raises:
         InvalidRecordError: If it has more than 64 MiB.
     """
+    # One byte more than allowed tells a line that is too long from one that just fits.
     line = file.readline(_LINE_BYTES_MAX + 1)
     if len(line) > _LINE_BYTES_MAX:
         raise InvalidRecordError(
@@ -272,6 +277,7 @@ def _skip_mark(file: BinaryIO) -> int:
 
 def _of_row(error: Exception) -> str:
     text = str(error)
+    # Python's own words would say nothing about rows.
     if text.startswith("zip()"):
         return "the row has another number of columns than the first row"
     return text
@@ -318,5 +324,6 @@ def _shape_of(kind: type) -> tuple[type, Callable[[Any], Any] | None]:
         ],
     )
     astuple = msgspec.structs.astuple
+    # Past the class's own `__new__`, which is a Python call for each record.
     new = tuple.__new__
     return shape, lambda value: new(kind, astuple(value))

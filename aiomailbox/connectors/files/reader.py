@@ -38,6 +38,7 @@ class FileReader:
 
     def start(self) -> None:
         """Ask for a file."""
+        # One at a time, on request: a fast reader gets more files than a slow one.
         if not self._splits:
             self._context.request_split()
 
@@ -108,6 +109,8 @@ class FileReader:
         run = chunk.run if stop - start == length else chunk.run.slice(start, stop)
         split = self._splits[0]
         output.for_split(split.split_id).emit_run(run)
+        # Behind the last record of the run, not of the chunk: a snapshot may come
+        # between.
         self._splits[0] = replace(split, position=chunk.positions[stop - 1])
         self._offset = stop
         if stop == length:
@@ -116,6 +119,7 @@ class FileReader:
     def _end_file(self, output: ReaderOutput) -> None:
         output.release_split(self._splits.pop(0).split_id)
         self._pump = None
+        # A restored reader may have several left: it asks when it has read them.
         if not self._splits and not self._no_more_splits:
             self._context.request_split()
 

@@ -160,6 +160,7 @@ class FileSource:
 
     def create_reader(self, context: ReaderContext) -> FileReader:
         """Create a reader."""
+        # Two: one chunk is emitted while the thread reads the next.
         return FileReader(context, self._reading, depth=2)
 
     def __repr__(self) -> str:
@@ -191,6 +192,7 @@ def _format(chosen: Any, paths: tuple[str, ...]) -> Format:
             )
         known: Format = chosen
         return known
+    # The ending below `.gz`: compression says nothing about the format.
     endings = {os.path.splitext(path.removesuffix(".gz"))[1].lower() for path in paths}
     found = {_BY_ENDING.get(ending) for ending in endings}
     format_ = found.pop() if len(found) == 1 else None

@@ -48,6 +48,7 @@ class SqlCommitter:
             ConnectionError: If it may succeed when called again.
             SinkError: If rows are lost, or the table refuses them.
         """
+        # In one order for all: two committers that meet can't lock each other out.
         batches = sorted(StagedBatch.of(one) for one in committables)
         if batches:
             job = self._context.job_id or self._context.job_name
@@ -62,6 +63,7 @@ class SqlCommitter:
         """Remove what attempts of some subtasks before one have staged."""
         left = []
         for writer in await self._database.writers(self._token):
+            # From the right: a token may have anything in it.
             _, attempt, subtask = writer.rpartition("/")[2].rsplit("-", 2)
             if int(subtask) in subtasks and int(attempt) < before:
                 left.append(writer)
@@ -71,6 +73,7 @@ class SqlCommitter:
     async def end(self, *, succeeded: bool) -> None:
         """Leave behind what was committed, and what may be committed yet."""
         try:
+            # Only if it began: otherwise there may be no tables to sweep.
             if not self._has_begun:
                 return
             if not self._context.commits_at_checkpoints:

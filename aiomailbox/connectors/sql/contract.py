@@ -213,6 +213,7 @@ def on_conflict(columns: Sequence[str], keys: Sequence[str]) -> str:
         for name in columns
         if name not in keys
     )
+    # With nothing else to change, the row that is there is the same one.
     action = f"UPDATE SET {changes}" if changes else "NOTHING"
     return f" ON CONFLICT ({', '.join(map(quoted, keys))}) DO {action}"
 

@@ -79,6 +79,7 @@ class PostgresDatabase:
             SinkError: If the target is missing or does not fit.
         """
         async with self._transaction() as connection:
+            # `CREATE TABLE IF NOT EXISTS` of two at once may fail in one of them.
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _MAKING_TABLES)
             columns = await self._columns(connection)
             if not columns:
@@ -113,6 +114,8 @@ class PostgresDatabase:
         async with self._transaction() as connection:
             # Many small transactions; `make_durable` waits for all of them.
             await connection.execute("SET LOCAL synchronous_commit = off")
+            # A lost answer makes a caller stage again: what got through then is
+            # replaced.
             await connection.execute(
                 f"DELETE FROM {self._staging} WHERE aiomailbox_writer = $1 AND "
                 "aiomailbox_batch = $2 AND aiomailbox_row >= $3",
@@ -179,6 +182,8 @@ class PostgresDatabase:
         async with self._transaction() as connection:
             rows = await connection.fetch(
                 f"SELECT DISTINCT aiomailbox_writer FROM {self._staging} WHERE "
+                # `COLLATE "C"`: other orders skip punctuation, and would find others'
+                # tokens.
                 'aiomailbox_writer COLLATE "C" >= $1 AND '
                 'aiomailbox_writer COLLATE "C" < $2',
                 f"{token}/",
@@ -206,6 +211,7 @@ class PostgresDatabase:
         try:
             await connection.close(timeout=_CLOSE_S)
         except (*_TRANSIENT, asyncpg.InterfaceError, TimeoutError):
+            # It is lost either way; what is left of it must not stay open.
             connection.terminate()
 
     @asynccontextmanager
@@ -221,6 +227,7 @@ class PostgresDatabase:
             async with connection.transaction():
                 yield connection
         except _TRANSIENT as error:
+            # What state it is in is not known: the next transaction makes another one.
             await self.close()
             raise ConnectionError(f"{self._target.place}: {error}") from error
         except asyncpg.InternalClientError as error:
@@ -262,6 +269,7 @@ class PostgresDatabase:
             return
         keys = ", ".join(map(quoted, self._target.upsert_by))
         try:
+            # EXPLAIN asks the planner, which finds the index, and changes nothing.
             await connection.execute(
                 f"EXPLAIN INSERT INTO {self._table} ({keys}) SELECT {keys} FROM "
                 f"{self._table} WHERE false ON CONFLICT ({keys}) DO NOTHING"
@@ -275,6 +283,8 @@ class PostgresDatabase:
 
     async def _make_staging(self, connection: Any, columns: list[Any]) -> None:
         checks = await connection.fetch(
+            # CHECKs, so that a row is refused when it is staged, while its record is
+            # known.
             "SELECT pg_get_constraintdef(oid) AS text FROM pg_constraint "
             "WHERE conrelid = to_regclass($1) AND contype = 'c' ORDER BY conname",
             self._table,
@@ -293,6 +303,7 @@ class PostgresDatabase:
             "SELECT to_regclass($1) IS NOT NULL, obj_description(to_regclass($1))",
             self._staging,
         )
+        # Another table by now: rows staged for the old one might not fit.
         if exists and made_as != digest:
             if await connection.fetchval(f"SELECT 1 FROM {self._staging} LIMIT 1"):
                 raise staging_mismatch(self._target, self._staging_name)
@@ -310,6 +321,7 @@ class PostgresDatabase:
     async def _with_json(
         self, connection: Any, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
     ) -> Sequence[tuple[Any, ...]]:
+        # Asked once: types of columns that are written do not change under a job.
         if self._json is None:
             found = await self._columns(connection)
             self._json = frozenset(one["name"] for one in found if one["is_json"])
@@ -332,11 +344,14 @@ class PostgresDatabase:
             batch.writer,
             batch.batch,
         )
+        # Fewer rows than were staged must not be committed as if they were all.
         if found != batch.rows:
             raise lost(self._target, batch, found)
         names = ", ".join(map(quoted, batch.columns))
         try:
             await connection.execute(
+                # One statement: rows leave the staging table as they come into the
+                # target.
                 f"WITH moved AS (DELETE FROM {self._staging} WHERE {where} RETURNING "
                 f"{names}, aiomailbox_row) INSERT INTO {self._table} ({names}) "
                 f"{_selected(names, self._target.upsert_by)}"

@@ -94,6 +94,8 @@ class SqliteDatabase:
             RowsRefused: If a row does not fit; none is written then.
         """
         if self._required is None:
+            # Before anything is buffered: a row that is refused later has others around
+            # it.
             await self._run(self._look_at_columns)
         adapted = list(self._adapted(writer, batch, first_row, columns, rows))
         # When it is called again, some may be there from the first time.
@@ -101,6 +103,7 @@ class SqliteDatabase:
             self._buffer.pop()
         self._buffer += adapted
         self._buffered_columns = tuple(columns)
+        # A strict table refuses by types that are known to SQLite only.
         if self._is_strict or len(self._buffer) >= _BUFFERED_MAX:
             await self._write_buffer()
 
@@ -169,10 +172,12 @@ class SqliteDatabase:
                 result = work(connection, *args)
                 connection.execute("COMMIT")
             except BaseException:
+                # Some errors have rolled it back already.
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
         except sqlite3.OperationalError as error:
+            # Others write: this passes, and the caller tries again.
             if "locked" in str(error) or "busy" in str(error):
                 raise ConnectionError(f"{self._path!r}: {error}") from error
             raise SinkError(f"{self._target}: {error}") from error
@@ -335,6 +340,7 @@ class SqliteDatabase:
                 "WHERE batch < excluded.batch",
                 (batch.writer, job, sink, checkpoint_id, batch.subtask, batch.batch),
             )
+            # Otherwise it has been moved by a commit whose answer was lost.
             if advanced.rowcount:
                 self._move(connection, batch)
 

@@ -90,6 +90,7 @@ class SqlWriter:
                 reader = self._reader or await self._reader_of(record)
                 rows.append((index, reader.row(record)))
             except SinkError:
+                # Not the record's fault.
                 raise
             except TypeError as error:
                 refused[index] = error
@@ -118,6 +119,7 @@ class SqlWriter:
             )
 
         await patient(stage, self._target, self._random)
+        # Only when they are there: a repeated call replaces from the same row on.
         self._row_count += len(rows)
 
     async def _finish_batch(self) -> None:
