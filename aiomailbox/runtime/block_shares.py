@@ -69,6 +69,7 @@ class TaskShares:
         if self._began_s is None:
             self._began_s = now_s
         self._last_s = now_s
+        # Whole buckets go: a minute is kept to within five seconds.
         while buckets and buckets[0][0] <= now_s - _WINDOW_S:
             buckets.popleft()
         if not buckets or now_s - buckets[-1][0] >= _BUCKET_S:
@@ -146,8 +147,10 @@ def _awaited(task: StreamTask) -> Block | None:
     runner = task.runner
     # No future to wait for: it is ready, and others have the loop.
     if runner is None or runner.done() or getattr(runner, "_fut_waiter", 0) is None:
+        # Private to asyncio: without it a task counts as one that waits for something.
         return None
     frames = frames_of(runner)
+    # It waits for its turn on the loop, for which no operator is to blame.
     if frames and frames[-1].f_code.co_name == "next_turn":
         return None
     for context in contexts_of(frames[::-1]):

@@ -283,6 +283,7 @@ class TaskBuilder:
         writers: list[RecordWriter] = []
         pools: list[LocalBufferPool] = []
         operators = []
+        # In state and metrics operators are found by name, so names must differ.
         names = unique_names([node.name for node in vertex.nodes])
         for node, name in zip(vertex.nodes, names, strict=True):
             outgoing = []
@@ -347,6 +348,8 @@ class TaskBuilder:
                 buffer_size_bytes=self._config.buffer_size_bytes,
             )
         self._services.registry.register(partition)
+        # Seeded by its place: where a record goes does not depend on who was built
+        # first.
         return RecordWriter(
             partition,
             edge.partitioner,

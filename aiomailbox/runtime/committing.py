@@ -75,6 +75,8 @@ class JobCommitters:
             restored: Whether the job goes on from a checkpoint.
         """
         for entry in self._entries:
+            # Before it is called: one that fails half-way may have something to clean
+            # up.
             self._begun.append(entry)
             begin = partial(entry.committer.begin, restored=restored)
             # Noted first: one whose `begin` fails may have made something, which `end`

@@ -78,10 +78,13 @@ def _reached(roots: Iterable[Any]) -> Iterator[Any]:
 
 def _parts_of(item: Any, kind: type) -> Iterator[Any]:
     if issubclass(kind, _LISTS):
+        # Classes of all items, at the cost of a set; the items themselves up to a
+        # bound.
         yield from set(map(type, item))
         yield from _first(item)
     elif issubclass(kind, dict):
         yield from set(map(type, item.values()))
+        # `dict.keys`, past what a subclass of the user's may have made of it.
         yield from _first(dict.keys(item))
         yield from _first(dict.values(item))
     elif kind is partial:
@@ -114,6 +117,7 @@ def _cells(function: FunctionType) -> Iterator[Any]:
 def _attributes(item: Any, kind: type) -> Iterator[Any]:
     """Yield what an object holds, without asking it."""
     try:
+        # Past `__getattr__` and properties, which are the user's code.
         held: Mapping[str, Any] = object.__getattribute__(item, "__dict__")
     except AttributeError:
         held = {}

@@ -81,7 +81,9 @@ def describe_frames(frames: list[FrameType], task: str) -> HeldLoop:
     operator = " -> ".join(context.operator_name for context in contexts)
     uid = contexts[0].uid if len(contexts) == 1 else None
     summaries = traceback.StackSummary.extract(
-        ((each, each.f_lineno) for each in reversed(frames)), lookup_lines=False
+        # `lookup_lines=False`: reading sources would take longer than what is measured.
+        ((each, each.f_lineno) for each in reversed(frames)),
+        lookup_lines=False,
     )
     line = users_line(summaries)
     return HeldLoop(
@@ -108,6 +110,7 @@ def _function_at(frames: list[FrameType], line: str) -> str:
 def _mail(frames: list[FrameType]) -> str:
     """Return what the innermost mail that is being run is for."""
     for frame in frames:
+        # Found by a parameter's name, as frames know no more of a function.
         if "mail" in frame.f_code.co_varnames[:2]:
             mail = frame.f_locals.get("mail")
             if type(mail) is Mail:
@@ -178,6 +181,7 @@ def _stages(loop: FusedLoop, inner: set[CodeType]) -> list[Any]:
 
 
 def _code(function: Callable[..., Any]) -> CodeType | None:
+    # Partials and wrappers: the code that runs is inside them.
     while isinstance(function, functools.partial):
         function = function.func
     target: Any = inspect.unwrap(function)

@@ -135,6 +135,7 @@ class FinishedCalls:
         """Delete what is from before the oldest checkpoint that is retained."""
         if self._journal is None:
             return
+        # What is not deleted now is deleted with the next checkpoint.
         try:
             await self._turns.run(self._journal.prune, oldest)
         except OSError as error:
@@ -155,6 +156,8 @@ class FinishedCalls:
         retained: list[int],
         tasks: Collection[SubtaskId] | None,
     ) -> int:
+        # Above whatever a former attempt, maybe one that is still running, has written
+        # with.
         epoch = journal.next_epoch(epoch)
         if restored_id is not None and restored_id < journal.pruned_to:
             self._services.log.warning(

@@ -123,12 +123,14 @@ class RateLimiter:
     def pause(self, delay_s: float) -> None:
         """Grant nothing for ``delay_s`` seconds (a server's Retry-After)."""
         check_number(delay_s, "delay_s", minimum=0)
+        # The timer that is armed finds the pause when it fires, and waits on.
         self._window.pause(self._clock.monotonic() + delay_s)
 
     def close(self) -> None:
         """Refuse all leases from now on, those that wait included."""
         self._closed = True
         self._disarm()
+        # Those that are being cancelled take themselves out.
         leaving = deque(waiter for waiter in self._waiters if waiter[1].cancelled())
         for _, future in self._waiters:
             if not future.cancelled():
@@ -146,9 +148,11 @@ class RateLimiter:
             if future.cancelled():
                 self._waiters.remove(waiter)
             elif future.exception() is None:
+                # Granted and cancelled in one turn: the units were never used.
                 # Granted and cancelled in one turn of the loop: the units go to the
                 # next one.
                 self._window.release(weight)
+            # It may have held up all others, at the head of the queue.
             self._grant()
             raise
 
@@ -179,6 +183,7 @@ class RateLimiter:
             future.set_result(None)
 
     def _arm(self, delay_s: float) -> None:
+        # One timer for all: only the first one is ever waited for.
         self._disarm()
         # Infinity: whoever holds the units tells when they are used or released.
         if math.isfinite(delay_s):
@@ -201,6 +206,7 @@ class RateLimiter:
             return
         if not self._is_exhausted and self._window.committed + weight <= budget:
             return
+        # Told once: the sources are stopped by it, and leases go on to fail.
         if not self._is_exhausted:
             self._is_exhausted = True
             if self.on_exhausted is not None:
@@ -262,6 +268,7 @@ class LimiterService:
         for owner, limit in self._owned.items():
             if f"operator:{owner}" in usages.limits:
                 limiter = self._new(limit, f"operator:{owner}")
+                # A limit that several operators share is restored once.
                 self._unnamed.setdefault(id(limit), limiter)
 
     def get(self, limit: RateLimit) -> Limiter:

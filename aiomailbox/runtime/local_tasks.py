@@ -71,6 +71,8 @@ class LocalTasks:
 
     def add(self, tasks: Sequence[StreamTask]) -> None:
         """Take tasks that have not started, in the place of attempts that have ended."""
+        # By place: an attempt replaces the one before, which nobody asks about any
+        # more.
         for task in tasks:
             self._places[_subtask_of(task)] = task
         self._unstarted += tasks
@@ -88,6 +90,7 @@ class LocalTasks:
 
     def on_interrupt(self) -> None:
         """End the tasks that were interrupted before their first step."""
+        # anyio cancels what has not begun without running any of it, clean-up neither.
         for task in self._places.values():
             # A task whose coroutine never took a step would never reach its end.
             if task.runner is None and not task.lifecycle.is_terminal:
@@ -96,6 +99,7 @@ class LocalTasks:
     def stop(self, mode: StopMode) -> None:
         """Let all sources read no more; those that have ended need not be told."""
         for task in self._places.values():
+            # Its mailbox is closed: it has read all there was, or is ending.
             with suppress(RejectedMailError):
                 task.processor.main_executor.execute(
                     task.stop_source, mode, description="stop the source"
@@ -175,6 +179,7 @@ class LocalTasks:
         except BaseException as error:  # noqa: BLE001 -- whoever is told keeps it
             failure = error
         else:
+            # Before it is told as ended: the attempt counts those that were cancelled.
             if task.lifecycle.state is TaskState.CANCELED:
                 events.on_cancelled(subtask)
         events.on_task_ended(failure, task.name, subtask)

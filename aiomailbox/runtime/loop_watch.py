@@ -158,6 +158,7 @@ class LoopWatch:
                 self._garbage_s = self._garbage.total_s
                 self._cpu_s = self._cpu()
         elif self._held is None and now_s - self._since_s >= self._threshold_s:
+            # Once for each call: walking a deep stack costs more than a look.
             frames = list(frames_outwards(frame))
             self._contexts = contexts_of(frames)
             self._held = describe_frames(frames, self._task())
@@ -172,6 +173,7 @@ class LoopWatch:
         """Note of each task what it does or waits for."""
         frames = [] if _call_of(frame) is None else list(frames_outwards(frame))
         contexts = contexts_of(frames)
+        # A copy: tasks come and go on the loop meanwhile.
         for task, shares in list(self.tasks.items())[:_TASKS_MAX]:
             shares.add(now_s, block_of(task, frames, contexts))
 
@@ -221,6 +223,7 @@ class LoopWatch:
             return None
 
     def _answer(self) -> Any:
+        # One question at a time: a loop that is held would collect them.
         """Return what stands for a call, None if the loop has answered since."""
         if not self._has_turned:
             return self._call or object()
@@ -276,6 +279,7 @@ def watching(task: StreamTask, threshold_s: float | None) -> Iterator[None]:
         return
     watched = _watched.setdefault(loop, _Watched())
     if watched.watch is None:
+        # On the loop's thread, which is the one to be watched.
         watched.watch = LoopWatch(loop, threshold_s, watched.log)
         watched.watch.start()
     watched.users += 1
@@ -285,6 +289,7 @@ def watching(task: StreamTask, threshold_s: float | None) -> Iterator[None]:
     finally:
         watched.users -= 1
         watched.watch.tasks.pop(task, None)
+        # The last one: no thread is left behind, and none is needed between jobs.
         if not watched.users:
             watched.watch.stop()
             watched.watch = None

@@ -250,8 +250,10 @@ class JobMaster:
         coordinator = self.coordinator
         assert coordinator is not None, "the job takes checkpoints"
         savepoint = coordinator.stop_with_savepoint(location, mode)
+        # An attempt that is just beginning is told when it has been deployed.
         if not savepoint.done() and self._attempt is not None:
             self._attempt.stop(mode)
+        # Who asked may be cancelled; the savepoint, which ends the job, goes on.
         return await asyncio.shield(savepoint)
 
     async def join(self) -> None:
@@ -309,6 +311,7 @@ class JobMaster:
         except BaseException as error:  # noqa: BLE001 -- kept for `wait`
             # The tasks still run: to their clean-up.
             self._fail(error)
+        # Stopped before there were tasks: they must not be forgotten to be told.
         if self._stop is not None and self._attempt is not None:
             self._attempt.stop(self._stop)
 
@@ -320,6 +323,7 @@ class JobMaster:
         What fails while a part waits to begin again is counted as one failure with it,
         as Flink's exponential delay does: one worker has tasks of several regions.
         """
+        # While it restarts, a further failure of a part belongs to the first one.
         state = self.state
         is_merged = state is JobState.RESTARTING and tasks is not None
         # What fails while a part begins again belongs to the same failure.
@@ -343,9 +347,11 @@ class JobMaster:
 
         async def prepare() -> None:
             if is_restart:
+                # Inside the part that is supervised: a cancellation ends the wait.
                 await asyncio.sleep(self._backoff.delay_ms / 1000)
             await self._host.prepare()
             plan = await self._checkpoints.begin_again(tasks)
+            # After `begin_again`: only now can the old attempt commit nothing any more.
             if is_restart and self._committers is not None:
                 await self._committers.recover_writers(tasks, plan.number)
             plans.append(plan)
@@ -355,6 +361,7 @@ class JobMaster:
         self._beginning = beginning
         await self._supervise(beginning, self.cancel)
         self._beginning = None
+        # Cancelled while it waited.
         if not plans or self.state not in _ACTIVE:
             return None
         return plans[0]
@@ -384,6 +391,7 @@ class JobMaster:
 
     def _on_exhausted(self, limit: RateLimit) -> None:
         """Read no more: the calls of what would be read may not be made."""
+        # Several limits may be used up in one moment; the first one is the reason.
         if not self.stop_reason:
             self.stop_reason = f"the budget of {limit.budget:g} {limit.unit} of {limit.label} is used up"
             self.services.log.warning("the sources stop", reason=self.stop_reason)
@@ -402,6 +410,7 @@ class JobMaster:
         """Run a step beside the tasks to its end, whatever the user's code in it does."""
         step = self._part(work, f"{what} of job {self.graph.name!r}")
         self._step = step
+        # It may have been asked before there was a step to be limited.
         if self.lifecycle.is_cancelling:
             step.limit()
         await self._supervise(step, step.limit)
@@ -417,12 +426,14 @@ class JobMaster:
     async def _run(self) -> None:
         name = self.graph.name
         self._beginning = self._part(self._begin(), f"beginning job {name!r}")
+        # It was cancelled before it had begun: nothing of it needs to happen.
         if self.lifecycle.is_cancelling:
             self._beginning.interrupt()
         await self._supervise(self._beginning, self.cancel)
         self._beginning = None
         await self._run_attempts()
         if self.state is JobState.RUNNING and self._committers is not None:
+            # From here on a cancel comes too late.
             self._is_committing = True
             what = f"committing the results of job {name!r}"
             # With checkpoints only what none of them has: mostly nothing.
@@ -438,6 +449,7 @@ class JobMaster:
     async def _run_attempts(self) -> None:
         """Run attempts until one has not failed, or no other one follows."""
         while True:
+            # What prepares a restart may fail as well, as often as the strategy allows.
             while self._plan is None and self.state is JobState.RESTARTING:
                 await self._prepare_restart()
             plan, self._plan = self._plan, None
@@ -524,6 +536,7 @@ class JobMaster:
         self._beginning = beginning
         await self._supervise(beginning, self.cancel)
         self._beginning = None
+        # Recovering is not interrupted: what it removes is in no checkpoint.
         if self.state is JobState.RESTARTING and beginning.error is None:
             await self.run_step(self._recover(), "recovering the results")
 
@@ -605,6 +618,7 @@ class JobMaster:
             await part.outlast(on_interrupt)
         except asyncio.CancelledError:
             is_interrupted = True
+        # Late: `on_late` has failed the job already, and names the line.
         if part.error is not None and not part.is_late:
             self._fail_unless_wanted(part.error, is_interrupted=is_interrupted)
 
@@ -624,6 +638,7 @@ class JobMaster:
             self._is_committing = False
             self.cancel()
         elif self._attempt is not None and not self._attempt.is_over:
+            # While tasks run the attempt is what fails; its end decides about the job.
             self._attempt.fail(error)
         elif self._may_prepare_again(error) and self._may_restart(error):
             # What is left undone, the next attempt does.

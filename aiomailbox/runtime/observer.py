@@ -74,6 +74,7 @@ class Rates:
         looks = self._looks
         while len(looks) > 1 and looks[1][0] <= now_s - _WINDOW_S:
             looks.popleft()
+        # Pages that look often must not push the old looks out.
         if not looks or now_s - looks[-1][0] >= _SAMPLE_S:
             looks.append((now_s, counts))
 
@@ -349,6 +350,7 @@ class _Look:
             self._tasks[task.vertex, task.subtask_index] = task
             for view in task.operators:
                 operator = self._operators.get((task.vertex, view.name))
+                # A task of an attempt that is over may name what is not there any more.
                 if operator is not None:
                     operator.add(view)
                 self._own.update((metric.name, metric) for metric in view.declared)
@@ -385,6 +387,7 @@ class _Look:
             task = self._tasks.get((vertex.id, subtask_index))
             if task is None:
                 continue
+            # Gates exist for inputs that have edges only.
             gate = used.index(edge.input_index)
             channels = [one for one in task.channels if one.input_index == gate]
             edges = [
@@ -393,6 +396,8 @@ class _Look:
                 for targets in producer_targets(each)
                 if subtask_index in targets
             ]
+            # The order in which the builder connects them, see
+            # `TaskBuilder._producers`.
             found += [
                 channel
                 for channel, each in zip(channels, edges, strict=False)
@@ -417,6 +422,7 @@ def _free_label(name: str, taken: Container[str]) -> str:
     """Return the name, numbered if another operator has it."""
     label, number = name, 2
     while label in taken:
+        # Names are not unique over vertices, and metrics are found by them.
         label, number = f"{name} #{number}", number + 1
     return label
 
@@ -493,7 +499,10 @@ def _added(totals: list[KeyTotal]) -> list[KeyTotal]:
 def _stalls(tasks: list[TaskView]) -> list[Stall]:
     """Return the stalls of all tasks, each once: those of no operator are told by all."""
     found: dict[tuple[int, str], Stall] = {
-        (stall.at_ms, stall.line): stall for task in tasks for stall in task.stalls
+        # A loop of many tasks holds up all of them at once.
+        (stall.at_ms, stall.line): stall
+        for task in tasks
+        for stall in task.stalls
     }
     return sorted(found.values(), key=lambda stall: stall.at_ms)
 

@@ -55,6 +55,7 @@ class CommittableCollector:
         """Return and forget what was collected, by sink."""
         taken, self._by_task = self._by_task, {}
         found: dict[OperatorId, list[Any]] = {}
+        # Sorted, so that committers see one order whenever a job runs again.
         for task in sorted(taken):
             for operator_id, committables in taken[task].items():
                 found.setdefault(operator_id, []).extend(committables)

@@ -71,6 +71,8 @@ class SourceCoordinator:
     def assign_splits(self, subtask_index: int, splits: list[Any]) -> None:
         """Give splits to a reader."""
         assigned = self._assigned.setdefault(subtask_index, [])
+        # With the checkpoint that does not know of it yet, in case the reader begins
+        # again.
         assigned += [(self._last_id, split) for split in splits]
         self._deliver(subtask_index, splits, False)
 
@@ -186,6 +188,7 @@ class JobSources:
                     restored=self._restored.get(operator_id),
                     restored_id=self._restored_id,
                 )
+        # Made first, all of them: one that fails leaves none that has begun.
         for coordinator in self._coordinators.values():
             coordinator.start()
 

@@ -89,9 +89,11 @@ class StallLog:
                 context.metrics.counter("stalls").add()
                 context.metrics.counter("stalled_ms").add(int(stall.duration_ms))
         place = (stall.operator, stall.line)
+        # Lines may come out of generated code without end.
         if len(self._counts) == _PLACES_MAX and place not in self._counts:
             self._counts.clear()
         count = self._counts[place] = self._counts.get(place, 0) + 1
+        # The 1st, 2nd, 4th, 8th … time: nobody's log fills, and growth is seen.
         if count & (count - 1) == 0:
             self._write(stall, count, contexts)
 
