@@ -25,6 +25,7 @@ OURS = {
     "DataStream.is_of",
     "WindowedStream.assigner_name",
     "WindowedStream.join",
+    "WindowedStream.said",
     "WatermarkStrategy.alignment",
     "WatermarkStrategy.assigner",
     "WatermarkStrategy.create_assigner",
