@@ -456,3 +456,62 @@ def test_dead_records_do_not_stay() -> None:
         kept = made._kept[0].segments
         assert sum(len(segment.run) for segment, _ in kept) < 400
         assert len(kept) < 12
+
+
+@pytest.mark.parametrize("second", [True, False])
+def test_a_window_that_is_half_emitted_is_in_a_snapshot_with_the_other_half(
+    second: bool,
+) -> None:
+    record = {"n": 1, "x": 0.5, "small": 1, "ok": True}
+    part = [({**record, "key": f"{i % 40}", "n": i}, 5) for i in range(1200)]
+    made = join("tumbling", True)
+    one = Driven(made, True)
+    with one.harness:
+        one.run([(0, part, "plain"), (1, part, "plain")])
+        # As a watermark does before a pause.
+        made.watermark_ms, made._is_firing = 2**40, True
+        assert made._emit_some(1) is False
+        emitted = list(map(repr, one.harness.output))
+        assert 0 < len(emitted) < 1200 * 30
+        snapshot = decode_snapshot(encode_snapshot(one.harness.snapshot()))
+    two = Driven(join("tumbling", second), second, snapshot)
+    with two.harness:
+        emitted += [repr(e) for e in two.harness.output if "Watermark" not in repr(e)]
+    whole = outcome(join("tumbling", False), False, [(0, part, ""), (1, part, "")])
+    assert sorted(emitted) == sorted(t for t in whole if t.startswith("StreamRecord"))
+
+
+@each_join
+async def test_explain_says_afterwards_what_only_rows_could_do(kind: str) -> None:
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    time = TIME.with_timestamp_assigner("at")
+    tables = [
+        pa.table({"id": pa.array([1.0, key]), who: ["a", "b"], "at": [0, 1]})
+        for key, who in ((-0.0, "left_name"), (2.0, "right_name"))
+    ]
+    left, right = (env.from_arrow(table, time) for table in tables)
+    joined = SELECTS[kind](left, right).select("left_name", "right_name")
+    found: list[Any] = []
+    joined.sink_to(found.append)
+    job = await env.execute_async()
+    await job.result()
+    assert [tuple(row) for row in found] == [("a", "a")]
+    text = joined.explain()
+    assert "columns, then rows when it ran: a key is None, NaN or -0.0" in text
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.integers(-(2**60), 2**60), st.integers(0, 3)),
+        max_size=30,
+    )
+)
+def test_times_that_are_far_apart_are_found_as_near_ones_are(some: list[Any]) -> None:
+    steps = [
+        (int(side), [({"key": "abcd"[slot]}, time), ({"key": "a"}, time + 3)], "plain")
+        for side, time, slot in some
+    ]
+    for kind in ("wide", "before"):
+        assert outcome(join(kind, True), True, steps) == outcome(
+            join(kind, False), False, steps
+        )
