@@ -65,6 +65,8 @@ class SourceAlignment:
     ) -> None:
         self._name = f"{context.task_name}/{context.operator_name}"
         self._group: AlignmentGroup = context.alignment(config)
+        # A predecessor whose process was killed could not say that it has ended.
+        self._group.report(self._name, MAX_TIMESTAMP)
         self._reader = AlignedReader(clock)
         self._on_tick = on_tick
         self._saw_run = False

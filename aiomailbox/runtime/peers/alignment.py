@@ -76,12 +76,14 @@ class RemoteAlignmentGroups(AlignmentGroups):
         send: Sends a report to the parent.
     """
 
-    __slots__ = ("_remote", "_send")
+    __slots__ = ("_limits", "_remote", "_send")
 
     def __init__(self, send: Callable[[AlignmentReport], None]) -> None:
         super().__init__()
         self._send = send
         self._remote: dict[str, RemoteAlignmentGroup] = {}
+        # Also of groups that no source here has named yet: a limit is told once.
+        self._limits: dict[str, int] = {}
 
     def get(self, config: AlignmentConfig) -> AlignmentGroup:
         """Return the group that a strategy names.
@@ -91,13 +93,16 @@ class RemoteAlignmentGroups(AlignmentGroups):
         """
         # The drift is compared there.
         super().get(config)
-        return self._remote.setdefault(
-            config.group,
-            RemoteAlignmentGroup(config.group, config.max_drift_ms, self._send),
-        )
+        group = self._remote.get(config.group)
+        if group is None:
+            group = RemoteAlignmentGroup(config.group, config.max_drift_ms, self._send)
+            group.on_limit(self._limits.get(config.group, MAX_TIMESTAMP))
+            self._remote[config.group] = group
+        return group
 
     def on_limit(self, message: AlignmentLimit) -> None:
         """Take a limit of the parent."""
+        self._limits[message.group] = message.limit_ms
         group = self._remote.get(message.group)
         if group is not None:
             group.on_limit(message.limit_ms)
@@ -156,6 +161,10 @@ class ParentAlignmentGroups(AlignmentGroups):
             config.group,
             ParentAlignmentGroup(config.group, config.max_drift_ms, self._broadcast),
         )
+
+    def limits(self) -> list[AlignmentLimit]:
+        """Return the limits that are in force, for a worker that has heard of none."""
+        return [AlignmentLimit(name, one.limit()) for name, one in self._told.items()]
 
     def on_report(self, message: AlignmentReport) -> None:
         """Take a worker's report.

@@ -27,6 +27,7 @@ from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.host import AttemptEvents
 from aiomailbox.runtime.local_tasks import LocalTasks
+from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups
 from aiomailbox.runtime.peers.desk import WorkerDesk
 from aiomailbox.runtime.peers.limits import text_of
 from aiomailbox.runtime.peers.messages import (
@@ -227,6 +228,11 @@ class PeersHost:
                 plan.is_first,
             )
         )
+        groups = self._services.alignments
+        assert isinstance(groups, ParentAlignmentGroups)
+        # It may be a new one, and limits are told to others only when they move.
+        for limit in groups.limits():
+            worker.send(limit)
 
     def start(self, group: anyio.abc.TaskGroup) -> None:
         """Start the tasks of this process in the group; workers do as they are told."""

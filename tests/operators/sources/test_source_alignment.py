@@ -99,6 +99,17 @@ def test_a_source_without_splits_reports_nothing() -> None:
     assert group(harness).limit() == MAX_TIMESTAMP
 
 
+def test_what_a_killed_predecessor_has_reported_holds_nobody_back() -> None:
+    """It could not say that it ended, and the successor may get no split."""
+    harness = OperatorHarness(SourceOperator(timed(1001), ALIGNED))
+    context = harness.context
+    name = f"{context.task_name}/{context.operator_name}"
+    group(harness).report(name, 500)
+    harness.open()
+    tick(harness)
+    assert group(harness).limit() == MAX_TIMESTAMP
+
+
 def test_an_idle_source_holds_nobody_back_until_it_has_records_again() -> None:
     strategy = ALIGNED.with_idleness(2.0)
     harness = started(timed(11, PAUSE, 5, PAUSE), strategy)

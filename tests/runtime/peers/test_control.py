@@ -248,6 +248,23 @@ def test_readers_of_all_processes_keep_to_the_slowest() -> None:
     assert (first.limit(), second.limit(), mine.limit()) == (1100, 1100, 1100)
 
 
+def test_a_worker_that_hears_of_a_limit_early_or_late_keeps_to_it() -> None:
+    workers: list[RemoteAlignmentGroups] = []
+    parent = ParentAlignmentGroups(
+        lambda limit: [each.on_limit(limit) for each in workers]  # type: ignore[arg-type, return-value]
+    )
+    workers += [RemoteAlignmentGroups(parent.on_report) for _ in range(2)]
+    config = AlignmentConfig("orders", 100, 10)
+    workers[0].get(config).report("a", 1000)
+    # The source of the second one opens only now; the limit does not move for that.
+    assert workers[1].get(config).limit() == 1100
+    # One that takes the place of a dead one is told what is in force.
+    follower = RemoteAlignmentGroups(parent.on_report)
+    for limit in parent.limits():
+        follower.on_limit(limit)
+    assert follower.get(config).limit() == 1100
+
+
 def test_serialized_committables_are_read_back() -> None:
     output = bytearray()
     PythonSerializer().write_many([("part-0", 3)], output)
