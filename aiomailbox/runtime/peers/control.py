@@ -118,6 +118,7 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
             attempt: Which attempt it is about; None for the last one.
         """
         transport = self._transport
+        # Whoever is told of the loss cleans up; a sender needn't know.
         if transport is None or transport.is_closing():
             return
         encoded = encode(message, self.attempt if attempt is None else attempt)
@@ -155,6 +156,7 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
         self._on_lost(self._reason)
 
     def _break(self, error: BaseException) -> None:
+        # The first reason counts, for the ones after it follow from it.
         self._reason = self._reason or error
         self.abort()
 

@@ -75,6 +75,8 @@ class WorkerDesk:
         self._limits = LimitDesk(services.limiters, limits)
         self._sinks = _sinks(shipment.graph)
         types = record_classes(shipment.record_types, has_arrow=False)
+        # The types of the job only: bytes of a worker don't choose which classes are
+        # made.
         self._serializer = PythonSerializer(types)
 
     @property
@@ -166,6 +168,7 @@ class WorkerDesk:
             is_new and isinstance(message, Ready | Failed)
         ):
             return None
+        # Only numbers that were given may come back: this one was made up.
         if attempt > self._attempt:
             raise CorruptStreamError(
                 f"{worker.name} speaks of attempt {attempt}, and there are "
@@ -175,6 +178,7 @@ class WorkerDesk:
             case Ready(host=host, port=port):
                 if message.codec_digest != self.codec_digest:
                     return _other_records(worker.name)
+                # Once: a second address would be somebody else's.
                 self.addresses.setdefault(worker.peer, (host, port))
             case Failed(error=text):
                 return error_from_text(worker.name, text)
@@ -201,6 +205,8 @@ class WorkerDesk:
                 self._check_has(worker, *subtask)
                 failure = None if text is None else error_from_text(worker.name, text)
                 running = _of_running(events)
+                # In `running` still, until the worker says that the whole attempt is
+                # over.
                 self._over.add(subtask)
                 running.on_task_ended(failure, task, subtask)
             case TaskRunning(task=subtask):
@@ -246,6 +252,7 @@ class WorkerDesk:
                 | Stopped(task=task)
             ):
                 pass
+            # What is about no task counts from the attempt in which all began.
             case _:
                 return attempt < self._whole
         return attempt < self._epochs.get(task, 0)

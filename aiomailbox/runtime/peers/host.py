@@ -141,6 +141,7 @@ class PeersHost:
         for worker in self._workers:
             await worker.start()
             worker.send(self._begin(worker.peer))
+        # Nobody begins again, so nobody has to be told once more what may be megabytes.
         if isinstance(self._config.restart_strategy, NoRestart):
             self._payload = b""
         await self._connect(network)
@@ -167,6 +168,8 @@ class PeersHost:
         """Wait until all workers are there, and connect with those that send."""
         await self._until(lambda: self._desk.are_ready)
         network.know(self._desk.addresses_in_order())
+        # Before any task: a function of the user's that holds a loop would hold its
+        # handshake, too.
         connecting = asyncio.get_running_loop().create_task(network.connect())
         connecting.add_done_callback(self._on_connected)
         try:
@@ -416,6 +419,7 @@ class PeersHost:
         }
 
     def _fail(self, error: BaseException, worker: Worker) -> None:
+        # Of a worker that is not known as ready: whoever prepares waits for it.
         if self._events is None or worker.peer not in self._desk.addresses:
             self._early = self._early or error
         elif worker.has_exited:

@@ -109,6 +109,7 @@ class RemoteLimiter:
         if self._is_closed:
             raise _closed()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Asked together with all that wait, when the answer before has come.
         self._waiters.append((weight, future))
         self._ask()
         await future
@@ -121,6 +122,7 @@ class RemoteLimiter:
         """Let the first of those go on that were asked for."""
         for _ in range(min(count, len(self._asked))):
             weight, future = self._asked.popleft()
+            # The grant has cost units, so it goes to somebody.
             if future.done():
                 self._pass_on(weight)
             else:
@@ -149,6 +151,7 @@ class RemoteLimiter:
         self._waiters.clear()
 
     def _ask(self) -> None:
+        # One request is under way: what waits goes with the next.
         if self._asked:
             return
         while self._waiters and len(self._asked) < _WEIGHTS_MAX:
@@ -162,6 +165,7 @@ class RemoteLimiter:
         """Give a grant that nobody waits for any more to one who was not asked for."""
         while self._waiters and self._waiters[0][1].done():
             self._waiters.popleft()
+        # Not more than was granted, and to the first only: nobody is overtaken.
         if self._waiters and self._waiters[0][0] <= weight:
             self._waiters.popleft()[1].set_result(None)
 
@@ -302,6 +306,8 @@ class LimitDesk:
                 try:
                     await limiter.lease(weight)
                 except BudgetExceededError:
+                    # All that are left: a budget that refuses one refuses those after
+                    # it.
                     batch.refuse(len(message.weights) - place)
                     return
                 batch.add()
@@ -326,6 +332,7 @@ class _Batch:
         self._count = 0
 
     def add(self) -> None:
+        # At the end of this turn of the loop: grants that come together go together.
         if not self._count:
             asyncio.get_running_loop().call_soon(self._flush)
         self._count += 1

@@ -43,6 +43,7 @@ class Heart:
 
     def __init__(self, end: socket.socket, on_orphaned: Callable[[], None]) -> None:
         keep_from_forks(end)
+        # So that a wait is a beat: no clock is asked.
         end.settimeout(_BEAT_S)
         self._end = end
         self._on_orphaned = on_orphaned
@@ -85,6 +86,7 @@ class Heart:
             return Beat(0.0, None)
         self._pause = max(0, self._pause - 1)
         if self._has_turned:
+            # One question at a time, or a held loop would collect them.
             self._has_turned = False
             self._held_beats = 0
             with contextlib.suppress(RuntimeError):  # It is closed: the end is near.
@@ -95,6 +97,7 @@ class Heart:
         if self._held_beats < _HELD_BEATS_MIN or self._pause:
             return Beat(held_s, None)
         self._pause = self._pause_next
+        # What holds a loop for an hour needs no line a second.
         self._pause_next = min(2 * self._pause_next, _REPORT_BEATS_MAX)
         try:
             return Beat(held_s, look_at_loop(loop, self._loop_thread))
@@ -107,6 +110,7 @@ class Heart:
 
     def _send(self, beat: Beat) -> None:
         """Send what fits: a parent that does not read is not waited for, for long."""
+        # The rest of a beat first: frames must not be mixed up.
         data = self._unsent or encode(beat)
         try:
             sent = self._end.send(data)
@@ -147,6 +151,7 @@ class LivenessWatch:
 
     def close(self) -> None:
         """Close the lifeline and wait for the thread; a worker that lives ends."""
+        # Wakes the thread that waits for a beat.
         with contextlib.suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)
         self._thread.join()
@@ -154,6 +159,7 @@ class LivenessWatch:
 
     def _run(self) -> None:
         frames = FrameBuffer(_BEAT_BYTES_MAX)
+        # Importing the user's modules may take long before the first beat.
         limit_s, silent_s = max(self._timeout_s, _START_S), 0.0
         while silent_s < limit_s:
             try:

@@ -96,6 +96,7 @@ def pack(
     """
     flat = _flattened(shipment.graph, shipment.placement, for_parent=for_parent)
     limits: list[RateLimit] = []
+    # Found while functions are pickled: what they name is what records may be.
     types = RecordTypes()
     # Sources of the parent are not sent, and their records are.
     for vertex in shipment.graph.vertices:
@@ -140,6 +141,7 @@ def _dumps(
         import cloudpickle
     except ImportError as error:
         raise MissingExtraError("Processes", "processes") from error
+    # By identity, also in containers: a limit that two operators share stays one.
     numbers: dict[int, int] = {}
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
@@ -163,6 +165,7 @@ def _dumps(
         pickler.dump(value)
         if types is not None:
             types.is_complete = True
+            # A second pickle of the same pickler, so that classes are not sent twice.
             pickler.dump([(kind, kind.__qualname__) for kind in types.found])
     return output.getvalue()
 
@@ -278,6 +281,8 @@ def _blame(flat: _FlatGraph, error: Exception) -> None:
         item = node.transformation
         problem = why_unpicklable(item.factory, _probe)
         if problem is not None:
+            # The first one in the pipeline: what comes after it often fails of the same
+            # reason.
             raise NotShippableError(item.name, item.uid, problem) from error
     for edge in flat.edges:
         item = flat.nodes[edge.target].transformation

@@ -63,6 +63,7 @@ class WorkerAttempt:
         """
         tasks = self.tasks
         try:
+            # Before any function of the user's runs, which may hold the loop.
             await connect()
             async with anyio.create_task_group() as group:
                 tasks.start(group)
@@ -105,6 +106,7 @@ class WorkerAttempt:
 
     def on_cancelled(self, subtask: SubtaskId) -> None:
         """Tell the parent that a task ended itself; it has said so if it cancelled."""
+        # Only what the parent doesn't know: it has asked for the other ends itself.
         if not self._is_cancelled and subtask not in self._cancelled:
             self._send(Stopped(subtask), self.number)
 

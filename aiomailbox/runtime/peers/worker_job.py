@@ -154,6 +154,7 @@ class WorkerJob:
     async def _run_attempt(self, attempt: WorkerAttempt) -> None:
         """Run an attempt to its end, and say that it has come."""
         await attempt.run(partial(self._connect, attempt))
+        # The last numbers, before the parent hears that nothing follows.
         self._channel.send(self._snapshot())
         attempt.end()
 
@@ -190,6 +191,8 @@ class WorkerJob:
     def _handle(self, attempt: int, message: FromParent) -> None:
         match message:
             case Deploy():
+                # From now on under this number: the parent drops what is of an older
+                # one.
                 self._channel.attempt = attempt
                 plan = AttemptPlan(
                     attempt,
@@ -253,6 +256,7 @@ class WorkerJob:
         # Of one whose tasks have begun again there is nothing to tell any more.
         self._attempts = [each for each in self._attempts if not each.tasks.is_over]
         try:
+            # Dismissed meanwhile: there is nobody to run for.
             if not self._dismissed.available:
                 self._begin(WorkerAttempt(plan, self._channel.send), plan)
         finally:
@@ -283,6 +287,7 @@ class WorkerJob:
         self._reporting = None
         if not self._running:
             return
+        # The parent reads slowly: numbers that are old when they come help nobody.
         if self._channel.unsent_bytes < _UNSENT_BYTES_MAX:
             self._channel.send(self._snapshot())
         self._report_later()
@@ -292,6 +297,7 @@ class WorkerJob:
         self._reporting = loop.call_later(_SNAPSHOT_S, self._report)
 
     def _snapshot(self) -> Snapshot:
+        # By place: of a task that has begun again the last attempt counts.
         last: dict[tuple[int, int], TaskView] = {
             (view.vertex, view.subtask_index): view
             for attempt in self._attempts
@@ -352,6 +358,8 @@ class _SentCommittables(CommittableCollector):
         self, task: SubtaskId, operator_id: OperatorId, committables: list[Any]
     ) -> None:
         output = bytearray()
+        # Here, where the writer is known, and not at the parent, in the middle of a
+        # checkpoint.
         try:
             self._serializer.write_many(committables, output)
         except WrongTypeError as error:
@@ -370,6 +378,7 @@ class _SentCommittables(CommittableCollector):
                 "Write what is large where it is to be, and let committables name it.",
             )
         prepared = Prepared(task, operator_id, len(committables), bytes(output))
+        # Under the number of its task: several attempts may run beside each other.
         self._channel.send(prepared, self.attempts[task])
 
 

@@ -44,6 +44,7 @@ def main(control: int, lifeline: int, parent: int) -> None:
         lifeline: Descriptor of the channel that says who lives.
         parent: The parent's process id.
     """
+    # First: a parent that dies while this is being set up leaves nobody behind.
     die_with_parent(parent)
     # The parent cancels what is to be cancelled.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -90,6 +91,7 @@ def _handle_sigterm(on_sigterm: Callable[[], object]) -> None:
     mask, one = signal.pthread_sigmask, {signal.SIGTERM}
 
     def after_in_child() -> None:
+        # In a child the handler would speak for a worker that it is not.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         mask(signal.SIG_UNBLOCK, one)
 

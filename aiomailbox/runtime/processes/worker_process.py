@@ -92,6 +92,7 @@ class WorkerProcess:
         loop = asyncio.get_running_loop()
         mine, theirs = socket.socketpair()
         here, there = socket.socketpair()
+        # A child of another fork would keep the channel open after this end is closed.
         keep_from_forks(mine)
         try:
             process, _ = await loop.subprocess_exec(
@@ -178,6 +179,7 @@ class WorkerProcess:
 
     def _on_lost(self, reason: BaseException | None) -> None:
         self._is_lost = True
+        # All that it said has been read.
         if self._has_ended:
             self._on_gone()
             return
