@@ -24,7 +24,7 @@ from aiomailbox.columnar.forms import (
     record_form,
 )
 from aiomailbox.columnar.ipc import BatchReader, BatchWriter, types_in
-from aiomailbox.columnar.results import ResultForm, ValueForm
+from aiomailbox.columnar.results import TupleForm, ValueForm
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import AioMailboxError, CorruptStreamError, WrongTypeError
 from aiomailbox.records import ByteReader, ListRun, Run
@@ -35,7 +35,7 @@ from aiomailbox.records.values import ValueSerializer
 
 __all__ = ["ArrowForm"]
 
-_ROWS, _NAMED_TUPLES, _DICTS, _OBJECTS, _VALUES = range(5)
+_ROWS, _NAMED_TUPLES, _DICTS, _OBJECTS, _VALUES, _KEYED = range(6)
 _LONG_BYTES: Final = 8
 _MAKERS_MAX: Final = 64
 
@@ -43,7 +43,7 @@ _MAKERS_MAX: Final = 64
 class ArrowForm:
     """Writes and reads Arrow runs.
 
-    Layout: ``rows:0 | list run``, or ``form:1..4 [name] | count:int32 |
+    Layout: ``rows:0 | list run``, or ``form:1..5 [name] | count:int32 |
     timestamps:bool [longs] | size:int32 | Arrow IPC stream``.
 
     Args:
@@ -121,9 +121,9 @@ class ArrowForm:
         form = source.read_byte()
         if form == _ROWS:
             return self._rows.read(source)
-        if form not in {_NAMED_TUPLES, _DICTS, _OBJECTS, _VALUES}:
+        if form not in {_NAMED_TUPLES, _DICTS, _OBJECTS, _VALUES, _KEYED}:
             raise CorruptStreamError(f"there is no form {form} of Arrow runs")
-        name = _read_name(source) if form == _OBJECTS else ""
+        name = _read_name(source) if form in {_OBJECTS, _KEYED} else ""
         count = source.read_int()
         timestamps: list[int] | None = None
         if source.read_bool():
@@ -161,12 +161,16 @@ class ArrowForm:
         if entry is None:
             return None
         has_structs = any(map(pa.types.is_struct, [*kinds, *inner]))
-        if type(form) in {ClassForm, ResultForm} and has_structs:
+        code = _OBJECTS
+        if getattr(form, "has_tuples", False):
+            # Its one struct is the key, which is a plain tuple.
+            code = _KEYED
+        elif type(form) is ClassForm and has_structs:
             # The class of a struct is in an annotation, which not every process can
-            # look up; that in a result is a key, which is a plain tuple.
+            # look up.
             return None
         name = entry.name.encode()
-        return bytes([_OBJECTS]) + len(name).to_bytes(4, "big") + name
+        return bytes([code]) + len(name).to_bytes(4, "big") + name
 
     def _maker_for(self, form: int, name: str, schema: pa.Schema) -> RowMaker:
         key = (form, name)
@@ -192,7 +196,8 @@ class ArrowForm:
         entry = self._classes.named(name)
         if entry is None:
             raise CorruptStreamError(f"no class {name!r} was declared for this job")
-        return _NamedRowForm(entry) if entry.names_fields else record_form(entry.kind)
+        made = _NamedRowForm(entry) if entry.names_fields else record_form(entry.kind)
+        return _KeyedRowForm(made, entry.kind) if form == _KEYED else made
 
 
 class _NamedRowForm:
@@ -216,6 +221,24 @@ class _NamedRowForm:
 
     def nested(self, name: str) -> RecordForm:
         return self
+
+
+class _KeyedRowForm:
+    """Results whose key is a tuple."""
+
+    has_tuples = True
+
+    def __init__(self, form: RecordForm, record_type: type) -> None:
+        self._form = form
+        self.record_type = record_type
+
+    def builder(
+        self, names: tuple[str, ...], where: str = ""
+    ) -> Callable[[Sequence[Sequence[Any]], int], list[Any]]:
+        return self._form.builder(names, where)
+
+    def nested(self, name: str) -> RecordForm:
+        return TupleForm() if name == "key" else NamedTupleForm()
 
 
 def _read_name(source: ByteReader) -> str:

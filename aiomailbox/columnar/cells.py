@@ -755,6 +755,9 @@ def _column(run: ArrowRun, field: str) -> Values:
 
 def _ordered(column: pa.Array, field: str) -> Values:
     """Return values that have an order but are no numbers."""
+    if pa.types.is_dictionary(column.type):
+        # Its count of nulls leaves out those that are in the dictionary.
+        column = column.cast(column.type.value_type)
     found = ordered_values(column)
     if found is None:
         raise RowsNeededError(f"column {field!r} is of type {column.type}")

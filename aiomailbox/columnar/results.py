@@ -75,11 +75,15 @@ class ResultMaker:
 
 
 class ResultForm:
-    """Records of the class that results have."""
+    """Records of the class that results have.
+
+    Attributes:
+        has_tuples: Whether the field ``key`` is a tuple of several fields.
+    """
 
     def __init__(self, names: tuple[str, ...], has_tuples: bool) -> None:
         self.record_type: type = result_type(names)
-        self._has_tuples = has_tuples
+        self.has_tuples: bool = has_tuples
 
     def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
         """Return the function that makes results."""
@@ -92,7 +96,7 @@ class ResultForm:
 
     def nested(self, name: str) -> RecordForm:
         """Return the form of a key of several fields, or of NamedTuples."""
-        return TupleForm() if self._has_tuples and name == "key" else NamedTupleForm()
+        return TupleForm() if self.has_tuples and name == "key" else NamedTupleForm()
 
 
 class ValueForm:

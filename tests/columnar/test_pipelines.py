@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import math
 from decimal import Decimal
@@ -13,6 +14,7 @@ from hypothesis import given, strategies as st
 
 import aiomailbox as am
 
+FIELDS = ("key", "part", "n", "x", "money", "text")
 SCHEMA = pa.schema(
     [
         ("key", pa.string()),
@@ -70,6 +72,11 @@ def _plus(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "m": None if n is None else n // 2 if n >= 0 else -(-n // 2)}
 
 
+async def _echo(record: Any) -> Any:
+    await asyncio.sleep(0)
+    return record.n
+
+
 STEPS = {
     "filter": Step(
         lambda s: s.filter(pc.field("part") >= 0),
@@ -88,9 +95,11 @@ STEPS = {
     "rebalance": Step(lambda s: s.rebalance(), dict),
     "rescale": Step(lambda s: s.rescale(), dict),
     "sample": Step(lambda s: s.sample(1.0), dict),
+    "select": Step(lambda s: s.select("at", *FIELDS), dict),
+    "drop": Step(lambda s: s.with_columns(m=pc.field("x")).drop("m"), dict),
+    "union": Step(lambda s: s.union(s.filter(pc.field("part") > 9)), dict),
+    "call": Step(lambda s: s.map_async(_echo, into="m", columns=["n"]).drop("m"), dict),
 }
-# What Arrow has no text for is told apart by its type.
-# What Arrow has no text for is told apart by its type.
 AGGREGATES: dict[str, Any] = {
     "n": am.count,
     "total": lambda: am.sum_("x"),
@@ -101,6 +110,10 @@ AGGREGATES: dict[str, Any] = {
     "money": lambda: am.sum_("money"),
     "first": lambda: am.min_("text"),
     "latest": lambda: am.max_("at"),
+    "middle": lambda: am.mean("n"),
+    "some": lambda: am.count(where=pc.field("x") > 1),
+    "part": lambda: am.sum_("n", where=pc.field("part") >= 0),
+    "cheapest": lambda: am.min_("money", where=pc.field("text").is_valid()),
 }
 KEYS: list[tuple[str, ...]] = [("key",), ("part",), ("key", "part"), ("part", "key")]
 WINDOWS: dict[str, Any] = {
@@ -341,18 +354,18 @@ def _plain_pair(a: dict[str, Any], b: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def folded(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
-    def values(field: str) -> list[Any]:
-        return [row[field] for row in rows if row[field] is not None]
+    def values(field: str, where: Any = bool) -> list[Any]:
+        return [row[field] for row in rows if where(row) and row[field] is not None]
 
-    def added(field: str) -> Any:
+    def added(field: str, where: Any = bool) -> Any:
         total = None
-        for value in values(field):
+        for value in values(field, where):
             total = value if total is None else total + value
         return total
 
-    def extreme(field: str, better: Any) -> Any:
+    def extreme(field: str, better: Any, where: Any = bool) -> Any:
         best = None
-        for value in values(field):
+        for value in values(field, where):
             if best is None or better(value, best):
                 best = value
         return best
@@ -368,6 +381,12 @@ def folded(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
         "money": added("money"),
         "first": extreme("text", lambda a, b: a < b),
         "latest": EPOCH + dt.timedelta(milliseconds=latest),
+        "middle": added("n") / len(values("n")) if values("n") else None,
+        "some": sum(1 for x in values("x") if x > 1),
+        "part": added("n", lambda row: row["part"] >= 0),
+        "cheapest": extreme(
+            "money", lambda a, b: a < b, lambda row: row["text"] is not None
+        ),
     }
     return {name: made[name] for name in names}
 

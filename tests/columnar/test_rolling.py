@@ -329,3 +329,26 @@ def test_results_with_their_keys_are_columns_whose_rows_are_pairs(
         name = "a" if len(keys) == 1 else ("a", 2)
         assert run.values[2] == (name, 2)
         assert type(run.values[2]) is tuple
+
+
+MOMENT = datetime(2013, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("words", [["a", None], [7, None], [MOMENT, None]])
+def test_null_in_a_dictionary_is_no_value(words: list[Any]) -> None:
+    """A dictionary-encoded column does not count it among its nulls."""
+    indices = pa.array([0, 1, 0, 1, 1], pa.int8())
+    batch = pa.record_batch(
+        {
+            "key": ["a", "a", "b", "b", "c"],
+            "word": pa.DictionaryArray.from_arrays(indices, pa.array(words)),
+        }
+    )
+    assert not batch["word"].null_count
+    run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
+    key, first = field_or_function("key", "key"), words[0]
+    for make in (am.min_, am.max_):
+        operator = ColumnarAggregateOperator(key, make("word"))
+        with OneInputHarness(operator, keyed=True) as harness:
+            operator.process_run(run)
+            assert harness.values == [first, first, first, first, None]
