@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -30,6 +31,7 @@ from aiomailbox.operators import (
     fields_read,
     is_async_callable,
     refuse_generator,
+    shortened,
     stateless,
 )
 from aiomailbox.policies import Cache
@@ -245,6 +247,40 @@ def check_strategy(
     return strategy
 
 
+def check_source(source: object) -> None:
+    """Refuse what is no source, and say what makes one of it.
+
+    Raises:
+        WrongTypeError: If it is none.
+    """
+    if hasattr(source, "create_reader"):
+        return
+    remedy = (
+        "Use am.SparkSource(df), am.FileSource(path), env.from_collection(...), "
+        "env.from_arrow(...) or env.from_async_iterable(...)."
+    )
+    if isinstance(source, str | os.PathLike):
+        remedy = "For files use am.FileSource(path)."
+    elif hasattr(type(source), "__aiter__") or inspect.isasyncgenfunction(source):
+        remedy = "Use env.from_async_iterable(...)."
+    elif isinstance(source, list | tuple | range):
+        remedy = "Use env.from_collection(...)."
+    raise WrongTypeError("source", f"{shortened(source)} is not a source", remedy)
+
+
+def _refuse_sink(given: object) -> None:
+    """Say what makes a sink of something that is neither that nor a function."""
+    if isinstance(given, str | os.PathLike):
+        remedy = "For files use am.ParquetSink(path) or am.FileSink(path, 'jsonl')."
+    elif isinstance(given, list):
+        remedy = "Write sink_to(results.append), or use await stream.collect()."
+    elif not callable(given):
+        remedy = "Give a function of a record, or a sink such as am.ParquetSink(path)."
+    else:
+        return
+    raise WrongTypeError("sink", f"{shortened(given)} is no sink", remedy)
+
+
 def sink_transformation(
     sink: Sink | Callable[[Any], Any],
     origins: list[Origin],
@@ -263,6 +299,7 @@ def sink_transformation(
     if hasattr(sink, "create_writer"):
         found = cast("Sink", sink)
     else:
+        _refuse_sink(sink)
         function = check_function(sink, "sink", arity=1)
         refuse_generator(
             sink, "sink", "Write the record; what is yielded goes nowhere."

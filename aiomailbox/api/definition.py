@@ -64,9 +64,9 @@ class JobDefinition:
         """
         if not sinks:
             message = (
-                "there is nothing to run (what was executed before has been): end a "
-                "stream with sink_to(...), or use await stream.collect() or async for "
-                "record in stream"
+                "there is nothing to run: no stream ends in a sink that has not been "
+                "executed yet. End one with sink_to(...), or use await "
+                "stream.collect() or async for record in stream"
             )
             raise UsageError(message)
         return build_job_graph(

@@ -20,6 +20,7 @@ from aiomailbox.api.build import (
     check_max_parallelism,
     check_name,
     check_reads,
+    check_source,
     check_strategy,
 )
 from aiomailbox.api.definition import JobDefinition
@@ -162,13 +163,7 @@ class StreamExecutionEnvironment:
             name: What people call the operator.
             output_type: The records are checked to be of this type, if given.
         """
-        if not hasattr(source, "create_reader"):
-            raise WrongTypeError(
-                "source",
-                f"{source!r} is not a source",
-                "Use am.SparkSource(df), env.from_collection(...) or "
-                "env.from_async_iterable(...).",
-            )
+        check_source(source)
         strategy = watermark_strategy or WatermarkStrategy.no_watermarks()
         check_strategy(strategy, "watermark_strategy")
         fields = getattr(source, "record_fields", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -62,7 +62,7 @@ class CollectionSource:
             sequence.
 
     Raises:
-        WrongTypeError: If ``values`` is not iterable, or a string.
+        WrongTypeError: If ``values`` is not iterable, a string, a mapping or a table.
         InvalidArgumentError: If there is not one timestamp an element.
 
     Attributes:
@@ -149,7 +149,8 @@ class CollectionSource:
 
 def _is_collection(values: object) -> bool:
     kind = type(values)
-    if isinstance(values, str | bytes) or _is_frame(kind):
+    # Of a mapping only the keys would come, which hardly anybody means.
+    if isinstance(values, str | bytes | Mapping) or _is_frame(kind):
         return False
     return hasattr(kind, "__iter__") and not hasattr(kind, "__aiter__")
 
@@ -165,9 +166,12 @@ def _remedy(values: object) -> str:
     if _is_frame(kind):
         if root == "pyspark":
             return "Use env.from_source(am.SparkSource(df))."
-        if root == "pandas":
-            return "Use df.itertuples(index=False), or df.to_dict('records')."
-        return "Use its rows, e.g. env.from_collection(df.iter_rows(named=True))."
+        if not hasattr(kind, "__arrow_c_stream__"):
+            return "Use its rows, e.g. df.itertuples(index=False)."
+    if hasattr(kind, "__arrow_c_stream__") or root == "pyarrow":
+        return "Use env.from_arrow(data), which keeps its columns."
+    if isinstance(values, Mapping):
+        return "Use [record] for one record, mapping.items() for pairs."
     if hasattr(kind, "__aiter__"):
         return "It is asynchronous: use env.from_async_iterable(...)."
     if inspect.isasyncgenfunction(values):

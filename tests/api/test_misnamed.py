@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import aiomailbox as am
@@ -66,7 +68,10 @@ class DataFrame:
         (items(), "from_async_iterable"),
         (items, "from_async_iterable"),
         (DataFrame(), r"am\.SparkSource\(df\)"),
-        (pd.DataFrame({"n": [1]}), "itertuples"),
+        (pd.DataFrame({"n": [1]}), r"env\.from_arrow\("),
+        (pa.table({"n": [1]}), r"env\.from_arrow\("),
+        (pa.record_batch({"n": [1]}), r"env\.from_arrow\("),
+        ({"n": 1}, r"\[record\]"),
         (lambda: [1], "Call it"),
         ("a b", "splitlines"),
         (7, "Use a list"),
@@ -76,6 +81,36 @@ def test_what_is_no_collection_is_sent_to_its_source(values: Any, remedy: str) -
     env = am.StreamExecutionEnvironment()
     with pytest.raises(am.WrongTypeError, match=remedy):
         env.from_collection(values)
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("orders.csv", r"am\.FileSource\(path\)"),
+        (Path("orders.csv"), r"am\.FileSource\(path\)"),
+        ([1], r"env\.from_collection"),
+        (items(), r"env\.from_async_iterable"),
+        (items, r"env\.from_async_iterable"),
+        (object(), r"am\.SparkSource\(df\)"),
+    ],
+)
+def test_what_is_no_source_is_sent_to_one(given: Any, remedy: str) -> None:
+    env = am.StreamExecutionEnvironment()
+    with pytest.raises(am.WrongTypeError, match=remedy):
+        env.from_source(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("out", r"am\.ParquetSink\(path\) or am\.FileSink"),
+        ([], r"results\.append"),
+        (7, "function of a record"),
+    ],
+)
+def test_what_is_no_sink_is_sent_to_one(stream: Any, given: Any, remedy: str) -> None:
+    with pytest.raises(am.WrongTypeError, match=remedy):
+        stream.sink_to(given)
 
 
 def test_what_is_not_asynchronous_is_sent_to_its_source() -> None:
