@@ -258,8 +258,17 @@ from aiomailbox.windowing import (
     explain_window,
 )
 
+# All that `__getattr__` gives, for checkers and editors.
 if TYPE_CHECKING:
+    from aiomailbox import observe as observe
     from aiomailbox.connectors import FileSink, FileSource, RedisSink, SqlSink
+    from aiomailbox.connectors.arrow import ArrowSource as ArrowSource
+    from aiomailbox.connectors.parquet import ParquetSink as ParquetSink
+    from aiomailbox.connectors.spark import (
+        SparkSource as SparkSource,
+        SparkStreamSource as SparkStreamSource,
+        SparkTableSink as SparkTableSink,
+    )
 
 __all__ = [
     "AggregateFunction",

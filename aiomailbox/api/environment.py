@@ -52,6 +52,10 @@ from aiomailbox.records import Question
 from aiomailbox.runtime import Deployment, JobConfig, JobResult, JobState
 from aiomailbox.state import StateBackend
 
+if TYPE_CHECKING:
+    from aiomailbox.connectors import FileSource
+    from aiomailbox.connectors.spark import SparkSource
+
 T = TypeVar("T")
 
 
@@ -129,7 +133,7 @@ class StreamExecutionEnvironment:
     @overload
     def from_source(
         self,
-        source: Inbox[T],
+        source: Inbox[T] | FileSource[T] | SparkSource[T],
         watermark_strategy: WatermarkStrategy | None = None,
         *,
         name: str = "source",

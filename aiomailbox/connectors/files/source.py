@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal, overload
 
 from aiomailbox.connectors.files.enumerator import (
     FileEnumerator,
@@ -30,6 +30,7 @@ from aiomailbox.operators import (
     RecordFields,
 )
 from aiomailbox.policies import check_count
+from aiomailbox.typevars import OutT
 
 __all__ = ["FileSource"]
 
@@ -45,7 +46,7 @@ _BY_ENDING: Final[dict[str, Format]] = {
 }
 
 
-class FileSource:
+class FileSource(Generic[OutT]):
     """The records of files, one file after the other for each reader.
 
     Files are dealt out in their order to readers that ask; each file has a watermark of
@@ -89,6 +90,34 @@ class FileSource:
         >>> FileSource(file)
         <FileSource of jsonl files in ...orders.jsonl>
     """
+
+    @overload
+    def __init__(
+        self: FileSource[dict[str, Any]],
+        path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        format: Format | None = None,
+        *,
+        records: type[dict[str, Any]],
+        columns: Sequence[str] | None = None,
+        watch: timedelta | float | None = None,
+        delimiter: str = ",",
+        encoding: str = "utf-8",
+        batch_rows: int = 10_000,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        format: Format | None = None,
+        *,
+        records: type[OutT] | Literal["namedtuple", "batch"] | None = None,
+        columns: Sequence[str] | None = None,
+        watch: timedelta | float | None = None,
+        delimiter: str = ",",
+        encoding: str = "utf-8",
+        batch_rows: int = 10_000,
+    ) -> None: ...
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Any, Literal, NoReturn
+from typing import Any, Generic, Literal, NoReturn, overload
 
 from aiomailbox.columnar import ClassForm
 from aiomailbox.connectors.spark.frame_checks import (
@@ -32,11 +32,12 @@ from aiomailbox.operators import (
     StaticEnumerator,
 )
 from aiomailbox.policies import local_path
+from aiomailbox.typevars import OutT
 
 __all__ = ["SparkSource"]
 
 
-class SparkSource:
+class SparkSource(Generic[OutT]):
     """Streams the partitions of a Spark DataFrame in, one after the other.
 
     Spark computes a partition when the pipeline asks for it; memory is bounded by the
@@ -99,6 +100,38 @@ class SparkSource:
     parallelism_max = 1
     stays_in_parent = True
     boundedness = Boundedness.BOUNDED
+
+    @overload
+    def __init__(
+        self: SparkSource[dict[str, Any]],
+        df: Any,
+        splits: Literal["ordered", "independent"] = "ordered",
+        *,
+        records: type[dict[str, Any]],
+        order_by: Any = None,
+        partitions: int | None = None,
+        stage: str | os.PathLike[str] | None = None,
+        path: ReadPath | None = None,
+        prefetch: bool = False,
+        batch_rows: int = 10_000,
+        handover_batches: int = 2,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        df: Any,
+        splits: Literal["ordered", "independent"] = "ordered",
+        *,
+        records: type[OutT] | Literal["namedtuple", "batch"] = "namedtuple",
+        order_by: Any = None,
+        partitions: int | None = None,
+        stage: str | os.PathLike[str] | None = None,
+        path: ReadPath | None = None,
+        prefetch: bool = False,
+        batch_rows: int = 10_000,
+        handover_batches: int = 2,
+    ) -> None: ...
 
     def __init__(
         self,

@@ -19,6 +19,17 @@ class Flight(NamedTuple):
 
 def sources(env: am.StreamExecutionEnvironment, df: DataFrame) -> None:
     assert_type(env.from_source(am.FileSource("in/*.jsonl")), am.DataStream[Any])
+    lines = am.FileSource("in/*.csv", records=Flight)
+    assert_type(env.from_source(lines), am.DataStream[Flight])
+    rows: am.DataStream[dict[str, Any]]
+    rows = env.from_source(am.FileSource("in/*.csv", records=dict))
+    flights = env.from_source(am.SparkSource(df, records=Flight))
+    assert_type(flights, am.DataStream[Flight])
+    assert_type(flights.key_by(lambda f: f.origin), am.KeyedStream[str, Flight])
+    rows = env.from_source(am.SparkSource(df, records=dict))
+    rows.sink_to(print)
+    batches = env.from_source(am.SparkSource(df, records="batch"))
+    assert_type(batches, am.DataStream[Any])
     typed = env.from_source(am.SparkSource(df, records=Flight), output_type=Flight)
     assert_type(typed, am.DataStream[Flight])
     assert_type(env.from_source(am.SparkSource(df)), am.DataStream[Any])
