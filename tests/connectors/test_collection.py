@@ -96,7 +96,7 @@ async def test_a_bare_iterator_runs_only_once(drive: Any) -> None:
 
 
 async def test_an_iterable_that_is_no_iterator_runs_again(drive: Any) -> None:
-    source = CollectionSource({"a": 1})
+    source = CollectionSource({"a": 1}.keys())
     for _ in range(2):
         assert await drive(source).read() == ["a"]
 
