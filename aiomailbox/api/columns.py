@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from aiomailbox import connectors
-from aiomailbox.api.build import check_name, known_fields
+from aiomailbox.api.build import check_name, key_check, known_fields
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph import FunctionInfo, Origin, rows_from
 from aiomailbox.operators import (
@@ -29,6 +29,7 @@ __all__ = [
     "asks_for_rows",
     "async_form",
     "check_renames",
+    "checked_keys",
     "expression_filter",
     "field_names",
     "is_expression",
@@ -63,6 +64,24 @@ def expression_filter(
 def asks_for_rows(key: Any) -> str:
     """Return what of a key asks for rows; nothing if it is fields."""
     return "" if getattr(key, "fields", ()) else f"key function {describe(key)}"
+
+
+def checked_keys(
+    key: Any, on_error: OnError, origins: list[Origin]
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the factory and the facts of a check of keys.
+
+    Args:
+        key: What reads a record's key.
+        on_error: What to do with a record without a good one.
+        origins: Where the records come from.
+    """
+    if rows_from(origins) is not None:
+        return partial(key_check, key, on_error), {}
+    if asking := asks_for_rows(key):
+        return partial(key_check, key, on_error), {"asks_for_rows": asking}
+    factory = partial(connectors.ColumnarKeyCheck, key, on_error)
+    return factory, {"takes_columns": True}
 
 
 def aggregating(

@@ -38,7 +38,6 @@ from aiomailbox.api.build import (
     described_key,
     described_origins,
     function_info,
-    key_check,
     key_selector,
     known_fields,
     own_copy,
@@ -49,6 +48,7 @@ from aiomailbox.api.columns import (
     asks_for_rows,
     async_form,
     check_renames,
+    checked_keys,
     expression_filter,
     field_names,
     is_expression,
@@ -698,8 +698,8 @@ class DataStream(Generic[T]):
         """
         stream, selector = self, key_selector(key, others, self._origins)
         if check_on_error(on_error).action is not ErrorAction.FAIL:
-            factory = partial(key_check, selector, on_error)
-            stream = self._derive("key", factory, follows_input=True)
+            factory, form = checked_keys(selector, on_error, self._origins)
+            stream = self._derive("key", factory, follows_input=True, **form)
         return KeyedStream(self._definition, stream._origins, selector)
 
     def window_all(

@@ -31,6 +31,7 @@ from aiomailbox.columnar.forms import (
     record_form,
 )
 from aiomailbox.columnar.interval_join import ColumnarIntervalJoin
+from aiomailbox.columnar.key_check import ColumnarKeyCheck
 from aiomailbox.columnar.map_batches import MapBatchesOperator
 from aiomailbox.columnar.pair_selection import selecting
 from aiomailbox.columnar.pairing import pair_fields
@@ -52,6 +53,7 @@ __all__ = [
     "ClassForm",
     "ColumnarAggregateOperator",
     "ColumnarIntervalJoin",
+    "ColumnarKeyCheck",
     "ColumnarPanedOperator",
     "ColumnarSessionOperator",
     "ColumnarSlidingOperator",

@@ -72,6 +72,7 @@ _BEHIND_AN_EXTRA: Final = {
     "ExpressionFilter": ("aiomailbox.columnar", "spark", "pyarrow"),
     "ProjectionOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
     "ColumnarAggregateOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "ColumnarKeyCheck": ("aiomailbox.columnar", "spark", "pyarrow"),
     "ColumnarIntervalJoin": ("aiomailbox.columnar", "spark", "pyarrow"),
     "ColumnarWindowJoin": ("aiomailbox.columnar", "spark", "pyarrow"),
     "window_join_asking": ("aiomailbox.columnar", "spark", "pyarrow"),

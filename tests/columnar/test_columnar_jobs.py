@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from typing import Any
 
@@ -350,3 +351,83 @@ async def test_kernels_get_long_runs_and_rows_behind_them_a_thousand_at_a_time()
     await env.execute()
     assert [row.ms for row in rows] == [ms for ms in range(n) if ms % 7 < 3]
     assert max(lengths) > 1024
+
+
+async def test_dead_letters_leave_columns_what_they_are() -> None:
+    tags = {
+        name: am.OutputTag[Any](name) for name in ("key", "filter", "select", "call")
+    }
+    failing = {name: am.dead_letter(tag) for name, tag in tags.items()}
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    table = pa.table({"k": ["a", None, "b", "a"], "n": [1, 2, 0, 3]})
+    ratio = pc.scalar(6) / pc.field("n")
+
+    async def inverse(record: Any) -> float:
+        return float(6 / record.n)
+
+    stream = env.from_arrow(table)
+    keyed = stream.key_by("k", on_error=failing["key"])
+    streams = {
+        "key": keyed,
+        "filter": stream.filter(ratio > 2, on_error=failing["filter"]),
+        "select": stream.select("k", x=ratio, on_error=failing["select"]),
+        "call": stream.map_async(
+            inverse, into="x", columns=["n"], on_error=failing["call"]
+        ),
+    }
+    letters: dict[str, list[Any]] = {name: [] for name in tags}
+    for name, each in streams.items():
+        each.get_side_output(tags[name]).sink_to(letters[name].append)
+    rest: list[Any] = []
+    keyed.aggregate(am.aggregates(n=am.sum_("n"))).rename({"n": "m"}).sink_to(
+        rest.append
+    )
+    for name in ("filter", "select", "call"):
+        streams[name].drop("k").sink_to(lambda record: None)
+    text = explained(env)
+    await env.execute()
+    for name in ("key", "filter", "select", "map_async", "aggregate", "rename", "drop"):
+        assert described(text, name).endswith("columns"), text
+    # What failed is a row, whoever reads it.
+    assert "; rows: key makes them" in text
+    assert [(row.key, row.m) for row in rest] == [("a", 1), ("b", 0), ("a", 4)]
+    assert {name: [one.record.n for one in some] for name, some in letters.items()} == {
+        "key": [2],
+        "filter": [0],
+        "select": [0],
+        "call": [0],
+    }
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array(["a", None, "b"]),
+        pa.array([1.5, math.nan, -0.0, 0.0]),
+        pa.array([2**63, 1], pa.uint64()),
+        pa.array([["a"], None]),
+        pa.array([None, None], pa.string()),
+        pa.array([True, False]),
+    ],
+    ids=lambda keys: str(keys.type),
+)
+async def test_keys_that_are_none_are_the_same_in_columns_and_in_rows(
+    keys: pa.Array,
+) -> None:
+    async def good_and_bad(*, as_rows: bool) -> tuple[list[Any], list[Any]]:
+        env, failed = am.StreamExecutionEnvironment(1), am.OutputTag[Any]("failed")
+        table = pa.table({"k": keys, "n": list(range(len(keys)))})
+        stream = env.from_arrow(table)
+        if as_rows:
+            stream = stream.map(lambda record: record)
+        keyed = stream.key_by("k", on_error=am.dead_letter(failed))
+        good: list[Any] = []
+        bad: list[Any] = []
+        keyed.sink_to(lambda record: good.append(record.n))
+        keyed.get_side_output(failed).sink_to(
+            lambda one: bad.append((one.record.n, one.error_type))
+        )
+        await env.execute()
+        return good, bad
+
+    assert await good_and_bad(as_rows=False) == await good_and_bad(as_rows=True)

@@ -29,6 +29,7 @@ class KeyCheck:
 
     Args:
         key: A function of a record.
+        assigner: Knows the type of keys; None for one of its own.
 
     Example:
         >>> KeyCheck(len)("abc")
@@ -37,9 +38,11 @@ class KeyCheck:
 
     __slots__ = ("_assigner", "key")
 
-    def __init__(self, key: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, key: Callable[[Any], Any], assigner: KeyGroupAssigner | None = None
+    ) -> None:
         self.key: Callable[[Any], Any] = key
-        self._assigner = KeyGroupAssigner(1, 1)
+        self._assigner = assigner or KeyGroupAssigner(1, 1)
 
     def __call__(self, record: Any) -> bool:
         """Return True.
