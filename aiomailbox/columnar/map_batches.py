@@ -48,10 +48,14 @@ class MapBatchesOperator(Operator):
         function: ``function(batch)`` → a batch, sync or ``async def``.
         form: What the function gets and returns: ``"arrow"`` (a RecordBatch; a Table
             may be returned), ``"polars"`` or ``"pandas"`` (a DataFrame), ``"numpy"`` (a
-            dict of arrays).
+            dict of arrays). An array that is returned as it was given is the column that
+            it was, null and all.
         run_in: ``"thread"`` for a sync function that blocks.
         timestamps: A column of the result with event times; None to keep those that the
             records have, one by one.
+
+    Attributes:
+        form: What was given.
 
     Raises:
         InvalidArgumentError: If there is no such form, ``run_in`` is not known, or an
@@ -92,6 +96,7 @@ class MapBatchesOperator(Operator):
             raise MissingExtraError(f'form="{form}"', library)
         self._is_async = is_async_callable(function)
         check_run_in(run_in, function)
+        self.form: str = form
         self._to, self._from = _FORMS[form]
         self._thread = run_in == "thread"
         self._timestamps = timestamps
@@ -111,16 +116,16 @@ class MapBatchesOperator(Operator):
 
     def _process(self, run: Run, batch: pa.RecordBatch) -> Pending:
         self._count += 1
+        given = self._given(run, batch)
         if self._thread or self._is_async:
-            return self._process_later(run, batch)
+            return self._process_later(run, batch, given)
         try:
-            result = self.function(self._to(batch))
+            result = self.function(given)
         except USER_ERRORS as error:
             raise_as(self.user_error(error), error)
-        return self.output.emit_run(self._made(run, result))
+        return self.output.emit_run(self._made(run, batch, given, result))
 
-    async def _process_later(self, run: Run, batch: pa.RecordBatch) -> None:
-        given = self._to(batch)
+    async def _process_later(self, run: Run, batch: pa.RecordBatch, given: Any) -> None:
         try:
             if self._thread:
                 result = await run_in_thread(self.function, given)
@@ -128,33 +133,61 @@ class MapBatchesOperator(Operator):
                 result = await self.function(given)
         except USER_ERRORS as error:
             raise_as(self.user_error(error), error)
-        pending = self.output.emit_run(self._made(run, result))
+        pending = self.output.emit_run(self._made(run, batch, given, result))
         if pending is not None:
             await pending
 
-    def _made(self, run: Run, result: Any) -> Run:
+    def _given(self, run: Run, batch: pa.RecordBatch) -> Any:
+        """Return what the function is called with.
+
+        Raises:
+            RecordTypeError: If the form has nothing for a column.
+        """
+        try:
+            return self._to(batch)
+        except USER_ERRORS as error:
+            refused = RecordTypeError(
+                "form",
+                f"a batch cannot be given as {self.form}: {error}",
+                'Leave such columns out before, or take form="arrow".',
+            )
+            raise self._placed(refused, run) from error
+
+    def _made(self, run: Run, batch: pa.RecordBatch, given: Any, result: Any) -> Run:
         """Return what the function returned as a run.
 
         Raises:
             RecordTypeError: If it is no batch, or its records have no event times.
         """
         try:
-            batch = self._from(result)
-            if batch is None:
+            made = self._from(result, given, batch)
+        except USER_ERRORS as error:
+            refused = RecordTypeError(
+                "function",
+                f"what it returned has a column that Arrow cannot hold: {error}",
+                "Return values of one type in each column.",
+            )
+            raise self._placed(refused, run) from error
+        try:
+            if made is None:
                 raise RecordTypeError(
                     "function",
                     f"it returned {type(result).__name__}, which is no batch of its form",
                     "Return what it is given, or choose another form=.",
                 )
-            return self._timed(run, self._unified(batch))
+            return self._timed(run, self._unified(made))
         except AioMailboxError as error:
-            context = self.context
-            add_note(
-                error,
-                f"in operator {context.operator_name!r} (uid {context.uid!r}), for batch "
-                f"{self._count} of {len(run)} records, by {describe(self.function)}",
-            )
-            raise
+            raise self._placed(error, run) from error.__cause__
+
+    def _placed(self, error: AioMailboxError, run: Run) -> AioMailboxError:
+        """Return an error that names the operator, the batch and the function."""
+        context = self.context
+        add_note(
+            error,
+            f"in operator {context.operator_name!r} (uid {context.uid!r}), for batch "
+            f"{self._count} of {len(run)} records, by {describe(self.function)}",
+        )
+        return error
 
     def _unified(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch with all columns that there were before, in types for all.
@@ -212,7 +245,9 @@ def _as_it_is(batch: pa.RecordBatch) -> Any:
     return batch
 
 
-def _of_arrow(result: Any) -> pa.RecordBatch | None:
+def _of_arrow(
+    result: Any, given: Any = None, batch: Any = None
+) -> pa.RecordBatch | None:
     if isinstance(result, pa.RecordBatch):
         return result
     if not isinstance(result, pa.Table):
@@ -227,7 +262,7 @@ def _to_polars(batch: pa.RecordBatch) -> Any:
     return importlib.import_module("polars").from_arrow(batch)
 
 
-def _of_polars(result: Any) -> pa.RecordBatch | None:
+def _of_polars(result: Any, given: Any, batch: pa.RecordBatch) -> pa.RecordBatch | None:
     return _of_arrow(result.to_arrow()) if hasattr(result, "to_arrow") else None
 
 
@@ -235,29 +270,39 @@ def _to_pandas(batch: pa.RecordBatch) -> Any:
     return batch.to_pandas()
 
 
-def _of_pandas(result: Any) -> pa.RecordBatch | None:
+def _of_pandas(result: Any, given: Any, batch: pa.RecordBatch) -> pa.RecordBatch | None:
     if not hasattr(result, "iterrows"):
         return None
     return pa.RecordBatch.from_pandas(result, preserve_index=False)
 
 
 def _to_numpy(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
-    return {
-        name: column.to_numpy(zero_copy_only=False)
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    }
+    columns: dict[str, np.ndarray] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        columns[name] = column.to_numpy(zero_copy_only=False)
+        # Many share the memory of the batch, and what is returned stands for its column.
+        columns[name].flags.writeable = False
+    return columns
 
 
-def _of_numpy(result: Any) -> pa.RecordBatch | None:
+def _of_numpy(result: Any, given: Any, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+    """Return arrays as a batch; those that were given are the columns that they were.
+
+    An array has no null, no time zone and no decimals.
+    """
     if not isinstance(result, dict):
         return None
+    kept = {id(array): batch.column(name) for name, array in given.items()}
     return pa.RecordBatch.from_pydict(
-        {name: pa.array(column) for name, column in result.items()}
+        {
+            name: kept[id(column)] if id(column) in kept else pa.array(column)
+            for name, column in result.items()
+        }
     )
 
 
 # How a batch is given to the function, and made of what it returns.
-_FORMS: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
+_FORMS: Final[dict[str, tuple[Callable[[Any], Any], Callable[..., Any]]]] = {
     "arrow": (_as_it_is, _of_arrow),
     "polars": (_to_polars, _of_polars),
     "pandas": (_to_pandas, _of_pandas),

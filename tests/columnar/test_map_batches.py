@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import aiomailbox as am
+from aiomailbox.errors import RecordTypeError
 
 TABLE = pa.table({"n": list(range(3000)), "ms": [i * 10 for i in range(3000)]})
 TIMES = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ms")
@@ -136,3 +138,64 @@ def test_wrong_arguments_are_refused_where_they_are_written() -> None:
 
     with pytest.raises(am.InvalidArgumentError, match=r"run_in.*is asynchronous"):
         stream.map_batches(later, run_in="thread")
+
+
+KEPT = {
+    "whole": pa.array([2**62 + 1, None]),
+    "at": pa.array([0, None], pa.timestamp("us", "UTC")),
+    "money": pa.array([Decimal("1.50"), None]),
+    "word": pa.array(["a", None]),
+    "marks": pa.array([[1], None]),
+    "pairs": pa.array([[("x", 1)], None], pa.map_(pa.string(), pa.int64())),
+}
+
+
+async def test_arrays_that_are_returned_as_they_were_are_the_columns_they_were() -> (
+    None
+):
+    table = pa.table({"n": [1.0, 2.0], **KEPT})
+
+    def twice(columns: dict[str, Any]) -> dict[str, Any]:
+        return {**columns, "n": columns["n"] * 2}
+
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(table).map_batches(twice, form="numpy")
+    found = [batch async for batch in stream.arrow_batches()]
+    expected = table.set_column(0, "n", pa.array([2.0, 4.0]))
+    assert pa.Table.from_batches(found).equals(expected)
+
+
+async def test_an_array_cannot_be_changed_in_place() -> None:
+    def change(columns: dict[str, Any]) -> dict[str, Any]:
+        columns["whole"][0] = 7
+        return columns
+
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(pa.table(KEPT)).map_batches(change, form="numpy")
+    with pytest.raises(am.JobFailedError, match="read-only"):
+        await stream.collect()
+
+
+@pytest.mark.parametrize(
+    ("form", "column", "function"),
+    [
+        (
+            "pandas",
+            pa.DictionaryArray.from_arrays([0, 1], pa.array(["a", None])),
+            lambda batch: batch,
+        ),
+        ("numpy", pa.array([1, 2]), lambda batch: {"n": np.array([1, "a"], object)}),
+        ("pandas", KEPT["pairs"], lambda batch: batch),
+    ],
+)
+async def test_what_a_form_cannot_hold_names_operator_and_batch(
+    form: Any, column: Any, function: Any
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(pa.table({"n": column})).map_batches(function, form=form)
+    with pytest.raises(am.JobFailedError) as caught:
+        await stream.collect()
+    error = caught.value.__cause__
+    assert isinstance(error, RecordTypeError)
+    (note,) = [each for each in error.__notes__ if "for batch 1 of 2 records" in each]
+    assert "operator 'map_batches'" in note
