@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.cell_grid import KeptRow, contents_of
+from aiomailbox.columnar.cell_grid import FrozenGrid, contents_of
+from aiomailbox.columnar.groups import distinct
 from aiomailbox.columnar.window_grid import WindowGrid
 from aiomailbox.columnar.windows import ColumnarWindows, Fired, beginnings
 from aiomailbox.operators import Pending, then
@@ -45,11 +46,13 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         self._to_load: list[tuple[bool, int]] = []
 
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
-        """Copy what the grid has, for a thread to make rows of."""
+        """Hold on to what the grid has, for a thread to make rows of."""
         (rows,) = super().snapshot_apart()
-        kept, keys = self._grid.kept_windows(), self._slots.keys
+        frozen, keys = self._grid.frozen(), self._slots.keys
         groups = self.context.max_parallelism
-        entries = GroupedEntries([rows_of(each, keys) for each in kept], groups)
+        entries = GroupedEntries(
+            [rows_of(frozen, keys, fired=fired) for fired in (False, True)], groups
+        )
         return [rows, KeyedStateSnapshot(groups, rows.states, entries)]
 
     @property
@@ -70,9 +73,9 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         keys = len(self._slots.places)
         late = starts <= self._ended
         if records is None and not late.any():
-            cells, distinct = grid.place(starts, slots, keys, self._step)
+            cells, begun = grid.place(starts, slots, keys, self._step)
             grid.check(values, cells)
-            grid.add_waiting(values, distinct, cells)
+            grid.add_waiting(values, begun, cells)
             return None
         over = late & (starts + (self._size - 1 + self._lateness) <= self.watermark_ms)
         kept = np.flatnonzero(~over)
@@ -85,8 +88,8 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         pending: Pending = None
         if len(waits):
             mine = [each.at(waits) for each in values]
-            distinct = np.unique(starts[waits]).tolist()
-            grid.add_waiting(mine, distinct, cells[waits])
+            begun = distinct(starts[waits]).tolist()
+            grid.add_waiting(mine, begun, cells[waits])
         if len(after):
             results = grid.add_late([each.at(after) for each in values], cells[after])
             ended = starts[after]
@@ -194,6 +197,6 @@ class ColumnarSlidingOperator(ColumnarTumblingOperator, SlidingAggregateOperator
         return np.nonzero(there)[0], starts[there]
 
 
-def rows_of(kept: list[KeptRow], keys: list[Any]) -> WindowRows:
+def rows_of(frozen: FrozenGrid, keys: list[Any], *, fired: bool) -> WindowRows:
     """Return what windows hold as a snapshot has it, made when it is read."""
-    return WindowRows(lambda: ((each.start, contents_of(each, keys)) for each in kept))
+    return WindowRows(lambda: frozen.contents(keys, fired=fired))

@@ -270,7 +270,9 @@ class ArrowRun:
         keys = self.key_codes(key)
         if keys is None:
             return None
-        _, places = np.unique(keys.codes, return_index=True)
+        # Of several records with a key the first is set last.
+        places: np.ndarray = np.zeros(len(keys.distinct), np.int64)
+        places[keys.codes[::-1]] = np.arange(len(keys.codes) - 1, -1, -1)
         order = np.argsort(places)
         distinct = [keys.distinct[code] for code in order.tolist()]
         return distinct, places[order].tolist()
@@ -288,7 +290,7 @@ class ArrowRun:
         if keys is None:
             return None
         channels = np.array(channels_of(keys.distinct), np.int64)[keys.codes]
-        used = np.unique(channels)
+        used = np.flatnonzero(np.bincount(channels))
         if len(used) == 1:
             return [(int(used[0]), self)]
         return [

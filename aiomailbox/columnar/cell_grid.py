@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from aiomailbox.columnar.cells import Cells, Values, reshaped
+from aiomailbox.columnar.cells import Cells, FrozenCells, Values, reshaped
 from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.operators import Aggregate
 
-__all__ = ["ABSENT", "CellGrid", "KeptRow", "contents_of"]
+__all__ = ["ABSENT", "CellGrid", "FrozenGrid", "KeptRow", "contents_of"]
 
 ABSENT: Final = -1
 _ROWS_MIN: Final = 4
@@ -159,10 +159,7 @@ class CellGrid:
 
     def slots(self, start: int) -> np.ndarray:
         """Return the places of a row's keys, in the order of their first records."""
-        seen = self._row(start)
-        slots = np.flatnonzero(seen != ABSENT)
-        ordered: np.ndarray = slots[np.argsort(seen[slots])]
-        return ordered
+        return _in_order(self._row(start))
 
     def results(self, start: int, slots: np.ndarray) -> list[pa.Array]:
         """Return a column of results for each piece of the aggregate."""
@@ -188,6 +185,15 @@ class CellGrid:
         """Return a copy of what a row holds, of some keys or of all."""
         chosen = self.slots(start) if slots is None else slots
         return KeptRow(start, chosen, self.cells.copied(self.cells_of(start, chosen)))
+
+    def frozen(self) -> FrozenGrid:
+        """Return the grid as it is now, for a thread to read; copies no cell."""
+        cells = self.cells.frozen(len(self._seen), *self._marks())
+        return FrozenGrid(dict(self._rows), self._width, cells)
+
+    def _marks(self) -> tuple[np.ndarray, ...]:
+        """Return what is known of each cell, first when its first record came."""
+        return (self._seen,)
 
     def all_kept(self) -> list[KeptRow]:
         """Return copies of what rows hold that hold anything, the earliest first."""
@@ -253,6 +259,49 @@ class CellGrid:
         self.cells.reshape(chosen, height * width)
         self._seen = reshaped(self._seen, chosen, height * width, ABSENT)
         self._height, self._width = height, width
+
+
+class FrozenGrid:
+    """What a grid held at one time.
+
+    Args:
+        rows: The numbers of the rows, by start.
+        width: How many cells a row has.
+        cells: The accumulators, and what is known of each cell, as the grid says it.
+    """
+
+    def __init__(self, rows: dict[int, int], width: int, cells: FrozenCells) -> None:
+        self._rows = rows
+        self._width = width
+        self._cells = cells
+
+    def contents(
+        self, keys: list[Any], *, fired: bool = False
+    ) -> Iterator[tuple[int, dict[Any, Any]]]:
+        """Yield each row that holds anything, the earliest first: its start, contents.
+
+        Args:
+            keys: By their places.
+            fired: Where cells say whether they have been emitted: whether these are
+                wanted, or the others.
+        """
+        for start in sorted(self._rows):
+            first = self._rows[start] * self._width
+            seen, *others = self._cells.marks(first, first + self._width)
+            for mark in others:
+                seen[mark != fired] = ABSENT
+            slots = _in_order(seen)
+            if len(slots):
+                accumulators = self._cells.accumulators(slots + first)
+                named = [keys[slot] for slot in slots.tolist()]
+                yield start, dict(zip(named, accumulators, strict=True))
+
+
+def _in_order(seen: np.ndarray) -> np.ndarray:
+    """Return the places of what has been seen, in the order of when it was."""
+    there = np.flatnonzero(seen != ABSENT)
+    ordered: np.ndarray = there[np.argsort(seen[there])]
+    return ordered
 
 
 def contents_of(row: KeptRow, keys: list[Any]) -> dict[Any, Any]:

@@ -22,7 +22,7 @@ from aiomailbox.columnar.arrow_run import ArrowRun, as_bools
 from aiomailbox.columnar.decode import column_decoder
 from aiomailbox.columnar.evaluator import EVALUATION_ERRORS
 from aiomailbox.columnar.forms import NamedTupleForm
-from aiomailbox.columnar.groups import Groups
+from aiomailbox.columnar.groups import Groups, distinct
 from aiomailbox.columnar.ordered import (
     LARGEST,
     SMALLEST,
@@ -155,7 +155,7 @@ class Cells:
 
     def add(self, values: list[Values], cells: np.ndarray) -> None:
         """Add records to their cells, in their order, after `check`."""
-        self._will_change(cells)
+        self.will_change(cells)
         with np.errstate(all="ignore"):
             for piece, given in zip(self._pieces, values, strict=True):
                 piece.add(given, cells)
@@ -173,7 +173,7 @@ class Cells:
         Returns:
             Per piece a column of shape ``(n,)``.
         """
-        self._will_change(cells)
+        self.will_change(cells)
         with np.errstate(all="ignore"):
             return [
                 piece.roll(given, groups, cells)
@@ -202,7 +202,7 @@ class Cells:
             other: What the cells are of, maybe this; it stays as it is.
             cells: For each of ``into`` what it gets.
         """
-        self._will_change(into)
+        self.will_change(into)
         with np.errstate(all="ignore"):
             for piece, source in zip(self._pieces, other._pieces, strict=True):
                 piece.merge(into, source, cells)
@@ -218,7 +218,7 @@ class Cells:
         Raises:
             RowsNeededError: If one does not fit; the cells are empty then.
         """
-        self._will_change(cells)
+        self.will_change(cells)
         columns = list(zip(*accumulators, strict=True))
         first = 0
         try:
@@ -231,7 +231,7 @@ class Cells:
 
     def clear(self, cells: np.ndarray) -> None:
         """Let cells be empty."""
-        self._will_change(cells)
+        self.will_change(cells)
         for piece in self._pieces:
             piece.clear(cells)
 
@@ -243,9 +243,15 @@ class Cells:
         copy._frozen = []
         return copy
 
-    def frozen(self, count: int) -> FrozenCells:
-        """Return the first cells as they are now, for a thread to read; copies nothing."""
-        made = FrozenCells([piece.shared() for piece in self._pieces], count)
+    def frozen(self, count: int, *marks: np.ndarray) -> FrozenCells:
+        """Return the first cells as they are now, for a thread to read; copies nothing.
+
+        Args:
+            count: How many.
+            marks: What else is known of each cell; shape ``(count,)``. Whoever changes
+                one says so before, by `will_change`, unless a method here does it.
+        """
+        made = FrozenCells([piece.shared() for piece in self._pieces], count, marks)
         self._frozen.append(weakref.ref(made))
         return made
 
@@ -253,7 +259,7 @@ class Cells:
         """Leave the arrays to who holds on to them: these cells get others."""
         self._frozen = []
 
-    def _will_change(self, cells: np.ndarray) -> None:
+    def will_change(self, cells: np.ndarray) -> None:
         """Let those that hold on to cells as they were have these."""
         if not self._frozen:
             return
@@ -273,40 +279,64 @@ class FrozenCells:
     Args:
         pieces: Share their arrays with those that change.
         count: How many cells there are.
+        marks: What else is known of each cell.
 
     Invariants:
         A cell that is not marked as kept has not changed; the lock is held while cells
         are marked and while they are read.
     """
 
-    def __init__(self, pieces: list[_Piece], count: int) -> None:
+    def __init__(
+        self, pieces: list[_Piece], count: int, marks: tuple[np.ndarray, ...] = ()
+    ) -> None:
         self._pieces = pieces
+        self._marks = marks
         self._is_kept: np.ndarray = np.zeros(count, np.bool_)
         # Which cells, ascending, and what they had.
-        self._kept: list[tuple[np.ndarray, list[_Piece]]] = []
+        self._kept: list[tuple[np.ndarray, list[_Piece], list[np.ndarray]]] = []
         self._lock = threading.Lock()
 
     def keep(self, cells: np.ndarray) -> None:
         """Put aside what cells have that are about to change; called before they do."""
         mine = cells[cells < len(self._is_kept)]
-        mine = np.unique(mine[~self._is_kept[mine]])
+        mine = distinct(mine[~self._is_kept[mine]])
         if len(mine):
             with self._lock:
-                self._kept.append((mine, [one.copied(mine) for one in self._pieces]))
+                pieces = [one.copied(mine) for one in self._pieces]
+                marks = [one[mine] for one in self._marks]
+                self._kept.append((mine, pieces, marks))
                 self._is_kept[mine] = True
 
-    def accumulators(self, start: int, stop: int) -> list[list[Any]]:
-        """Return the accumulators of cells ``start`` to ``stop - 1``, in any thread."""
+    def accumulators(self, cells: np.ndarray) -> list[list[Any]]:
+        """Return the accumulators of these cells, in any thread."""
         with self._lock:
-            found = [one.copied(np.arange(start, stop)) for one in self._pieces]
+            found = [one.copied(cells) for one in self._pieces]
             kept = self._kept[:]
-        for cells, pieces in kept:
-            first, last = np.searchsorted(cells, (start, stop))
+        for known, pieces, _ in kept:
+            mine, places = _common(cells, known)
             for piece, old in zip(found, pieces, strict=True):
-                piece.put_back(cells[first:last] - start, old, slice(first, last))
-        places = np.arange(stop - start)
-        columns = [each for piece in found for each in piece.slots(places)]
+                piece.put_back(mine, old, places)
+        every = np.arange(len(cells))
+        columns = [each for piece in found for each in piece.slots(every)]
         return list(map(list, zip(*columns, strict=True)))
+
+    def marks(self, first: int, last: int) -> list[np.ndarray]:
+        """Return the marks of cells ``first`` to ``last - 1``, in any thread."""
+        with self._lock:
+            found = [one[first:last].copy() for one in self._marks]
+            kept = self._kept[:]
+        for known, _, marks in kept:
+            start, stop = np.searchsorted(known, (first, last))
+            for one, old in zip(found, marks, strict=True):
+                one[known[start:stop] - first] = old[start:stop]
+        return found
+
+
+def _common(cells: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of what both have: in the first, in the other that ascends."""
+    places = np.minimum(np.searchsorted(known, cells), len(known) - 1)
+    mine = np.flatnonzero(known[places] == cells)
+    return mine, places[mine]
 
 
 class _Piece:
@@ -391,7 +421,7 @@ class _Piece:
         """Return a piece with the same arrays, until one of both replaces its own."""
         return copy.copy(self)
 
-    def put_back(self, cells: np.ndarray, old: _Piece, places: slice) -> None:
+    def put_back(self, cells: np.ndarray, old: _Piece, places: np.ndarray) -> None:
         """Let cells have what another piece has at these places."""
         self._counts[cells] = old._counts[places]
 
@@ -456,7 +486,7 @@ class _Folded(_Piece):
             own = self._of_type(numbers, other._kind)
             own[into] = self.folding(own[into], numbers[cells])
 
-    def put_back(self, cells: np.ndarray, old: _Piece, places: slice) -> None:
+    def put_back(self, cells: np.ndarray, old: _Piece, places: np.ndarray) -> None:
         super().put_back(cells, old, places)
         assert isinstance(old, _Folded), "both were parts of one piece"
         if self._numbers is not None and old._numbers is not None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["Groups", "stable_order"]
+__all__ = ["Groups", "distinct", "stable_order"]
 
 # The longest group of a matrix is so many times as long as its shortest.
 _STRETCH: Final = 4
@@ -22,6 +22,18 @@ _STRETCH: Final = 4
 _CELLS_PER_RECORD: Final = 4
 # So many groups are worth a call for each of their steps.
 _STEPS_MIN: Final = 200
+
+
+def distinct(numbers: np.ndarray) -> np.ndarray:
+    """Return each of some integers once, ascending.
+
+    Numpy's own takes some times as long, and imports much when it is first called.
+    """
+    ordered = np.sort(numbers)
+    first: np.ndarray = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    found: np.ndarray = ordered[first]
+    return found
 
 
 def stable_order(codes: np.ndarray, count: int) -> np.ndarray:

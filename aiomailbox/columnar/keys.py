@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from aiomailbox.columnar.decode import column_decoder
 from aiomailbox.columnar.rows import RowMaker
 
-__all__ = ["KEYS_OF_ROWS", "KeyCodes", "KeySlots", "key_codes"]
+__all__ = ["KEYS_OF_ROWS", "KeyCodes", "KeySlots", "KnownKeys", "key_codes"]
 
 # Why keys have to be read from rows.
 KEYS_OF_ROWS: Final = (
@@ -92,6 +92,22 @@ def key_codes(
         left, place = np.divmod(left, len(part.distinct))
         columns.append([part.distinct[each] for each in place.tolist()])
     return KeyCodes(list(zip(*reversed(columns), strict=True)), _indices(encoded))
+
+
+class KnownKeys(NamedTuple):
+    """The keys that had a place at one time.
+
+    Attributes:
+        keys: In the order of their places; more may be added.
+        array: The same as a column, where there is one.
+    """
+
+    keys: list[Any]
+    array: pa.Array | None
+
+    def column(self, places: np.ndarray) -> pa.Array | None:
+        """Return the keys that have these places, if that is a matter of a kernel."""
+        return None if self.array is None else self.array.take(pa.array(places))
 
 
 class KeySlots:
@@ -173,10 +189,9 @@ class KeySlots:
                 # Others came as a wider type.
                 self._known = None
 
-    def column(self, places: np.ndarray) -> pa.Array | None:
-        """Return the keys that have these places, if that is a matter of a kernel."""
-        known = self._known
-        return None if known is None else known.take(pa.array(places))
+    def known_keys(self) -> KnownKeys:
+        """Return the keys that have a place now."""
+        return KnownKeys(self.keys, self._known)
 
     def place(self, keys: list[Any]) -> np.ndarray:
         """Return the places of keys, which get one if they have none."""

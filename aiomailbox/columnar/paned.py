@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.cell_grid import CellGrid, KeptRow, contents_of
+from aiomailbox.columnar.cell_grid import CellGrid, FrozenGrid, contents_of
 from aiomailbox.columnar.cells import Cells, Values
-from aiomailbox.columnar.groups import Groups
+from aiomailbox.columnar.groups import Groups, distinct
 from aiomailbox.columnar.pane_merge import PaneMerge
 from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.columnar.windows import ColumnarWindows, Fired
@@ -56,7 +56,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         """Copy the panes; what windows hold is merged when the snapshot is read."""
         if not self._is_columnar:
             return super().snapshot_apart()
-        panes = _PaneSnapshot(self._pane_grid.all_kept(), self._slots.keys)
+        panes = _PaneSnapshot(self._pane_grid.frozen(), self._slots.keys)
         return [self._snapshot_with(panes)]
 
     def _load_next(self) -> int:
@@ -110,7 +110,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         grid.add(values, cells)
 
     def _begin_windows(self, panes: np.ndarray) -> None:
-        for pane in np.unique(panes).tolist():
+        for pane in distinct(panes).tolist():
             for start in self._windows_of(pane):
                 if start > self._ended:
                     self._open.of(start)
@@ -276,14 +276,13 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
 
 
 class _PaneSnapshot:
-    """Copied panes, of which a thread makes rows."""
+    """Panes as they were, of which a thread makes rows."""
 
-    __slots__ = ("_kept", "_keys")
+    __slots__ = ("_frozen", "_keys")
 
-    def __init__(self, kept: list[KeptRow], keys: list[Any]) -> None:
-        self._kept = kept
+    def __init__(self, frozen: FrozenGrid, keys: list[Any]) -> None:
+        self._frozen = frozen
         self._keys = keys
 
     def items(self) -> Iterator[tuple[int, dict[Any, Any]]]:
-        for pane in self._kept:
-            yield pane.start, contents_of(pane, self._keys)
+        return self._frozen.contents(self._keys)

@@ -235,4 +235,7 @@ class _SlotRows:
         """Yield keys and accumulators, so many at a time."""
         for start in range(0, self._count, count):
             stop = min(start + count, self._count)
-            yield self._keys[start:stop], self._cells.accumulators(start, stop)
+            yield (
+                self._keys[start:stop],
+                self._cells.accumulators(np.arange(start, stop)),
+            )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from aiomailbox.columnar.cells import Cells, reshaped
+from aiomailbox.columnar.cells import Cells, FrozenCells, reshaped
+from aiomailbox.columnar.groups import distinct
 from aiomailbox.operators import Aggregate
 from aiomailbox.windowing import OPEN
 
@@ -26,14 +28,14 @@ class KeptSessions(NamedTuple):
         starts: Where they begin, milliseconds.
         ends: Where they end.
         stages: Whether they are open or have fired.
-        cells: The accumulators.
+        accumulators: The accumulators.
     """
 
     slots: np.ndarray
     starts: np.ndarray
     ends: np.ndarray
     stages: np.ndarray
-    cells: Cells
+    accumulators: list[list[Any]]
 
 
 class SessionCells:
@@ -113,7 +115,7 @@ class SessionCells:
         if not len(slots):
             return
         places, self._free = self._free[: len(slots)], self._free[len(slots) :]
-        others = self.of_keys(np.unique(slots))
+        others = self.of_keys(distinct(slots))
         self.slots[places], self.starts[places] = slots, starts
         self.ends[places], self.stages[places] = ends, stages
         self._link(np.concatenate([places, others]))
@@ -122,7 +124,7 @@ class SessionCells:
         """Forget sessions."""
         if not len(places):
             return
-        slots = np.unique(self.slots[places])
+        slots = distinct(self.slots[places])
         others = self.of_keys(slots)
         self.cells.clear(places)
         self.stages[places] = _FREE
@@ -135,15 +137,19 @@ class SessionCells:
         return np.flatnonzero(self.stages != _FREE)
 
     def kept(self, places: np.ndarray) -> KeptSessions:
-        """Return copies of sessions."""
-        places = places[np.lexsort((self.starts[places], self.slots[places]))]
-        return KeptSessions(
-            self.slots[places],
-            self.starts[places],
-            self.ends[places],
-            self.stages[places],
-            self.cells.copied(places),
-        )
+        """Return what sessions hold."""
+        own = (self.slots, self.starts, self.ends, self.stages)
+        return _sessions_at(places, own, self.cells)
+
+    def frozen(self) -> Callable[[], KeptSessions]:
+        """Return what makes what all sessions hold now, later and in a thread.
+
+        Copies no accumulator.
+        """
+        own = (self.slots, self.starts, self.ends, self.stages)
+        copies = tuple(each.copy() for each in own)
+        cells = self.cells.frozen(len(self.stages))
+        return lambda: _sessions_at(np.flatnonzero(copies[3] != _FREE), copies, cells)
 
     def keep_slots(self, slots: np.ndarray) -> None:
         """Keep the places of these keys only; they get new ones, in their order."""
@@ -165,3 +171,24 @@ class SessionCells:
         self._earlier[places] = earlier
         last = np.append(~follows, True)
         self._latest[slots[last]] = places[last]
+
+
+def _sessions_at(
+    places: np.ndarray, own: tuple[np.ndarray, ...], cells: Cells | FrozenCells
+) -> KeptSessions:
+    """Return what sessions at some places hold.
+
+    Args:
+        places: Where they are.
+        own: The slots, starts, ends and stages of all.
+        cells: The accumulators of all.
+    """
+    slots, starts, ends, stages = own
+    places = places[np.lexsort((starts[places], slots[places]))]
+    return KeptSessions(
+        slots[places],
+        starts[places],
+        ends[places],
+        stages[places],
+        cells.accumulators(places),
+    )

@@ -9,7 +9,7 @@ hold, which are few, are left to the operator of rows for this run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cells import Cells, Values
+from aiomailbox.columnar.groups import distinct
 from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.columnar.session_cells import KeptSessions, SessionCells
 from aiomailbox.columnar.touching import Touching, find_touching
@@ -57,10 +58,9 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
         self._changes: list[_Change] = []
 
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
-        """Copy the sessions, for a thread to make rows of."""
+        """Hold on to the sessions, for a thread to make rows of."""
         (rows,) = super().snapshot_apart()
-        kept = self._kept.kept(self._kept.all())
-        columns = _SessionColumns(kept, self._slots.keys)
+        columns = _SessionColumns(self._kept.frozen(), self._slots.keys)
         groups = self.context.max_parallelism
         entries = GroupedEntries([columns], groups)
         return [rows, KeyedStateSnapshot(groups, rows.states, entries)]
@@ -83,7 +83,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
         rest = np.flatnonzero(others[slots])
         found, mine = self._touching(slots[rest], times[rest])
         used = np.bincount(found.of_records, minlength=len(found.simple)) > 0
-        by_rows = np.unique(found.slots[used & ~found.simple])
+        by_rows = distinct(found.slots[used & ~found.simple])
         used[np.isin(found.slots, by_rows)] = False
         stretches: np.ndarray = np.full(len(used), -1)
         stretches[found.of_others] = mine
@@ -107,7 +107,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
     ) -> tuple[Touching, np.ndarray]:
         """Return what records touch, and which sessions their keys have."""
         kept, ends = self._kept, times + self._gap
-        mine = kept.of_keys(np.unique(slots))
+        mine = kept.of_keys(distinct(slots))
         found = find_touching(
             slots, times, ends, kept.slots[mine], kept.starts[mine], kept.ends[mine]
         )
@@ -217,7 +217,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
         kept.end(np.flatnonzero(over))
 
     def _used_slots(self) -> np.ndarray:
-        used: np.ndarray = np.unique(self._kept.slots[self._kept.all()])
+        used: np.ndarray = distinct(self._kept.slots[self._kept.all()])
         return used
 
     def _keep_slots(self, slots: np.ndarray) -> None:
@@ -266,29 +266,28 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
 
 
 class _SessionColumns:
-    """Sessions as a snapshot has them, made of copies when they are read."""
+    """Sessions as a snapshot has them, made when they are read."""
 
     __slots__ = ("_kept", "_keys")
     width = 2
 
-    def __init__(self, kept: KeptSessions, keys: list[Any]) -> None:
+    def __init__(self, kept: Callable[[], KeptSessions], keys: list[Any]) -> None:
         self._kept = kept
         self._keys = keys
 
     def columns(self, count: int) -> Iterator[tuple[list[Any], list[Any]]]:
         """Yield keys and their sessions, so many at a time."""
-        rows = _rows_of(self._kept, self._keys)
+        rows = _rows_of(self._kept(), self._keys)
         while some := list(islice(rows, count)):
             yield [key for key, _ in some], [mine for _, mine in some]
 
 
 def _rows_of(kept: KeptSessions, keys: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
     """Yield each key with its sessions as rows have them."""
-    accumulators = kept.cells.accumulators(np.arange(len(kept.slots)))
     rows = zip(
         kept.starts.tolist(),
         kept.ends.tolist(),
-        accumulators,
+        kept.accumulators,
         kept.stages.tolist(),
         strict=True,
     )

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from aiomailbox.columnar.groups import stable_order
+from aiomailbox.columnar.groups import distinct, stable_order
 from aiomailbox.columnar.rows_needed import RowsNeededError
 
 __all__ = ["Touching", "find_touching"]
@@ -140,7 +140,7 @@ def _strays(
     strays[firsts] = (low[before] < 2 * beyond) & (
         (starts[firsts] > high[before]) | (ends[firsts] < low[before])
     )
-    found: np.ndarray = np.unique(mine[strays])
+    found: np.ndarray = distinct(mine[strays])
     return found
 
 

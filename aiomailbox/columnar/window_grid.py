@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from aiomailbox.columnar.cell_grid import ABSENT, CellGrid, KeptRow
 from aiomailbox.columnar.cells import Values, reshaped
-from aiomailbox.columnar.groups import Groups
+from aiomailbox.columnar.groups import Groups, distinct
 from aiomailbox.operators import Aggregate
 
 __all__ = ["WindowGrid"]
@@ -39,16 +39,16 @@ class WindowGrid(CellGrid):
     ) -> None:
         """Add records to these windows, which have not ended, after `check`."""
         if self._may_revive:
-            self._revive(np.unique(cells[self._fired[cells]]))
+            self._revive(distinct(cells[self._fired[cells]]))
         self.add(values, cells)
         self.waiting.update(starts)
 
     def add_late(self, values: list[Values], cells: np.ndarray) -> list[pa.Array]:
         """Add records to windows that have fired, after `check`; return each result."""
-        distinct, codes = np.unique(cells, return_inverse=True)
-        made = self.cells.roll(values, Groups(codes, len(distinct)), distinct)
+        mine, codes = np.unique(cells, return_inverse=True)
+        made = self.cells.roll(values, Groups(codes, len(mine)), mine)
         self.see(cells)
-        self._fired[distinct] = True
+        self._fired[mine] = True
         return made
 
     def first_waiting(self, limit: int) -> int | None:
@@ -69,7 +69,9 @@ class WindowGrid(CellGrid):
         """
         slots = self.unfired(start)
         self.waiting.discard(start)
-        self._fired[self.cells_of(start, slots)] = True
+        cells = self.cells_of(start, slots)
+        self.cells.will_change(cells)
+        self._fired[cells] = True
         return slots, self.results(start, slots)
 
     def take(self, start: int, count: int) -> tuple[np.ndarray, list[pa.Array]]:
@@ -87,6 +89,9 @@ class WindowGrid(CellGrid):
         """Forget a window."""
         super().forget(start)
         self.waiting.discard(start)
+
+    def _marks(self) -> tuple[np.ndarray, ...]:
+        return (*super()._marks(), self._fired)
 
     def kept_windows(self) -> tuple[list[KeptRow], list[KeptRow]]:
         """Return copies of what has not been emitted, and of what has."""
@@ -119,6 +124,7 @@ class WindowGrid(CellGrid):
 
     def _revive(self, cells: np.ndarray) -> None:
         """Let what had fired before a restore be emitted once more."""
+        self.cells.will_change(cells)
         self._fired[cells] = False
         self._seen[cells] = ABSENT
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
+from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots, KnownKeys
 from aiomailbox.columnar.results import ResultMaker
 from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
 from aiomailbox.operators import Pending, RowsNote, in_pieces, then
@@ -58,6 +59,8 @@ class ColumnarWindows(AggregateWindowsOperator):
         self._maker = ResultMaker(names, selector.fields if several else ())
         self._slots = KeySlots(self._begin_keys)
         self._key_type: pa.DataType | None = None
+        # Whether somebody has asked for columns of results.
+        self._are_read = False
         self.rows_note: RowsNote = RowsNote()
 
     def open(self) -> Pending:
@@ -170,25 +173,29 @@ class ColumnarWindows(AggregateWindowsOperator):
 
     def _emit_results(self, fired: Fired) -> Pending:
         """Emit results with their windows, at the end of each."""
-        starts, ends, slots, results = fired
-        columns = results
-        if self._given.names is not None:
-            columns = [*self._fields(starts, ends, slots), *results]
-        return self.output.emit_run(self._maker.run(columns, ends - 1))
+        starts, ends, _, results = fired
+        times = ends - 1
+        if self._given.names is None:
+            return self.output.emit_run(self._maker.run(results, times))
+        # Keys may have other places later.
+        make = partial(self._made_of, fired, times, self._slots.known_keys())
+        if self._are_read:
+            return self.output.emit_run(make())
+        return self.output.emit_run(ArrowRun.deferred(len(starts), make, times))
 
-    def _fields(
-        self, starts: np.ndarray, ends: np.ndarray, slots: np.ndarray
-    ) -> list[pa.Array]:
-        """Return the columns that come first in results of several aggregates."""
-        columns = [moments(starts), moments(ends)]
-        if not self._is_keyed:
-            return columns
-        column = self._slots.column(slots)
-        if column is None:
-            keys = self._slots.keys
-            named = [keys[slot] for slot in slots.tolist()]
-            column = self._maker.key_column(named, self._key_type)
-        return [column, *columns]
+    def _made_of(self, fired: Fired, times: np.ndarray, known: KnownKeys) -> ArrowRun:
+        """Return results of several aggregates with their windows. In any thread."""
+        # From now on they are made at once.
+        self._are_read = True
+        starts, ends, slots, results = fired
+        columns = [moments(starts), moments(ends), *results]
+        if self._is_keyed:
+            column = known.column(slots)
+            if column is None:
+                named = [known.keys[slot] for slot in slots.tolist()]
+                column = self._maker.key_column(named, self._key_type)
+            columns = [column, *columns]
+        return self._maker.run(columns, times)
 
     def _emit_too_late(self, run: ArrowRun, over: np.ndarray) -> Pending:
         """Drop records whose windows are over, or pass them on aside."""

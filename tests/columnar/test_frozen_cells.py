@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from aiomailbox.columnar import ColumnarAggregateOperator
 from aiomailbox.testing import OneInputHarness
 from tests.columnar.test_rolling import KEY, everything, run_of, tame
+from tests.columnar.test_windows import ASSIGNERS, Driven, operator, tame_steps
 
 runs = st.lists(
     st.lists(
@@ -54,6 +55,47 @@ def test_a_snapshot_has_what_there_was_when_it_was_made(
         keys = [key for keys, _ in pieces for key in keys]
         contents = [each for _, some in pieces for each in some]
         assert repr([(keys, contents)] if keys else []) == expected
+
+
+def states(operator: Any) -> list[Any]:
+    """Return what a snapshot of windows that is made now has, to be read later."""
+    made = list(operator.snapshot_apart())
+    return [state for each in made for state in each.key_groups._states]
+
+
+def contents(held: list[Any], chunk: int = 10**6) -> str:
+    """Read that, so many entries at a time."""
+    entries = [
+        entry
+        for state in held
+        for columns in state.columns(chunk)
+        for entry in zip(*columns, strict=True)
+    ]
+    return repr(entries)
+
+
+@settings(max_examples=100)
+@given(
+    st.sampled_from(sorted(ASSIGNERS)),
+    tame_steps,
+    tame_steps,
+    st.integers(0, 20),
+    st.integers(1, 5),
+)
+def test_a_snapshot_of_windows_has_what_there_was_when_it_was_made(
+    kind: str, before: list[Any], after: list[Any], lateness: int, chunk: int
+) -> None:
+    made = operator(True, lateness, kind=kind)
+    driven = Driven(made, True)
+    with driven.harness:
+        driven.run(before)
+        expected = contents(states(made))
+        held, other = states(made), states(made)
+        for step in after:
+            driven.run([step])
+            assert contents(other) == expected
+        assert contents(held, chunk) == expected
+        assert made._is_columnar
 
 
 def test_a_thread_reads_a_snapshot_while_records_come() -> None:
