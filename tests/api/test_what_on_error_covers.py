@@ -159,6 +159,16 @@ def by_field(record: Any) -> dict[str, Any]:
     return {"number": record[1]}
 
 
+def selected_pairs(stream: Stream) -> Stream:
+    left, right = (
+        timed(side).map(by_field).key_by(lambda _: "a")
+        for side in (stream, one(stream))
+    )
+    share = pc.divide(pc.scalar(6), pc.field("left.number") - 1)
+    pairs = left.interval_join(right).between(-1, 1)
+    return pairs.select("right.number", share=share, on_error=am.skip)
+
+
 # Nothing can be divided by zero, which the first record has there.
 SHARE = pc.divide(pc.scalar(6), pc.field("number") - 1)
 BY_NUMBER = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
@@ -247,6 +257,7 @@ CASES: dict[str, tuple[Callable[[Stream], Any], int]] = {
         ),
         2,
     ),
+    "IntervalJoined.select": (selected_pairs, 2),
     "KeyedStream.as_of_join": (
         lambda s: keyed(s).as_of_join(keyed(one(s)), paired, on_error=am.skip),
         2,
