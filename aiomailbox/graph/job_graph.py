@@ -163,6 +163,8 @@ def resolve_nodes(
         counts[id(item)] = _parallelism(item, parallelism, counts)
     widest = max(counts.values(), default=1)
     key_groups = max_parallelism or default_max_parallelism(widest)
+    # Flink's rule: one number of key groups for the whole job, from its widest
+    # operator.
     nodes: dict[int, Node] = {}
     ids = operator_ids(transformations)
     for index, (item, operator_id) in enumerate(zip(transformations, ids, strict=True)):
@@ -214,6 +216,7 @@ def _parallelism(item: Transformation, default: int, known: dict[int, int]) -> i
             for united in item.inputs
             for origin in united
         }
+        # Inputs that differ can't all be followed.
         default = inputs.pop() if len(inputs) == 1 else 1
     wanted = item.parallelism or default
     bound = item.parallelism_max
@@ -222,6 +225,7 @@ def _parallelism(item: Transformation, default: int, known: dict[int, int]) -> i
 
 def _decide_partitioner(edge: Edge, *, explicit: bool) -> None:
     if isinstance(edge.partitioner, KeyGroupPartitioner):
+        # Only here it is known how many key groups the target has.
         edge.partitioner = KeyGroupPartitioner(
             edge.partitioner.key, edge.target.max_parallelism, edge.target.name
         )

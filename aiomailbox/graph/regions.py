@@ -74,6 +74,7 @@ class FailoverRegions:
             consumer for producer, consumer in self._kept if producer not in finished
         }
         ready = [region for region in self.regions if region.isdisjoint(waiting)]
+        # A region as a whole: its tasks hand records to each other.
         return frozenset().union(*ready)
 
     def has_readers(self, producer: SubtaskId, finished: Collection[SubtaskId]) -> bool:
@@ -112,9 +113,13 @@ class FailoverRegions:
             if region in chosen:
                 continue
             chosen.add(region)
+            # Its own kept input has to be there; if not, who makes it begins again,
+            # too.
             for producer, consumer in self._kept:
                 if consumer in region and not has_result(producer):
                     waiting.append(self._region_of[producer])
+                # Readers as well: what is made anew need not be the same records
+                # (Flink's rule).
                 if producer in region:
                     waiting.append(self._region_of[consumer])
         return frozenset().union(*chosen)
@@ -128,6 +133,7 @@ class FailoverRegions:
         return subtask
 
     def _unite(self, one: SubtaskId, other: SubtaskId) -> None:
+        # Sorted, so that regions don't depend on the order of edges.
         first, second = sorted((self._root(one), self._root(other)))
         self._parents[second] = first
 
@@ -151,6 +157,7 @@ def check_blocking(graph: JobGraph) -> None:
     finished: frozenset[SubtaskId] = frozenset()
     while len(finished) < regions.task_count:
         ready = regions.can_begin(finished)
+        # Nobody more can begin, and not all have.
         if ready == finished:
             names = [
                 f"{edge.source.name!r} to {edge.target.name!r}"

@@ -73,6 +73,7 @@ class MappedFence:
 
     def __init__(self, operator: Path, epoch: int, subtask: int) -> None:
         self._epoch = epoch
+        # One more than the epoch: 0 is for subtasks that never had one.
         self._expected = _SLOT.pack(epoch + 1)
         self._slot = slice(subtask * _SLOT.size, (subtask + 1) * _SLOT.size)
         self._operator = operator
@@ -162,6 +163,7 @@ def fenced_epochs(operator: Path) -> list[int]:
         data = (operator / FENCE).read_bytes()
     except FileNotFoundError:
         return []
+    # A number that a crash has cut off was never written, so nobody has that epoch.
     whole = len(data) // _SLOT.size * _SLOT.size
     return [number - 1 for (number,) in _SLOT.iter_unpack(data[:whole])]
 
@@ -186,6 +188,8 @@ def raise_fence(operator: Path, epoch: int, subtasks: Iterable[int]) -> None:
             os.pwrite(file, _SLOT.pack(0), index * _SLOT.size)
         for index in sorted(wanted):
             os.pwrite(file, _SLOT.pack(epoch + 1), index * _SLOT.size)
+        # Durable before the logs are read: a fence that a crash takes down lets old
+        # writers in.
         os.fsync(file)
     finally:
         os.close(file)

@@ -103,9 +103,13 @@ class JobJournal:
             over = [
                 one for one in log_directories(operator) if one.subtask in beginning
             ]
+            # The base is made anew; which keys it has is found out when somebody
+            # prunes.
             self._base_keys.pop(operator, None)
             needless = _put_together(self._place, operator, epoch, over, oldest)
             self._place.begin_logs(operator, epoch, beginning)
+            # After the base is published: a crash in between leaves entries twice, and
+            # none lost.
             self._place.delete(needless)
             sync_directory(operator)
 
@@ -118,6 +122,7 @@ class JobJournal:
         Raises:
             OSError: If the directory cannot be read or written.
         """
+        # First, so that whoever reads knows that not all is there any more.
         if oldest > self.pruned_to:
             LocalStorage(self._directory).write(_PRUNED, [b"%d" % oldest])
             self._place.publish(self._directory / _PRUNED)
@@ -148,6 +153,7 @@ class JobJournal:
     def _prune(self, operator: Path, log: LogDirectory, oldest: int) -> None:
         segments = log.segments
         needed = first_needed(segments, oldest)
+        # Never the last one, which is being written.
         over = [segment for segment in segments[:-1] if segment.number < needed]
         for segment in over:
             self._release(operator, segment)
@@ -234,6 +240,7 @@ def _add(
 
 
 def _write_base(path: Path, places: _Places) -> None:
+    # Under a name that is no base, and renamed when it is whole.
     temporary = path.with_name(f"{path.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)
     log = AppendLog(temporary)

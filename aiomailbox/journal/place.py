@@ -138,12 +138,16 @@ class RemotePlace:
             path = self._local(name)
             log = LogDirectory.parse(path.parent)
             if log is not None and self._is_over(log):
+                # Of a writer that was shut out and went on: what it appended must not
+                # count.
                 late.append(name)
                 continue
             start = path.suffix[1:]
             if len(start) == _DIGITS and start.isdecimal():
                 self._fetch_part(name, path.with_suffix(""), int(start))
             elif path.name == FENCE or not path.exists():
+                # The fence again each time: it is the one file that is changed in
+                # place.
                 _write(path, self._storage.view(name))
         self._storage.delete(late)
 
@@ -161,6 +165,7 @@ class RemotePlace:
             base for base in base_directories(operator) if self._remote(base) != newest
         )
 
+    # In order, so that of a log's parts none is there before the one it follows.
     def publish(self, written: Path) -> None:
         """Write a file, or all of a directory, to the storage."""
         files = sorted(written.iterdir()) if written.is_dir() else [written]
@@ -204,8 +209,10 @@ class RemotePlace:
 
     def _fetch_part(self, name: str, segment: Path, start: int) -> None:
         here = segment.stat().st_size if segment.exists() else 0
+        # With a hole the entries behind it would be at other places.
         if start > here:
             raise DamagedFileError(name, f"what was before its byte {start} is missing")
+        # What is before `here` was fetched by an earlier look.
         if start == here:
             segment.parent.mkdir(parents=True, exist_ok=True)
             with open(segment, "ab") as file:
@@ -256,6 +263,7 @@ class _Uploads:
             if segment.number > self._segment >= 0:
                 self._sweep()
             start = self._start if segment.number == self._segment else 0
+            # Whole entries only: what is appended meanwhile comes with the next part.
             data = segment.whole_entries(start)
             if data:
                 name = f"{self._name}/{segment.path.name}.{start:0{_DIGITS}}"

@@ -146,12 +146,14 @@ class SubtaskJournal:
         assert log is not None, "append before open"
         assert fence is not None, "append before open"
         fence.check()
+        # Fenced first: an entry behind a later epoch would be read by nobody.
         place = log.append_one(encode_entry(kind, key, fingerprint, payload))
         self._is_empty = False
         self.size += 1
         recent = self._recent
         recent[key] = self._base + place
         if len(recent) >= _REMEMBERED:
+            # So at least as many stay known as were asked to.
             self._older, self._recent = recent, {}
         return self.segment
 
@@ -187,11 +189,14 @@ class SubtaskJournal:
         log = self._log
         if log is None or checkpoint_id <= log.segment:
             return
+        # Before the oldest row that waits nothing is needed after a restore.
         needed = checkpoint_id if held is None else held
         nothing_older = held is None and self._needed == log.segment
+        # Nothing to say: a segment for each checkpoint would fill the directory.
         if self._is_empty and (nothing_older or needed == self._needed):
             return
         self.segment = log.roll(checkpoint_id)
+        # Places have to tell segments apart, and those of before from this one's own.
         self._base = (self.segment + 1) * _OWN
         log.append([encode_mark(needed)])
         self._needed = needed
@@ -242,6 +247,8 @@ class SubtaskJournal:
         if self._log is not None and self._fence is not None:
             self._log.sync()
             self._commit()
+            # After the sync: if no later epoch has begun by now, what was synced is in
+            # the base.
             self._fence.check_anew()
 
     def _close(self) -> None:

@@ -128,6 +128,7 @@ def key_group_range(
     check_parallelism(parallelism, max_parallelism)
     if index < 0:
         raise InvalidArgumentError("index", f"{index} is negative", "Count from 0.")
+    # Rounded up, so that it is the inverse of `operator_index`.
     start = (index * max_parallelism + parallelism - 1) // parallelism
     end = ((index + 1) * max_parallelism - 1) // parallelism
     return KeyGroupRange(start, end)
@@ -148,6 +149,7 @@ def default_max_parallelism(parallelism: int) -> int:
     """
     _check_bounds("parallelism", parallelism)
     wished = parallelism + parallelism // 2
+    # To a power of two above one and a half times as many, as in Flink.
     power = 1 << (wished - 1).bit_length()
     return min(
         max(power, DEFAULT_LOWER_BOUND_MAX_PARALLELISM), UPPER_BOUND_MAX_PARALLELISM

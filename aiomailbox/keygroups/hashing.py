@@ -88,12 +88,14 @@ def _signed(value: int) -> int:
 def _polynomial(terms: Any, length: int, seed: int) -> int:
     """Fold ``h = 31 * h + term`` over ``length`` small integers, modulo 2**32."""
     if length <= _CHUNK:
+        # One pass in C over products, where a loop multiplies at each step.
         powers = _POWERS_OF_LENGTH[length]
         total: int = sum(map(mul, terms, powers))
         return total + seed * powers[0] * 31 if seed and length else total + seed
     total = seed
     for start in range(0, length, _CHUNK):
         chunk = terms[start : start + _CHUNK]
+        # The remainder at each chunk keeps the numbers small.
         total = _polynomial(chunk, len(chunk), total & _MASK_32)
     return total
 
@@ -120,6 +122,7 @@ def _hash_int(key: int) -> int:
             f"the int {key} is beyond 64 bits",
             "Key by str(key) or by a value within -2**63 .. 2**63 - 1.",
         )
+    # As `Long.hashCode`: ints are 64 bits wide, also small ones.
     bits = key & _MASK_64
     return _signed(bits ^ (bits >> 32))
 
@@ -136,6 +139,7 @@ def _hash_bool(key: bool) -> int:
 
 
 def _hash_bytes(key: bytes) -> int:
+    # Signed bytes and a seed of 1: `Arrays.hashCode(byte[])`.
     return _signed(_polynomial(memoryview(key).cast("b"), len(key), 1))
 
 
@@ -190,6 +194,7 @@ def murmur_hash(code: int) -> int:
     mixed = ((mixed << 15) | (mixed >> 17)) & _MASK_32
     mixed = (mixed * 0x1B873593) & _MASK_32
     mixed = ((mixed << 13) | (mixed >> 19)) & _MASK_32
+    # 4: the length in bytes, as murmur ends with it.
     mixed = ((mixed * 5 + 0xE6546B64) & _MASK_32) ^ 4
     # As `bit_mix`, written out: this is done for every new key.
     mixed ^= mixed >> 16
@@ -197,6 +202,7 @@ def murmur_hash(code: int) -> int:
     mixed ^= mixed >> 13
     mixed = (mixed * 0xC2B2AE35) & _MASK_32
     mixed ^= mixed >> 16
+    # As `MathUtils.murmurHash`, for which the smallest int is 0.
     return mixed if mixed < 0x80000000 else (0x100000000 - mixed) & 0x7FFFFFFF
 
 

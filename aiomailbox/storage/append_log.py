@@ -85,6 +85,7 @@ class AppendLog:
         self._syncing = threading.Lock()
         self._file = -1
         self._end = self._room = 0
+        # One byte, so that there is always something to close.
         self._mapped = mmap.mmap(-1, 1)
         self._open(self.segment)
         self.sync()
@@ -103,6 +104,7 @@ class AppendLog:
         """Append one entry, as `append` does; faster."""
         size = len(entry)
         assert size <= ENTRY_BYTES_MAX, "an entry has at most 64 MiB"
+        # Written out, and not `append`: this is done for each call.
         start = self._end
         end = start + _ENTRY.size + size
         if end > self._room:
@@ -118,6 +120,7 @@ class AppendLog:
             current = self._file
             if self._has_new_name:
                 self._has_new_name = False
+                # A new file whose name is lost with the power loses its entries, too.
                 sync_directory(self._directory)
             while self._rolled:
                 file = self._rolled.popleft()
@@ -141,6 +144,7 @@ class AppendLog:
         assert number > self.segment, "segments are numbered upwards"
         before, end = self._file, self._end
         mapped = self._mapped
+        # The new one first: if the disk is full the old one can still be appended to.
         self._open(number)
         self.segment = number
         self._complete(before, mapped, end)
@@ -177,8 +181,11 @@ class AppendLog:
     def _grow(self, end: int) -> None:
         """Have room up to ``end``, or raise: what is full then is as it was."""
         room = end + _ROOM_BYTES
+        # Promised by the disk: writing into a mapped hole of a full disk would be
+        # SIGBUS.
         os.posix_fallocate(self._file, 0, room)
         mapped = mmap.mmap(self._file, room)
+        # After the new one was made: what fails before leaves the old one as it is.
         self._mapped.close()
         self._mapped, self._room = mapped, room
 
@@ -257,6 +264,7 @@ class LogSegment:
             file.seek(start)
             while len(header := file.read(_ENTRY.size)) == _ENTRY.size:
                 size, checksum = _ENTRY.unpack(header)
+                # Garbage of a crash, and no length that could be read into memory.
                 if size > ENTRY_BYTES_MAX:
                     return
                 entry = file.read(size)

@@ -180,6 +180,7 @@ class GrowingDirectory:
                     f"{str(staged)!r} was prepared for {str(target)!r} and is gone. "
                     "Its records are lost: go on from an older checkpoint, or begin anew."
                 )
+        # The files are there before anything says that they were committed.
         for directory in sorted(changed):
             disk.sync(directory)
         newest = checkpoint_id
@@ -192,6 +193,7 @@ class GrowingDirectory:
         final_names = [self._workplace.final_name(name) for name in names]
         for log in self._logs:
             log.append(target, checkpoint_id, final_names)
+        # Last: who waits for it finds all that was committed.
         if is_final:
             disk.create(target / SUCCESS)
             disk.sync(target)
@@ -290,6 +292,7 @@ class GrowingDirectory:
             self._committed = self._read_marker()
             return self._committed
         if self._append and workplace.target.exists():
+            # With 0: nothing of this job is in it yet.
             self._mark(_Committed(self._token, 0, ()))
             disk.sync(workplace.target)
             return self._read_marker()

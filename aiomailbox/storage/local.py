@@ -64,6 +64,8 @@ class LocalStorage:
         """Write a file that is complete and durable, or not there at all."""
         path = self._path(name)
         make_directories(path.parent)
+        # A name of its own: two writers of one file, one of them shut out, must not
+        # mix.
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
         size = 0
         try:
@@ -73,11 +75,13 @@ class LocalStorage:
                     size += len(chunk)
                 file.flush()
                 os.fsync(file.fileno())
+            # In one step: a reader finds the old file or the new one.
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
+        # Or after a loss of power the name may be gone.
         sync_directory(path.parent)
         return size
 
@@ -101,6 +105,7 @@ class LocalStorage:
         try:
             os.link(source, target)
         except FileNotFoundError:
+            # A file that is missing is not a file system without links.
             raise
         except OSError:
             # Another file system, or one without links.
@@ -126,6 +131,7 @@ class LocalStorage:
             path = self._path(name)
             path.unlink(missing_ok=True)
             parents.add(path.parent)
+        # The deepest first.
         for parent in sorted(parents, key=lambda one: -len(one.parts)):
             self._remove_empty(parent)
 

@@ -80,6 +80,8 @@ class RemoteStorage:
         # Late: its import takes long.
         import tempfile
 
+        # On a disk first: chunks may be made as they are written, and an upload has to
+        # be repeatable.
         with tempfile.NamedTemporaryFile() as local:
             for chunk in chunks:
                 local.write(chunk)
@@ -156,6 +158,8 @@ class Lease:
         self._path = path
         self._owner = owner
         self._token = secrets.token_hex(8)
+        # Looked at before and after: of two that write at once, one finds the other's
+        # name.
         self._check(now_ms)
         self._write(now_ms)
         self._check(now_ms)

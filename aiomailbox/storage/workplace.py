@@ -65,6 +65,8 @@ class Workplace:
     """
 
     def __init__(self, path: Path, disk: Disk) -> None:
+        # Through links: beside the link would be another file system, maybe, where
+        # nothing can be renamed to the target.
         self.target: Path = _real(path)
         self._path = _beside(self.target)
         self.new: Path = self._path / "new"
@@ -104,6 +106,7 @@ class Workplace:
         """
         self._disk.make_directory(self.target.parent)
         self._claim = self._claimed(owner)
+        # A crash between the two moves of a file system that can't exchange.
         is_between = self._old.exists() and self.new.exists()
         if is_between and not os.path.lexists(self.target):
             self._disk.move(self._old, self.target)
@@ -186,6 +189,7 @@ class Workplace:
             try:
                 do(disk.exchange, new, target)
             except ExchangeNotSupportedError:
+                # For a moment there is no target: the best that two renames can do.
                 do(disk.move, target, old)
                 do(disk.move, new, target)
         else:
@@ -211,6 +215,7 @@ class Workplace:
             OSError: If what may be somebody's old data cannot be removed.
         """
         for entry in self._entries():
+            # What has an owner may be committed by a job that goes on.
             if keep is not None and (entry.name == keep or (entry / _OWNER).exists()):
                 continue
             self._remove(entry)
@@ -277,4 +282,5 @@ def _beside(target: Path) -> Path:
     if not target.name:
         raise SinkError(f"{str(target)!r} cannot be replaced. Choose a path below it.")
     digest = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]
+    # Cut, and told apart by the digest: names have at most 255 bytes.
     return target.with_name(f".{target.name[:40]}.{digest}")
