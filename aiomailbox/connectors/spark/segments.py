@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -167,6 +168,8 @@ class _Segments:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # Spark does not look at names that begin with a dot.
             self._draft = self._path.with_name(f".{self._path.name}.inprogress")
+            # What a run that failed, or was killed, has left are other results.
+            shutil.rmtree(self._draft, ignore_errors=True)
         elif _is_local(self._spark):
             folder = ScratchDirectory()
             # DataFrames that are made of this one outlive it.

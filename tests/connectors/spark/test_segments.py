@@ -64,6 +64,22 @@ async def test_a_directory_appears_when_all_results_are_there(
         await stream(3).to_spark(spark, path=place)
 
 
+async def test_what_a_failed_run_has_written_is_no_part_of_the_next_ones_results(
+    spark: Any, tmp_path: Path
+) -> None:
+    place = tmp_path / "visits"
+
+    async def failing() -> Any:
+        async for run in runs(10_000):
+            yield run
+        raise ConnectionError("lost")
+
+    with pytest.raises(ConnectionError, match="lost"):
+        await dataframe_from_runs(spark, failing(), path=place, segment_bytes=8_000)
+    df = await dataframe_from_runs(spark, runs(1000), path=place)
+    assert df.count() == 1001
+
+
 async def test_no_results_need_a_schema(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="schema"):
         await stream(0).to_spark(spark)
