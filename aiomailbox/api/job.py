@@ -86,6 +86,7 @@ class JobClient:
         self._observer = JobObserver(job)
         _started.append(ref(self))
         nodes = [node for vertex in job.graph.vertices for node in vertex.nodes]
+        # Of the graph, which a job in workers has here, too.
         self._questions = [
             source
             for node in nodes
@@ -208,9 +209,11 @@ class JobClient:
             async with limit:
                 return await self._questions[0].ask(value)
         except IllegalStateError:
+            # It ended before it could answer: how it ended says more.
             await self._job.wait()
             raise
         except TimeoutError as error:
+            # A timeout of somebody else's, further out.
             if not limit.expired():
                 raise
             raise AsyncTimeoutError(f"no answer within {within_s:g} s") from error
@@ -297,6 +300,7 @@ class JobClient:
             2
             1
         """
+        # Whoever asks may be cancelled, and the checkpoint goes on.
         return await asyncio.shield(self._coordinator().request())
 
     async def trigger_savepoint(self, path: str | PathLike[str]) -> CompletedCheckpoint:
@@ -337,6 +341,7 @@ class JobClient:
             savepoint = await self._job.stop_with_savepoint(
                 place_of_savepoint(path), mode
             )
+            # The savepoint is complete before the job has ended.
             await self._job.wait()
         return savepoint
 

@@ -165,6 +165,7 @@ class ArrowRun:
 
     def slice(self, start: int, stop: int) -> ArrowRun:
         """Return records ``start`` to ``stop - 1`` as a run; copies nothing."""
+        # In whichever form they are: making the other one costs more than the slice.
         times, rows, chosen = self._any_times, self._rows, self._indices
         part = ArrowRun(
             self._batch

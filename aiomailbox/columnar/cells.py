@@ -113,6 +113,7 @@ class Cells:
         """Have at least so many cells; what is new is empty."""
         if size <= self.size:
             return
+        # Doubled, so that growing costs no more than the cells themselves.
         self.size = max(size, 2 * self.size, _CELLS_MIN)
         self._release()
         for piece in self._pieces:
@@ -140,6 +141,7 @@ class Cells:
         return [piece.read(run) for piece in self._pieces]
 
     def check(self, values: list[Values], cells: np.ndarray, most: int) -> None:
+        # Before anything is changed: rows must find all cells as they were.
         """Raise if only rows give the right result.
 
         Args:
@@ -226,6 +228,7 @@ class Cells:
                 piece.load(cells, columns[first : first + piece.width])
                 first += piece.width
         except RowsNeededError:
+            # Half-filled cells would be taken for what was kept.
             self.clear(cells)
             raise
 
@@ -369,6 +372,7 @@ class _Piece:
 
     def add(self, values: Values, cells: np.ndarray) -> None:
         if values.there is None:
+            # `add.at`, as a cell may come several times in one run.
             np.add.at(self._counts, cells, 1)
         else:
             np.add.at(self._counts, cells[values.there], 1)
@@ -474,6 +478,7 @@ class _Folded(_Piece):
         same = own is None or own.dtype == values.numbers.dtype
         if same and (own is None or self._kind == values.kind):
             return values
+        # A column of None only has a type that says nothing.
         if own is not None and values.there is not None and not values.there.any():
             return Values(np.zeros(len(run), own.dtype), values.there, self._kind)
         raise RowsNeededError("values of several types are mixed")
@@ -544,6 +549,7 @@ class _Folded(_Piece):
             if own.dtype != numbers.dtype or self._kind != kind:
                 raise RowsNeededError("values of several types are mixed")
             self.check_kept(numbers)
+            # None stands for nothing that was added.
             there = np.array([number is not None for number in columns[0]])
             own[cells[there]] = numbers
             self._counts[cells] = there

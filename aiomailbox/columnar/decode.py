@@ -135,6 +135,7 @@ def _naive(path: tuple[str, ...]) -> Decoder:
             micros = epoch_micros(array)
         except OverflowError as error:
             raise out_of_range(*path) from error
+        # numpy would say an int where Python has no such moment, and no error.
         _check_range(micros, array, _MICROS_MIN, _MICROS_MAX, path)
         moments: list[Any] = micros.view("M8[us]").tolist()
         return moments
@@ -144,6 +145,7 @@ def _naive(path: tuple[str, ...]) -> Decoder:
 
 def _dates(path: tuple[str, ...]) -> Decoder:
     def decode(array: pa.Array) -> list[Any]:
+        # By days: a date64 has milliseconds.
         days = _int64(array.cast(pa.date32()).cast(pa.int32()))
         _check_range(days, array, _DAYS_MIN, _DAYS_MAX, path)
         dates: list[Any] = days.view("M8[D]").tolist()
@@ -212,6 +214,7 @@ def _structs(
             ]
             return build(columns, len(array))
         valid = array.is_valid()
+        # Children of a null are anything: they are not decoded.
         records = iter(decode(array.filter(valid)))
         return [next(records) if there else None for there in valid.to_pylist()]
 
@@ -230,6 +233,7 @@ def _lists(
 
     def decode(array: pa.Array) -> list[Any]:
         start, offsets, stop = _offsets(array)
+        # A slice shares the children of all rows, so only its own are decoded.
         items = decoder(array.values.slice(start, stop - start))
         return _cut(array, offsets, lambda low, high: items[low:high])
 

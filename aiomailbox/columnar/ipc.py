@@ -95,9 +95,11 @@ class BatchWriter:
                 that take no bytes are too many.
         """
         schema = batch.schema
+        # Kept from the batch before: a schema takes longer to write than a few rows.
         if self._schema is None or not self._schema.equals(schema, check_metadata=True):
             self._begin_schema(schema)
         try:
+            # The batch's own serialisation leaves dictionaries out.
             if self._has_dictionaries:
                 sink = pa.BufferOutputStream()
                 with pa.ipc.new_stream(sink, schema) as stream:
@@ -110,6 +112,8 @@ class BatchWriter:
                 "batch", f"it cannot be sent as Arrow: {error}"
             ) from error
         if self._has_free_elements:
+            # Read at once, so that the sender hears of it who can do something about
+            # it.
             self._check(written)
         return written
 
@@ -181,8 +185,11 @@ class BatchReader:
         if schema is None:
             schema = pa.ipc.read_schema(pa.py_buffer(head))
             _check_schema(schema)
+            # All at once: a sender that changes its schema all the time gains nothing
+            # here.
             if len(self._schemas) >= _SCHEMAS_MAX:
                 self._schemas.clear()
+            # A large one is not worth the memory that it would be kept in.
             if len(head) <= _SCHEMA_BYTES_MAX:
                 self._schemas[head] = schema
         return pa.ipc.read_record_batch(pa.py_buffer(written)[head_bytes:], schema)
@@ -205,6 +212,7 @@ _ARROW_ERRORS: Final = (
 
 def types_in(kind: pa.DataType) -> Iterator[pa.DataType]:
     """Give a type and those inside of it; of a map, its keys' and its items'."""
+    # No recursion, as the depth is what somebody else has written.
     waiting = [kind]
     while waiting:
         kind = waiting.pop()

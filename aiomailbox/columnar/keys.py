@@ -84,6 +84,7 @@ def key_codes(
         return parts[0]
     combined = parts[0].codes
     for part in parts[1:]:
+        # A number to the base of how many there are: one sort for all fields.
         combined = combined * len(part.distinct) + part.codes
     encoded = pa.array(combined).dictionary_encode()
     left = encoded.dictionary.to_numpy()
@@ -155,6 +156,7 @@ class KeySlots:
         if known is not None and alone and not maker.special:
             place = batch.schema.get_field_index(fields[0])
             column = batch.column(fields[0]) if place >= 0 else None
+            # Of the same type only: a kernel would find 1.0 for 1.
             if column is not None and column.type.equals(known.type):
                 found = pc.index_in(column, known)
                 if not found.null_count:
@@ -218,6 +220,7 @@ def _codes_of(batch: Columns, maker: RowMaker, field: str) -> KeyCodes | None:
     kind = column.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
+        # A dictionary of a whole file, of which a run has little.
         if len(column.dictionary) > len(column) or column.dictionary.null_count:
             column = column.cast(kind)
     if not _may_be_key(kind) or column.null_count:
@@ -228,10 +231,12 @@ def _codes_of(batch: Columns, maker: RowMaker, field: str) -> KeyCodes | None:
         column = column.dictionary_encode()
     codes, values = _indices(column), column.dictionary
     used = pc.unique(column.indices)
+    # Values that no row has any more would become keys.
     if len(used) < len(values):
         places: np.ndarray = np.zeros(len(values), np.int64)
         places[used.to_numpy()] = np.arange(len(used))
         codes, values = places[codes], values.take(used)
+    # A dictionary may name one value twice, and keys are told apart by their codes.
     if pa.types.is_dictionary(given.type) and len(pc.unique(values)) < len(values):
         return None
     decode = column_decoder(values.type, maker.form.nested(field), (field,))

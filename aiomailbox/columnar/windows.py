@@ -213,9 +213,11 @@ class ColumnarWindows(AggregateWindowsOperator):
             return
         self._forget_idle()
         places = self._slots.places
+        # Few keys cost little, and none is looked at for them.
         if len(places) < _IDLE_KEYS:
             return
         used = self._used_slots()
+        # Only if most are idle: moving the others costs as much as they are.
         if len(places) < _IDLE_KEYS + 2 * len(used):
             return
         keys = self._slots.keys
@@ -238,6 +240,7 @@ class ColumnarWindows(AggregateWindowsOperator):
 
     def _go_to_rows(self, reason: str) -> None:
         """Give all windows to the state of rows, and leave columns alone from now on."""
+        # For good: going back and forth would cost more than either.
         self._is_columnar = False
         self.rows_note.take(reason)
         had = self._give_back()

@@ -130,12 +130,14 @@ class _Log:
         Raises:
             ValueError: If one of them was deleted.
         """
+        # Up to a number that was looked at once: commits may come while these are read.
         stop = max(self.numbers(), default=0) if last is None else last
         for number in range(after + 1, stop + 1):
             path = self._folder / "commits" / f"{number:020d}.json"
             try:
                 commit = json.loads(path.read_bytes())
             except FileNotFoundError:
+                # The first ones may have been deleted before this reader was known.
                 if after == 0 and number < min(self.numbers(), default=0):
                     continue
                 raise ValueError(
@@ -146,6 +148,7 @@ class _Log:
 
     def register(self, name: str, passed: int, log_id: str) -> None:
         """Let a reader be known from now on."""
+        # Readers are processes of their own, on this machine or another one.
         with self._locked():
             if not self._reader(name).exists():
                 self._write(self._reader(name), {"log": log_id, "passed": passed})
@@ -171,6 +174,8 @@ class _Log:
         for number in self.numbers()[:-1]:
             if number <= last:
                 path = folder / f"{number:020d}.json"
+                # In two steps: a commit whose files are half gone must not be found by
+                # its name.
                 path.rename(path.with_suffix(".gone"))
         # Also what an earlier reader had begun to delete when it was killed.
         for gone in sorted(folder.glob("*.gone")):
@@ -250,6 +255,7 @@ class _StreamReader(_Files, _Bounded):
         if header is None:
             return {"log": "", "commit": 0}
         self._begin(header, 0)
+        # One before the oldest, as offsets are behind what was read.
         return {"log": header["id"], "commit": min(self._log.numbers(), default=1) - 1}
 
     def latestOffset(  # noqa: N802 -- Spark's
@@ -264,6 +270,8 @@ class _StreamReader(_Files, _Bounded):
         for number, files in self._log.commits(found, self._target):
             count += len(files)
             is_full = isinstance(limit, ReadMaxFiles) and count > limit.max_files
+            # At least one commit, however many files it has, or the query would stand
+            # still.
             if is_full and found > start["commit"]:
                 break
             found = number
@@ -275,6 +283,7 @@ class _StreamReader(_Files, _Bounded):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's
         """Remember what is there now."""
+        # Spark asks for the end once: what comes later belongs to the next run.
         self._target = max(self._log.numbers(), default=0)
 
     def partitions(
@@ -308,6 +317,7 @@ class _StreamReader(_Files, _Bounded):
 
     def _checked(self, offset: dict[str, Any]) -> dict[str, Any] | None:
         header = self._log.header()
+        # An empty id: the query began before there was a log.
         if header is not None and offset["log"] not in {"", header["id"]}:
             raise ValueError(
                 f"{str(self._log.directory)!r} was replaced since the query began: start "

@@ -94,6 +94,7 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
         plan = replace(self._plan, checks=is_compared)
         part, row = split.part, split.row
         self._known_parts = part
+        # Of ranges that are cut anew only the number of rows says where it was.
         if plan.by_count:
             self._to_drop, part, row = split.rows, 0, 0
             self._split = replace(split, part=0, row=0)
@@ -169,6 +170,7 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
         if not dropped:
             return chunk
         self._to_drop -= dropped
+        # By numpy: Python's `sum` over a million checks would hold the loop.
         self._replay(int(np.add.reduce(chunk.checks[:dropped])))
         if dropped == chunk.rows:
             return None
@@ -229,6 +231,7 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
 
     def _know_parts(self, output: ReaderOutput, count: int) -> None:
         if self._independent:
+            # At once: a partition that has not begun must hold event time back.
             for part in range(self._known_parts, count):
                 output.for_split(_part_id(part))
         self._known_parts = max(self._known_parts, count)

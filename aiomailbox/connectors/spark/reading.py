@@ -213,6 +213,7 @@ def _read_rows(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
     from pyspark.sql import functions as sf
 
     names = [f"c{number}" for number in range(len(plan.df.columns))]
+    # By number: rows of Spark find columns by name, of which two may be the same.
     plain = plan.df.toDF(*names)
     schema = plan.df.schema
     columns = [
@@ -228,6 +229,7 @@ def _read_rows(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
     ended = 0
     with contextlib.closing(_iterate(selected, plan.prefetch)) as rows:
         for index, group in groupby(rows, key=itemgetter(0)):
+            # Partitions without rows don't show among the rows.
             yield from map(PartEnd, range(max(part, ended), index))
             ended = index
             if index < part:

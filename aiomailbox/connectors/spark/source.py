@@ -266,6 +266,7 @@ class SparkSource(Generic[OutT]):
     def __repr__(self) -> str:
         return f"<SparkSource of {', '.join(self._names)}>"
 
+    # Said here, or cloudpickle would fail deep inside of a session.
     def __reduce__(self) -> NoReturn:
         raise UsageError(
             "a SparkSource cannot be pickled: its DataFrame lives in this process. "

@@ -142,6 +142,7 @@ class Stage:
                 "df", f"nothing is staged in {str(self.directory)!r}", "Give one."
             )
         self.directory.mkdir(parents=True, exist_ok=True)
+        # No manifest names them, so nobody reads them.
         for left in self.directory.glob(f"{_ROWS}*"):
             shutil.rmtree(left, ignore_errors=True)
         identity = uuid.uuid4().hex
@@ -152,6 +153,7 @@ class Stage:
             _File(path.name, parquet.read_metadata(path).num_rows)
             for path in sorted(folder.glob("part-*.parquet"))
         ]
+        # On another machine Spark has written to a disk of its own, and told nobody.
         if not (folder / "_SUCCESS").exists():
             raise SourceChangedError(
                 f"Spark has written, and there is nothing in {str(folder)!r}: its "
@@ -171,6 +173,7 @@ class Stage:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        # It appears with its content, or not at all.
         draft.replace(self.directory / _MANIFEST)
         sync_directory(self.directory)
 

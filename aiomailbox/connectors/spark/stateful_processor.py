@@ -294,6 +294,7 @@ class SparkProcessorHandle:
     def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803 -- as above
         """Call ``handleExpiredTimer`` when time has reached ``expiryTimestampMs``."""
         self._register(expiryTimestampMs)
+        # In state as well, as a timer service lists nothing.
         self._timers.put(expiryTimestampMs, True)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803 -- as above
@@ -314,6 +315,7 @@ class SparkProcessorHandle:
             if meta.name == stateName
         }
         if dropped:
+            # Restored without it: there is no way to drop one state of all keys.
             self._store.restore([_without(snapshot, dropped)])
 
 

@@ -207,6 +207,8 @@ class _Query:
         self._plan = plan
         self._writer = writer
         self._start = start
+        # Bounded: Spark's thread waits for room, and so the query goes at the
+        # pipeline's pace.
         self._items: queue.Queue[_Item] = queue.Queue(depth)
         self._stopped = threading.Event()
         self._query: Any = None
@@ -218,8 +220,10 @@ class _Query:
         try:
             while True:
                 try:
+                    # With a timeout: a query that ends puts nothing.
                     yield self._items.get(timeout=_LOOK_S)
                 except queue.Empty:
+                    # In this order: what it had put before it ended is still taken.
                     if not self._query.isActive and self._items.empty():
                         break
         finally:
@@ -255,6 +259,8 @@ class _Query:
                 f"directory is that of query {query_id}: give the same directory again"
             )
             raise self._refusal
+        # It was done before the restart; Spark hears of that only by the end of this
+        # call.
         if batch < start.batch:
             return
         is_first = batch == start.batch
@@ -265,6 +271,7 @@ class _Query:
                 self._put(item)
         done = threading.Event()
         self._put(_BatchEnd(batch, done))
+        # In looks: a job that ends must not leave Spark's thread waiting for ever.
         while not done.wait(_LOOK_S):
             self._check()
 
@@ -303,6 +310,7 @@ class _StreamReader(PumpedReader[StreamSplit, _Item]):
 
     def prepare_snapshot(self, checkpoint_id: int) -> None:
         """Note which batches a checkpoint holds."""
+        # To the checkpoint being taken: what is taken later is not in it.
         taken = self._taken.pop(0, [])
         if taken:
             self._taken.setdefault(checkpoint_id, []).extend(taken)
@@ -361,6 +369,7 @@ class _StreamReader(PumpedReader[StreamSplit, _Item]):
         return replace(split, part=chunk.part, row=chunk.first + stop, check=check)
 
     def _begin(self, split: StreamSplit, item: _BatchBegin) -> None:
+        # Spark keeps its own position, and goes on from there whatever this job knows.
         if not split.query_id and item.batch:
             self._context.log.warning(
                 "the query goes on with a batch, and this job began without a position: "
@@ -369,6 +378,7 @@ class _StreamReader(PumpedReader[StreamSplit, _Item]):
             )
         if item.batch != split.batch:
             split = StreamSplit(batch=item.batch)
+            # Another batch: there is nothing that it could be compared with.
             self._replayed = None
         self._split = replace(split, query_id=item.query_id)
 
@@ -385,6 +395,7 @@ class _StreamReader(PumpedReader[StreamSplit, _Item]):
             self._replayed += check
 
     def _compare(self, split: StreamSplit) -> None:
+        # Once: at the first row that was not emitted before.
         replayed, self._replayed = self._replayed, None
         if replayed is not None and wrapped(replayed) != split.check:
             raise SourceChangedError(

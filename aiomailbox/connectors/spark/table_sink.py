@@ -114,6 +114,7 @@ class SparkTableSink:
         """Create the writer of one subtask."""
         token = _token(context)
         prefix = f"part-{context.subtask_index:05d}-{context.attempt}"
+        # With the execution: attempts are counted from the beginning in each.
         prefix = f"{prefix}-{context.execution_id[:12]}"
         return ParquetWriter(
             Segments(self._stage / token, prefix, ".parquet"),
@@ -169,6 +170,7 @@ class _Table:
         """
         from pyspark.sql import functions as sf
 
+        # All files in one write: Spark's append is one commit of the table.
         df = self._spark.read.parquet(*[file.as_uri() for file in files])
         if self._ledger is not None:
             if self._ledger in df.columns:
@@ -195,6 +197,7 @@ class _Table:
 
     def _has(self, commit: str, rows: int) -> bool:
         there = self._count(commit)
+        # Fewer than were written, so a part of the write was lost, or removed.
         if there not in {0, rows}:
             raise SinkError(
                 f"table {self._name!r} has {there} of {rows} rows of commit {commit!r}: an "
@@ -266,6 +269,7 @@ class _TableCommitter:
         commit = f"{self._token}-{digest}"
         files = [self._folder.parent / name for name in names]
         done = self._folder / f".{checkpoint_id:020d}-{digest}.done"
+        # Told by a file of ours where the table has no ledger.
         if not done.exists():
             with self._table.explained("rows were appended to a table"):
                 if all(file.exists() for file in files):
@@ -275,6 +279,7 @@ class _TableCommitter:
                         f"files that were staged for commit {commit!r} are gone. Their "
                         "records are lost: go on from an older checkpoint, or begin anew."
                     )
+            # Before the files go: without both nothing would say that it was done.
             done.touch()
         for file in files:
             file.unlink(missing_ok=True)
