@@ -215,6 +215,7 @@ class AsyncColumnOperator(AsyncMapOperator):
             yield from self._with_results(part, [entry.result for entry in entries])
 
     def _with_results(self, part: Run, results: list[Any]) -> Iterator[Run]:
+        results = self._column.as_declared(results)
         if isinstance(part, ArrowRun):
             column = self._column.of(results)
             if column is not None:

@@ -37,8 +37,10 @@ class ResultColumn:
 
     Example:
         >>> column = ResultColumn(float)
-        >>> column.of([2.5, None, 2]).to_pylist(), column.of(["much"]) is None
-        ([2.5, None, 2.0], False)
+        >>> column.as_declared([2.5, None, 2])
+        [2.5, None, 2.0]
+        >>> column.of([2.5, None]).to_pylist(), column.of(["much"]) is None
+        ([2.5, None], False)
         >>> column.of([2.5, "much"]) is None
         True
     """
@@ -46,9 +48,24 @@ class ResultColumn:
     __slots__ = ("_kind", "_says_float")
 
     def __init__(self, hint: Any) -> None:
+        declared = hinted_type(hint, pa.null())
+        self._says_float = pa.types.is_floating(declared)
         # What a column is in which there is nothing: what the one before was.
-        self._kind: pa.DataType = hinted_type(hint, pa.null())
-        self._says_float = pa.types.is_floating(self._kind)
+        self._kind: pa.DataType = declared
+
+    def as_declared(self, values: list[Any]) -> list[Any]:
+        """Return results with floats for whole numbers if the function says float.
+
+        Else it would depend on the others in a column what a result is.
+        """
+        if not self._says_float or int not in set(map(type, values)):
+            return values
+        return [
+            float(value)
+            if type(value) is int and -_EXACT_MAX <= value <= _EXACT_MAX
+            else value
+            for value in values
+        ]
 
     def of(self, values: Sequence[Any]) -> pa.Array | None:
         """Return results as a column, None if reading it would give others.
@@ -59,10 +76,6 @@ class ResultColumn:
         kinds = set(map(type, values)) - {type(None)}
         if not kinds:
             return pa.nulls(len(values), self._kind)
-        if kinds == {int, float} and self._says_float:
-            whole = (value for value in values if type(value) is int)
-            if all(-_EXACT_MAX <= value <= _EXACT_MAX for value in whole):
-                kinds = {float}
         if len(kinds) > 1:
             return None
         kind = _TYPES.get(kinds.pop()) or _by_values(values)

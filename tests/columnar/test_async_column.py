@@ -379,3 +379,21 @@ def test_wrong_arguments_are_refused_where_they_are_written() -> None:
             stream.map_async(half, into="x", columns=columns)
     with pytest.raises(am.WrongTypeError, match="not a string"):
         stream.map_async(half, into=7)
+
+
+@pytest.mark.parametrize("as_rows", [False, True])
+async def test_whole_numbers_of_a_function_that_says_float_are_floats(
+    as_rows: bool,
+) -> None:
+    """Also where all of them are whole, and in rows: borders of runs mean nothing."""
+
+    async def half(record: Any) -> float | None:
+        n = record.n
+        return None if n == 3 else n // 2 if n % 2 == 0 else n / 2
+
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(pa.table({"n": [2, 4, 5, 3, 6]}).to_batches(2))
+    if as_rows:
+        stream = stream.map(lambda record: record)
+    found = await stream.map_async(half, into="h", columns=["n"]).collect()
+    assert [repr(each.h) for each in found] == ["1.0", "2.0", "2.5", "None", "3.0"]
