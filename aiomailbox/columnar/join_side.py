@@ -13,7 +13,11 @@ from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm, reco
 from aiomailbox.columnar.plain import plain_type
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.errors import RecordTypeError, UnsupportedColumnError
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    RecordTypeError,
+    UnsupportedColumnError,
+)
 from aiomailbox.records.named_tuples import record_class
 
 __all__ = ["JoinSide", "recast", "run_of_rows"]
@@ -21,6 +25,7 @@ __all__ = ["JoinSide", "recast", "run_of_rows"]
 _OTHER_COLUMNS = "the columns of a side have other names or types than before"
 # What says that values are no column; an error that anybody else would see.
 _NO_COLUMN = (
+    InvalidArgumentError,
     *(pa.ArrowException, AttributeError, KeyError, OverflowError),
     *(RecordTypeError, TypeError, UnsupportedColumnError, ValueError),
 )

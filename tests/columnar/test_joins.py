@@ -515,3 +515,19 @@ def test_times_that_are_far_apart_are_found_as_near_ones_are(some: list[Any]) ->
         assert outcome(join(kind, True), True, steps) == outcome(
             join(kind, False), False, steps
         )
+
+
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize(("watermark", "pairs"), [(29, 1), (30, 0)])
+def test_a_record_is_kept_until_the_watermark_reaches_its_last_partner(
+    columns: bool, watermark: int, pairs: int
+) -> None:
+    record = {"key": "a", "n": 1, "x": 0.5, "small": 1, "ok": True}
+    for first, stamps in ((0, (0, 30)), (1, (0, 25))):
+        driven = Driven(join("wide", columns), columns)
+        early, late = stamps
+        with driven.harness:
+            driven.run([(first, [(record, early)], "plain")])
+            driven.advance(watermark - 30 + late)
+            driven.run([(1 - first, [(record, late)], "plain")])
+            assert len(driven.harness.values) == pairs
