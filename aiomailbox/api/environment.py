@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import html
+import shutil
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace as replaced
 from datetime import timedelta
 from functools import partial
 from os import PathLike
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 from aiomailbox.api.background import in_background
@@ -43,13 +44,19 @@ from aiomailbox.connectors import (
     Questions,
 )
 from aiomailbox.durations import duration_ms
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError, add_note
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.graph import Origin, Transformation
 from aiomailbox.operators import Source, SourceOperator
 from aiomailbox.policies import RestartStrategy
 from aiomailbox.records import Question
-from aiomailbox.runtime import Deployment, JobConfig, JobResult, JobState
+from aiomailbox.runtime import (
+    Deployment,
+    JobConfig,
+    JobMaster,
+    JobResult,
+    JobState,
+)
 from aiomailbox.state import StateBackend
 
 if TYPE_CHECKING:
@@ -451,19 +458,25 @@ class StreamExecutionEnvironment:
                     "the job would go on from two places",
                     "Give either replace= or restore_from=.",
                 )
-            handed_over = await _take_over(replace)
-            restore_from = None if handed_over is None else handed_over.name
-        job = definition.deploy(
-            check_name(job_name, "job_name"),
-            sinks,
-            deployment=deployment,
-            config=replaced(
-                definition.config,
-                job_id=job_id,
-                restore_from=restore_from,
-                allow_unmatched_state=allow_unmatched_state,
-            ),
-        )
+            # Before the other one is stopped: what cannot be deployed replaces nothing.
+            definition.job_graph(check_name(job_name, "job_name"), sinks, deployment)
+            handed_over = restore_from = await _take_over(replace)
+        try:
+            job = definition.deploy(
+                check_name(job_name, "job_name"),
+                sinks,
+                deployment=deployment,
+                config=replaced(
+                    definition.config,
+                    job_id=job_id,
+                    restore_from=restore_from,
+                    allow_unmatched_state=allow_unmatched_state,
+                ),
+            )
+        except BaseException as error:
+            if handed_over is not None:
+                add_note(error, _is_kept(handed_over))
+            raise
         # What could not be deployed stays: it may be mended and run.
         definition.sinks.clear()
         definition.executed = sinks
@@ -483,7 +496,7 @@ class StreamExecutionEnvironment:
                 raise
         finally:
             if handed_over is not None:
-                handed_over.cleanup()
+                _give_back(handed_over, job)
             await body.leave()
         if job.failed:
             await job.wait()
@@ -679,16 +692,30 @@ class StreamExecutionEnvironment:
         return self
 
 
-async def _take_over(job: JobClient) -> TemporaryDirectory[str] | None:
+async def _take_over(job: JobClient) -> str | None:
     """Stop a running job with a savepoint, and return where that is; None if it has ended."""
     if job.state in {JobState.FINISHED, JobState.FAILED, JobState.CANCELED}:
         return None
-    directory: TemporaryDirectory[str] = TemporaryDirectory(
-        prefix="aiomailbox-", ignore_cleanup_errors=True
-    )
+    directory = mkdtemp(prefix="aiomailbox-savepoint-")
     try:
-        await job.stop_with_savepoint(directory.name)
+        await job.stop_with_savepoint(directory)
     except BaseException:
-        directory.cleanup()
+        shutil.rmtree(directory, ignore_errors=True)
         raise
     return directory
+
+
+def _give_back(directory: str, job: JobMaster) -> None:
+    """Remove a savepoint that was handed over, unless nothing else has its state."""
+    coordinator = job.coordinator
+    if job.failed and (coordinator is None or not coordinator.views):
+        job.services.log.warning(_is_kept(directory))
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _is_kept(directory: str) -> str:
+    return (
+        f"the savepoint of the job that was replaced is kept in {directory!r}: go on from "
+        "there with restore_from="
+    )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -13,6 +16,11 @@ pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
 
 
 hurried: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def nobody_hurries() -> None:
+    hurried.clear()
 
 
 async def numbers(offset: int | None) -> AsyncIterator[int]:
@@ -62,3 +70,40 @@ async def test_two_places_to_go_on_from_are_refused() -> None:
     async with env.start() as job:
         with pytest.raises(am.InvalidArgumentError, match="replace"):
             await summing([]).execute(replace=job, restore_from="latest")
+
+
+async def test_what_cannot_be_deployed_replaces_nothing() -> None:
+    async with summing([]).start("sums") as job:
+        env = am.StreamExecutionEnvironment().enable_checkpointing(None)
+        with pytest.raises(am.UsageError, match="nothing to run"):
+            await env.execute(replace=job)
+        assert job.state not in {am.JobState.CANCELLING, am.JobState.FINISHED}
+
+
+async def test_the_state_is_kept_if_the_next_job_fails_before_it_has_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before: list[int] = []
+    after: list[int] = []
+
+    def fail(total: int) -> NoReturn:
+        raise ConnectionError("the new version is wrong")
+
+    async with summing(before).start("sums") as first:
+        while len(before) < 20:
+            await asyncio.sleep(0.01)
+        env = am.StreamExecutionEnvironment().enable_checkpointing(None)
+        source = env.from_async_iterable(
+            numbers, name="numbers", offset=lambda one: one
+        )
+        total = source.key_by(lambda one: "all").reduce(lambda one, other: one + other)
+        total.uid("sum").sink_to(fail)
+        env.set_restart_strategy(am.restart.none())
+        with pytest.raises(am.JobFailedError, match="the new version is wrong"):
+            await env.execute("sums", replace=first)
+    (kept,) = tmp_path.glob("aiomailbox-savepoint-*")
+    hurried.add("the last one")
+    await summing(after).execute("sums", restore_from=kept)
+    assert after[-1] == sum(range(4_000))
+    assert len(before) + len(after) == 4_000
