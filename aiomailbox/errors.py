@@ -120,7 +120,15 @@ def add_note(error: BaseException, note: str) -> None:
 
 
 class AioMailboxError(Exception):
-    """Base of everything that aiomailbox raises on purpose."""
+    """Base of everything that aiomailbox raises on purpose.
+
+    Attributes:
+        operator: Of an error in a running job, the operator's name; else None.
+        uid: The operator's uid, None if it has none.
+    """
+
+    operator: str | None = None
+    uid: str | None = None
 
 
 class UsageError(AioMailboxError):
@@ -531,9 +539,7 @@ class JobFailedError(WorldError):
         about = f". {remark}" if remark else ""
         text = safe_str(cause)
         # Errors of the library's own have their place beside the text, others in it.
-        operator = (
-            vars(cause).get("operator") if isinstance(cause, UsageError) else None
-        )
+        operator = cause.operator if isinstance(cause, AioMailboxError) else None
         is_unnamed = operator is not None and repr(operator) not in text
         where = f" in operator {operator!r}" if is_unnamed else ""
         super().__init__(f"job {job!r} failed{where}: {text}{about}")

@@ -290,14 +290,14 @@ class KeyGroupPartitioner(Partitioner):
                     key, assigner.channels
                 )
             except KeyTypeError as error:
-                raise self._named(error, []) from error
+                raise self._named(error, []) from None
             if parts is not None:
                 return parts
         keys = [key(value) for value in run.values]
         try:
             channels = assigner.channels(keys)
         except KeyTypeError as error:
-            raise self._named(error, keys) from error
+            raise self._named(error, keys) from None
         return _distribute(run, channels, channel_count)
 
     def _named(self, error: KeyTypeError, keys: list[Any]) -> KeyTypeError:
@@ -307,13 +307,27 @@ class KeyGroupPartitioner(Partitioner):
         # Python would warn of each that was never awaited.
         for coroutine in coroutines:
             coroutine.close()
+        reader = _described(self.key)
         if not coroutines:
-            return KeyTypeError(where, str(error).removesuffix("."))
-        return KeyTypeError(
-            where,
-            "the key function returned a coroutine where a key is expected",
-            "A plain function is needed here: do the awaiting in map_async before.",
-        )
+            problem = str(error).removeprefix("key: ").removesuffix(".")
+            named = KeyTypeError(where, f"the key of {reader}: {problem}")
+        else:
+            named = KeyTypeError(
+                where,
+                f"{reader} returned a coroutine where a key is expected",
+                "A plain function is needed here: do the awaiting in map_async before.",
+            )
+        # Not that of the operator before it, whose task splits its run here.
+        named.operator = self.consumer or None
+        return named
+
+
+def _described(key: Callable[[Any], Any]) -> str:
+    """Return who reads a key, with the line."""
+    code = getattr(key, "__code__", None)
+    if code is None:
+        return str(key)
+    return f"{code.co_name.strip('<>')} ({code.co_filename}:{code.co_firstlineno})"
 
 
 def _distribute(

@@ -109,8 +109,8 @@ def name_place(error: BaseException) -> BaseException:
         # A line of the library's own would lead nobody to the mistake.
         where = "" if is_own_line(line) else f" at {line}"
         add_note(error, f"in operator {_named(owner)}{where}")
-        if isinstance(error, AioMailboxError) and not hasattr(error, "operator"):
-            error.operator, error.uid = owner  # type: ignore[attr-defined]
+        if isinstance(error, AioMailboxError) and error.operator is None:
+            error.operator, error.uid = owner
         return error
     named = UserFunctionError(*owner, line, cause)
     named.__cause__ = cause

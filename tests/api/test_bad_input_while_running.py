@@ -272,14 +272,15 @@ async def test_a_key_that_is_not_there_is_named_wherever_it_is_read(
         (lambda click: click.at, "the key of lambda ({file}:"),
     ],
 )
+@pytest.mark.parametrize("parallelism", [1, 2])
 async def test_a_key_that_has_no_place_is_told_with_who_reads_it(
-    env: Env, key: Any, place: str
+    parallelism: int, key: Any, place: str
 ) -> None:
     moment = datetime(2024, 1, 1, tzinfo=UTC)
-    records = env.from_collection([Click("a", moment)])  # type: ignore[arg-type]
+    records = Env(parallelism).from_collection([Click("a", moment)])  # type: ignore[arg-type]
     with pytest.raises(am.JobFailedError, match=r"key\.isoformat\(\)") as caught:
-        await records.key_by(key).aggregate(am.count()).uid("n").collect()
-    assert "(uid 'n')" in str(caught.value)
+        await records.key_by(key).aggregate(am.count()).name("n").collect()
+    assert str(caught.value).startswith("job 'collect' failed: operator 'n'")
     assert place.format(file=__file__) in str(caught.value)
 
 
