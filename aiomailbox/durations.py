@@ -138,7 +138,7 @@ def _check_seconds(value: Any, parameter: str) -> None:
         raise WrongTypeError(
             parameter,
             f"{value!r} is not a duration",
-            "Use a timedelta, e.g. aiomailbox.minutes(5), or a number of seconds.",
+            "Use a timedelta, e.g. am.minutes(5), or a number of seconds.",
         )
     if not math.isfinite(value):
         raise InvalidArgumentError(
@@ -149,8 +149,8 @@ def _check_seconds(value: Any, parameter: str) -> None:
         raise InvalidArgumentError(
             parameter,
             f"{value} seconds are more than a day",
-            f"Were milliseconds meant? Then write aiomailbox.millis({value}), "
-            f"else aiomailbox.seconds({value}).",
+            f"Were milliseconds meant? Then write am.millis({value}), "
+            f"else am.seconds({value}).",
         )
 
 

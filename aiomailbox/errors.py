@@ -76,6 +76,7 @@ __all__ = [
     "WrongTypeError",
     "YieldDepthError",
     "add_note",
+    "named_operator",
     "safe_repr",
     "safe_str",
 ]
@@ -103,6 +104,16 @@ def safe_repr(error: object) -> str:
         return repr(error)
     except BaseException as broken:  # noqa: BLE001 -- the error itself must not be lost
         return f"<{type(error).__name__}.__repr__ raised {type(broken).__name__}>"
+
+
+def named_operator(name: str, uid: str | None) -> str:
+    """Return how a message names an operator: with its uid, if it was given one.
+
+    Example:
+        >>> named_operator("map", None)
+        "operator 'map'"
+    """
+    return f"operator {name!r}" if uid is None else f"operator {name!r} (uid {uid!r})"
 
 
 def add_note(error: BaseException, note: str) -> None:
@@ -317,7 +328,8 @@ class UserFunctionError(WorldError):
     Attributes:
         operator: The operator's name.
         uid: The operator's uid, or None when none was given.
-        location: ``file:line`` of the innermost line of the user's code.
+        location: ``file:line`` of the innermost line of the user's code; empty if none
+            of it was running.
         record: The record as text, cut if it is long; None if it is about none.
     """
 
@@ -328,8 +340,9 @@ class UserFunctionError(WorldError):
         self.uid = uid
         self.location = location
         self.record: str | None = None
+        place = f" at {location}" if location else ""
         super().__init__(
-            f"operator {operator!r} (uid {uid!r}) failed at {location}: "
+            f"{named_operator(operator, uid)} failed{place}: "
             f"{type(cause).__name__}: {safe_str(cause)}"
         )
 
@@ -352,7 +365,7 @@ class RecordMutatedError(UsageError):
         self.operator = operator
         self.uid = uid
         super().__init__(
-            f"operator {operator!r} (uid {uid!r}) changed a record, a {kind}, that had "
+            f"{named_operator(operator, uid)} changed a record, a {kind}, that had "
             f"been emitted: {change}. Others may have the same record, or a copy, "
             "depending on where they run. Make a new one instead, e.g. "
             "{**record, 'n': 1}, [*record, 1] or dataclasses.replace(record, n=1)."
@@ -378,7 +391,7 @@ class AsyncTimeoutError(WorldError, TimeoutError):
 
 
 class BudgetExceededError(WorldError):
-    """The budget of a limit is used up: this call was not made.
+    """The budget of a limit is exhausted: this call was not made.
 
     Attributes:
         limit: What people call the limit.
@@ -388,7 +401,7 @@ class BudgetExceededError(WorldError):
     def __init__(self, limit: str, budget: float, unit: str = "units") -> None:
         self.limit = limit
         self.budget = budget
-        super().__init__(f"the budget of {budget:g} {unit} of {limit} is used up")
+        super().__init__(f"the budget of {budget:g} {unit} of {limit} is exhausted")
 
 
 class DeadlineExceededError(WorldError, TimeoutError):
@@ -512,9 +525,9 @@ class NotShippableError(UsageError, TypeError):
         self.operator = operator
         self.uid = uid
         super().__init__(
-            f"operator {operator!r} (uid {uid!r}) cannot be sent to a worker process: "
-            f"{problem}. Make what is live in `open`, in the worker, instead of keeping "
-            "it in the function."
+            f"{named_operator(operator, uid)} cannot be sent to a worker "
+            f"process: {problem}. Create live objects, such as clients, in `open`, "
+            "which runs in the worker, instead of keeping them in the function."
         )
 
 
@@ -705,7 +718,7 @@ class FencedError(WorldError):
         self.place = place
         self.epoch = epoch
         super().__init__(
-            f"{place} is not written by attempt {epoch} any more: a later attempt of "
+            f"attempt {epoch} may not write to {place} any more: a later attempt of "
             "the job has begun"
         )
 
@@ -748,10 +761,10 @@ class RecordIdReusedError(UsageError):
         self.operator = operator
         self.identity = identity
         super().__init__(
-            f"{operator}: two records with the id {safe_repr(identity)} differ. The id "
-            "says which call is made, so it has to be another one when anything in the "
-            "record is; what changes from run to run, such as the time of reading, "
-            "does not belong into the record."
+            f"{operator}: two records with the id {safe_repr(identity)} differ. An "
+            "id stands for one call, so different records need different ids; "
+            "leave what changes from run to run, such as the time of reading, out "
+            "of the record."
         )
 
 

@@ -61,7 +61,7 @@ def check_max_parallelism(value: object) -> int:
     if count > MAX_PARALLELISM_MAX:
         raise InvalidArgumentError(
             "max_parallelism",
-            f"{count} is too much",
+            f"{count} is too large",
             f"Use at most {MAX_PARALLELISM_MAX}.",
         )
     return count
@@ -83,9 +83,7 @@ def check_name(value: object, parameter: str) -> str:
             parameter, f"{value!r} is not a string", "Use a non-empty string."
         )
     if not value:
-        raise InvalidArgumentError(
-            parameter, "the empty string names nothing", "Use a non-empty string."
-        )
+        raise InvalidArgumentError(parameter, "it is empty", "Use a non-empty string.")
     return value
 
 
@@ -166,8 +164,9 @@ def key_selector(
         if len(single) < len(parts):
             raise WrongTypeError(
                 "key",
-                "a function is among several keys",
-                'Write names of fields, key_by("a", "b"), or one function of a tuple.',
+                "a function cannot be one of several keys",
+                'Write names of fields, key_by("a", "b"), or one function that '
+                "returns a tuple.",
             )
         selector = FieldsSelector(tuple(single))
     fields = known_fields(origins)

@@ -326,19 +326,19 @@ def field_names(
     """
     if not names and not may_be_none:
         raise InvalidArgumentError(
-            "names", "no field is named", 'Write the fields, for example "price".'
+            "names", "no field is given", 'Name the fields, for example "price".'
         )
     for name in names:
         if is_expression(name):
             raise WrongTypeError(
                 "names",
-                f"{name!r} has no name",
-                "Give what is computed a name: total=...",
+                f"{name!r} is an expression without a name",
+                "Give it one: total=...",
             )
         check_name(name, "names")
         if names.count(name) > 1:
             raise InvalidArgumentError(
-                "names", f"field {name!r} is named twice", "Name it once."
+                "names", f"field {name!r} is named twice", "Remove one."
             )
     return names
 
@@ -352,7 +352,7 @@ def check_renames(names: Any) -> dict[str, str]:
     """
     if not isinstance(names, Mapping):
         raise WrongTypeError(
-            "names", f"{names!r} is no mapping", 'Write {"old": "new"}.'
+            "names", f"{names!r} is not a mapping", 'Write {"old": "new"}.'
         )
     field_names(tuple(names))
     field_names(tuple(names.values()))

@@ -183,12 +183,12 @@ def _check_blocking(graph: JobGraph, config: JobConfig) -> None:
     if config.checkpoints is not None or config.restore_from is not None:
         raise InvalidArgumentError(
             "blocking",
-            f"the records of {blocking[0].source.name!r} are read when it has finished, "
-            "and a checkpoint is of tasks that run at one time: a barrier cannot pass "
-            "what waits in files",
-            "Leave env.enable_checkpointing(...) and restore_from= out: with a restart "
-            "strategy, tasks after a blocking exchange that fail read its files again. "
-            "Or leave blocking() out.",
+            f"what follows {blocking[0].source.name!r} reads its records from files "
+            "when it has finished, and a checkpoint needs all tasks to run at the "
+            "same time",
+            "Leave env.enable_checkpointing(...) and restore_from= out: with a "
+            "restart strategy, a task that fails after a blocking exchange reads "
+            "its files again. Or leave blocking() out.",
         )
 
 
@@ -205,9 +205,10 @@ def _check_replayable(graph: JobGraph, config: JobConfig) -> None:
     for source in unreplayable_sources(graph):
         raise InvalidArgumentError(
             "mode",
-            f"records are to count exactly once, and source {source!r} cannot replay: "
-            "what it gave after the last checkpoint is lost when the job fails",
-            "Use a source that goes on from an offset, e.g. "
-            "env.from_async_iterable(factory, offset=...), or say "
-            "env.enable_checkpointing(..., mode=am.CheckpointingMode.AT_LEAST_ONCE).",
+            f"it is EXACTLY_ONCE, and source {source!r} cannot replay: the records "
+            "that it emitted after the last checkpoint are lost when the job fails",
+            "Use a source that resumes from an offset, e.g. "
+            "env.from_async_iterable(factory, offset=...), or call "
+            "env.enable_checkpointing(..., "
+            "mode=am.CheckpointingMode.AT_LEAST_ONCE).",
         )

@@ -455,8 +455,8 @@ class StreamExecutionEnvironment:
             if restore_from is not None:
                 raise InvalidArgumentError(
                     "replace",
-                    "the job would go on from two places",
-                    "Give either replace= or restore_from=.",
+                    "the job cannot resume from two places",
+                    "Pass either replace= or restore_from=.",
                 )
             # Before the other one is stopped: what cannot be deployed replaces nothing.
             definition.job_graph(check_name(job_name, "job_name"), sinks, deployment)
@@ -629,7 +629,7 @@ class StreamExecutionEnvironment:
         if strategy is not None and not callable(getattr(strategy, "begin", None)):
             raise WrongTypeError(
                 "strategy",
-                f"{strategy!r} is no restart strategy",
+                f"{strategy!r} is not a restart strategy",
                 "Use e.g. am.restart.fixed_delay(3), or am.restart.none().",
             )
         self._definition.config = replaced(self._definition.config, restart=strategy)
@@ -645,7 +645,7 @@ class StreamExecutionEnvironment:
         if not callable(getattr(backend, "create_store", None)):
             raise WrongTypeError(
                 "state_backend",
-                f"{backend!r} is no state backend",
+                f"{backend!r} is not a state backend",
                 "Use am.HeapStateBackend() or am.RocksDBStateBackend().",
             )
         self._definition.config = replaced(
@@ -666,7 +666,7 @@ class StreamExecutionEnvironment:
         if not callable(getattr(deployment, "deploy", None)):
             raise WrongTypeError(
                 "deployment",
-                f"{deployment!r} is no deployment",
+                f"{deployment!r} is not a deployment",
                 "Use e.g. am.Processes(4).",
             )
         self._definition.deployment = deployment

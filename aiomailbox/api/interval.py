@@ -259,7 +259,7 @@ def _signed_ms(value: Any, parameter: str) -> int:
         raise WrongTypeError(
             parameter,
             f"{value!r} is not a duration",
-            "Use a timedelta, e.g. -aiomailbox.minutes(5), or a number of seconds.",
+            "Use a timedelta, e.g. -am.minutes(5), or a number of seconds.",
         )
     negative = value < _NONE if isinstance(value, timedelta) else value < 0
     return (

@@ -199,9 +199,9 @@ class JobClient:
         """
         if len(self._questions) != 1:
             raise UsageError(
-                f"the job has {len(self._questions)} sources of questions, and ask() "
-                "needs one: begin a stream with env.from_questions(), and end it in "
-                "am.Answers()"
+                "ask() needs one source of questions, and the job has "
+                f"{len(self._questions)}: begin a stream with env.from_questions(), "
+                "and end it in am.Answers()"
             )
         within_s = None if timeout is None else duration_s(timeout, "timeout")
         limit = asyncio.timeout(within_s)
@@ -349,8 +349,9 @@ class JobClient:
         coordinator = self._job.coordinator
         if coordinator is None:
             raise UsageError(
-                "the job takes no checkpoints: call env.enable_checkpointing(...) before "
-                "it starts; with interval=None it takes those that are asked for"
+                "checkpointing is not enabled: call env.enable_checkpointing(...) "
+                "before the job starts, with interval=None for checkpoints on "
+                "request only"
             )
         return coordinator
 

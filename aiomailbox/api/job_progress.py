@@ -292,7 +292,7 @@ async def progress(
         numbers finished, 1,000 of 1,000 rows read (100%), .../s, 1,000 out
     """
     if interval is not None and duration_s(interval, "interval") == 0:
-        raise InvalidArgumentError("interval", "0 never ends", "Use seconds above 0.")
+        raise InvalidArgumentError("interval", "it is 0", "Use seconds above 0.")
     if quiet:
         yield
         return

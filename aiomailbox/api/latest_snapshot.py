@@ -37,5 +37,5 @@ class LatestSnapshot:
         """Return what the tasks of the job waited for then, as text."""
         seen = self._last
         if seen is None:
-            return "nothing has been told of the job yet"
+            return "no snapshot of the job has arrived yet"
         return await_tree(seen.job, seen.state, seen.tasks)

@@ -279,7 +279,7 @@ class DataStream(Generic[T]):
         if is_expression(function):
             if run_in != "loop":
                 raise InvalidArgumentError(
-                    "run_in", "an expression does not block", "Leave it out."
+                    "run_in", "an expression runs in the event loop", "Leave it out."
                 )
             factory, facts = expression_filter(function, on_error, self._origins)
             return self._derive("filter", factory, **facts)

@@ -274,7 +274,7 @@ def _check_sync(value: object, kind: type[Any], parameter: str) -> Any:
         if callable(method) and is_async_callable(method):
             raise WrongTypeError(
                 parameter,
-                f"{name} of {value!r} is async, and no window waits for it",
+                f"{name} of {value!r} is async, and windows call it without awaiting",
                 "Write def instead of async def.",
             )
     return value

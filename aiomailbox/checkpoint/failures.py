@@ -19,13 +19,13 @@ class FailureReason(Enum):
     DECLINED = "a task declined it"
     STORAGE = "it could not be written"
     SUBSUMED = "a newer checkpoint completed before it"
-    MIN_PAUSE = "the last checkpoint completed too short a time ago"
+    MIN_PAUSE = "the last checkpoint completed too recently"
     TOO_MANY_REQUESTS = "too many checkpoints were asked for at once"
     NOT_RUNNING = "not all of its tasks run"
     TASKS_FINISHED = "some tasks have finished, and checkpoints end with them"
     TASK_CLOSING = "some subtasks of an operator with union state have finished"
     TASK_FAILED = "a task failed"
-    NOT_KEPT = "it was to hold records in flight that cannot be kept"
+    NOT_KEPT = "it was to hold records in flight that cannot be serialized"
     SUSPENDED = "checkpoints were stopped"
 
     @property

@@ -56,7 +56,7 @@ def read_job_file(storage: Storage, directory: str) -> JobNumbers:
     try:
         return msgspec.msgpack.decode(data, type=JobNumbers)
     except msgspec.MsgspecError as error:
-        raise DamagedFileError(name, f"it has no numbers: {error}") from error
+        raise DamagedFileError(name, f"its content is invalid: {error}") from error
 
 
 def write_job_file(storage: Storage, directory: str, numbers: JobNumbers) -> None:

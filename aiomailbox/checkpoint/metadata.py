@@ -207,10 +207,12 @@ def read_metadata(name: str, chunks: Iterable[bytes]) -> CheckpointMetadata:
         if version == FORMAT_VERSION:
             return msgspec.msgpack.decode(data, type=CheckpointMetadata)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise DamagedFileError(name, f"it describes no checkpoint: {error}") from error
+        raise DamagedFileError(
+            name, f"it does not describe a checkpoint: {error}"
+        ) from error
     raise StateError(
-        f"{name} has format {version}, and this release reads {FORMAT_VERSION}: use "
-        "the release that wrote it"
+        f"{name} has format {version}, and this release of aiomailbox reads format "
+        f"{FORMAT_VERSION}: use the release that wrote it"
     )
 
 

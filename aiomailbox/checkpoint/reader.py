@@ -240,7 +240,7 @@ class CheckpointFiles:
             except FileNotFoundError as error:
                 raise DamagedFileError(where, "it is missing") from error
             if found != (file.size, file.digest):
-                raise DamagedFileError(where, "its checksum does not fit its data")
+                raise DamagedFileError(where, "its checksum does not match its data")
 
     def _shared_name(self, file: SharedFile) -> str:
         above = self.directory.rpartition("/")[0]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from aiomailbox.errors import StateError
+from aiomailbox.errors import StateError, named_operator
 from aiomailbox.eventtime import ValveSnapshot
 from aiomailbox.exchange import decode_in_flight, encode_in_flight
 from aiomailbox.graph import (
@@ -181,9 +181,10 @@ def finished_tasks(
             target = graph.vertex_of(edge.target)
             if target.id in ids and vertex.id not in ids:
                 raise StateError(
-                    f"operator {target.head.name!r} had finished when the checkpoint "
-                    f"was taken, and {vertex.name!r} before it had not, or is new: "
-                    "nothing that it sends would be taken. Restore an earlier one."
+                    f"operator {target.head.name!r} had finished when the "
+                    f"checkpoint was taken, and {vertex.name!r}, which sends it "
+                    "records, had not, or is new: its records would be lost. "
+                    "Restore an earlier checkpoint."
                 )
     return {
         (vertex.id, index): TaskSnapshot(is_finished=True)
@@ -214,9 +215,10 @@ def _check_matched(snapshot: JobSnapshot, graph: JobGraph) -> None:
     ]
     if lost:
         raise StateError(
-            f"there is state of {sorted(lost)}, and the job has no such operators: it "
-            f"has {sorted(known)}. Give operators the uid that they had; state is lost "
-            "only if that is allowed."
+            f"the checkpoint has state of operators {sorted(lost)}, and the job has "
+            f"no such operators: it has {sorted(known)}. Give the operators the "
+            "uids that they had, or drop that state with "
+            "allow_unmatched_state=True."
         )
 
 
@@ -229,10 +231,10 @@ def _check_key_groups(snapshot: JobSnapshot, graph: JobGraph) -> None:
             counts |= {timers.max_parallelism for timers in one.timers.values()}
             for count in counts - {node.max_parallelism}:
                 raise StateError(
-                    f"the state of operator {node.name!r} (uid "
-                    f"{node.transformation.uid!r}) was written with max_parallelism "
-                    f"{count}, and the job has {node.max_parallelism}: every key would "
-                    f"be looked for in another place. Set max_parallelism to {count}."
+                    f"the state of {named_operator(node.name, node.transformation.uid)} was written with max_parallelism "
+                    f"{count}, and the job has {node.max_parallelism}: keys would "
+                    "be looked up in other key groups. Set max_parallelism to "
+                    f"{count}."
                 )
 
 

@@ -110,11 +110,15 @@ class CheckpointSettings:
             )
         if not isinstance(self.mode, CheckpointingMode):
             raise WrongTypeError(
-                "mode", f"{self.mode!r} is no mode", "Use a CheckpointingMode."
+                "mode",
+                f"{self.mode!r} is not a checkpointing mode",
+                "Use e.g. am.CheckpointingMode.EXACTLY_ONCE.",
             )
         if self.timeout_ms == 0:
             raise InvalidArgumentError(
-                "timeout", "no checkpoint is done in no time", "Use more than 0."
+                "timeout",
+                "it is 0, so that every checkpoint would fail",
+                "Use more than 0.",
             )
         duration_ms(self.min_pause, "min_pause")
         check_count(self.max_concurrent, "max_concurrent")
@@ -123,12 +127,14 @@ class CheckpointSettings:
         _check_from_0(self.memory_threshold, "memory_threshold")
         if not isinstance(self.retention, Retention):
             raise WrongTypeError(
-                "retention", f"{self.retention!r} is none", "Use a Retention."
+                "retention",
+                f"{self.retention!r} is not a Retention",
+                "Use a Retention.",
             )
         for name in ("directory", "journal_directory"):
             place: object = getattr(self, name)
             if not isinstance(place, str | PathLike | None):
-                raise WrongTypeError(name, f"{place!r} is no path", "Give a path.")
+                raise WrongTypeError(name, f"{place!r} is not a path", "Give a path.")
         self._check_unaligned()
 
     @property
@@ -178,14 +184,14 @@ class CheckpointSettings:
             if timeout_ms:
                 raise InvalidArgumentError(
                     "aligned_timeout",
-                    "aligned barriers never give up their alignment",
+                    "it has no effect on aligned checkpoints",
                     "Set unaligned=True, or leave it out.",
                 )
             return
         if self.mode is CheckpointingMode.AT_LEAST_ONCE:
             raise InvalidArgumentError(
                 "unaligned",
-                "at-least-once barriers wait for nothing, so they need not overtake",
+                "it has no effect at least once, where no barrier waits for others",
                 "Use CheckpointingMode.EXACTLY_ONCE, or leave it out.",
             )
         if self.max_concurrent != 1:

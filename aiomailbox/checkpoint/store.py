@@ -348,16 +348,17 @@ class CheckpointStore:
         if expected or self._job.savepoint:
             raise NoCheckpointError(
                 self.place,
-                "checkpoints were completed, and none of them can be read any more; "
-                "to begin anew, give the job another job_id, or remove the directory. "
-                "enable_checkpointing(..., retained=2) keeps one to fall back to",
+                "checkpoints were completed, and none of them can be read any "
+                "more; to start without state, give the job another job_id, or "
+                "remove the directory. enable_checkpointing(..., retained=2) keeps "
+                "one to fall back to",
             )
         # What was torn while it was written never counted, and nothing of it was
         # committed: the job has not come that far.
         if self._job.finished_ms:
             when = datetime.fromtimestamp(self._job.finished_ms / 1000, UTC)
             self._log.warning(
-                "the job has ended well before, and begins anew",
+                "the job had finished before, and starts without state",
                 place=self.place,
                 finished=when.isoformat(timespec="seconds"),
             )

@@ -146,7 +146,7 @@ def check_task(handle: TaskHandle, data: memoryview, name: str) -> None:
             checksum = crc32(data[start : min(start + _WHOLE, end)], checksum)
         if checksum != section.checksum:
             raise DamagedFileError(
-                name, f"a checksum does not fit its data, of {section.name!r}"
+                name, f"a checksum does not match its data, of {section.name!r}"
             )
     if end != handle.size:
         raise DamagedFileError(name, "its description does not cover it")
@@ -201,7 +201,9 @@ def _times(data: memoryview) -> tuple[ValveSnapshot, ...]:
     try:
         return msgspec.msgpack.decode(data, type=tuple[ValveSnapshot, ...])
     except msgspec.MsgspecError as error:
-        raise CorruptStreamError(f"these are no times of inputs: {error}") from error
+        raise CorruptStreamError(
+            f"the event times of inputs cannot be read: {error}"
+        ) from error
 
 
 def _buffers(data: memoryview) -> Iterator[bytes]:
@@ -210,7 +212,7 @@ def _buffers(data: memoryview) -> Iterator[bytes]:
         length = int.from_bytes(data[start : start + 4], "big")
         start += 4
         if start + length > len(data):
-            raise CorruptStreamError("a buffer of a channel is cut off")
+            raise CorruptStreamError("a buffer of a channel is truncated")
         yield bytes(data[start : start + length])
         start += length
 

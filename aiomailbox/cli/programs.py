@@ -207,7 +207,7 @@ def _snapshot(url: str) -> JobSnapshot:
 
 def _read(url: str) -> JobSnapshot:
     if not url.startswith(("http://", "https://")):
-        raise ValueError("it is no address of a page")
+        raise ValueError("it is not the address of a dashboard")
     # A proxy does not know this machine as it knows itself.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(f"{url.rstrip('/')}/snapshot", timeout=10) as answer:
@@ -249,7 +249,7 @@ def _environment(target: str) -> StreamExecutionEnvironment:
         found = env if made is None else made
     if not isinstance(found, StreamExecutionEnvironment):
         _refuse(
-            f"{target} is {type(found).__name__}, and no environment with a pipeline"
+            f"{target} is {type(found).__name__}, not an environment with a pipeline"
         )
     return found
 

@@ -180,7 +180,7 @@ class ArrowForm:
         try:
             maker = RowMaker(schema, self._form(form, name))
         except (AioMailboxError, LookupError, TypeError, ValueError) as error:
-            raise CorruptStreamError(f"records cannot be made: {error}") from error
+            raise CorruptStreamError(f"records cannot be built: {error}") from error
         if len(self._makers) >= _MAKERS_MAX:
             self._makers.clear()
         self._makers[key] = maker

@@ -337,8 +337,9 @@ class ArrowRun:
             times = column.cast(pa.int64()).to_numpy()
         else:
             raise TimestampError(
-                f"column {name!r} of type {column.type} is no event time. Use a "
-                "timestamp with a time zone, or int milliseconds since the epoch."
+                f"column {name!r} of type {column.type} cannot be an event time. "
+                "Use a timestamp with a time zone, or int milliseconds since the "
+                "epoch."
             )
         return times
 

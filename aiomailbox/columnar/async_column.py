@@ -39,6 +39,7 @@ from aiomailbox.errors import (
     RecordTypeError,
     WrongTypeError,
     add_note,
+    named_operator,
 )
 from aiomailbox.operators import (
     USER_ERRORS,
@@ -244,7 +245,7 @@ class AsyncColumnOperator(AsyncMapOperator):
     def _raise(self, error: RecordTypeError) -> NoReturn:
         """Raise an error that names the operator."""
         context, function = self.context, describe(self.function.given)
-        where = f"operator {context.operator_name!r} (uid {context.uid!r})"
+        where = f"{named_operator(context.operator_name, context.uid)}"
         add_note(error, f"in {where}, for {function}")
         raise error
 
@@ -308,7 +309,7 @@ def _called_with(
         return None if record_type is None else tuple(class_fields(record_type))
     if isinstance(columns, str) or not all(isinstance(one, str) for one in columns):
         raise WrongTypeError(
-            "columns", f"{columns!r} is no list of names", 'Write columns=["city"].'
+            "columns", f"{columns!r} is not a list of names", 'Write columns=["city"].'
         )
     if record_type is not None:
         fields = class_fields(record_type)
@@ -317,13 +318,13 @@ def _called_with(
         if wrong:
             raise InvalidArgumentError(
                 "columns",
-                f"{describe(function)} is called with {record_type.__qualname__}, and "
-                f"{wrong[0]!r} is not in both",
+                f"{describe(function)} takes records of {record_type.__qualname__}, "
+                f"and {wrong[0]!r} is not in both, the columns and its fields",
                 "Leave columns= out, or name the fields of the class.",
             )
     if not columns or len(set(columns)) < len(columns):
         raise InvalidArgumentError(
-            "columns", f"{list(columns)} names none, or one twice", "Name each once."
+            "columns", f"{list(columns)} is empty or has duplicates", "Name each once."
         )
     return tuple(columns)
 
@@ -349,7 +350,7 @@ def check_into(into: str, names: Sequence[str]) -> None:
         raise RecordTypeError(
             "into",
             f"there is a field {into!r} already",
-            "Choose another name, or drop the field before.",
+            "Choose another name, or drop the field first.",
         )
 
 

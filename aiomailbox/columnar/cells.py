@@ -580,7 +580,7 @@ class _Sum(_Folded):
     def read(self, run: ArrowRun) -> Values:
         values = super().read(run)
         if values.kind is not None:
-            raise RowsNeededError(f"values of type {values.kind} are no numbers")
+            raise RowsNeededError(f"values of type {values.kind} are not numbers")
         return values
 
     def nothing(self, numbers: np.ndarray) -> Any:
@@ -591,14 +591,14 @@ class _Sum(_Folded):
             return
         kept = 0 if self._numbers is None else _peak(self._numbers[cells])
         if kept + most * _peak(self._filled(values)) > self.highest:
-            raise RowsNeededError("a sum leaves 64 bits")
+            raise RowsNeededError("a sum exceeds 64 bits")
 
     def check_merged(self, times: int) -> None:
         own = self._numbers
         if own is None or own.dtype == np.float64:
             return
         if times * _peak(own) > self.highest:
-            raise RowsNeededError("a sum leaves 64 bits")
+            raise RowsNeededError("a sum exceeds 64 bits")
 
     def folding(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         added: np.ndarray = first + second
@@ -646,7 +646,7 @@ class _Mean(_Sum):
 
     def check_kept(self, numbers: np.ndarray) -> None:
         if numbers.dtype == np.int64 and _peak(numbers) > self.highest:
-            raise RowsNeededError("a sum of which fractions are made is too large")
+            raise RowsNeededError("a sum is too large for an exact mean")
 
 
 class _Extreme(_Folded):
@@ -666,9 +666,13 @@ class _Extreme(_Folded):
         if numbers.dtype != np.float64:
             return
         if np.isnan(numbers).any():
-            raise RowsNeededError("which extreme NaN is depends on when it comes")
+            raise RowsNeededError(
+                "the minimum or maximum of NaN depends on the order of records"
+            )
         if (np.signbit(numbers) & (numbers == 0)).any():
-            raise RowsNeededError("which of two zeros is the extreme depends on order")
+            raise RowsNeededError(
+                "the minimum or maximum of 0.0 and -0.0 depends on the order of records"
+            )
 
     def folding(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         folded: np.ndarray = self.fold(first, second)
@@ -835,9 +839,9 @@ def _loaded(numbers: list[Any]) -> np.ndarray:
 
 def _loaded_ints(numbers: Any) -> np.ndarray:
     if set(map(type, numbers)) != {int}:
-        raise RowsNeededError("what was kept is no array of numbers")
+        raise RowsNeededError("the state is not an array of numbers")
     try:
         whole: np.ndarray = np.array(numbers, np.int64)
     except OverflowError as error:
-        raise RowsNeededError("what was kept leaves 64 bits") from error
+        raise RowsNeededError("the state exceeds 64 bits") from error
     return whole

@@ -171,8 +171,8 @@ def out_of_range(*path: str) -> UnsupportedColumnError:
         path: The column's name, then the parts of a nested one.
     """
     return UnsupportedColumnError(
-        f"column {'.'.join(path)!r} has a moment outside the years 1 to 9999, which Python "
-        "cannot express. Filter it out, or read it as a number."
+        f"column {'.'.join(path)!r} has a timestamp outside the years 1 to 9999, "
+        "which Python cannot express. Filter it out, or read it as a number."
     )
 
 

@@ -109,7 +109,7 @@ class BatchMaker:
                 "record",
                 f"a record has other fields than the first, {list(shape.names)}: "
                 f"{error!r}",
-                "All records must be of one form.",
+                "All records must have the same fields.",
             ) from error
         schema = self._schema_for(shape, columns)
         by_name = dict(zip(shape.names, columns, strict=True))
@@ -149,7 +149,7 @@ class BatchMaker:
                 raise RecordTypeError(
                     "record",
                     f"{record!r} has other fields than the first, {list(shape.names)}",
-                    "All records must be of one form.",
+                    "All records must have the same fields.",
                 )
 
 
@@ -303,8 +303,8 @@ def _misfit(field: pa.Field, problem: str) -> RecordTypeError:
     return RecordTypeError(
         f"column {field.name!r}",
         f"a record does not fit its type, {field.type}: {problem}",
-        "Without schema= the first records decide the types; give one, or make all "
-        "records alike.",
+        "Without schema= the first records decide the types; give one, or give all "
+        "records the same types.",
     )
 
 

@@ -72,7 +72,7 @@ def check_expression(value: Any, parameter: str) -> pc.Expression:
     if "FieldPath(" in str(value):
         raise InvalidArgumentError(
             parameter,
-            f"{value} reads a field by its place",
+            f"{value} refers to a field by its position",
             'Name it: pyarrow.compute.field("price").',
         )
     return value
@@ -222,7 +222,7 @@ class Evaluator:
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
                 raise RecordTypeError(
                     f"field {name!r}",
-                    f"its values are no column: {error}",
+                    f"its values do not form a column: {error}",
                     "An expression reads fields whose values are of one type.",
                 ) from error
             plain = plain_type(own)
@@ -306,8 +306,8 @@ def boolean(column: pa.Array, expression: pc.Expression, parameter: str) -> pa.A
         return column.cast(pa.bool_())
     raise RecordTypeError(
         parameter,
-        f"{expression} gives {column.type}, not true or false",
-        "Compare it with something.",
+        f"{expression} gives {column.type}, not bool",
+        'Write a comparison, e.g. pyarrow.compute.field("price") > 2.',
     )
 
 

@@ -20,6 +20,7 @@ from aiomailbox.errors import (
     MissingExtraError,
     RecordTypeError,
     add_note,
+    named_operator,
 )
 from aiomailbox.operators import (
     USER_ERRORS,
@@ -172,7 +173,8 @@ class MapBatchesOperator(Operator):
             if made is None:
                 raise RecordTypeError(
                     "function",
-                    f"it returned {type(result).__name__}, which is no batch of its form",
+                    f"it returned {type(result).__name__}, which is not a batch of "
+                    "its form",
                     "Return what it is given, or choose another form=.",
                 )
             return self._timed(run, self._unified(made))
@@ -184,7 +186,7 @@ class MapBatchesOperator(Operator):
         context = self.context
         add_note(
             error,
-            f"in operator {context.operator_name!r} (uid {context.uid!r}), for batch "
+            f"in {named_operator(context.operator_name, context.uid)}, for batch "
             f"{self._count} of {len(run)} records, by {describe(self.function)}",
         )
         return error
@@ -205,7 +207,8 @@ class MapBatchesOperator(Operator):
             except pa.ArrowException as error:
                 raise RecordTypeError(
                     "function",
-                    f"the columns that it returned do not fit those before: {error}",
+                    "the columns that it returned differ from those of earlier "
+                    f"batches: {error}",
                     "Return columns of the same types for each batch.",
                 ) from error
         self._schema = batch.schema
@@ -223,8 +226,8 @@ class MapBatchesOperator(Operator):
         if len(made) != len(run):
             raise RecordTypeError(
                 "function",
-                f"it returned {len(made)} records for {len(run)}, so that their event "
-                "times are not known",
+                f"it returned {len(made)} records for {len(run)}, so that their "
+                "event times are unknown",
                 'Return as many, or name a column of event times: timestamps="ms".',
             )
         return made

@@ -103,7 +103,7 @@ def loaded_values(values: list[Any]) -> tuple[np.ndarray, pa.DataType]:
         if zones <= {dt.UTC} or zones == {None}:
             kind = pa.timestamp("us", None if None in zones else "UTC")
     if kind is None or len(types) > 1:
-        raise RowsNeededError("what was kept is no array of values of one type")
+        raise RowsNeededError("the state is not an array of values of one type")
     found = ordered_values(pa.array(values, kind))
     assert found is not None, "all these types have an order"
     return found

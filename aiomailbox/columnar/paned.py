@@ -137,7 +137,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
     ) -> Pending:
         """Add records, and emit for each late one what its windows hold by then."""
         if any(self._fired.contents.values()):
-            raise RowsNeededError("a window goes on that had fired before a restore")
+            raise RowsNeededError("a restored window had fired already")
         # What follows may not stop in the middle.
         self._pane_grid.cells.check_merged(2 * self._size // self._pane)
         self._check_all(values, panes, slots)

@@ -81,7 +81,7 @@ class Drop(Projection):
         _check_names(self.names, names)
         left: Plan = [(name, name) for name in names if name not in self.names]
         if not left:
-            raise RecordTypeError("names", "no field is left", "Keep one at least.")
+            raise RecordTypeError("names", "no field is left", "Keep at least one.")
         return left
 
 

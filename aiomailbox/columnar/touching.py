@@ -73,7 +73,7 @@ def find_touching(
     beyond = int(all_ends.max()) - base + 1
     keys = int(all_slots.max()) + 1
     if max(keys, len(all_starts)) * beyond * 2 > _INT64_MAX:
-        raise RowsNeededError("times of a run are too far apart")
+        raise RowsNeededError("event times of a run are too far apart")
     shift = all_slots * beyond - base
     lows, highs = all_starts + shift, all_ends + shift
     order = _sorted_places(lows, keys * beyond)

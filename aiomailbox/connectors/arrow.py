@@ -168,8 +168,8 @@ def _unified(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         except pa.ArrowException as error:
             raise RecordTypeError(
                 "data",
-                f"the schema of batch {number} does not fit those before it: {error}",
-                "Cast its columns before.",
+                f"the schema of batch {number} differs from those before it: {error}",
+                "Cast its columns first.",
             ) from error
     return [
         batch if batch.schema.equals(schema) else promoted(batch, schema)

@@ -14,6 +14,7 @@ from aiomailbox.errors import (
     CancelTimeoutError,
     InvalidArgumentError,
     WrongTypeError,
+    named_operator,
 )
 from aiomailbox.operators import (
     Boundedness,
@@ -114,8 +115,8 @@ class AsyncIterableSource:
             if not self._iterable.is_factory:
                 raise WrongTypeError(
                     "iterable",
-                    "an iterable cannot be asked to go on after an offset",
-                    "Give a function of an offset, which is None at the beginning.",
+                    "an iterable cannot resume after an offset=",
+                    "Give a function of the offset, which is None at the start.",
                 )
             check_function(iterable, "iterable", arity=1)
         elif self._iterable.is_factory:
@@ -156,7 +157,7 @@ class AsyncIterableSource:
                 close()
             raise WrongTypeError(
                 "iterable",
-                f"the function returned {type(made).__name__}, no async iterable",
+                f"the function returned {type(made).__name__}, not an async iterable",
                 "Write an async def function with yield.",
             )
         iterator: AsyncIterator[Any] = made.__aiter__()
@@ -272,7 +273,7 @@ class _AsyncReader:
                 await end_tasks([task], every_s=_INTERRUPT_EVERY_S)
         except TimeoutError:
             context = self._context
-            owner = f"operator {context.operator_name!r} (uid {context.uid!r})"
+            owner = f"{named_operator(context.operator_name, context.uid)}"
             self._error = CancelTimeoutError(
                 "an asynchronous iterable that was stopped",
                 timeout_s,

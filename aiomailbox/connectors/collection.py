@@ -102,7 +102,7 @@ class CollectionSource:
             raise InvalidArgumentError(
                 "timestamps",
                 f"{len(timestamps)} timestamps for {len(self._values)} values",
-                "Give one a value of a list.",
+                "Give one timestamp per value, and the values as a list.",
             )
 
     @property
@@ -285,8 +285,8 @@ class Reopenable:
         # In the middle as well: what was read of an iterator is gone.
         if self.is_once and (self._is_used or position):
             raise UsageError(
-                "an iterator can be read once: give the source a function that returns "
-                "a new one, to run it again or from the middle."
+                "an iterator can be read only once: give the source a function "
+                "that returns a new one, so that it can be read again."
             )
         self._is_used = True
         return self._iterable() if self.is_factory else self._iterable

@@ -66,7 +66,7 @@ class DirectoryTarget:
                 'Use "error", "overwrite" or "append".',
             )
         if not isinstance(path, str | os.PathLike):
-            raise WrongTypeError("path", f"{path!r} is no path", "Give a directory.")
+            raise WrongTypeError("path", f"{path!r} is not a path", "Give a directory.")
         if not str(path):
             raise InvalidArgumentError("path", "it is empty", "Give a directory.")
         return cls(local_path(path, "path"), mode)

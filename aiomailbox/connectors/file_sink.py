@@ -249,7 +249,9 @@ def _json_line(record: Any) -> bytes:
 def _text_line(record: Any) -> bytes:
     if not isinstance(record, str):
         raise RecordTypeError(
-            "record", f"{record!r} is no str", 'Map it to one, or use format="jsonl".'
+            "record",
+            f"{record!r} is not a str",
+            'Map it to one, or use format="jsonl".',
         )
     if "\n" in record or "\r" in record:
         raise RecordTypeError(
@@ -279,14 +281,16 @@ def _text(value: Any) -> str:
 def _checked(columns: Any, format_: str) -> tuple[str, ...]:
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
         raise WrongTypeError(
-            "columns", f"{columns!r} are no names", 'Give a list, as ["user", "price"].'
+            "columns",
+            f"{columns!r} are not names",
+            'Give a list, as ["user", "price"].',
         )
     if format_ != "csv":
         raise InvalidArgumentError(
-            "columns", f"{format_} files have none", "Leave it out."
+            "columns", f"{format_} files have no columns", "Leave it out."
         )
     if not columns or len(set(columns)) < len(columns):
         raise InvalidArgumentError(
-            "columns", "there are none, or two have one name", "Name each once."
+            "columns", "it is empty, or has duplicates", "Name each once."
         )
     return tuple(columns)

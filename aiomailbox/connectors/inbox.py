@@ -208,7 +208,7 @@ class Questions(Inbox[Question[Any]]):
 
 
 def _nobody_answers() -> IllegalStateError:
-    return IllegalStateError("nobody answers any more: the job is over")
+    return IllegalStateError("there will be no answer: the job has ended")
 
 
 # By number, and weakly: a question travels through pickles, whoever asked does not.
@@ -243,8 +243,8 @@ class _AnswerWriter(ImmediateWriter):
             if type(value) is not Answer:
                 raise WrongTypeError(
                     f"operator {self._name!r}",
-                    f"{type(value).__name__} is no answer",
-                    "Emit question.answer(value), so that it is known who asked.",
+                    f"{type(value).__name__} is not an answer",
+                    "Emit question.answer(value), which says whose answer it is.",
                 )
             # A copy of an answer, from a savepoint say, finds nobody any more.
             desk = _desks.get(value.desk)

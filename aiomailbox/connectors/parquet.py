@@ -95,7 +95,7 @@ class ParquetSink:
         if follow == "delete" and spark_log:
             raise InvalidArgumentError(
                 "spark_log",
-                'its readers need files that follow="delete" deletes',
+                'Spark\'s log names files that follow="delete" deletes',
                 'Use follow="keep".',
             )
         self._target = replace(
@@ -103,7 +103,7 @@ class ParquetSink:
         )
         if schema is not None and not isinstance(schema, pa.Schema):
             raise WrongTypeError(
-                "schema", f"{schema!r} is no schema", "Use pyarrow.schema([...])."
+                "schema", f"{schema!r} is not a schema", "Use pyarrow.schema([...])."
             )
         if rows_per_file is not None and rows_per_file < 1:
             raise InvalidArgumentError(
@@ -144,10 +144,10 @@ def _names(partition_by: Any) -> tuple[str, ...]:
     names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     if not all(isinstance(name, str) and name for name in names):
         raise WrongTypeError(
-            "partition_by", f"{partition_by!r} are no names", 'Give one, as "day".'
+            "partition_by", f"{partition_by!r} are not names", 'Give one, as "day".'
         )
     if len(set(names)) < len(names):
         raise InvalidArgumentError(
-            "partition_by", "a column is named twice", "Name each once."
+            "partition_by", "it has duplicates", "Name each once."
         )
     return names

@@ -38,12 +38,15 @@ def check_columns(schema: pa.Schema, names: tuple[str, ...]) -> None:
         if not any(is_kind(kind) for is_kind in _KINDS):
             raise RecordTypeError(
                 "partition_by",
-                f"column {name!r} of type {kind} cannot name directories",
-                "Use a text, an integer, a bool or a date; of a time take its date.",
+                f"column {name!r} of type {kind} cannot be part of a directory's name",
+                "Use a string, an integer, a bool or a date; convert a timestamp "
+                "to its date.",
             )
     if len(names) == len(schema):
         raise RecordTypeError(
-            "partition_by", "no column is left for the files", "Leave one out."
+            "partition_by",
+            "every column is a partition column, so that none is left for the files",
+            "Leave one out.",
         )
 
 

@@ -204,8 +204,9 @@ class ParquetWriter:
         if self._schema is not None and not table.schema.equals(self._schema):
             raise RecordTypeError(
                 "record",
-                f"a column got its type after a file was begun: {table.schema}",
-                "It was None in all records until then: give ParquetSink a schema=.",
+                "a column that was None got a type after its file was begun: "
+                f"{table.schema}",
+                "Give ParquetSink a schema=.",
             )
         # Popped and put in again: the one written to last is the last one.
         file = self._files.pop(folder, None) or self._open_file(folder, table.schema)

@@ -39,6 +39,6 @@ async def patient(
             return await call()
         except (ConnectionError, TimeoutError) as error:
             if attempt == _RETRY.attempts:
-                raise SinkError(f"{what} is out of reach: {error}") from error
+                raise SinkError(f"{what} cannot be reached: {error}") from error
             await asyncio.sleep(_RETRY.delay_s(attempt, random))
             attempt += 1

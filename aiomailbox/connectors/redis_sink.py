@@ -82,16 +82,18 @@ class RedisSink:
         expire: timedelta | float | None = None,
     ) -> None:
         if not isinstance(url, str):
-            raise WrongTypeError("url", f"{url!r} is no URL", "Use redis://localhost.")
+            raise WrongTypeError(
+                "url", f"{url!r} is not a URL", "Use redis://localhost."
+            )
         parts = urlsplit(url)
         if parts.scheme not in {"redis", "rediss", "unix"}:
             raise InvalidArgumentError(
-                "url", "it is no URL of Redis", "Use redis://, rediss:// or unix://."
+                "url", "it is not a URL of Redis", "Use redis://, rediss:// or unix://."
             )
         if importlib.util.find_spec("redis") is None:
             raise MissingExtraError("RedisSink", "redis")
         if not isinstance(prefix, str):
-            raise WrongTypeError("prefix", f"{prefix!r} is no str", 'Use "spent:".')
+            raise WrongTypeError("prefix", f"{prefix!r} is not a str", 'Use "spent:".')
         self._url = url
         # Without the password, for errors and `repr`.
         self._place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
@@ -102,7 +104,9 @@ class RedisSink:
         self._expire_ms = None if expire is None else duration_ms(expire, "expire")
         if self._expire_ms == 0:
             raise InvalidArgumentError(
-                "expire", "nothing would stay", "Use more than 0, or None."
+                "expire",
+                "it is 0, so that keys would expire at once",
+                "Use more than 0, or None.",
             )
 
     def create_writer(self, context: RuntimeContext) -> _RedisWriter:
@@ -263,7 +267,7 @@ class _RedisWriter:
                 # Each answer by itself: one record's failure is not the others'.
                 answers: list[Any] = await pipeline.execute(raise_on_error=False)
         except exceptions.AuthenticationError as error:
-            raise SinkError(f"{self._place} refuses this user: {error}") from error
+            raise SinkError(f"{self._place} denies access: {error}") from error
         except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
             raise ConnectionError(str(error)) from error
         # Both pass: the whole run is sent again, which changes nothing for what got
@@ -281,7 +285,7 @@ def _key(key: Any) -> bytes:
     if isinstance(key, str) or (isinstance(key, int) and not isinstance(key, bool)):
         return str(key).encode()
     raise RecordTypeError(
-        "key", f"{key!r} is no key of Redis", "Return a str, bytes or int."
+        "key", f"{key!r} is not a key of Redis", "Return a str, bytes or int."
     )
 
 

@@ -83,9 +83,9 @@ class AlignmentGroups:
         if known[0] != drift_ms:
             raise InvalidArgumentError(
                 "max_drift",
-                f"sources of the alignment group {config.group!r} name {known[0]} ms "
-                f"and {drift_ms} ms",
-                "Name the same for all of them.",
+                f"sources of the alignment group {config.group!r} have {known[0]} "
+                f"ms and {drift_ms} ms",
+                "Use one value for all of them.",
             )
         return known[1]
 

@@ -25,8 +25,8 @@ def check_before_end_of_time(timestamp_ms: int) -> None:
     """
     if timestamp_ms >= MAX_TIMESTAMP:
         raise TimestampError(
-            f"the event time {timestamp_ms} ms lies behind the end of time. "
-            "Event times are milliseconds since the epoch, below 2**63 - 1."
+            f"the event time {timestamp_ms} ms is out of range. Event times are "
+            "milliseconds since the epoch, below 2**63 - 1."
         )
 
 

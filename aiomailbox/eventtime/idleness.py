@@ -95,7 +95,7 @@ class WithIdleness:
     ) -> None:
         if timeout_s <= 0:
             raise InvalidArgumentError(
-                "timeout", f"{timeout_s} s is not a while", "Use more than zero."
+                "timeout", f"{timeout_s} s is not positive", "Use more than zero."
             )
         self._generator = generator
         self._timeout_s = timeout_s

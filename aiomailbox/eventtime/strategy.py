@@ -126,7 +126,9 @@ class WatermarkStrategy:
         idleness_ms = duration_ms(timeout, "timeout")
         if idleness_ms == 0:
             raise InvalidArgumentError(
-                "timeout", "a stream cannot be idle at once", "Use more than zero."
+                "timeout",
+                "it is 0, so that every input would be idle at once",
+                "Use more than zero.",
             )
         return replace(self, idleness_ms=idleness_ms)
 
@@ -148,9 +150,7 @@ class WatermarkStrategy:
         """
         interval_ms = duration_ms(update_interval, "update_interval")
         if interval_ms == 0:
-            raise InvalidArgumentError(
-                "update_interval", "nothing can be done all the time", "Use e.g. 1.0."
-            )
+            raise InvalidArgumentError("update_interval", "it is 0", "Use e.g. 1.0.")
         drift_ms = duration_ms(max_drift, "max_drift")
         return replace(self, alignment=AlignmentConfig(group, drift_ms, interval_ms))
 

@@ -166,10 +166,10 @@ def check_blocking(graph: JobGraph) -> None:
             ]
             raise InvalidArgumentError(
                 "blocking",
-                f"of {' and '.join(names)} the records are read when their producers "
-                "have finished, and these hand records to the readers on another way "
-                "meanwhile: both would wait for ever",
-                "Call blocking() on every way between the two.",
+                f"the readers of {' and '.join(names)} start when these have "
+                "finished, and get records of theirs by another, pipelined "
+                "exchange as well: both would wait forever",
+                "Call blocking() on every exchange between the two.",
             )
         finished = ready
 
@@ -185,8 +185,8 @@ def _check_ends(edge: Edge) -> None:
         if source is not None and source.boundedness is Boundedness.UNBOUNDED:
             raise InvalidArgumentError(
                 "blocking",
-                f"the records of {edge.source.name!r} are read when it has finished, and "
-                f"source {node.name!r} before it never ends",
+                f"the records of {edge.source.name!r} are read when it has "
+                f"finished, and it never does: its source {node.name!r} is unbounded",
                 "Leave blocking() out, or use a bounded source.",
             )
         waiting += [one.source for united in node.in_edges for one in united]

@@ -68,7 +68,7 @@ class MailFuture(concurrent.futures.Future[ResultT]):
             return
         error = super().exception()
         if error is not None:
-            _log.error("nobody looked at the failure of a submitted mail: %r", error)
+            _log.error("the failure of a submitted mail was never retrieved: %r", error)
 
 
 class Submission(Generic[ResultT]):

@@ -134,22 +134,27 @@ class _Dashboard:
         client = request.client
         if not self._allow_remote:
             if client is not None and not _is_here(client.host):
-                return 403, "This page is for programs of its own machine."
+                return 403, "This page can be read only from its own machine."
             if not _is_here(_named_host(request.headers.get("host", ""))):
                 return 403, (
-                    "This page is called localhost or by a loopback address, and by no "
-                    "other name; dashboard(allow_remote=True) is for an application that "
-                    "says itself who may read."
+                    "This page answers only to localhost or a loopback address; "
+                    "dashboard(allow_remote=True) is for an application that "
+                    "decides who may read it."
                 )
         if request.method not in {"GET", "HEAD"}:
             if self._token is None:
-                return 403, "This page is read-only: its program has set no token."
+                return (
+                    403,
+                    "This page is read-only: dashboard(token=...) allows changes.",
+                )
             given = request.headers.get("authorization", "")
             wanted = f"Bearer {self._token}"
             if not hmac.compare_digest(given.encode(), wanted.encode()):
                 return 401, "The token is missing or wrong."
             if isinstance(self._job, LatestSnapshot):
-                return 409, "This job runs elsewhere: only what it tells is seen here."
+                return 409, (
+                    "This job runs in another program: it can only be observed here."
+                )
         return None
 
     def _found(self) -> Shown | None:
@@ -299,9 +304,9 @@ async def serving_dashboard(
     if not _is_here(host):
         raise InvalidArgumentError(
             "host",
-            f"others reach {host!r}",
-            "Serve it on 127.0.0.1, or mount dashboard(...) in an application that says "
-            "who may see it.",
+            f"{host!r} can be reached from other machines",
+            "Serve it on 127.0.0.1, or mount dashboard(...) in an application that "
+            "decides who may see it.",
         )
     try:
         import uvicorn
@@ -318,8 +323,8 @@ async def serving_dashboard(
         except (OSError, OverflowError) as error:
             raise InvalidArgumentError(
                 "dashboard",
-                f"port {port} of {host} cannot be had: {error}",
-                "Use another.",
+                f"it cannot listen on port {port} of {host}: {error}",
+                "Choose another port.",
             ) from error
         config = uvicorn.Config(app, log_level="warning", lifespan="off")
         server = _Server(config)

@@ -148,7 +148,7 @@ def prometheus(
     if re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", namespace) is None:
         raise InvalidArgumentError(
             "namespace",
-            f"{namespace!r} cannot begin a name",
+            f"{namespace!r} is not the prefix of a metric's name",
             "Use letters, digits and _.",
         )
     used = REGISTRY if registry is None else registry

@@ -72,7 +72,7 @@ class RateLimit:
     def __post_init__(self) -> None:
         _check_positive(self.count, "count")
         if duration_s(self.per, "per") == 0:
-            raise InvalidArgumentError("per", "0 is no window", "Use e.g. per=1.0.")
+            raise InvalidArgumentError("per", "it is 0", "Use e.g. per=1.0.")
         if self.name is not None and not isinstance(self.name, str):
             raise WrongTypeError("name", f"{self.name!r} is not a name", "Use a str.")
         if self.name == "":

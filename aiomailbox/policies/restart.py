@@ -146,9 +146,7 @@ class FailureRateRestart:
     def __post_init__(self) -> None:
         check_count(self.failures, "failures")
         if duration_ms(self.per, "per") == 0:
-            raise InvalidArgumentError(
-                "per", "no failures fit in no time", "Give a duration above zero."
-            )
+            raise InvalidArgumentError("per", "it is 0", "Give a duration above zero.")
         duration_ms(self.delay, "delay")
 
     def begin(self, random: Random) -> RestartBackoff:
@@ -200,7 +198,7 @@ class ExponentialDelayRestart:
         initial_ms = duration_ms(self.initial, "initial")
         if initial_ms == 0:
             raise InvalidArgumentError(
-                "initial", "a delay of zero never grows", "Use 1 ms or more."
+                "initial", "it is 0, and would never grow", "Use 1 ms or more."
             )
         if duration_ms(self.maximum, "maximum") < initial_ms:
             raise InvalidArgumentError(

@@ -139,6 +139,6 @@ class ByteReader:
     def _require(self, size_bytes: int) -> None:
         if not 0 <= size_bytes <= self._end - self.position:
             raise CorruptStreamError(
-                f"{size_bytes} bytes are wanted and {self.remaining} are left: the data "
-                "is cut, or its serializer reads more than was written"
+                f"{size_bytes} bytes are wanted and {self.remaining} are left: the "
+                "data is truncated, or its serializer reads more than was written"
             )

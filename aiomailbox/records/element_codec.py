@@ -148,7 +148,8 @@ class ElementCodec:
         if write is None:
             raise WrongTypeError(
                 "element",
-                f"{type(element).__name__} is no stream element that this edge carries",
+                f"{type(element).__name__} is not a stream element that this edge "
+                "carries",
                 "Register the form of a run with the codec.",
             )
         write(element, output)

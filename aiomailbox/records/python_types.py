@@ -102,11 +102,11 @@ class PythonTypes:
         if entry is None:
             raise WrongTypeError(
                 "value",
-                f"a {kind.__module__}.{kind.__qualname__} cannot be serialized "
-                "undeclared",
-                "Make it a dataclass, a NamedTuple or a msgspec.Struct, and name it as "
-                "output_type= or in a type hint of the function that makes it: classes "
-                "are never looked up by a name that comes in.",
+                f"a {kind.__module__}.{kind.__qualname__} cannot be sent, for its "
+                "class is not declared",
+                "Make it a dataclass, a NamedTuple or a msgspec.Struct, and name "
+                "it as output_type= or in a type hint of the function that makes "
+                "it: a receiver never looks up a class by the name that it is sent.",
             )
         fields = [self.prepare(item, depth - 1) for item in entry.split(value)]
         return msgspec.msgpack.Ext(_RECORD, _encode([entry.name, *fields]))

@@ -235,7 +235,7 @@ def _fields_of(kind: type) -> tuple[str, ...]:
     if not isinstance(kind, type) or not _is_record(kind):
         raise WrongTypeError(
             "kinds",
-            f"{kind!r} is no NamedTuple, dataclass, msgspec.Struct or enum",
+            f"{kind!r} is not a NamedTuple, dataclass, msgspec.Struct or enum",
             "Make it one of these, or send its contents as a tuple or a dict.",
         )
     described: Any = kind

@@ -137,7 +137,7 @@ def read_java_utf(source: ByteReader) -> str:
     try:
         text = encoded.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
-        raise CorruptStreamError(f"a name is no modified UTF-8: {error}") from error
+        raise CorruptStreamError(f"a name is not modified UTF-8: {error}") from error
     # Astral characters travel as two surrogates: put the pairs together.
     units = text.encode("utf-16-be", "surrogatepass")
     return units.decode("utf-16-be", "surrogatepass")
@@ -151,5 +151,5 @@ def _code_units(text: str) -> tuple[int, ...]:
 def _read_unit(source: ByteReader) -> int:
     unit = read_varint(source)
     if unit > _UNIT_MAX:
-        raise CorruptStreamError(f"{unit} is no UTF-16 code unit")
+        raise CorruptStreamError(f"{unit} is not a UTF-16 code unit")
     return unit

@@ -31,7 +31,7 @@ def place_of_savepoint(path: str | os.PathLike[str]) -> str:
         's3://bucket/savepoint-1'
     """
     if not isinstance(path, str | os.PathLike):
-        raise WrongTypeError("path", f"{path!r} is no path", "Give a directory.")
+        raise WrongTypeError("path", f"{path!r} is not a path", "Give a directory.")
     text = os.fspath(path)
     if not text:
         raise InvalidArgumentError("path", "it is empty", "Give a new directory.")
@@ -41,7 +41,7 @@ def place_of_savepoint(path: str | os.PathLike[str]) -> str:
     # A savepoint is written once: what is there may be somebody's only copy.
     if os.path.lexists(text) and (not os.path.isdir(text) or os.listdir(text)):
         raise InvalidArgumentError(
-            "path", f"{text!r} is there already", "Give a new or empty directory."
+            "path", f"{text!r} exists already", "Give a new or empty directory."
         )
     return text
 

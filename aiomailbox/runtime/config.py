@@ -44,7 +44,7 @@ class JobConfig:
         buffer_debloat_target_ms: How long that is, at least 1.
         cancel_timeout_s: How long a task may take to end, clean-up included, once it is
             told to; a sixth of it passes between two interrupts.
-        heartbeat_timeout_s: How long a worker process may give no sign of life before
+        heartbeat_timeout_s: How long a worker process may send no heartbeat before
             it is killed and the job fails; at least 3, infinite for as long as it
             likes. A function that keeps the process busy is no silence; one call of C
             code that keeps Python's global lock all that time is.
@@ -119,7 +119,7 @@ class JobConfig:
         if not 0 < self.cancel_timeout_s < math.inf:
             raise InvalidArgumentError(
                 "cancel_timeout_s",
-                f"{self.cancel_timeout_s} is no time in which a task can end",
+                f"{self.cancel_timeout_s} is too short for a task to end",
                 "Give seconds above 0; 30 is usual.",
             )
         if self.buffer_debloat_target_ms < 1:
@@ -133,7 +133,7 @@ class JobConfig:
             raise InvalidArgumentError(
                 "heartbeat_timeout_s",
                 f"{self.heartbeat_timeout_s} is less than {_HEARTBEAT_TIMEOUT_S_MIN:g}",
-                "Workers give a sign of life once a second; 50 is usual.",
+                "Workers send one heartbeat a second; 50 is usual.",
             )
 
         if self.latency_interval_ms is not None and self.latency_interval_ms < 1:
@@ -148,13 +148,13 @@ class JobConfig:
             raise InvalidArgumentError(
                 "stall_threshold_ms",
                 f"{self.stall_threshold_ms} is less than {_STALL_THRESHOLD_MS_MIN:g}",
-                "The loop is looked at forty times a second; 100 is usual, None is off.",
+                "The loop is checked 40 times a second; 100 is usual, None is off.",
             )
         # Not `<=`: it would take NaN.
         if self.stuck_after_s is not None and not 0 < self.stuck_after_s < math.inf:
             raise InvalidArgumentError(
                 "stuck_after_s",
-                f"{self.stuck_after_s} is no time in which tasks can go on",
+                f"{self.stuck_after_s} is too short for a task to make progress",
                 "Give seconds above 0; 60 is usual, None is off.",
             )
 

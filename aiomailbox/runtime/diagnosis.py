@@ -199,7 +199,7 @@ _TEXTS: Final[dict[BlockCause, Callable[[str], str]]] = {
         f"waits for limiter {what}" if what else "waits for its limiter"
     ),
     BlockCause.CALLS: lambda what: f"waits for its calls ({what})",
-    BlockCause.RETRY: lambda _: "waits until calls that failed are made again",
+    BlockCause.RETRY: lambda _: "waits to retry calls that failed",
     BlockCause.KEY: lambda _: "waits for calls of the same key",
     BlockCause.AWAIT: lambda what: (
         "awaits its function, for one record at a time" + (f" ({what})" if what else "")

@@ -27,7 +27,7 @@ __all__ = [
 
 _PACKAGE: Final = str(pathlib.Path(__file__).resolve().parents[1])
 _STACK_MAX: Final = 30
-# The whole has to fit into a sign of life, and names are as long as users like.
+# The whole has to fit into a heartbeat, and names are as long as users like.
 _TEXT_MAX: Final = 400
 
 

@@ -204,8 +204,9 @@ class JobCheckpoints:
         # lost.
         if restored_id < self._completed_id:
             raise CheckpointFailedError(
-                f"checkpoint {self._completed_id} cannot be read any more, and the tasks "
-                f"that go on have it behind them: all begin again, from {restored_id}"
+                f"checkpoint {self._completed_id} cannot be read any more, and the "
+                "tasks that kept running are past it: all tasks restart from "
+                f"checkpoint {restored_id}"
             )
         await self._begin_epoch(tasks)
         kept = {} if restored is None else self._tasks_of(restored)
@@ -378,7 +379,7 @@ class JobCheckpoints:
         if which == LATEST:
             raise InvalidArgumentError(
                 "restore_from",
-                "the job takes no checkpoints, so there is no latest one",
+                "checkpointing is not enabled, so there is no latest checkpoint",
                 "Call env.enable_checkpointing(..., directory=...), or give a path.",
             )
         files = CheckpointFiles.at(which)

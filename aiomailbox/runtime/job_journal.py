@@ -92,8 +92,8 @@ class FinishedCalls:
         if place is None:
             raise InvalidArgumentError(
                 "journal",
-                f"{self._names[0]!r} keeps finished calls, and the job has no place for "
-                "them",
+                f"operator {self._names[0]!r} has journal=True, and the job has no "
+                "directory for the journal",
                 "Call env.enable_checkpointing(interval, directory=...).",
             )
         found = journal_place(self._settings, place, self._services.job_id)
@@ -161,8 +161,8 @@ class FinishedCalls:
         epoch = journal.next_epoch(epoch)
         if restored_id is not None and restored_id < journal.pruned_to:
             self._services.log.warning(
-                "the journal does not cover the checkpoint that the job goes on from: "
-                "calls that had ended between the two are made again",
+                "the journal does not reach back to the checkpoint that the job "
+                "resumes from: calls that finished between the two are made again",
                 checkpoint_id=restored_id,
                 covered_from=journal.pruned_to,
             )

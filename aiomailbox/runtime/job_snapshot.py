@@ -216,7 +216,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         failures: The last ones, oldest first.
         stalls: What has held the event loops of its tasks lately, oldest first.
         bottleneck: The operator that holds the job up, None if none does.
-        stop_reason: Why its sources were stopped, such as a budget that is used up.
+        stop_reason: Why its sources were stopped, such as a budget that is exhausted.
         declared: What those metrics are that aiomailbox does not declare itself.
 
     Example:
@@ -286,7 +286,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.decode(data, type=JobSnapshot)
         except msgspec.MsgspecError as error:
             raise CorruptStreamError(
-                f"this is no snapshot of a job: {error}"
+                f"this is not a snapshot of a job: {error}"
             ) from error
 
 

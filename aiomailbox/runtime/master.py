@@ -393,7 +393,10 @@ class JobMaster:
         """Read no more: the calls of what would be read may not be made."""
         # Several limits may be used up in one moment; the first one is the reason.
         if not self.stop_reason:
-            self.stop_reason = f"the budget of {limit.budget:g} {limit.unit} of {limit.label} is used up"
+            self.stop_reason = (
+                f"the budget of {limit.budget:g} {limit.unit} of "
+                f"{limit.label} is exhausted"
+            )
             self.services.log.warning("the sources stop", reason=self.stop_reason)
         self.stop(StopMode.DRAIN)
 
@@ -605,7 +608,7 @@ class JobMaster:
         return part
 
     def _on_late(self, what: str, timeout_s: float, task: asyncio.Task[Any]) -> None:
-        place = place_of(frames_of(task), "unknown")
+        place = place_of(frames_of(task), "an unknown operator")
         self._fail(CancelTimeoutError(what, timeout_s, place))
 
     async def _supervise(

@@ -84,9 +84,10 @@ class PoisonWatch:
         ]
         found = f": {'; '.join(read)}" if read else ""
         return (
-            f"{self._times} attempts in a row failed{where} the same way{record}: what was "
-            f"read after {since} {has} something in it that none survives{found}. Set such "
-            "records aside with on_error=am.skip or am.dead_letter(tag)"
+            f"{self._times} attempts in a row failed{where} the same way{record}: "
+            f"what was read after {since} {has} something in it that fails every "
+            f"time{found}. Skip such records, or emit them as dead letters, with "
+            "on_error=am.skip or am.dead_letter(tag)"
         )
 
     def _sources(self, place: FailurePlace) -> list[Node]:

@@ -24,7 +24,7 @@ class Limiters(Protocol):
     """Finds the limiter that a limit means.
 
     Attributes:
-        on_exhausted: Told of a limit whose budget is used up, once.
+        on_exhausted: Told of a limit whose budget is exhausted, once.
     """
 
     on_exhausted: Callable[[RateLimit], None] | None
@@ -145,7 +145,7 @@ class JobServices:
             return self.handovers[name]
         except KeyError:
             message = (
-                f"nobody pulls results named {name!r}: a pulled stream can only be "
-                "run by the call that made it"
+                "a stream whose records are pulled can only be run by the call "
+                f"that pulls them ({name!r})"
             )
             raise IllegalStateError(message) from None

@@ -99,7 +99,7 @@ class BlockReader:
         self._what = what
         shortest = _HEAD.size + _TAIL.size
         if len(self._data) < shortest or bytes(self._data[:4]) != magic:
-            raise CorruptStreamError(f"these bytes are no {what}")
+            raise CorruptStreamError(f"these bytes are not a {what}")
         head = self._data[: _HEAD.size]
         _, found = _HEAD.unpack(head)
         if found != version:
@@ -108,11 +108,13 @@ class BlockReader:
             )
         length, checksum, last = _TAIL.unpack(self._data[-_TAIL.size :])
         if last != magic or length > len(self._data) - shortest:
-            raise CorruptStreamError(f"the {what} is cut off")
+            raise CorruptStreamError(f"the {what} is truncated")
         self._end = len(self._data) - _TAIL.size - length
         self.metadata: memoryview[int] = self._data[self._end : -_TAIL.size]
         if zlib.crc32(self.metadata, zlib.crc32(head)) != checksum:
-            raise CorruptStreamError(f"the {what} is damaged: its checksum fails")
+            raise CorruptStreamError(
+                f"the {what} is damaged: its checksum does not match"
+            )
 
     def block(self, place: Sequence[int]) -> memoryview:
         """Return the bytes of a block.
@@ -126,6 +128,6 @@ class BlockReader:
         data = self._data[start : start + length]
         if zlib.crc32(data) != checksum:
             raise CorruptStreamError(
-                f"a block of the {self._what} is damaged: its checksum fails"
+                f"a block of the {self._what} is damaged: its checksum does not match"
             )
         return data

@@ -95,7 +95,9 @@ class StateTtlConfig:
         ttl_ms = duration_ms(self.ttl, "ttl")
         if ttl_ms == 0:
             raise InvalidArgumentError(
-                "ttl", "state cannot expire at once", "Use a millisecond or more."
+                "ttl",
+                "it is 0, so that state would expire at once",
+                "Use a millisecond or more.",
             )
         object.__setattr__(self, "ttl_ms", ttl_ms)
 

@@ -107,10 +107,9 @@ def check_max_parallelism(snapshot: KeyedStateSnapshot, max_parallelism: int) ->
     """Raise if a snapshot was made with another number of key groups."""
     if snapshot.max_parallelism != max_parallelism:
         raise StateError(
-            f"the state was written with max_parallelism "
-            f"{snapshot.max_parallelism} and cannot be read with "
-            f"{max_parallelism}: every key would be looked for in another "
-            f"place. Set max_parallelism to {snapshot.max_parallelism}."
+            f"the state was written with max_parallelism {snapshot.max_parallelism} "
+            f"and cannot be read with {max_parallelism}: keys would be looked up in "
+            f"other key groups. Set max_parallelism to {snapshot.max_parallelism}."
         )
 
 
@@ -118,8 +117,8 @@ def refuse_ttl(descriptor: StateDescriptor) -> None:
     """Raise if the state has a time to live, which tables of all keys ignore."""
     if descriptor.ttl_config is not None:
         raise StateError(
-            f"state {descriptor.name!r} has a time to live, which a table of all keys "
-            "does not look at. Use the state object of its kind, e.g. get_value()."
+            f"state {descriptor.name!r} has a time to live, which a table of all "
+            "keys ignores. Use the state object of its kind, e.g. get_value()."
         )
 
 

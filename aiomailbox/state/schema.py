@@ -180,7 +180,8 @@ def check_fields(
         if name not in now:
             raise StateError(
                 f"state {state!r}: field {name!r} of {reference} was written and is "
-                "gone, so its values would be lost. Give it back; it may have a default."
+                "missing now, so its values would be lost. Add it again; it may "
+                "have a default."
             )
     for name, (options, required) in now.items():
         if name not in written:

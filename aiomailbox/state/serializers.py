@@ -130,7 +130,7 @@ def give_serializer(serializer: StateSerializer) -> None:
     if identifier in {ObjectSerializer.id, PickleSerializer.id}:
         raise WrongTypeError(
             "serializer",
-            f"{identifier!r} is the id of another one",
+            f"{identifier!r} is the id of another serializer",
             "Give it an id of its own.",
         )
     for method in ("encode", "decode"):
@@ -154,8 +154,8 @@ def check_serializer(state: str, identifier: str) -> None:
         raise StateError(
             f"state {state!r} was written by serializer {identifier!r}, and no "
             "descriptor here gives it. Name it in the state's descriptor where the "
-            "function is defined, such as a class attribute: one that is made when "
-            "the function opens comes too late."
+            "function is defined, such as a class attribute: a descriptor that is "
+            "created in open() comes too late."
         )
 
 

@@ -525,7 +525,7 @@ class _KeyGroups(Mapping[int, dict[int, Entries]]):
             or set(map(type, columns)) != {list}
             or len({*map(len, columns)}) > 1
         ):
-            raise CorruptStreamError(f"state {meta.name!r}: this is no key")
+            raise CorruptStreamError(f"state {meta.name!r}: this is not a key")
         expected = _KINDS.get(meta.kind, object)
         # By their types: a thousand rows have only a few.
         for kind in set(map(type, columns[-1])):
@@ -548,4 +548,4 @@ def _check_hashable(column: list[Any]) -> None:
     try:
         set(column)
     except TypeError as error:
-        raise CorruptStreamError(f"this is no key: {error}") from error
+        raise CorruptStreamError(f"this is not a key: {error}") from error

@@ -136,9 +136,9 @@ def check_declared(
         if declared is None or reference in declared or is_known_class(reference):
             continue
         raise StateError(
-            f"objects of {reference} cannot be kept, for nobody could read them: it is "
-            "not among the classes that the job declares. Name it in a type hint or in "
-            "the type_ of the state's descriptor."
+            f"objects of {reference} cannot be written to a snapshot, for they "
+            "could not be read again: the job does not declare the class. Name it "
+            "in a type hint or in the type_ of the state's descriptor."
         )
 
 
@@ -194,9 +194,9 @@ class StateClasses:
             kind = (self._declared or {}).get(reference) or _member(reference)
             if kind is None:
                 raise StateError(
-                    f"state {state!r} holds objects of {reference}, which is not among "
-                    "the classes that the job declares. Name the class in a type hint "
-                    "or in the type_ of the state's descriptor; if it has another name "
+                    f"state {state!r} holds objects of {reference}, a class that "
+                    "the job does not declare. Name the class in a type hint or in "
+                    "the type_ of the state's descriptor; if it has another name "
                     "now, give it its old one back."
                 )
             check_fields(state, reference, fields, class_schema(kind))
@@ -226,15 +226,15 @@ class StateClasses:
             raise StateError(f"two classes are called {reference}: rename one")
         if not is_record_class(kind):
             raise StateError(
-                f"a {kind.__qualname__} cannot be kept as bytes. Make it a dataclass, "
-                "a NamedTuple or a msgspec.Struct, or give the state's descriptor "
-                "serializer=PickleSerializer()."
+                f"a {kind.__qualname__} cannot be written to a snapshot. Make it a "
+                "dataclass, a NamedTuple or a msgspec.Struct, or give the state's "
+                "descriptor serializer=PickleSerializer()."
             )
         if self._declared is not None and self._declared.get(reference) is not kind:
             raise StateError(
-                f"a {kind.__qualname__} cannot be kept, for nobody could read it: "
-                f"{reference} is not among the classes that the job declares. Name it "
-                "in a type hint or in the type_ of the state's descriptor."
+                f"a {kind.__qualname__} cannot be written to a snapshot, for it "
+                f"could not be read again: the job does not declare {reference}. "
+                "Name it in a type hint or in the type_ of the state's descriptor."
             )
         return self._noted(self._enter(kind, reference, RecordClass(kind).fields))
 

@@ -308,7 +308,7 @@ class LogSegment:
             return None
         if not is_last and not self._has_only_zeros_from(end):
             raise DamagedFileError(
-                str(self.path), f"what follows byte {end} is no entry"
+                str(self.path), f"what follows byte {end} is not an entry"
             )
         return end
 

@@ -86,7 +86,7 @@ def checked_frames(name: str, kind: int, chunks: Iterable[bytes]) -> Iterator[by
             raise DamagedFileError(name, f"a frame of {size} bytes is too large")
         payload = source.take(size)
         if crc32(payload) != checksum:
-            raise DamagedFileError(name, "a checksum does not fit its data")
+            raise DamagedFileError(name, "a checksum does not match its data")
         digest = crc32(frame, digest)
         yield payload
     if checksum != digest:
@@ -109,7 +109,7 @@ class _Bytes:
         missing = size
         while missing:
             if not self._rest and not self._fetch():
-                raise DamagedFileError(self._name, "it is cut off")
+                raise DamagedFileError(self._name, "it is truncated")
             part = self._rest[:missing]
             self._rest = self._rest[missing:]
             parts.append(part)

@@ -163,9 +163,9 @@ class GrowingDirectory:
                 if final.exists():
                     # Renaming is one step, so this is another file: not to be lost.
                     raise SinkError(
-                        f"{str(target)!r} has a file {final.name!r} already that is not "
-                        "the one which was prepared. Has the job gone on twice from one "
-                        "checkpoint? Choose another path."
+                        f"{str(target)!r} has a file {final.name!r} already that is "
+                        "not the one which was prepared. Was the job resumed twice "
+                        "from one checkpoint? Choose another path."
                     )
                 if final.parent not in changed:
                     disk.make_directory(final.parent)
@@ -178,7 +178,8 @@ class GrowingDirectory:
             ):
                 raise SinkError(
                     f"{str(staged)!r} was prepared for {str(target)!r} and is gone. "
-                    "Its records are lost: go on from an older checkpoint, or begin anew."
+                    "Its records are lost: resume from an older checkpoint, or "
+                    "start without one."
                 )
         # The files are there before anything says that they were committed.
         for directory in sorted(changed):

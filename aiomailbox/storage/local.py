@@ -263,7 +263,7 @@ def check_name(name: str) -> None:
     parts = PurePosixPath(name).parts
     if not parts or parts[0] == "/" or ".." in parts or "\0" in name:
         raise InvalidArgumentError(
-            "name", f"{name!r} is no name of a file in a storage", "Use a/b/c."
+            "name", f"{name!r} is not the name of a file in a storage", "Use a/b/c."
         )
 
 

@@ -54,7 +54,7 @@ class RemoteStorage:
         if cached:
             raise InvalidArgumentError(
                 "directory",
-                f"{url!r} asks for {', '.join(cached)}: what others have written since "
+                f"{url!r} asks for {', '.join(cached)}: what other processes write "
                 "would not be seen, such as that this attempt was replaced",
                 "Leave the cache out.",
             )

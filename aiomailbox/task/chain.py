@@ -14,7 +14,7 @@ from functools import partial
 from typing import cast
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import StateError
+from aiomailbox.errors import StateError, named_operator
 from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox import MailboxExecutor, MailboxProcessor
 from aiomailbox.operators import (
@@ -343,7 +343,7 @@ class OperatorChain:
             snapshot = snapshots.get(plan.operator_id)
             if snapshot is not None and has_backlog(snapshot):
                 raise StateError(
-                    f"operator {plan.name!r} (uid {plan.uid!r}) had an async def "
+                    f"{named_operator(plan.name, plan.uid)} had an async def "
                     "function when the checkpoint was taken, which had still to be "
                     "awaited for some records. Restore the job with such a function, "
                     "or stop it with drain=True before the function is changed."

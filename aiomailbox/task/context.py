@@ -7,7 +7,7 @@ import random
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from aiomailbox.errors import IllegalStateError
+from aiomailbox.errors import IllegalStateError, named_operator
 from aiomailbox.eventtime import (
     AlignmentConfig,
     AlignmentGroup,
@@ -133,7 +133,7 @@ class TaskRuntimeContext(Context):
         journals = self._environment.journals
         if journals is None:
             raise IllegalStateError(
-                f"operator {self.operator_name!r} (uid {self.uid!r}) has journal=True, "
+                f"{named_operator(self.operator_name, self.uid)} has journal=True, "
                 "and the job has no place for a journal: write "
                 "env.enable_checkpointing(interval, directory=...)"
             )

@@ -116,7 +116,7 @@ class OutputBarriers:
     def _align_from_now_on(self, output: OutputState, error: BaseException) -> None:
         output.may_overtake = False
         self._log.warning(
-            "barriers do not overtake on an edge: its records cannot be kept",
+            "barriers do not overtake on an edge: its records cannot be serialized",
             edge=output.writer.partitioner.name,
             partition=str(output.writer.partition.partition_id),
             error=str(error),

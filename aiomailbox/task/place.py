@@ -14,6 +14,7 @@ from aiomailbox.errors import (
     MailFailedError,
     UserFunctionError,
     add_note,
+    named_operator,
     safe_repr,
 )
 from aiomailbox.operators import (
@@ -48,7 +49,7 @@ def place_of(frames: Iterable[FrameType], otherwise: str) -> str:
     owner = owner_of(frame for frame, _ in stack)
     if owner is None and contexts:
         owner = contexts[-1].operator_name, contexts[-1].uid
-    return f"in operator {_named(owner) if owner else otherwise} at {_line(stack)}"
+    return f"in {named_operator(*owner) if owner else otherwise} at {_line(stack)}"
 
 
 def places_of(tasks: Iterable[asyncio.Task[Any]], otherwise: str) -> str:
@@ -108,7 +109,7 @@ def name_place(error: BaseException) -> BaseException:
     if cause is error and isinstance(error, _AS_THEY_ARE):
         # A line of the library's own would lead nobody to the mistake.
         where = "" if is_own_line(line) else f" at {line}"
-        add_note(error, f"in operator {_named(owner)}{where}")
+        add_note(error, f"in {named_operator(*owner)}{where}")
         if isinstance(error, AioMailboxError) and error.operator is None:
             error.operator, error.uid = owner
         return error
@@ -119,11 +120,6 @@ def name_place(error: BaseException) -> BaseException:
 
 def _lines_of(frames: Iterable[FrameType]) -> _Stack:
     return [(frame, frame.f_lineno) for frame in frames]
-
-
-def _named(owner: tuple[str, str | None]) -> str:
-    name, uid = owner
-    return f"{name!r} (uid {uid!r})"
 
 
 def _line(stack: _Stack) -> str:

@@ -376,7 +376,7 @@ def check_period(period_ms: int) -> None:
     """
     if period_ms <= 0:
         raise InvalidArgumentError(
-            "period_ms", f"{period_ms} ms is no period", "Use 1 ms or more."
+            "period_ms", f"{period_ms} ms is too short", "Use 1 ms or more."
         )
 
 

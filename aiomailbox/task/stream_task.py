@@ -28,7 +28,12 @@ from functools import partial
 from typing import Any
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import CancelTimeoutError, RejectedMailError, StopTask
+from aiomailbox.errors import (
+    CancelTimeoutError,
+    RejectedMailError,
+    StopTask,
+    named_operator,
+)
 from aiomailbox.exchange import RecordWriter, decode_in_flight
 from aiomailbox.mailbox import (
     MailboxController,
@@ -568,7 +573,7 @@ class StreamTask:
             *self._helpers.running,
         ]
         operators = " or ".join(
-            f"{one.name!r} (uid {one.uid!r})" for one in self.plan.operators
+            named_operator(one.name, one.uid) for one in self.plan.operators
         )
         places = places_of(tasks, operators)
         timeout_s = self.environment.cancel_timeout_s

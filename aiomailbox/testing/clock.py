@@ -39,7 +39,7 @@ class ManualClock:
     def __init__(self, start: datetime = DEFAULT_START) -> None:
         if start.tzinfo is None:
             raise InvalidArgumentError(
-                "start", "is a naive datetime", "Give one with a time zone, as UTC."
+                "start", "it is a naive datetime", "Give one with a time zone, as UTC."
             )
         self._start_ms = round(start.timestamp() * 1000)
         self._monotonic = 0.0

@@ -110,8 +110,8 @@ def window_operator(
     if folding is None and function is None:
         raise InvalidArgumentError(
             "window_function",
-            "nothing is said about what a window results in",
-            "Give reduce, aggregate or window_function.",
+            "no function is given",
+            "Pass reduce, aggregate or window_function.",
         )
     is_async = folding is not None and is_async_aggregate(folding)
     # The fast ways give the same results in the same order; whatever they do not know

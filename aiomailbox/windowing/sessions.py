@@ -37,7 +37,7 @@ class _SessionWindows(MergingWindowAssigner):
     def __init__(self, gap_ms: Gap) -> None:
         if isinstance(gap_ms, int) and gap_ms <= 0:
             raise InvalidArgumentError(
-                "gap", f"{gap_ms} ms does not satisfy 0 < gap", "Use a longer gap."
+                "gap", f"{gap_ms} ms is not positive", "Use 1 ms or more."
             )
         self._gap_ms = gap_ms
 

@@ -96,7 +96,7 @@ class WindowSpec:
                 raise InvalidArgumentError(
                     "trigger",
                     f"{name} waits for wall-clock time, and {windows} end in event "
-                    "time: contents would be forgotten before they are emitted",
+                    "time: contents would be discarded before they are emitted",
                     "Use EventTimeTrigger, for early results "
                     "ContinuousProcessingTimeTrigger, or processing-time windows.",
                 )
@@ -111,8 +111,8 @@ class WindowSpec:
         if self.allowed_lateness_ms or self.late_tag is not None:
             raise InvalidArgumentError(
                 late,
-                f"nothing is late in {windows}, for a record belongs to the time at "
-                "which it comes",
+                f"no record is late in {windows}, for it belongs to the time at "
+                "which it arrives",
                 "Leave it out, or use event-time windows.",
             )
 

@@ -179,7 +179,11 @@ REFUSED: list[Refused] = [
         lambda s: am.SlidingEventTimeWindows.of(20, 10, 11),
         ["offset 11000 ms", "abs(offset) < slide"],
     ),
-    ("gap 0", lambda s: am.EventTimeSessionWindows.with_gap(0), ["gap", "0 < gap"]),
+    (
+        "gap 0",
+        lambda s: am.EventTimeSessionWindows.with_gap(0),
+        ["gap", "0 ms is not positive"],
+    ),
     (
         "gap below 0",
         lambda s: am.ProcessingTimeSessionWindows.with_gap(-1),
@@ -232,14 +236,14 @@ REFUSED: list[Refused] = [
     (
         "lateness",
         lambda s: window(s, PROCESSING_TIME).allowed_lateness(1).aggregate(am.count()),
-        ["allowed_lateness", "nothing is late", "TumblingProcessingTimeWindows"],
+        ["allowed_lateness", "no record is late", "TumblingProcessingTimeWindows"],
     ),
     (
         "late tag",
         lambda s: (
             window(s, PROCESSING_TIME).side_output_late_data(TAG).aggregate(am.count())
         ),
-        ["late_tag", "nothing is late"],
+        ["late_tag", "no record is late"],
     ),
     # One name for two states.
     (

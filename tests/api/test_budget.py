@@ -117,7 +117,7 @@ async def test_the_unit_is_named_wherever_the_limit_is() -> None:
     assert "limit 'openai': 0 of 2 tokens free in 60 s, 1 calls wait for it" in tree
     assert (am.BlockCause.LIMIT, "openai (tokens)") in said
     error = am.BudgetExceededError(limit.label, 3, limit.unit)
-    assert str(error) == "the budget of 3 tokens of limit 'openai' is used up"
+    assert str(error) == "the budget of 3 tokens of limit 'openai' is exhausted"
 
 
 PAYS = """
@@ -204,7 +204,9 @@ async def test_a_budget_that_is_used_up_stops_the_source(workers: int) -> None:
     async with env.start("paid", deployment=deployment) as job:
         result = await job.result()
         seen = job.snapshot()
-    assert result.stop_reason == "the budget of 100 units of limit 'tokens' is used up"
+    assert (
+        result.stop_reason == "the budget of 100 units of limit 'tokens' is exhausted"
+    )
     assert seen.stop_reason == result.stop_reason
     assert seen.state == "finished"
     operator = seen.operator("ask")

@@ -357,7 +357,7 @@ async def test_an_iterable_that_raises_what_is_no_exception_fails_the_job(
     else:
         assert isinstance(error, am.JobFailedError)
         told = str(error)
-    assert "operator 'items' (uid None)" in told
+    assert "operator 'items'" in told
     assert f"{__file__}:" in told
     assert items.closed == 1
     assert_nothing_left()
@@ -399,7 +399,7 @@ async def test_a_generator_that_never_gives_way_is_left_behind_and_named(
             await job.cancel()
     assert asyncio.get_running_loop().time() - start < 32
     places = str(caught.value).partition("it stood ")[2]
-    assert places == f"in operator 'stubborn' (uid None) at {__file__}:{line}"
+    assert places == f"in operator 'stubborn' at {__file__}:{line}"
     assert_nothing_left()
 
 

@@ -357,5 +357,5 @@ def test_classes_in_files_are_checked_as_those_in_bytes(
         found = heap.get_value(ValueStateDescriptor("seen", newer)).value()
         assert (found.amount, found.limit) == (1, 9)
     job.writer = CheckpointWriter(job.storage, "job", [])
-    with pytest.raises(StateError, match="Account cannot be kept"):
+    with pytest.raises(StateError, match="Account cannot be written to a snapshot"):
         job.write(2)

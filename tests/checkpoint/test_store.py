@@ -326,7 +326,7 @@ def test_who_begins_a_job_again_that_had_finished_is_told(tmp_path: Path) -> Non
     again = open_store(tmp_path, log)
     assert again.load("latest", [Visit]) is None
     ((_, event, _),) = log.entries
-    assert event == "the job has ended well before, and begins anew"
+    assert event == "the job had finished before, and starts without state"
     again.new_epoch()
     again.close()
     assert open_store(tmp_path, log).load("latest", [Visit]) is None
@@ -350,7 +350,7 @@ def test_a_task_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     snapshot = task_snapshot(1, payload=LARGE)
     operators = {**snapshot.operators, "z": task_snapshot(2).operators[SINK]}
     operators["z"].own.states["writer"].elements.append(bad)
-    with pytest.raises(StateError, match="object cannot be kept"):
+    with pytest.raises(StateError, match="object cannot be written to a snapshot"):
         writer.write_task(
             1, SubtaskId(VertexId(0), 0), 1, TaskSnapshot(operators=operators)
         )
@@ -361,7 +361,7 @@ def test_state_of_classes_that_nobody_declared_is_refused_when_written(
     tmp_path: Path,
 ) -> None:
     writer = CheckpointWriter(LocalStorage(tmp_path), "job", [int])
-    with pytest.raises(StateError, match="nobody could read it"):
+    with pytest.raises(StateError, match="could not be read again"):
         handles(writer, 1)
 
 
@@ -370,7 +370,9 @@ def test_metadata_of_a_later_format_is_refused_not_skipped(tmp_path: Path) -> No
     take(store, tmp_path, 1)
     written = handles(CheckpointWriter(LocalStorage(tmp_path), "job"), 2)
     store.complete(metadata(2, written, version=2))
-    with pytest.raises(StateError, match="has format 2, and this release reads 1"):
+    with pytest.raises(
+        StateError, match="has format 2, and this release of aiomailbox reads format 1"
+    ):
         store.load("latest", [Visit])
 
 

@@ -132,7 +132,7 @@ async def test_rebalance_union_and_sample_keep_columns() -> None:
 
 def test_a_function_is_no_part_of_a_key_of_fields() -> None:
     env = am.StreamExecutionEnvironment()
-    with pytest.raises(WrongTypeError, match="among several keys"):
+    with pytest.raises(WrongTypeError, match="one of several keys"):
         env.from_arrow(TABLE).key_by("city", len)  # type: ignore[arg-type]
     with pytest.raises(am.InvalidArgumentError, match="no field 'country'"):
         env.from_arrow(TABLE).key_by("city", "country")
@@ -324,7 +324,7 @@ async def test_explain_says_afterwards_who_went_on_with_rows_and_why(
     assert described(explained(large), name) == "columns"
     await large.execute()
     assert found[-1] == 3 * 2**62
-    said = "columns, then rows when it ran: a sum leaves 64 bits"
+    said = "columns, then rows when it ran: a sum exceeds 64 bits"
     assert described(explained(large), name) == said
     small = program([1, 2, 3])
     await small.execute()

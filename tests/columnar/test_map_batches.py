@@ -110,7 +110,7 @@ async def test_another_number_of_records_needs_event_times() -> None:
         await env.from_arrow(TABLE, TIMES).map_batches(half).collect()
     text = "".join(map(str, [caught.value, caught.value.__cause__]))
     text += "".join(getattr(caught.value.__cause__, "__notes__", []))
-    assert "event times are not known" in text
+    assert "event times are unknown" in text
     assert "batch 1" in text
     assert "half" in text
 

@@ -149,11 +149,11 @@ async def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
     ("args", "options", "kind", "message"),
     [
         (("x", "xml"), {}, InvalidArgumentError, "is unknown"),
-        ((5, "csv"), {}, WrongTypeError, "no path"),
+        ((5, "csv"), {}, WrongTypeError, "not a path"),
         (("x", "csv"), {"mode": "upsert"}, InvalidArgumentError, "is unknown"),
-        (("x", "csv"), {"columns": "n"}, WrongTypeError, "no names"),
-        (("x", "csv"), {"columns": []}, InvalidArgumentError, "there are none"),
-        (("x", "jsonl"), {"columns": ["n"]}, InvalidArgumentError, "have none"),
+        (("x", "csv"), {"columns": "n"}, WrongTypeError, "not names"),
+        (("x", "csv"), {"columns": []}, InvalidArgumentError, "it is empty"),
+        (("x", "jsonl"), {"columns": ["n"]}, InvalidArgumentError, "have no columns"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused_where_they_are_written(

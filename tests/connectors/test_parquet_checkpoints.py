@@ -214,7 +214,7 @@ async def test_a_column_gets_its_type_in_the_first_file_or_is_refused(
     await job.write({"n": 1, "note": None})
     await job.checkpoint()
     await job.write({"n": 2, "note": "late"})
-    with pytest.raises(RecordTypeError, match="give ParquetSink a schema="):
+    with pytest.raises(RecordTypeError, match="Give ParquetSink a schema="):
         await job.prepare()
     await job.crash()
 

@@ -179,7 +179,7 @@ async def test_what_cannot_be_written_is_refused_and_nothing_else(redis: Any) ->
         )
     assert sorted(caught.value.errors) == [1, 2, 3, 4, 6, 7]
     assert "WRONGTYPE" in str(caught.value.errors[1])
-    assert "no key of Redis" in str(caught.value.errors[2])
+    assert "not a key of Redis" in str(caught.value.errors[2])
     await job.end(succeeded=True)
     assert redis.hgetall("ann") == {b"a": b"1"}
     assert redis.hgetall("di") == {b"a": b"2"}
@@ -202,7 +202,7 @@ async def test_a_server_that_is_not_there_is_named_without_its_password(
     assert "secret" not in repr(sink)
     env = am.StreamExecutionEnvironment()
     env.from_collection([Spent("ann", 1)]).sink_to(sink)
-    with pytest.raises(JobFailedError, match="is out of reach") as caught:
+    with pytest.raises(JobFailedError, match="cannot be reached") as caught:
         await env.execute()
     assert isinstance(caught.value.__cause__, SinkError)
     assert "127.0.0.1:1" in str(caught.value)
@@ -218,12 +218,12 @@ def test_it_says_what_it_promises() -> None:
 @pytest.mark.parametrize(
     ("address", "options", "kind", "message"),
     [
-        (5, {}, WrongTypeError, "no URL"),
-        ("http://x", {}, InvalidArgumentError, "no URL of Redis"),
+        (5, {}, WrongTypeError, "not a URL"),
+        ("http://x", {}, InvalidArgumentError, "not a URL of Redis"),
         ("redis://x", {"key": ""}, InvalidArgumentError, "is empty"),
         ("redis://x", {"value": 5}, WrongTypeError, "neither a field name"),
-        ("redis://x", {"prefix": 5}, WrongTypeError, "no str"),
-        ("redis://x", {"expire": 0}, InvalidArgumentError, "nothing would stay"),
+        ("redis://x", {"prefix": 5}, WrongTypeError, "not a str"),
+        ("redis://x", {"expire": 0}, InvalidArgumentError, "expire at once"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused_where_they_are_written(

@@ -325,7 +325,7 @@ def test_offsets_need_a_function_that_takes_one() -> None:
 
     with pytest.raises(WrongTypeError, match="cannot be called with 1 positional"):
         am.AsyncIterableSource(numbers, offset="n")
-    with pytest.raises(WrongTypeError, match="cannot be asked to go on"):
+    with pytest.raises(WrongTypeError, match="cannot resume"):
         am.AsyncIterableSource(numbers(), offset="n")
     with pytest.raises(InvalidArgumentError, match="offset"):
         am.AsyncIterableSource(numbers_after, offset="")

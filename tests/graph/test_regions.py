@@ -130,7 +130,7 @@ def test_what_waits_for_itself_is_refused(
     other = item("other", via(start, RebalancePartitioner()))
     both = item("both", via(other), via(start, RebalancePartitioner()))
     graph = block(build_job_graph("job", [both], parallelism=2), "other")
-    with pytest.raises(InvalidArgumentError, match="both would wait for ever"):
+    with pytest.raises(InvalidArgumentError, match="both would wait forever"):
         check_blocking(graph)
     check_blocking(block(graph, "other", "both"))
 

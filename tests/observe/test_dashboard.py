@@ -126,7 +126,7 @@ async def test_a_wrong_token_changes_nothing_and_the_right_one_does(
         right = {"authorization": "Bearer secret"}
         refused = await client.post("/savepoint?path=/tmp/x", headers=right)
         assert refused.status_code == 409
-        assert "takes no checkpoints" in refused.text
+        assert "checkpointing is not enabled" in refused.text
         assert job.state is am.JobState.RUNNING
         stopped = await client.post("/stop", headers=right)
         assert stopped.json()["state"] == "finished"

@@ -199,7 +199,7 @@ def test_both_ends_can_tell_whether_they_know_the_same_classes() -> None:
 
 
 def test_only_records_can_be_entered_and_names_are_unique() -> None:
-    with pytest.raises(WrongTypeError, match="no NamedTuple"):
+    with pytest.raises(WrongTypeError, match="not a NamedTuple"):
         RecordClasses([int])
     namesake = enum.Enum("Side", {"BUY": 1}, module=Side.__module__)
     with pytest.raises(InvalidArgumentError, match="two classes are called"):

@@ -221,7 +221,7 @@ async def test_an_error_of_ours_stays_what_it_is_and_is_placed(
         await job.wait()
     error = caught.value.__cause__
     assert isinstance(error, SinkError)
-    place = f"in commit() of operator 'prices' (uid None) at {line_of(full)}"
+    place = f"in commit() of operator 'prices' at {line_of(full)}"
     assert error.__notes__[0] == place
 
 
@@ -301,9 +301,7 @@ async def test_a_committer_that_does_not_give_way_is_left_behind_and_named(
     with pytest.raises(JobFailedError) as caught:
         await job.wait()
     line = swallow.__code__.co_firstlineno + 3
-    assert f"in operator 'stubborn' (uid None) at {__file__}:{line}" in str(
-        caught.value
-    )
+    assert f"in operator 'stubborn' at {__file__}:{line}" in str(caught.value)
     assert job.state is JobState.FAILED
     # What had begun is ended once, whoever stands in the way.
     assert first.log.count("end False") == (1 if hook == "begin" else 2)

@@ -154,5 +154,5 @@ async def test_state_of_a_class_that_is_not_declared_fails_the_checkpoint() -> N
         await asyncio.sleep(1)
         with pytest.raises(CheckpointFailedError) as caught:
             await job.trigger_checkpoint()
-        assert "Hidden is not among the classes" in repr(caught.value.__cause__)
+        assert "the job does not declare" in repr(caught.value.__cause__)
         await job.cancel()

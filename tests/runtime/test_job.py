@@ -178,7 +178,7 @@ async def test_the_first_error_wins_and_names_its_task(bench: Any) -> None:
     assert repr(cause) == "ValueError('first')"
     notes = "\n".join(cause.__notes__)
     assert "in task 'failing (1/1)' of job 'job'" in notes
-    assert "operator 'other' (uid None) failed at " in notes
+    assert "operator 'other' failed at " in notes
     assert "KeyError: 'second'" in notes
     assert closed == ["third"]
     assert (job.state, job.failed) == (JobState.FAILED, True)

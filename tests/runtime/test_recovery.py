@@ -180,7 +180,7 @@ async def test_a_savepoint_lets_the_job_go_on(tmp_path: Path) -> None:
         await job.result()
     assert totals(results) == EXPECTED
     sums(env, FailsAt(), results)
-    with pytest.raises(InvalidArgumentError, match="there already"):
+    with pytest.raises(InvalidArgumentError, match="exists already"):
         async with env.start() as job:
             await job.trigger_savepoint(place)
 
@@ -604,7 +604,7 @@ async def test_who_starts_a_finished_job_again_is_told_that_it_begins_anew(
         env.from_collection([1, 2, 3]).sink_to(results.append)
         await env.execute("short", restore_from="latest")
         assert sorted(results) == [1, 2, 3]
-        assert ("ended well before" in caplog.text) == (round_ == 1)
+        assert ("had finished before" in caplog.text) == (round_ == 1)
 
 
 @pytest.mark.parametrize("backend", [am.HeapStateBackend, am.RocksDBStateBackend])

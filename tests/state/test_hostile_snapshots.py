@@ -211,9 +211,9 @@ def test_a_length_is_believed_only_if_there_is_as_much() -> None:
 
 def test_a_class_that_a_snapshot_names_is_neither_imported_nor_made() -> None:
     data = DATA.replace(b"hostile_snapshots:Cart", b"hostile_snapshots:Crat")
-    with pytest.raises(StateError, match="Crat, which is not among the classes"):
+    with pytest.raises(StateError, match="Crat, a class that the job does not"):
         read_all(repaired(data))
-    with pytest.raises(StateError, match="Cart, which is not among the classes"):
+    with pytest.raises(StateError, match="Cart, a class that the job does not"):
         decode_snapshot(DATA, [Color, Point, Quote, Void])
 
 

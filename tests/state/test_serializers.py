@@ -161,9 +161,7 @@ def test_bytes_cannot_name_what_was_not_declared(name: str) -> None:
 def test_what_nobody_could_read_is_not_written() -> None:
     store = HeapStateStore(128, KeyGroupRange(0, 127), ManualClock())
     store.table(ValueStateDescriptor("account")).put("a", Account("a", 1))
-    with pytest.raises(
-        StateError, match="Account is not among the classes that the job"
-    ):
+    with pytest.raises(StateError, match="the job does not declare"):
         encode_keyed_snapshot(store.snapshot(), [Point])
     assert encode_keyed_snapshot(store.snapshot(), [dict[str, Account]])
 
@@ -248,7 +246,9 @@ def test_fields_that_do_not_fit_are_refused_by_name(
 
 def test_a_class_that_was_not_declared_is_named_with_its_state(new_store: Any) -> None:
     data = cut_with(new_store, Account("a", 1))
-    with pytest.raises(StateError, match=r"'account' .*Account.*not among the classes"):
+    with pytest.raises(
+        StateError, match=r"'account' .*Account.*a class that the job does not"
+    ):
         decode_keyed_snapshot(data)
 
 
@@ -316,7 +316,7 @@ def test_the_newest_of_two_classes_with_one_name_does_not_matter() -> None:
     first.__module__ = second.__module__ = "notebook"
     (found,) = through_bytes(first(1), classes=[first, second])
     assert type(found) is first
-    with pytest.raises(StateError, match="not among the classes"):
+    with pytest.raises(StateError, match="a class that the job does not"):
         through_bytes(second(1), classes=[first, second])
 
 

@@ -99,7 +99,7 @@ def test_damage_before_the_last_segment_is_not_passed_over(tmp_path: Path) -> No
     damaged = bytearray(path.read_bytes())
     damaged[20] ^= 1
     path.write_bytes(damaged)
-    with pytest.raises(DamagedFileError, match="byte 10 is no entry"):
+    with pytest.raises(DamagedFileError, match="byte 10 is not an entry"):
         AppendLog(tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_a_crash_between_two_segments_leaves_room_behind_the_first(
     path.write_bytes(path.read_bytes() + bytes(1 << 18))
     assert entries(tmp_path) == [b"one", b"two"]
     path.write_bytes(path.read_bytes() + bytes(100) + b"x")
-    with pytest.raises(DamagedFileError, match="is no entry"):
+    with pytest.raises(DamagedFileError, match="is not an entry"):
         AppendLog(tmp_path)
 
 

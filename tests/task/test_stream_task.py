@@ -230,7 +230,7 @@ async def test_a_failure_names_the_operator_and_the_phase(
         assert isinstance(error, UserFunctionError)
         assert (error.operator, error.uid) == ("second", None)
         assert __file__ in error.location
-        assert f"in {phase}() of operator 'second' (uid None)" in error.__notes__
+        assert f"in {phase}() of operator 'second'" in error.__notes__
 
 
 async def test_all_operators_are_closed_and_the_first_error_wins(bench: Any) -> None:

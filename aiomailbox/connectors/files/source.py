@@ -136,7 +136,7 @@ class FileSource(Generic[OutT]):
         self._interval_s = None if watch is None else duration_s(watch, "watch")
         if self._interval_s is not None and self._interval_s < 0.01:
             raise InvalidArgumentError(
-                "watch", f"{watch} is too often", "Use at least 10 ms."
+                "watch", f"{watch} is too short", "Use at least 10 ms."
             )
         check_count(batch_rows, "batch_rows")
         names = None if columns is None else _columns(columns, self._format)
@@ -200,11 +200,13 @@ def _paths(path: Any) -> tuple[str, ...]:
     if isinstance(path, str | os.PathLike):
         path = [path]
     elif not isinstance(path, Iterable):
-        raise WrongTypeError("path", f"{path!r} is no path", "Give a str or a Path.")
+        raise WrongTypeError("path", f"{path!r} is not a path", "Give a str or a Path.")
     paths = []
     for one in path:
         if not isinstance(one, str | os.PathLike):
-            raise WrongTypeError("path", f"{one!r} is no path", "Give a str or a Path.")
+            raise WrongTypeError(
+                "path", f"{one!r} is not a path", "Give a str or a Path."
+            )
         paths.append(os.fspath(one))
     if not paths or not all(paths):
         raise InvalidArgumentError("path", "it is empty", "Give at least one path.")
@@ -228,7 +230,7 @@ def _format(chosen: Any, paths: tuple[str, ...]) -> Format:
     if format_ is None:
         raise InvalidArgumentError(
             "format",
-            f"it does not follow from {', '.join(paths)}",
+            f"it cannot be inferred from {', '.join(paths)}",
             'Say "jsonl", "csv", "text" or "parquet".',
         )
     return format_
@@ -237,14 +239,16 @@ def _format(chosen: Any, paths: tuple[str, ...]) -> Format:
 def _columns(columns: Sequence[str], format_: Format) -> tuple[str, ...]:
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
         raise WrongTypeError(
-            "columns", f"{columns!r} are no names", 'Give a list, as ["user", "price"].'
+            "columns",
+            f"{columns!r} are not names",
+            'Give a list, as ["user", "price"].',
         )
     if format_ not in {"csv", "parquet"}:
         raise InvalidArgumentError(
-            "columns", f"{format_} files have none", "Leave it out."
+            "columns", f"{format_} files have no columns", "Leave it out."
         )
     if len(set(columns)) < len(columns):
-        raise InvalidArgumentError("columns", "two have one name", "Rename one.")
+        raise InvalidArgumentError("columns", "it has duplicates", "Rename one.")
     return tuple(columns)
 
 
@@ -266,7 +270,7 @@ def _reading(
         case "text":
             if records is not None:
                 raise InvalidArgumentError(
-                    "records", "each line of a text is a str", "Leave it out."
+                    "records", "records of text files are str", "Leave it out."
                 )
             return TextFormat(encoding)
         case "csv":

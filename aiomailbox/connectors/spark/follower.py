@@ -141,8 +141,8 @@ class _Log:
                 if after == 0 and number < min(self.numbers(), default=0):
                     continue
                 raise ValueError(
-                    f"commit {number} of {str(self.directory)!r} was deleted: the "
-                    "readers that were known had passed it"
+                    f"commit {number} of {str(self.directory)!r} was deleted: all "
+                    "readers that were known had read it"
                 ) from None
             yield number, commit["files"]
 
@@ -311,8 +311,9 @@ class _StreamReader(_Files, _Bounded):
             self._log.register(self._name, passed, header["id"])
         elif header["deletes"]:
             raise ValueError(
-                f"files of {str(self._log.directory)!r} are deleted when all its readers "
-                'have passed them: give this one a name, .option("reader", "name")'
+                f"files of {str(self._log.directory)!r} are deleted when all "
+                'readers have read them: give this one a name, .option("reader", '
+                '"name")'
             )
 
     def _checked(self, offset: dict[str, Any]) -> dict[str, Any] | None:

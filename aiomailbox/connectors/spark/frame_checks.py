@@ -147,7 +147,7 @@ def check_session(spark: Any, parameter: str = "spark") -> None:
     if not hasattr(kind, "createDataFrame") or not hasattr(kind, "readStream"):
         raise WrongTypeError(
             parameter,
-            f"{type(spark).__name__} is no Spark session",
+            f"{type(spark).__name__} is not a Spark session",
             "Pass a pyspark.sql.SparkSession.",
         )
     if _has_stopped(spark):

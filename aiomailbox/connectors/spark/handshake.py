@@ -86,7 +86,9 @@ async def _introduce(
     answer = await reader.readexactly(_PROOF_BYTES)
     expected = _proof(secret, b"driver", identity + ours + theirs)
     if not hmac.compare_digest(answer, expected):
-        raise HandshakeError("whoever answers does not know the secret of the pipeline")
+        raise HandshakeError(
+            "the process that answers does not know the secret of the pipeline"
+        )
 
 
 def _proof(secret: bytes, role: bytes, content: bytes) -> bytes:

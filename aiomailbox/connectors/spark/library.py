@@ -58,7 +58,10 @@ def _pack(packed: zipfile.ZipFile, name: str) -> None:
     places = None if found is None else found.submodule_search_locations
     if not places:
         if name == "aiomailbox":
-            raise UsageError("aiomailbox is not in a directory that could be sent")
+            raise UsageError(
+                "aiomailbox cannot be sent to the executors: it is "
+                "not installed in a directory"
+            )
         return
     root = Path(next(iter(places)))
     for file in sorted(root.rglob("*.py")):

@@ -177,9 +177,9 @@ class _Segments:
             self._draft = folder.path / "results"
         else:
             raise UsageError(
-                "the results are more than fit into a message, and Spark's executors may "
-                "be on other machines: give to_spark(spark, path=...) a directory that "
-                "they see"
+                "the results are too large for a message, and Spark's executors "
+                "may be on other machines: pass to_spark(spark, path=...) a "
+                "directory that they see"
             )
         self._draft.mkdir(exist_ok=True)
         return self._draft

@@ -156,7 +156,7 @@ class Stage:
         # On another machine Spark has written to a disk of its own, and told nobody.
         if not (folder / "_SUCCESS").exists():
             raise SourceChangedError(
-                f"Spark has written, and there is nothing in {str(folder)!r}: its "
+                f"Spark has written the rows, and {str(folder)!r} is empty: its "
                 "executors do not see the same storage as this process"
             )
         manifest = _Manifest(

@@ -372,8 +372,8 @@ class _StreamReader(PumpedReader[StreamSplit, _Item]):
         # Spark keeps its own position, and goes on from there whatever this job knows.
         if not split.query_id and item.batch:
             self._context.log.warning(
-                "the query goes on with a batch, and this job began without a position: "
-                "what earlier batches brought is in no state of it",
+                "the query resumes after its first batch, and this job has started "
+                "without state: earlier batches are missing from it",
                 batch=item.batch,
             )
         if item.batch != split.batch:
@@ -399,8 +399,8 @@ class _StreamReader(PumpedReader[StreamSplit, _Item]):
         replayed, self._replayed = self._replayed, None
         if replayed is not None and wrapped(replayed) != split.check:
             raise SourceChangedError(
-                f"batch {split.batch} of the query came with other rows, or in another "
-                "order, than before the restart. Give a streaming DataFrame whose batches "
-                "are in order: df.sortWithinPartitions is not for streams, so keep shuffles "
-                "out of it."
+                f"batch {split.batch} of the query has other rows, or another "
+                "order, than before the restart. Give a streaming DataFrame whose "
+                "batches are in order: df.sortWithinPartitions is not for streams, "
+                "so keep shuffles out of it."
             )

@@ -86,12 +86,12 @@ class SparkTableSink:
             if value is None and name == "ledger":
                 continue
             if not isinstance(value, str):
-                raise WrongTypeError(name, f"{value!r} is no name", "Give a str.")
+                raise WrongTypeError(name, f"{value!r} is not a name", "Give a str.")
             if not value:
                 raise InvalidArgumentError(name, "it is empty", "Give a name.")
         if schema is not None and not isinstance(schema, pa.Schema):
             raise WrongTypeError(
-                "schema", f"{schema!r} is no schema", "Use pyarrow.schema([...])."
+                "schema", f"{schema!r} is not a schema", "Use pyarrow.schema([...])."
             )
         if schema is not None and ledger in schema.names:
             raise InvalidArgumentError(
@@ -200,9 +200,9 @@ class _Table:
         # Fewer than were written, so a part of the write was lost, or removed.
         if there not in {0, rows}:
             raise SinkError(
-                f"table {self._name!r} has {there} of {rows} rows of commit {commit!r}: an "
-                "append was cut in half. DELETE those WHERE "
-                f"{self._ledger} = '{commit}' and go on from the checkpoint"
+                f"table {self._name!r} has {there} of {rows} rows of commit "
+                f"{commit!r}: an append was interrupted. DELETE those WHERE "
+                f"{self._ledger} = '{commit}' and resume from the checkpoint"
             )
         return bool(there)
 
@@ -276,8 +276,9 @@ class _TableCommitter:
                     self._table.append(files, commit)
                 elif not self._table.has_any(commit):
                     raise SinkError(
-                        f"files that were staged for commit {commit!r} are gone. Their "
-                        "records are lost: go on from an older checkpoint, or begin anew."
+                        f"files that were staged for commit {commit!r} are gone. "
+                        "Their records are lost: resume from an older checkpoint, "
+                        "or start without one."
                     )
             # Before the files go: without both nothing would say that it was done.
             done.touch()

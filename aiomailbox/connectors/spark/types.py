@@ -47,7 +47,7 @@ def check_path(schema: Any, path: ReadPath | None) -> ReadPath:
     """
     if path not in {None, "arrow", "rows"}:
         raise InvalidArgumentError(
-            "path", f"{path!r} is no path", 'Use "arrow", "rows" or None.'
+            "path", f"{path!r} is not a path", 'Use "arrow", "rows" or None.'
         )
     can_pack = importlib.util.find_spec("pandas") is not None
     if path == "arrow" and not can_pack:

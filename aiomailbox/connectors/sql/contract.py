@@ -162,7 +162,7 @@ def check_columns(target: TableTarget, existing: Sequence[str]) -> None:
     missing = [name for name in wanted if name not in existing]
     if missing:
         raise SinkError(
-            f"{target} has no columns {missing} that can be written, but "
+            f"{target} has no columns {missing} that can be written; it has "
             f"{list(existing)}."
         )
 
@@ -170,27 +170,28 @@ def check_columns(target: TableTarget, existing: Sequence[str]) -> None:
 def lost(target: TableTarget, batch: StagedBatch, found: int) -> SinkError:
     """Return the error of a batch that is not whole."""
     return SinkError(
-        f"{batch.rows} rows were staged for {target} and {found} of them are there "
-        f"(writer {batch.writer}, batch {batch.batch}). Somebody has removed them, or the "
-        "job began anew since: go on from another checkpoint, or begin anew."
+        f"{batch.rows} rows were staged for {target} and {found} of them are left "
+        f"(writer {batch.writer}, batch {batch.batch}). They were deleted, or the "
+        "job was started without state since: resume from another checkpoint, or "
+        "start without one."
     )
 
 
 def refused_at_commit(target: TableTarget, reason: object) -> SinkError:
     """Return the error of a target that refuses what its staging table took."""
     return SinkError(
-        f"{target} refuses rows that a complete checkpoint has: {str(reason).strip()}. "
-        "Mend the table, and let the job go on; if rows with the same key are to replace "
-        "each other, use SqlSink(..., upsert_by=[...])."
+        f"{target} refuses rows of a completed checkpoint: {str(reason).strip()}. "
+        "Repair the table, and start the job again; if rows with the same key are "
+        "to replace each other, use SqlSink(..., upsert_by=[...])."
     )
 
 
 def staging_mismatch(target: TableTarget, staging: str) -> SinkError:
     """Return the error of a target that changed while rows are staged for it."""
     return SinkError(
-        f"{target} has other columns than when the rows in {staging!r} were staged for "
-        "it. Let the job that staged them go on with the table as it was, or remove "
-        "them."
+        f"the columns of {target} have changed since the rows in {staging!r} were "
+        "staged for it. Run the job that staged them with the table as it was, or "
+        "remove these rows."
     )
 
 

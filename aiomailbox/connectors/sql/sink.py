@@ -68,7 +68,7 @@ class SqlSink:
     ) -> None:
         if not isinstance(database, str | os.PathLike):
             raise WrongTypeError(
-                "database", f"{database!r} is no URL or path", "Give a str."
+                "database", f"{database!r} is not a URL or path", "Give a str."
             )
         self._url = os.fspath(database)
         scheme, separator, _ = self._url.partition("://")
@@ -78,16 +78,18 @@ class SqlSink:
         ):
             raise InvalidArgumentError(
                 "database",
-                f"{_without_secret(self._url)!r} is no database that is known",
+                f"{_without_secret(self._url)!r} is not a supported database",
                 "Use postgresql://user@host/name or the path of a SQLite file.",
             )
         if self._is_postgres and importlib.util.find_spec("asyncpg") is None:
             raise MissingExtraError("SqlSink for PostgreSQL", "sql")
         if not isinstance(table, str):
-            raise WrongTypeError("table", f"{table!r} is no name", "Give a str.")
+            raise WrongTypeError("table", f"{table!r} is not a name", "Give a str.")
         if not all(table.split(".")) or table.count(".") > 1:
             raise InvalidArgumentError(
-                "table", f"{table!r} is no name of a table", "Use name or schema.name."
+                "table",
+                f"{table!r} is not the name of a table",
+                "Use name or schema.name.",
             )
         self._target = TableTarget(
             _without_secret(self._url),
@@ -98,14 +100,14 @@ class SqlSink:
         if columns is not None:
             if not self._target.columns:
                 raise InvalidArgumentError(
-                    "columns", "there are none", "Leave it out for all fields."
+                    "columns", "it is empty", "Leave it out for all fields."
                 )
             extra = set(self._target.upsert_by) - set(self._target.columns)
             if extra:
                 raise InvalidArgumentError(
                     "upsert_by",
                     f"{sorted(extra)} are not in columns",
-                    "A row is found by columns that it has.",
+                    "Add them to columns=.",
                 )
 
     def create_writer(self, context: RuntimeContext) -> SqlWriter:
@@ -150,12 +152,14 @@ def _token(context: RuntimeContext | CommitterContext) -> str:
 def _names(names: Any, argument: str) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise WrongTypeError(
-            argument, f"{names!r} is no list of columns", 'Give a list, as ["user"].'
+            argument, f"{names!r} is not a list of columns", 'Give a list, as ["user"].'
         )
     if not all(isinstance(name, str) and name for name in names):
-        raise WrongTypeError(argument, f"{names!r} has what is no name", "Use strings.")
+        raise WrongTypeError(
+            argument, f"{names!r} has an item that is not a name", "Use strings."
+        )
     if len(set(names)) < len(names):
-        raise InvalidArgumentError(argument, "two have one name", "Name each once.")
+        raise InvalidArgumentError(argument, "it has duplicates", "Name each once.")
     return tuple(names)
 
 

@@ -151,7 +151,7 @@ class BlockingFile:
     def _corrupt(self, offset: int, what: str) -> CorruptStreamError:
         return CorruptStreamError(
             f"the file of a blocking partition has {what} at byte {offset} of "
-            f"{self.size_bytes}: it was changed or cut after it was written"
+            f"{self.size_bytes}: it was changed or truncated after it was written"
         )
 
 

@@ -143,7 +143,7 @@ def _read_text(source: ByteReader, bytes_max: int) -> str:
     try:
         return bytes(source.take(size_bytes)).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CorruptStreamError(f"a text is no UTF-8: {error}") from error
+        raise CorruptStreamError(f"a text is not UTF-8: {error}") from error
 
 
 def _check_id(identity: bytes) -> bytes:

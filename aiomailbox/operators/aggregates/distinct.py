@@ -49,8 +49,7 @@ class CountDistinct(Undoable):
         except TypeError as error:
             raise RecordTypeError(
                 "field",
-                f"{shortened(found)} of the record {shortened(value)} cannot be "
-                "compared by a hash",
+                f"{shortened(found)} of the record {shortened(value)} is not hashable",
                 "Use a str, a number or a tuple of these.",
             ) from error
         return accumulator

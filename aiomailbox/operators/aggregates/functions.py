@@ -76,7 +76,7 @@ def check_aggregate(function: object, parameter: str = "aggregate") -> Any:
             raise WrongTypeError(
                 parameter,
                 f"{function!r} has no method {method}",
-                "Use aiomailbox.count(), sum_(field) and the like, or an object with "
+                "Use am.count(), am.sum_(field) and the like, or an object with "
                 f"{', '.join(_METHODS)}.",
             )
     if not isinstance(function, Aggregate):
@@ -562,7 +562,7 @@ def _piece(name: str, aggregate: Any) -> tuple[str, Any]:
         raise WrongTypeError(
             name,
             f"{aggregate!r} has async def methods",
-            "Among several aggregates only plain ones can be used.",
+            "Combine only aggregates with plain methods.",
         )
     return "custom", checked
 

@@ -46,7 +46,9 @@ class Quantile(Undoable):
         self.accuracy: float = check_number(accuracy, "accuracy", minimum=0)
         if not 0 < accuracy < 1:
             raise InvalidArgumentError(
-                "accuracy", f"{accuracy} is no relative error", "Use e.g. 0.01."
+                "accuracy",
+                f"{accuracy} is not a relative error between 0 and 1",
+                "Use e.g. 0.01.",
             )
         self._mapping = _mapping(accuracy)
 

@@ -236,7 +236,7 @@ class Caller:
         if not self._is_current(worker, call):
             return
         failure = CallCancelledError(
-            f"{describe(self._function)} was cancelled, and not by its operator"
+            f"{describe(self._function)} was cancelled by something other than the job"
         )
         failure.__cause__ = error
         failure.__traceback__ = error.__traceback__
@@ -307,8 +307,8 @@ class Caller:
 
     def _too_late(self, call: Call) -> DeadlineExceededError:
         return DeadlineExceededError(
-            f"{call.attempts} attempts of {describe(self._function)} and their waits "
-            f"took longer than the deadline of {self._deadline_s} s"
+            f"{call.attempts} attempts of {describe(self._function)} and the delays "
+            f"between them took longer than the deadline of {self._deadline_s} s"
         )
 
     def _abandon(self, call: Call) -> None:

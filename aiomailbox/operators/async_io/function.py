@@ -51,7 +51,7 @@ class AsyncFunction:
             raise WrongTypeError(
                 "function",
                 f"{describe(function)} is an asynchronous generator",
-                "Return one value a record; several are for flat_map.",
+                "Return one value per record, or use flat_map.",
             )
         self._given = function
         self._instance: Any = None

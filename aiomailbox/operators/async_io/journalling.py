@@ -22,6 +22,7 @@ from aiomailbox.errors import (
     RecordIdReusedError,
     RejectedMailError,
     StateError,
+    named_operator,
 )
 from aiomailbox.journal import Entry as JournalEntry, EntryKind
 from aiomailbox.operators.async_io.entry import Entry
@@ -78,7 +79,7 @@ class RowJournal:
         self._actions = actions
         self._done = actions.done
         self._journal = context.journal()
-        self._name = f"operator {context.operator_name!r} (uid {context.uid!r})"
+        self._name = f"{named_operator(context.operator_name, context.uid)}"
         self._results = ResultCodec(f"results of {self._name}", self._journal.classes)
         self._read_failure = msgspec.msgpack.Decoder(Failure).decode
         # By key the first row with it that is not done, and those that came after it.

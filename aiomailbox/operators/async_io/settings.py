@@ -64,7 +64,7 @@ class CallSettings:
         if self.cache is not None and self.cache.key is None:
             raise InvalidArgumentError(
                 "cache",
-                "it has no key, so nobody knows which calls are equal",
+                "it has no key, which says which calls are equal",
                 'Write am.Cache("city") or am.Cache(lambda record: record[0]).',
             )
         self._check_weight()
@@ -95,10 +95,10 @@ class CallSettings:
         if self.journal and self.id is None:
             raise InvalidArgumentError(
                 "journal",
-                "it keeps what calls came to by the ids of records, and there is no id=",
-                "Name the field or the function that says which call a record means, "
-                'such as id="order_id". Where a record stood in its source does not '
-                "travel with it, so that cannot be the id.",
+                "it finds finished calls by the ids of records, and there is no id=",
+                "Name the field that identifies the call of a record, such as "
+                'id="order_id", or pass a function. A record\'s position in its '
+                "source is not known here, and cannot be its id.",
             )
 
     def _check_weight(self) -> None:
@@ -107,7 +107,7 @@ class CallSettings:
         if self.limit is None:
             raise InvalidArgumentError(
                 "weight",
-                "there is no limit that it would count for",
+                "it has no effect without a limit",
                 "Give limit= too.",
             )
         if callable(self.weight):
@@ -161,7 +161,7 @@ def check_key(
         if not has_limit:
             raise InvalidArgumentError(
                 "key",
-                f"it has no use with ordered={ordered} and without a limit",
+                f"it has no effect with ordered={ordered} and without a limit",
                 'Write ordered="key", or leave it out.',
             )
         return field_or_function(key, "key")
@@ -172,7 +172,7 @@ def check_key(
     if key is None:
         raise InvalidArgumentError(
             "key",
-            'ordered="key" needs to know the key',
+            'ordered="key" needs one',
             'Give key="name" or a function, or use it after key_by.',
         )
     return field_or_function(key, "key")

@@ -126,9 +126,9 @@ class RowChanges:
     def _check_room(self, results: list[Any]) -> None:
         if len(results) >= RESULTS_MAX:
             raise OverdraftCeilingError(
-                f"a row of key {self._event.key!r} has emitted {len(results)} results, "
-                "which are kept until it has ended; more may not be. Emit less for each "
-                "record."
+                f"a row of key {self._event.key!r} has emitted {len(results)} "
+                "results, which is the limit: they are kept until the row has "
+                "ended. Emit less for each record."
             )
 
     def _enter(self) -> None:

@@ -193,7 +193,8 @@ def _check_plain(function: Any) -> Callable[..., Any]:
     if kind is CallableKind.ASYNC_GENERATOR:
         raise WrongTypeError(
             "function",
-            f"{describe(checked)} is an asynchronous generator, which nobody iterates",
+            f"{describe(checked)} is an asynchronous generator, which is never "
+            "iterated",
             "Write out.collect(value) where it says yield value.",
         )
     raise WrongTypeError(

@@ -371,6 +371,6 @@ def _refuse_retry_if(retry: Retry | None) -> None:
     if retry is not None and retry.retry_if is not None:
         raise InvalidArgumentError(
             "retry",
-            "retry_if looks at results, and process_async has none to look at",
+            "retry_if checks results, and the function of process_async returns none",
             "Raise an exception in the function, and name it in retry_on.",
         )

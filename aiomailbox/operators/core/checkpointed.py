@@ -127,7 +127,8 @@ class FunctionHooks:
             if is_async_callable(method):
                 raise WrongTypeError(
                     "function",
-                    f"{describe(method)} is async, and a snapshot does not wait",
+                    f"{describe(method)} is async, and snapshots are taken without "
+                    "awaiting",
                     "Write def instead of async def.",
                 )
         self._function = function

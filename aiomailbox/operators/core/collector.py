@@ -204,9 +204,10 @@ class Collector(Generic[OutT]):
         try:
             if self.passed > _PASSED_MAX:
                 raise OverdraftCeilingError(
-                    f"one call has emitted {self.passed} times {RUN_LENGTH_MAX} results, "
-                    "which is taken for a call without end. Emit less for each record "
-                    "(a generator flat_map is paused between its items)."
+                    f"one call has emitted {self.passed} times {RUN_LENGTH_MAX} "
+                    "results: it is taken for one that never ends. Emit less for "
+                    "each record (a generator flat_map is paused between its "
+                    "items)."
                 )
             # Behind a piece that waits all others wait, or they would overtake it.
             if self._pending is None and not self._holds:

@@ -15,7 +15,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import RecordMutatedError, StateError, UserFunctionError
+from aiomailbox.errors import (
+    RecordMutatedError,
+    StateError,
+    UserFunctionError,
+    named_operator,
+)
 from aiomailbox.operators.core.blocked import Blocked
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.interruption import RunInterruption
@@ -284,7 +289,7 @@ class Operator:
     @property
     def place(self) -> str:
         """The operator, as errors name it."""
-        return f"operator {self.context.operator_name!r} (uid {self.context.uid!r})"
+        return named_operator(self.context.operator_name, self.context.uid)
 
     def restore_own(self, own: OperatorStateSnapshot) -> None:
         """Take over what `snapshot_own` returned, maybe of several subtasks."""

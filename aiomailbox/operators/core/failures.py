@@ -135,6 +135,8 @@ class RecordFailures:
         if is_own_line(location):
             # The function has no line of its own, as built-in ones.
             location = describe(self._function)
+            if is_own_line(location.partition("(")[2]):
+                location = ""
         return UserFunctionError(context.operator_name, context.uid, location, error)
 
     def guard(self, call: Callable[..., Pending], *args: Any) -> Pending:

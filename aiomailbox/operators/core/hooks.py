@@ -10,7 +10,12 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from aiomailbox.errors import AioMailboxError, UserFunctionError, add_note
+from aiomailbox.errors import (
+    AioMailboxError,
+    UserFunctionError,
+    add_note,
+    named_operator,
+)
 from aiomailbox.mailbox import current_task_or_none
 from aiomailbox.operators.core.callables import describe
 from aiomailbox.operators.core.locate import is_own_line, user_location
@@ -41,7 +46,7 @@ def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
             cancellation that is not the running task's own. One that is its own is
             raised with such an error as its cause, and what ends the process as it is.
     """
-    place = f"in {hook}() of operator {operator!r} (uid {uid!r})"
+    place = f"in {hook}() of {named_operator(operator, uid)}"
     try:
         yield
     except AioMailboxError as error:
@@ -56,6 +61,8 @@ def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
         if owner is not None:
             operator, uid = owner
         location = user_location(error)
+        if is_own_line(location):
+            location = ""
         failure = UserFunctionError(operator, uid, location, error)
         add_note(failure, place)
         if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
@@ -87,7 +94,7 @@ def call_hook(
         result.close()
     cancelled = asyncio.CancelledError("it cancelled the task that runs it")
     failure = UserFunctionError(operator, uid, describe(call), cancelled)
-    add_note(failure, f"in {hook}() of operator {operator!r} (uid {uid!r})")
+    add_note(failure, f"in {hook}() of {named_operator(operator, uid)}")
     raise cancelled from failure
 
 

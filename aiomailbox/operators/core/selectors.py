@@ -111,7 +111,7 @@ class FieldSelector:
         return RecordTypeError(
             self.parameter,
             f"a record of type {kind} has no field {self.field!r}{place}",
-            f"Its fields are: {names}. All records must be of one form.",
+            f"Its fields are: {names}. All records must have the same fields.",
         )
 
 

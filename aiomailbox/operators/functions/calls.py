@@ -58,7 +58,7 @@ def check_process_method(owner: object, method: str) -> ProcessCall:
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         raise WrongTypeError(
             "function",
-            f"{describe(call)} is a generator, which nobody would iterate",
+            f"{describe(call)} is a generator, which is never iterated",
             "Write out.collect(value) where it says yield value.",
         )
     check_methods(owner, "function", {method: _OTHERS.get(method, _RECORD)})

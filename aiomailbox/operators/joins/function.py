@@ -144,7 +144,7 @@ def check_join_function(function: Any, parameter: str = "function") -> Any:
     if inspect.isgeneratorfunction(process) or inspect.isasyncgenfunction(process):
         raise WrongTypeError(
             parameter,
-            f"{describe(process)} is a generator, which nobody would iterate",
+            f"{describe(process)} is a generator, which is never iterated",
             "Write out.collect(value) where it says yield value.",
         )
     return function

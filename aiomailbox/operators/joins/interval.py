@@ -67,8 +67,10 @@ class IntervalJoinOperator(KeyedJoinOperator):
         if lower_ms > upper_ms:
             raise InvalidArgumentError(
                 "lower",
-                f"no time is at least {lower_ms} ms and at most {upper_ms} ms away",
-                "The lower bound comes first; exclusive bounds take 1 ms each.",
+                f"the lower bound, {lower_ms} ms, is above the upper bound, "
+                f"{upper_ms} ms",
+                "Give the lower bound first; an exclusive bound counts as 1 ms "
+                "more or less.",
             )
         self.lower_ms = lower_ms
         self.upper_ms = upper_ms

@@ -129,8 +129,8 @@ def _by_lookup_key(cache: Cache, key: Callable[[Any], Any]) -> Cache:
     if cache.key is not None:
         raise InvalidArgumentError(
             "cache",
-            f"its key {cache.key!r} has no use here: what is kept belongs to the key "
-            "that is looked up",
+            f"its key {cache.key!r} has no effect here: results are cached by the "
+            "key that is looked up",
             "Write Cache(size=..., ttl=...).",
         )
     return dataclasses.replace(cache, key=key)

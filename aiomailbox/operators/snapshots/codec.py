@@ -355,7 +355,7 @@ def _check_pairs(name: str, elements: list[Any]) -> None:
     try:
         dict(elements)
     except (TypeError, ValueError) as error:
-        raise CorruptStreamError(f"state {name!r} is no map: {error}") from error
+        raise CorruptStreamError(f"state {name!r} is not a map: {error}") from error
 
 
 def _write_timers(
@@ -416,7 +416,7 @@ class _TimerGroups(Mapping[int, _Rows]):
         for place in self._groups[group]:
             flat = self._objects.decode(self._reader.block(place))
             if type(flat) is not list or len(flat) % _TIMER_FIELDS:
-                raise CorruptStreamError("a block holds no timers")
+                raise CorruptStreamError("a block does not hold timers")
             parts = iter(flat)
             yield [*map(_timer, parts, parts, parts)]
 

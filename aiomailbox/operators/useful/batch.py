@@ -55,7 +55,7 @@ class BatchOperator(Operator):
         )
         if self.within_ms == 0:
             raise InvalidArgumentError(
-                "within", "0 is no time to wait", "Use a millisecond or more, or None."
+                "within", "it is 0", "Use a millisecond or more, or None."
             )
         self._values: list[Any] = []
         self._stamps: list[int] = []

@@ -155,7 +155,7 @@ class Pattern:
         within_ms = duration_ms(duration, "duration")
         if within_ms == 0:
             raise InvalidArgumentError(
-                "duration", "nothing can happen within 0", "Use a millisecond or more."
+                "duration", "it is 0", "Use a millisecond or more."
             )
         return replace(self, within_ms=within_ms)
 

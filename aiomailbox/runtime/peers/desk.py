@@ -276,9 +276,9 @@ class WorkerDesk:
 
 def _other_records(worker: str) -> HandshakeError:
     return HandshakeError(
-        f"{worker} would read and write records in another way than its parent: "
-        "modules that it imports define other classes, or other fields. Do not change "
-        "modules while a program runs that uses them."
+        f"{worker} and its parent would serialize records differently: the modules "
+        "that the worker imported define other classes or fields. Do not change "
+        "modules while a program that uses them runs."
     )
 
 

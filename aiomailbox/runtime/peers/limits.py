@@ -131,7 +131,7 @@ class RemoteLimiter:
             self._ask()
 
     def on_refused(self, count: int) -> None:
-        """Let the first of those fail that were asked for: the budget is used up."""
+        """Let the first of those fail that were asked for: the budget is exhausted."""
         for _ in range(min(count, len(self._asked))):
             _, future = self._asked.popleft()
             if not future.done():

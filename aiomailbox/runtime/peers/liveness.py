@@ -181,9 +181,9 @@ class LivenessWatch:
                 return
         self._post(
             self._on_failed,
-            f"gave no sign of life for {limit_s:g} s and was killed: it was stopped, "
-            "or one call of C code kept Python's global lock all that time. "
-            "JobConfig(heartbeat_timeout_s=...) says how long that may be",
+            f"sent no heartbeat for {limit_s:g} s and was killed: it was suspended, "
+            "or one call of C code held the GIL all that time. "
+            "JobConfig(heartbeat_timeout_s=...) sets the limit",
         )
 
     def _take(self, beat: Beat) -> None:

@@ -155,7 +155,7 @@ class Splits(_Message):
 class Granted(_Message):
     """Parent: the first ``count`` leases of the open request may go on.
 
-    If they were refused, they may not: the budget is used up.
+    If they were refused, they may not: the budget is exhausted.
     """
 
     limit: LimitText
@@ -430,7 +430,7 @@ def decode_from_worker(body: bytes | memoryview) -> tuple[int, FromWorker]:
 
 
 def decode_beat(body: bytes | memoryview) -> Beat:
-    """Return a worker's sign of life.
+    """Return a worker's heartbeat.
 
     Raises:
         CorruptStreamError: If it is none.

@@ -365,8 +365,8 @@ class _SentCommittables(CommittableCollector):
         except WrongTypeError as error:
             raise InvalidArgumentError(
                 "committables",
-                "prepare_commit returned what cannot be sent to the committer; its types "
-                f"are {_types_in(committables)}",
+                "prepare_commit returned committables that cannot be sent to the "
+                f"committer, of the types {_types_in(committables)}",
                 "Use Python's own types, or dataclasses and NamedTuples that the "
                 "writer's methods name.",
             ) from error
@@ -375,7 +375,7 @@ class _SentCommittables(CommittableCollector):
                 "committables",
                 f"prepare_commit returned what takes {len(output):,} bytes, and "
                 f"{COMMITTABLES_BYTES_MAX:,} can be sent to the committer",
-                "Write what is large where it is to be, and let committables name it.",
+                "Write large data to its storage, and let committables refer to it.",
             )
         prepared = Prepared(task, operator_id, len(committables), bytes(output))
         # Under the number of its task: several attempts may run beside each other.

@@ -46,7 +46,7 @@ class WorkerProcess:
     Args:
         peer: Its number, from 1.
         events: Who is told.
-        heartbeat_timeout_s: How long it may give no sign of life.
+        heartbeat_timeout_s: How long it may send no heartbeat.
         new_setup: Makes what a worker of a number is told first.
 
     Attributes:

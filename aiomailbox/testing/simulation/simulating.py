@@ -233,8 +233,8 @@ def _check_arguments(parallelisms: Sequence[int]) -> None:
     except RuntimeError:
         return
     raise UsageError(
-        "simulate() makes event loops of its own, and one runs in this thread already: "
-        "call it in a test that is no coroutine"
+        "simulate() makes event loops of its own, and one runs in this thread "
+        "already: call it in a test without async"
     )
 
 

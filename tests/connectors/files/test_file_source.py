@@ -374,15 +374,15 @@ async def test_a_file_that_is_not_there_fails_the_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"path": "a"}, "format: it does not follow from a"),
-        ({"path": ["a.csv", "b.jsonl"]}, "format: it does not follow"),
+        ({"path": "a"}, "format: it cannot be inferred from a"),
+        ({"path": ["a.csv", "b.jsonl"]}, "format: it cannot be inferred"),
         ({"path": []}, "path: it is empty"),
         ({"path": "a", "format": "xml"}, "format: 'xml' is unknown"),
-        ({"path": "a.csv", "columns": ["a", "a"]}, "columns: two have one name"),
-        ({"path": "a.jsonl", "columns": ["a"]}, "columns: jsonl files have none"),
-        ({"path": "a.txt", "records": dict}, "records: each line"),
+        ({"path": "a.csv", "columns": ["a", "a"]}, "columns: it has duplicates"),
+        ({"path": "a.jsonl", "columns": ["a"]}, "columns: jsonl files have no columns"),
+        ({"path": "a.txt", "records": dict}, "records: records of text files"),
         ({"path": "a.jsonl", "records": int}, "records: <class 'int'>"),
-        ({"path": "a.jsonl", "watch": 0}, "watch: 0 is too often"),
+        ({"path": "a.jsonl", "watch": 0}, "watch: 0 is too short"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(
@@ -393,9 +393,9 @@ def test_arguments_that_cannot_work_are_refused(
 
 
 def test_arguments_of_another_type_are_refused() -> None:
-    with pytest.raises(WrongTypeError, match="path: 3 is no path"):
+    with pytest.raises(WrongTypeError, match="path: 3 is not a path"):
         FileSource(3)  # type: ignore[arg-type]
-    with pytest.raises(WrongTypeError, match="columns: 'user' are no names"):
+    with pytest.raises(WrongTypeError, match="columns: 'user' are not names"):
         FileSource("a.csv", columns="user")
 
 

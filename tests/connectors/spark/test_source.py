@@ -504,7 +504,7 @@ class TestBadInput:
         with pytest.raises(InvalidArgumentError, match="stopped"):
             same = am.pipeline(lambda rows: rows)
             await same.run_on(df, tmp_path / "out", schema="id long")
-        with pytest.raises(WrongTypeError, match="no Spark session"):
+        with pytest.raises(WrongTypeError, match="not a Spark session"):
             await results.to_spark(df)
         assert started == []
 

@@ -145,7 +145,7 @@ async def test_a_job_writes_to_a_table(spark: Any, table: str, tmp_path: Path) -
 async def test_what_cannot_work_is_said_before(
     spark: Any, table: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(WrongTypeError, match="no Spark session"):
+    with pytest.raises(WrongTypeError, match="not a Spark session"):
         SparkTableSink(object(), table, stage=tmp_path)
     with pytest.raises(InvalidArgumentError, match="empty"):
         SparkTableSink(spark, "", stage=tmp_path)

@@ -119,7 +119,7 @@ def test_a_missing_field_is_named() -> None:
     accumulator = fill(aggregate, [{"delay": 1}])
     with pytest.raises(RecordTypeError, match="Its fields are: dely"):
         aggregate.add({"dely": 1}, accumulator)
-    with pytest.raises(RecordTypeError, match="of one form"):
+    with pytest.raises(RecordTypeError, match="the same fields"):
         aggregate.add(Flight("JFK", 1), accumulator)
 
 

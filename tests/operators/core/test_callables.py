@@ -121,7 +121,7 @@ def test_a_missing_field_is_told_with_the_fields_that_exist(record):
 def test_a_record_of_another_form_than_the_first_is_refused():
     select = field_or_function("city", "key")
     select({"city": "Oslo"})
-    with pytest.raises(RecordTypeError, match="one form"):
+    with pytest.raises(RecordTypeError, match="the same fields"):
         select(Data("Oslo"))
 
 

@@ -172,7 +172,7 @@ async def test_order_may_be_kept_by_the_key_that_is_looked_up() -> None:
 
 
 def test_wrong_arguments_are_refused_by_name() -> None:
-    with pytest.raises(InvalidArgumentError, match="its key 'city' has no use here"):
+    with pytest.raises(InvalidArgumentError, match="its key 'city' has no effect here"):
         LookupJoinOperator(Service(), key=first, concurrency=1, cache=Cache("city"))
     with pytest.raises(InvalidArgumentError, match="it has no key"):
         AsyncMapOperator(Service(), concurrency=1, cache=Cache())

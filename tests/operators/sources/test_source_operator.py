@@ -307,7 +307,7 @@ def test_a_record_without_event_time_names_the_operator():
     harness = started(ScriptedSource(["soon"]), strategy)
     with pytest.raises(TimestampError) as raised:
         poll(harness)
-    assert raised.value.__notes__ == ["in operator 'operator' (uid None)"]
+    assert raised.value.__notes__ == ["in operator 'operator'"]
 
 
 async def test_a_slow_output_delays_the_watermark_too():

@@ -222,7 +222,7 @@ def test_a_worker_that_writes_records_otherwise_fails_the_job() -> None:
     made.codec_digest = bytes(16)
     worker: Any = SimpleNamespace(peer=1, name="worker 1")
     failure = made.take(worker, 0, Ready("a", None, b"x" * 16), None)
-    assert "worker 1 would read and write records in another way" in str(failure)
+    assert "worker 1 and its parent would serialize records differently" in str(failure)
     assert made.take(worker, 0, Ready("a", None, bytes(16)), None) is None
     assert made.addresses == {1: ("a", None)}
 

@@ -48,7 +48,7 @@ async def test_silence_is_told_once_somebody_was_heard() -> None:
             await asyncio.shield(listener.failed)
     async with asyncio.timeout(20):
         reason = await listener.failed
-    assert "gave no sign of life for 0.3 s" in reason
+    assert "sent no heartbeat for 0.3 s" in reason
     assert "heartbeat_timeout_s" in reason
     listener.watch.close()
     assert theirs.recv(1) == b""

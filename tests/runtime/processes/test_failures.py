@@ -348,8 +348,8 @@ async def test_committables_may_be_records_of_the_users_classes(
 @pytest.mark.parametrize(
     ("prepare", "problem"),
     [
-        (lambda: [NoRecord()], "its types are NoRecord"),
-        (lambda: [bytes(64 << 20)], "takes 67,108,"),
+        (lambda: [NoRecord()], "of the types NoRecord"),
+        (lambda: [bytes(64 << 20)], "committables of 67,108,"),
     ],
     ids=["type", "size"],
 )

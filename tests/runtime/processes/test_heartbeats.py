@@ -58,7 +58,7 @@ async def test_a_stopped_worker_fails_the_job_and_is_killed(
     cause = raised.value.__cause__
     assert isinstance(cause, am.WorkerDiedError)
     assert (cause.pid, cause.exit_code) == (victim.pid, -signal.SIGKILL)
-    assert "gave no sign of life for 3 s and was killed" in str(cause)
+    assert "sent no heartbeat for 3 s and was killed" in str(cause)
     traces.check_none()
 
 

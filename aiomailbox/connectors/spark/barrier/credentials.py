@@ -47,9 +47,9 @@ def new_credentials() -> Credentials:
     program = shutil.which("openssl")
     if program is None:
         raise UsageError(
-            "workers on several machines encrypt what they say to each other, and here "
-            "is nothing that makes a certificate: pip install 'aiomailbox[tls]', or "
-            "install openssl. On a network that you trust, say run_on(..., "
+            "workers on several machines encrypt their connections, and nothing is "
+            "installed that makes a certificate: pip install 'aiomailbox[tls]', or "
+            "install openssl. On a network that you trust, pass run_on(..., "
             "encrypt=False)."
         )
     return _by_openssl(program)

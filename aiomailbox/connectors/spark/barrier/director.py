@@ -67,8 +67,9 @@ class Arrivals:
                 return await self._of(peer)
         except TimeoutError as error:
             raise WorldError(
-                f"{peer_name(peer)} has not connected with the first one in {_ARRIVAL_S:g} s: "
-                "do the executors reach each other's ports?"
+                f"{peer_name(peer)} has not connected to the first worker within "
+                f"{_ARRIVAL_S:g} s: check that the executors can reach each other's "
+                "ports"
             ) from error
 
     def close(self) -> None:

@@ -88,8 +88,9 @@ def _keys(frames: list[Any], orders: list[list[Any]]) -> list[str]:
     if any(types != given[0] for types in given):
         raise InvalidArgumentError(
             "order_by",
-            f"the DataFrames are sorted together, by columns of types {given}",
-            "Sort them by as many columns, of equal types.",
+            "the DataFrames are sorted together, and their columns have the types "
+            f"{given}",
+            "Sort each by the same number of columns, of the same types.",
         )
     return (
         [f"__aiomailbox_order_{index}" for index in range(len(given[0]))]

@@ -197,8 +197,9 @@ class _Job:
         if parallelism is None:
             raise InvalidArgumentError(
                 "parallelism",
-                "Spark Connect does not tell how many tasks run at a time",
-                "Give at most that many: in a barrier stage all run side by side.",
+                "Spark Connect does not report how many tasks can run at a time",
+                "Set it to at most that number: all tasks of a barrier stage run "
+                "at the same time.",
             )
         self._workers = _widest(results, parallelism)
         _check_slots(results, self._workers, slots)
@@ -376,12 +377,12 @@ def _other_outputs(run: BarrierRun, target: Path) -> dict[Path, Transformation]:
 def _check_side(tag: Any) -> None:
     if not isinstance(tag, OutputTag):
         raise WrongTypeError(
-            "sides", f"{tag!r} is no OutputTag", "Write am.OutputTag('late')."
+            "sides", f"{tag!r} is not an OutputTag", "Write am.OutputTag('late')."
         )
     if not re.fullmatch(r"[\w-]+", tag.id) or tag.id == _LETTERS:
         raise InvalidArgumentError(
             "sides",
-            f"{tag.id!r} cannot be the end of a directory's name",
+            f"{tag.id!r} cannot be part of a directory's name",
             f"Use letters, digits, - and _, and not {_LETTERS!r}.",
         )
 
@@ -440,7 +441,9 @@ def _is_lost(error: Exception, session: Any) -> bool:
 def _target(path: Any) -> Path:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     if not text:
-        raise InvalidArgumentError("path", f"{path!r} is no path", "Give a directory.")
+        raise InvalidArgumentError(
+            "path", f"{path!r} is not a path", "Give a directory."
+        )
     if "://" in text:
         raise InvalidArgumentError(
             "path",
@@ -494,9 +497,9 @@ def _check_slots(results: Transformation, workers: int, slots: int | None) -> No
 
 def _needs_slots(who: str, workers: int, slots: str = "fewer") -> str:
     return (
-        f"{who} has {workers} subtasks, and Spark runs {slots} tasks at a time: in a "
-        "barrier stage all of them run side by side. Give parallelism= of that many at "
-        "most, or use apply_to(), where one stage comes after the other."
+        f"{who} has {workers} subtasks, and Spark runs {slots} tasks at a time: in "
+        "a barrier stage all of them run at the same time. Set parallelism= to at "
+        "most that number, or use apply_to(), where stages run one after the other."
     )
 
 

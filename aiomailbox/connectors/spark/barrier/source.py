@@ -115,7 +115,9 @@ class BarrierInput(FrameSource):
             IllegalStateError: If it is not in a worker of a barrier stage.
         """
         if self._feed is None:
-            raise IllegalStateError("the rows of this pipeline are Spark's: run_on(df)")
+            raise IllegalStateError(
+                "this pipeline reads the rows of a DataFrame: run it with run_on(df)"
+            )
         return _PartitionReader(self._feed, self.runs())
 
 
@@ -274,9 +276,9 @@ class _PartitionReader:
         for position in splits:
             if position.partition != self._feed.partition:
                 raise SourceChangedError(
-                    f"partition {position.partition} was to be read where Spark gives "
-                    f"partition {self._feed.partition}: go on with the parallelism that "
-                    "the job began with"
+                    f"the position is in partition {position.partition}, and Spark "
+                    f"gives this task partition {self._feed.partition}: resume with "
+                    "the parallelism that the job began with"
                 )
             self._position = position
             self._to_pass = position.rows
@@ -353,9 +355,10 @@ class _PartitionReader:
 
 def _other_rows(position: PartitionPosition) -> SourceChangedError:
     return SourceChangedError(
-        f"the first {position.rows} rows of partition {position.partition} are not the "
-        "ones that were emitted: the DataFrame gives other rows when it is computed "
-        "again. Write it to files first, and run on these"
+        f"the first {position.rows} rows of partition {position.partition} are not "
+        "the ones that were emitted: the DataFrame has other rows, or another "
+        "order, when it is computed again. Write it to files first, and run on "
+        "these"
     )
 
 

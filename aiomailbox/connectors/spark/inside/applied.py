@@ -170,8 +170,8 @@ class Applied:
         """
         if _DEAD_LETTERS not in self._outputs:
             raise UsageError(
-                f"no operator of pipeline {self._application.name!r} sets records aside: "
-                "write on_error=am.dead_letter(am.OutputTag('failed'))."
+                f"no operator of pipeline {self._application.name!r} emits dead "
+                "letters: pass on_error=am.dead_letter(am.OutputTag('failed'))."
             )
         return self._frame(_DEAD_LETTERS)
 
@@ -188,7 +188,7 @@ class Applied:
         """
         if not isinstance(tag, OutputTag):
             raise WrongTypeError(
-                "tag", f"{tag!r} is no OutputTag", "Write am.OutputTag('late')."
+                "tag", f"{tag!r} is not an OutputTag", "Write am.OutputTag('late')."
             )
         number = self._sides.get(tag)
         if number is None:
@@ -384,7 +384,7 @@ class Materialized:
     def _frame(self, number: int) -> Any:
         if number not in self._schemas:
             raise UsageError(
-                "no operator of the pipeline sets records aside: write "
+                "no operator of the pipeline emits dead letters: pass "
                 "on_error=am.dead_letter(am.OutputTag('failed'))."
             )
         mine = self._rows.where(f"kind = {int(RowKind.RESULT)} and edge = {number}")
@@ -404,15 +404,15 @@ def _journal_of(application: Application, items: list[Transformation]) -> str | 
     if place is None:
         if keeping:
             raise UsageError(
-                f"operator {keeping[0].name!r} keeps finished calls, and there is no "
-                "place for them: write apply_to(df, journal=PATH), a directory that all "
-                "of Spark's workers see."
+                f"operator {keeping[0].name!r} has journal=True, and the journal "
+                "has no directory: pass apply_to(df, journal=PATH), a directory "
+                "that all of Spark's workers see."
             )
         return None
     if not keeping:
         raise InvalidArgumentError(
             "journal",
-            "no operator keeps finished calls",
+            "no operator has journal=True",
             "Write map_async(..., journal=True, id=...): the id says which call a record "
             "means.",
         )

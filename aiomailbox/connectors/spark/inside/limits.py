@@ -55,9 +55,10 @@ def check_limits(limits: list[RateLimit], *, is_connect: bool) -> bool:
     shared = [limit for limit in limits if not limit.per_task]
     if shared and is_connect:
         raise UsageError(
-            f"{shared[0]!r} holds for the whole job, and on Spark Connect there is no "
-            "driver of ours that its workers could ask. Write RateLimit(..., "
-            "per_task=True) and divide it by the number of tasks that run at a time."
+            f"{shared[0]!r} is a limit of the whole job, and on Spark Connect there "
+            "is no driver process that its workers could ask. Write RateLimit(..., "
+            "per_task=True) and divide it by the number of tasks that run at a "
+            "time."
         )
     return bool(shared)
 

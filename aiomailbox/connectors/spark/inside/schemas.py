@@ -79,7 +79,7 @@ def _schema(given: Any, session: Any, parameter: str) -> Any:
         return _of_class(given, parameter)
     raise WrongTypeError(
         parameter,
-        f"{given!r} is no schema",
+        f"{given!r} is not a schema",
         "Use a StructType, text such as 'city string', or a record class.",
     )
 
@@ -165,7 +165,7 @@ def _type_of(hint: Any, where: str, parameter: str) -> Any:
         return _of_class(hint, parameter)
     raise WrongTypeError(
         parameter,
-        f"{where} is a {hint!r}, which says no Spark type",
+        f"{where} is a {hint!r}, which has no Spark type",
         "Give the schema as text or a StructType.",
     )
 

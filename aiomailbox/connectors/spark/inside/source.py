@@ -70,7 +70,9 @@ class StageInput(FrameSource):
             IllegalStateError: If it is not in a Spark worker.
         """
         if self._feed is None:
-            raise IllegalStateError("the rows of this pipeline are Spark's: apply it")
+            raise IllegalStateError(
+                "this pipeline reads the rows of a DataFrame: run it with apply_to(df)"
+            )
         return _StageReader(self._feed, self.runs(), self._run_length)
 
 
