@@ -34,10 +34,6 @@ class BroadcastStream(Generic[B]):
 
     Made by `DataStream.broadcast` with descriptors of broadcast state.
 
-    Attributes:
-        stream: The broadcast stream.
-        descriptors: What functions may keep of it.
-
     Concept:
         Flink, ``BroadcastStream``.
     """
@@ -45,12 +41,12 @@ class BroadcastStream(Generic[B]):
     def __init__(
         self, stream: DataStream[B], descriptors: Sequence[MapStateDescriptor]
     ) -> None:
-        self.stream = stream
-        self.descriptors: Sequence[MapStateDescriptor] = check_descriptors(descriptors)
+        self._stream = stream
+        self._descriptors: Sequence[MapStateDescriptor] = check_descriptors(descriptors)
 
     def __repr__(self) -> str:
-        states = ", ".join(repr(one.name) for one in self.descriptors)
-        return f"<BroadcastStream of {self.stream!r} into {states}>"
+        states = ", ".join(repr(one.name) for one in self._descriptors)
+        return f"<BroadcastStream of {self._stream!r} into {states}>"
 
 
 class BroadcastConnectedStream(Generic[A, B]):
@@ -121,7 +117,7 @@ class BroadcastConnectedStream(Generic[A, B]):
         factory = (self._keyed_factory if keyed else self._factory)(function, on_error)
         factory()
         return self._derive(
-            self._other.stream._origins,
+            self._other._stream._origins,
             "keyed broadcast process" if keyed else "broadcast process",
             factory,
             functions=(
@@ -136,7 +132,7 @@ class BroadcastConnectedStream(Generic[A, B]):
             own_copy,
             BroadcastProcessOperator,
             function,
-            self._other.descriptors,
+            self._other._descriptors,
             on_error=on_error,
         )
 
@@ -152,6 +148,6 @@ class BroadcastConnectedStream(Generic[A, B]):
             KeyedBroadcastProcessOperator,
             self._key,
             function,
-            self._other.descriptors,
+            self._other._descriptors,
             on_error=on_error,
         )

@@ -71,6 +71,11 @@ def check_kind(value: Any, kind: type[Any], parameter: str, remedy: str = "") ->
     """Return ``value`` if it is an instance of ``kind``, else raise."""
     if isinstance(value, kind):
         return value
+    if isinstance(value, type) and issubclass(value, kind):
+        name = value.__qualname__
+        raise WrongTypeError(
+            parameter, f"{name} is a class", f"Give an instance of it: {name}(...)."
+        )
     raise WrongTypeError(
         parameter, f"{value!r} is not an instance of {kind.__name__}", remedy
     )
@@ -295,8 +300,15 @@ def sink_transformation(
         on_error: What to do with a record that it refuses.
     """
     functions: tuple[FunctionInfo, ...] = ()
-    if hasattr(sink, "create_writer"):
+    if hasattr(sink, "create_writer") and not isinstance(sink, type):
         found = cast("Sink", sink)
+    elif not callable(sink) or hasattr(sink, "create_writer"):
+        what = "is a class" if callable(sink) else "is neither a sink nor a function"
+        raise WrongTypeError(
+            "sink",
+            f"{sink!r} {what}",
+            'Use e.g. am.FileSink("results", "jsonl"), or print.',
+        )
     else:
         _refuse_sink(sink)
         function = check_function(sink, "sink", arity=1)

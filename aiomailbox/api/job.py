@@ -250,7 +250,7 @@ class JobClient:
                 "on_full", f"{on_full!r} is not known", 'Use "drop" or "wait".'
             )
         for item, publication in self._publications:
-            if item.inputs and stream.is_of(item.inputs[0]):
+            if item.inputs and stream._is_of(item.inputs[0]):
                 return publication.subscribe(buffer, waits=on_full == "wait")
         raise UsageError(
             "the stream is not published by this job: call stream.publish() before the "

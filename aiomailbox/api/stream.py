@@ -156,6 +156,8 @@ V = TypeVar("V")
 K = TypeVar("K")
 WindowT = TypeVar("WindowT")
 
+_PROCESS = "Give an instance of a class derived from am.ProcessFunction."
+_KEYED_PROCESS = "Give an instance of a class derived from am.KeyedProcessFunction."
 # Replaced by the job's own number when the job graph is built.
 _ANY_MAX_PARALLELISM = 128
 # Where a synchronous function runs.
@@ -648,7 +650,7 @@ class DataStream(Generic[T]):
                 f"{given!r} is a KeyedProcessFunction, and the stream has no keys",
                 "Write stream.key_by(...).process(...).",
             )
-        check_kind(function, ProcessFunction, "function", "Derive a class from it.")
+        check_kind(function, ProcessFunction, "function", _PROCESS)
         info = function_info(function.process_element)
         policy = check_on_error(on_error)
         factory = partial(own_copy, ProcessOperator, function, on_error=policy)
@@ -733,7 +735,7 @@ class DataStream(Generic[T]):
         """
         key = self._key
         if isinstance(other, BroadcastStream):
-            self._check_joinable(other.stream, "other")
+            self._check_joinable(other._stream, "other")
             return BroadcastConnectedStream(self._connected, other, key)
         self._check_joinable(other, "other")
         other_key = other._key
@@ -1326,7 +1328,7 @@ class DataStream(Generic[T]):
         self.sink_to(Publication())
         return self
 
-    def is_of(self, origins: list[Origin]) -> bool:
+    def _is_of(self, origins: list[Origin]) -> bool:
         """Say whether this is the stream that comes from there."""
         return [(one.transformation, one.tag) for one in self._origins] == [
             (one.transformation, one.tag) for one in origins
@@ -1528,7 +1530,9 @@ class DataStream(Generic[T]):
     def _check_joinable(self, other: object, parameter: str) -> None:
         """Raise if ``other`` is not a stream, or one of another environment."""
         if not isinstance(other, DataStream):
-            raise WrongTypeError(parameter, f"{other!r} is not a stream")
+            raise WrongTypeError(
+                parameter, f"{other!r} is not a stream", "Give a DataStream."
+            )
         if other._definition is not self._definition:
             raise InvalidArgumentError(
                 parameter,
@@ -1741,9 +1745,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         self, function: KeyedProcessFunction[K, T, U], *, on_error: OnError = fail
     ) -> DataStream[U]:
         """Hand each record to a `KeyedProcessFunction` with state and timers of its key."""
-        check_kind(
-            function, KeyedProcessFunction, "function", "Derive a class from it."
-        )
+        check_kind(function, KeyedProcessFunction, "function", _KEYED_PROCESS)
         policy = check_on_error(on_error)
         make = partial(own_copy, KeyedProcessOperator, self.key, function)
         make()

@@ -106,7 +106,7 @@ class _SidedWindowed:
         self._windowed = windowed
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} in {self._windowed.assigner_name}>"
+        return f"<{type(self).__name__} in {self._windowed._assigner_name}>"
 
     def trigger(self, trigger: Trigger) -> Self:
         """Decide when a window fires; by default when time passes its end."""
@@ -166,7 +166,7 @@ class JoinedWindows(_SidedWindowed, Generic[A, B]):
         Returns:
             The results, with the last millisecond of their window as event time.
         """
-        return self._windowed.join("window join", JoinFunction(function))
+        return self._windowed._join("window join", JoinFunction(function))
 
     def select(self, *names: str, **named: str | Expression) -> DataStream[Any]:
         """Make a record of fields of each pair of records that meet. Columns stay columns.
@@ -210,7 +210,7 @@ class JoinedWindows(_SidedWindowed, Generic[A, B]):
             >>> am.run(joined.collect())
             [{'user': 'a', 'item': 'tea', 'clicked': 100}]
         """
-        return self._select(self._windowed.said, names, named)
+        return self._select(self._windowed._said, names, named)
 
 
 class CoGroupedWindows(_SidedWindowed, Generic[A, B]):
@@ -233,4 +233,4 @@ class CoGroupedWindows(_SidedWindowed, Generic[A, B]):
         Returns:
             The results, with the last millisecond of their window as event time.
         """
-        return self._windowed.join("co-group", CoGroupFunction(function))
+        return self._windowed._join("co-group", CoGroupFunction(function))

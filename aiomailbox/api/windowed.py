@@ -84,15 +84,15 @@ class WindowedStream(Generic[K, T, WindowT]):
 
     def __repr__(self) -> str:
         key = "" if self._key is None else f" by {described_key(self._key)}"
-        return f"<WindowedStream{key} in {self.assigner_name}>"
+        return f"<WindowedStream{key} in {self._assigner_name}>"
 
     @property
-    def said(self) -> dict[str, Any]:
+    def _said(self) -> dict[str, Any]:
         """What was said of the windows: ``key``, ``assigner``, and settings."""
         return {"key": self._key, "assigner": self._assigner, **self._settings}
 
     @property
-    def assigner_name(self) -> str:
+    def _assigner_name(self) -> str:
         """What kind of windows these are, as people write it."""
         return type(self._assigner).__name__
 
@@ -221,7 +221,7 @@ class WindowedStream(Generic[K, T, WindowT]):
         check_function(function, "function", arity=3)
         return self._windowed("window apply", window_function=function)
 
-    def join(
+    def _join(
         self, name: str, function: CoGroupFunction | JoinFunction
     ) -> DataStream[Any]:
         """Emit what a function makes of the sides of each window; see `JoinedWindows`.

@@ -134,7 +134,9 @@ class CheckpointSettings:
         for name in ("directory", "journal_directory"):
             place: object = getattr(self, name)
             if not isinstance(place, str | PathLike | None):
-                raise WrongTypeError(name, f"{place!r} is not a path", "Give a path.")
+                raise WrongTypeError(
+                    name, f"{place!r} is not a path", "Give a str or a Path."
+                )
         self._check_unaligned()
 
     @property

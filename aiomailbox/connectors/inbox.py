@@ -276,7 +276,7 @@ class Publication:
         """Return a new reader: it gets what comes from now on."""
         reader: Subscription[Any] = Subscription(self, size, waits=waits)
         if self._is_over:
-            reader.end()
+            reader._end()
         else:
             self.readers.append(reader)
         return reader
@@ -285,12 +285,12 @@ class Publication:
         """Let all readers end after what they have: the job is over."""
         self._is_over = True
         for reader in list(self.readers):
-            reader.end()
+            reader._end()
         self.readers.clear()
 
     def look_for_room(self) -> None:
         """Take no more while somebody who is waited for is full."""
-        if any(reader.holds_up for reader in self.readers):
+        if any(reader._holds_up for reader in self.readers):
             self.room.reset()
         else:
             self.room.set_available()
@@ -312,7 +312,7 @@ class _PublicationWriter(ImmediateWriter):
     def write_run(self, run: Run) -> Pending:
         """Give each reader the records."""
         for reader in self._publication.readers:
-            reader.offer(run.values)
+            reader._offer(run.values)
         self._publication.look_for_room()
         return None
 
@@ -337,11 +337,11 @@ class Subscription(Generic[T]):
         self.dropped: int = 0
 
     @property
-    def holds_up(self) -> bool:
+    def _holds_up(self) -> bool:
         """Whether the job waits for it."""
         return self._waits and len(self._records) >= self._size
 
-    def offer(self, values: list[T]) -> None:
+    def _offer(self, values: list[T]) -> None:
         """Take records; the oldest ones go if it does not keep up."""
         # A `deque` with `maxlen` drops by itself, and does not say how many.
         if not self._waits:
@@ -350,14 +350,14 @@ class Subscription(Generic[T]):
         self._records.extend(values)
         self._has_some.set_available()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """End after what there is."""
         self._is_over = True
         self._has_some.set_available()
 
     def close(self) -> None:
         """Read no more; again is a no-op."""
-        self.end()
+        self._end()
         self._records.clear()
         if self in self._publication.readers:
             self._publication.readers.remove(self)

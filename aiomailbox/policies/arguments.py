@@ -38,7 +38,9 @@ def check_number(
         InvalidArgumentError: If it is outside, infinite or not a number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WrongTypeError(parameter, f"{value!r} is not a number")
+        raise WrongTypeError(
+            parameter, f"{value!r} is not a number", "Use an int or a float."
+        )
     if not math.isfinite(value) or not minimum <= value <= maximum:
         upper = "" if math.isinf(maximum) else f" and at most {maximum}"
         raise InvalidArgumentError(

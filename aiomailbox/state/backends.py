@@ -104,14 +104,18 @@ class RocksDBStateBackend:
     def __post_init__(self) -> None:
         size: Any = self.memory_bytes
         if isinstance(size, bool) or not isinstance(size, int):
-            raise WrongTypeError("memory_bytes", f"{size!r} is not an int")
+            raise WrongTypeError(
+                "memory_bytes", f"{size!r} is not an int", "Give bytes, e.g. 256 << 20."
+            )
         if size < _MIB:
             raise InvalidArgumentError(
                 "memory_bytes", f"{size} is too small", "Use 1 MiB or more."
             )
         path: Any = self.path
         if path is not None and not isinstance(path, str | PathLike):
-            raise WrongTypeError("path", f"{path!r} is not a path")
+            raise WrongTypeError(
+                "path", f"{path!r} is not a path", "Give a str or a Path."
+            )
         if path is not None:
             local_path(path, "path")
         if importlib.util.find_spec("rocksdict") is None:

@@ -62,9 +62,11 @@ class CountEvictor(Evictor):
 
     def __init__(self, count: int, *, after: bool = False) -> None:
         if isinstance(count, bool) or not isinstance(count, int):
-            raise WrongTypeError("count", f"{count!r} is not an int")
+            raise WrongTypeError("count", f"{count!r} is not an int", "Use 0 or more.")
         if count < 0:
-            raise InvalidArgumentError("count", f"{count} is less than 0")
+            raise InvalidArgumentError(
+                "count", f"{count} is negative", "Use 0 or more."
+            )
         super().__init__(after=after)
         self.count = count
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic
 
@@ -175,6 +176,7 @@ class ProcessWindowFunction(Generic[InT, OutT, KeyT, WindowT]):
         """
         return None
 
+    @abstractmethod
     def process(
         self,
         key: KeyT,

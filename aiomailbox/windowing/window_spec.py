@@ -71,7 +71,9 @@ class WindowSpec:
             _check_type(self.late_tag, OutputTag, "late_tag")
         if self.allowed_lateness_ms < 0:
             raise InvalidArgumentError(
-                "allowed_lateness", f"{self.allowed_lateness_ms} ms is negative"
+                "allowed_lateness",
+                f"{self.allowed_lateness_ms} ms is negative",
+                "Use a duration of zero or more.",
             )
         self._check_time_domain()
         if self.assigner.is_merging and not self.actual_trigger.can_merge:

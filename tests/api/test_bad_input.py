@@ -63,6 +63,22 @@ class Quiet:
         """Do nothing."""
 
 
+class NoElements(am.ProcessFunction):
+    """Has not what it is for."""
+
+
+class NoElementsAsync(am.KeyedAsyncProcessFunction):
+    """Has not what it is for."""
+
+
+class NoWindows(am.ProcessWindowFunction):
+    """Has not what it is for."""
+
+
+class NoPairs(am.ProcessJoinFunction):
+    """Has not what it is for."""
+
+
 class TwoTypes(Quiet, am.KeyedProcessFunction):
     """One name for state of two kinds, in the class."""
 
@@ -128,6 +144,9 @@ class CoTimer(am.CoProcessFunction):
 
 class BroadcastState(Quiet, am.BroadcastProcessFunction):
     seen = am.ValueStateDescriptor("seen", int)
+
+    def process_broadcast_element(self, value: Any, context: Any, out: Any) -> None:
+        """Do nothing."""
 
 
 class NoMerge(am.Trigger):
@@ -301,6 +320,47 @@ REFUSED: list[Refused] = [
         "state beside a broadcast stream without key",
         lambda s: rules(s).process(BroadcastState()),
         ["BroadcastState", "'seen'", "KeyedBroadcastProcessFunction"],
+    ),
+    # A class, a function or a number where an object is wanted.
+    (
+        "class of a function",
+        lambda s: keyed(s).process(TwoLives),  # type: ignore[arg-type]
+        ["function: TwoLives is a class", "TwoLives(...)"],
+    ),
+    (
+        "function without process_element",
+        lambda s: s.process(NoElements()),
+        ["NoElements defines no process_element", "self, value, context, out"],
+    ),
+    (
+        "asynchronous function without process_element",
+        lambda s: keyed(s).process_async(NoElementsAsync()),
+        ["NoElementsAsync defines no process_element"],
+    ),
+    (
+        "window function without process",
+        lambda s: window(s, EVENT_TIME).process(NoWindows()),
+        ["NoWindows defines no process", "key, context, elements, out"],
+    ),
+    (
+        "join function without process_element",
+        lambda s: keyed(s).interval_join(keyed(s)).between(0, 1).process(NoPairs()),
+        ["NoPairs defines no process_element", "left, right, context, out"],
+    ),
+    (
+        "number as a sink",
+        lambda s: s.sink_to(3),
+        ["sink: 3 is neither a sink nor a function"],
+    ),
+    (
+        "class of a sink",
+        lambda s: s.sink_to(am.FileSink),  # type: ignore[arg-type]
+        ["sink", "FileSink", "is a class"],
+    ),
+    (
+        "aggregate that was not called",
+        lambda s: keyed(s).aggregate(am.sum_),  # type: ignore[arg-type]
+        ["aggregate: sum_ is a function", "am.sum_(...)"],
     ),
     # Keys that are not there.
     (

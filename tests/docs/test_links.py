@@ -22,10 +22,6 @@ CLASSES = [
 ]
 # What the library calls itself.
 OURS = {
-    "DataStream.is_of",
-    "WindowedStream.assigner_name",
-    "WindowedStream.join",
-    "WindowedStream.said",
     "WatermarkStrategy.alignment",
     "WatermarkStrategy.assigner",
     "WatermarkStrategy.create_assigner",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import keyword
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, overload
@@ -71,6 +72,11 @@ def check_aggregate(function: object, parameter: str = "aggregate") -> Any:
     Raises:
         WrongTypeError: If one is missing, or cannot be called as it will be.
     """
+    if inspect.isfunction(function) and function.__module__.startswith(__package__):
+        name = function.__name__
+        raise WrongTypeError(
+            parameter, f"{name} is a function", f"Call it: am.{name}(...)."
+        )
     for method in _METHODS:
         if not _has(function, method):
             raise WrongTypeError(

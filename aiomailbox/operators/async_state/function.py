@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic
 
@@ -88,6 +89,7 @@ class KeyedAsyncProcessFunction(Generic[KeyT, InT, OutT]):
         """
         return None
 
+    @abstractmethod
     async def process_element(
         self, value: InT, context: KeyedAsyncContext[KeyT], out: Collector[OutT], /
     ) -> None:
@@ -143,7 +145,7 @@ class KeyedAsyncFunction:
             self._process = _check_plain(function)
         if self._on_timer is None:
             self.refusal = (
-                f"{describe(self._process)} has no on_timer that could be called. "
+                f"{describe(self._process)} has no on_timer. "
                 "Derive a class from am.KeyedAsyncProcessFunction and define it."
             )
 

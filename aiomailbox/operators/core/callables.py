@@ -109,6 +109,22 @@ def check_methods(
         )
 
 
+def refuse_undefined(method: Callable[..., Any], parameter: str) -> None:
+    """Refuse a method that a base class only declares.
+
+    Raises:
+        WrongTypeError: If the user's class does not define it.
+    """
+    if getattr(method, "__isabstractmethod__", False):
+        owner, name = getattr(method, "__self__", method), method.__name__
+        arguments = ", ".join(("self", *inspect.signature(method).parameters))
+        raise WrongTypeError(
+            parameter,
+            f"{type(owner).__qualname__} defines no {name}",
+            f"Write def {name}({arguments}).",
+        )
+
+
 def refuse_generator(function: object, parameter: str, remedy: str) -> None:
     """Refuse a generator function where one result is expected.
 

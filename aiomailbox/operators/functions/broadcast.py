@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic
 
@@ -43,6 +44,7 @@ class BroadcastFunction(
 ):
     """A function of the records of a stream and of a broadcast one."""
 
+    @abstractmethod
     def process_element(
         self, value: FirstT, context: ContextT, out: Collector[OutT], /
     ) -> Pending:
@@ -51,6 +53,7 @@ class BroadcastFunction(
             "function", f"{type(self).__qualname__} defines no process_element"
         )
 
+    @abstractmethod
     def process_broadcast_element(
         self, value: SecondT, context: OtherContextT, out: Collector[OutT], /
     ) -> Pending:

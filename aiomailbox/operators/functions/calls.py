@@ -7,7 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.core.callables import check_methods, collected, describe
+from aiomailbox.operators.core.callables import (
+    check_methods,
+    collected,
+    describe,
+    refuse_undefined,
+)
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
@@ -45,8 +50,8 @@ def check_process_method(owner: object, method: str) -> ProcessCall:
     """Return a method ``(value, context, out)`` of a function object.
 
     Raises:
-        WrongTypeError: If it is not there, takes other arguments, or is a generator:
-            results go to ``out``.
+        WrongTypeError: If it is not there, or only declared, takes other arguments, or is
+            a generator: results go to ``out``.
     """
     call = getattr(owner, method, None)
     if not callable(call):
@@ -55,6 +60,7 @@ def check_process_method(owner: object, method: str) -> ProcessCall:
             f"{owner!r} has no method {method}(value, context, out)",
             "Give an instance of a subclass of ProcessFunction.",
         )
+    refuse_undefined(call, "function")
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         raise WrongTypeError(
             "function",

@@ -159,7 +159,7 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
         name = type(function).__qualname__.rpartition("<locals>.")[2]
         problem = (
             f"operator {self._context.operator_name!r}: {name} registers a timer and "
-            "has no on_timer that could be called. Define "
+            "has no on_timer. Define "
             "on_timer(self, timestamp, context, out)."
         )
         self._timer_service = NoTimerService(self._timers, self, problem)

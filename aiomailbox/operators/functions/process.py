@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, Generic
 
 from aiomailbox.errors import WrongTypeError
@@ -21,6 +22,7 @@ from aiomailbox.typevars import ContextT, InT, OutT
 class ElementFunction(RichFunction[OutT], Generic[InT, ContextT, OutT]):
     """A function of records and of what it may ask meanwhile, the context."""
 
+    @abstractmethod
     def process_element(
         self, value: InT, context: ContextT, out: Collector[OutT], /
     ) -> Pending:

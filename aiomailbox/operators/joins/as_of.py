@@ -65,7 +65,11 @@ class AsOfJoinOperator(KeyedJoinOperator):
     ) -> None:
         super().__init__(key1, key2, function, on_error)
         if left_late is not None and not isinstance(left_late, OutputTag):
-            raise WrongTypeError("left_late", f"{left_late!r} is not an OutputTag")
+            raise WrongTypeError(
+                "left_late",
+                f"{left_late!r} is not an OutputTag",
+                "Write am.OutputTag('late').",
+            )
         self.keep_unmatched = keep_unmatched
         self._left_late = left_late
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from types import CoroutineType
 from typing import Any, Generic
@@ -15,6 +16,7 @@ from aiomailbox.operators.core.callables import (
     collected,
     describe,
     refuse_coroutine,
+    refuse_undefined,
 )
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
@@ -69,6 +71,7 @@ class ProcessJoinFunction(Generic[FirstT, SecondT, OutT]):
         """Acquire resources, before the first pair."""
         return None
 
+    @abstractmethod
     def process_element(
         self,
         left: FirstT,
@@ -140,6 +143,7 @@ def check_join_function(function: Any, parameter: str = "function") -> Any:
     process = getattr(function, "process_element", None)
     if process is None:
         return PairFunction(function, parameter)
+    refuse_undefined(process, parameter)
     check_function(process, parameter, arity=4)
     if inspect.isgeneratorfunction(process) or inspect.isasyncgenfunction(process):
         raise WrongTypeError(
