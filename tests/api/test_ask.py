@@ -159,7 +159,7 @@ async def test_a_job_that_has_ended_answers_nobody() -> None:
     async with env.start() as job:
         assert await job.ask(("a", 1)) == 1
         await job.stop()
-        with pytest.raises(am.IllegalStateError, match="job is over"):
+        with pytest.raises(am.IllegalStateError, match="job has ended"):
             await job.ask(("a", 1))
 
 

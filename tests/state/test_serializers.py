@@ -384,7 +384,7 @@ def test_lists_without_keys_are_written_by_serializers_of_the_users(
     [
         ({}, "has no id"),
         ({"id": 7}, "has no id"),
-        ({"id": "msgpack/2"}, "is the id of another one"),
+        ({"id": "msgpack/2"}, "is the id of another serializer"),
         ({"id": "x/1", "encode": bytes}, "no method decode"),
     ],
 )

@@ -115,7 +115,7 @@ def test_a_record_without_event_time_is_an_error_that_names_the_operator(
     with OneInputHarness(operator, keyed=True, operator_name="per day") as harness:
         with pytest.raises(TimestampError) as caught:
             harness.process_run([("a", 1), ("b", 2)], stamps)
-        assert caught.value.__notes__ == ["in operator 'per day' (uid None)"]
+        assert caught.value.__notes__ == ["in operator 'per day'"]
 
 
 def test_a_record_that_fails_leaves_no_trace_when_it_is_skipped(trigger: Any) -> None:

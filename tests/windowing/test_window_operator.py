@@ -451,7 +451,7 @@ def test_a_merge_into_a_window_that_is_over_is_an_error(scenario: Make) -> None:
     run.feed("k", 60)
     with pytest.raises(IllegalStateError, match="must not become shorter") as caught:
         run.feed("k", 70)
-    assert caught.value.__notes__ == ["in operator 'operator' (uid None)"]
+    assert caught.value.__notes__ == ["in operator 'operator'"]
 
 
 def test_a_record_behind_the_watermark_begins_a_session_that_is_not_over(

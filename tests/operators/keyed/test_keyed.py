@@ -118,7 +118,7 @@ def test_a_key_may_be_a_field() -> None:
         assert harness.values == [1, 2]
         with pytest.raises(RecordTypeError, match="no field 'k'") as caught:
             harness.process_run([{"k": "a"}, {"q": "a"}])
-        assert caught.value.__notes__ == ["in operator 'operator' (uid None)"]
+        assert caught.value.__notes__ == ["in operator 'operator'"]
 
 
 @pytest.mark.parametrize("make", [reducing, aggregating])
