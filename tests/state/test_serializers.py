@@ -232,7 +232,7 @@ def test_added_fields_with_defaults_and_wider_types_load(
     [
         ({"owner": str, "amount": str}, r"'account'.*'amount'.*int.*cannot.*str"),
         ({"owner": str, "amount": int, "limit": int}, r"'account'.*'limit'.*default"),
-        ({"owner": str}, r"'account'.*'amount'.*is gone"),
+        ({"owner": str}, r"'account'.*'amount'.*is missing now"),
     ],
 )
 def test_fields_that_do_not_fit_are_refused_by_name(
@@ -316,7 +316,7 @@ def test_the_newest_of_two_classes_with_one_name_does_not_matter() -> None:
     first.__module__ = second.__module__ = "notebook"
     (found,) = through_bytes(first(1), classes=[first, second])
     assert type(found) is first
-    with pytest.raises(StateError, match="a class that the job does not"):
+    with pytest.raises(StateError, match="the job does not declare"):
         through_bytes(second(1), classes=[first, second])
 
 

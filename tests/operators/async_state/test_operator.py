@@ -490,6 +490,9 @@ async def test_state_objects_of_open_cannot_be_used_outside_of_rows(
         def open(self, context: Any) -> None:
             context.keyed_state.get_value(SEEN).value()
 
+        async def process_element(self, value: Any, context: Any, out: Any) -> None:
+            """Do nothing."""
+
     driven = drive(Early())
     with pytest.raises(UserFunctionError, match="while no row is processed"):
         await driven.runner

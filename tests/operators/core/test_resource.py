@@ -141,6 +141,9 @@ async def test_another_result_of_open_is_refused() -> None:
         def open(self, context: Any) -> Any:
             return 5
 
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            """Do nothing."""
+
     harness = OneInputHarness(ProcessOperator(Function()))
     with pytest.raises(UserFunctionError, match="a context manager"):
         await harness.run(harness.open)

@@ -167,6 +167,9 @@ def test_there_is_no_state_without_a_key() -> None:
         def open(self, context: Any) -> None:
             context.keyed_state.get_value(ValueStateDescriptor("x")).value()
 
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            """Do nothing."""
+
     with pytest.raises(UserFunctionError) as caught:
         harness_of(Early())
     assert isinstance(caught.value.__cause__, StateError)
