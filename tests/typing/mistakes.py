@@ -25,5 +25,3 @@ if TYPE_CHECKING:  # they would fail at once
     wrong_argument_8 = am.SparkTableSink(None, "table", lodger="added_by")
     wrong_argument_9 = am.SqlSink("out.db", "table", upsert="day")
     not_a_function = am.observe.prometeus
-wrong_option = am.ParquetSink("out", overwrite=True)
-wrong_token = am.observe.dashboard(tokn="secret")
