@@ -431,3 +431,13 @@ async def test_keys_that_are_none_are_the_same_in_columns_and_in_rows(
         return good, bad
 
     assert await good_and_bad(as_rows=False) == await good_and_bad(as_rows=True)
+
+
+async def test_keys_of_one_stream_may_be_narrow_in_some_of_its_columns() -> None:
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    wide, narrow = (
+        env.from_arrow(pa.table({"k": pa.array(keys, kind)}))
+        for keys, kind in (([2**40, 1], pa.int64()), ([1, 2], pa.int32()))
+    )
+    counts = wide.union(narrow).key_by("k").aggregate(am.count())
+    assert sorted(await counts.collect()) == [1, 1, 1, 2]

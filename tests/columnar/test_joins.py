@@ -362,6 +362,18 @@ async def test_a_wrong_name_that_nobody_knew_of_names_the_operator(
     assert WRONG[what][2] in text or "price" in text
 
 
+@each_join
+@pytest.mark.parametrize("form", ["columns", "rows"])
+async def test_an_expression_of_other_types_names_operator_and_expression(
+    kind: str, form: str
+) -> None:
+    left, right = streams(am.StreamExecutionEnvironment(parallelism=1), form)
+    double = pc.field("who") * 2
+    with pytest.raises(am.JobFailedError, match="join") as caught:
+        await SELECTS[kind](left, right).select(double=double).collect()
+    assert "multiply" in str(caught.value) + str(caught.value.__cause__)
+
+
 @pytest.mark.parametrize("form", ["columns", "rows"])
 async def test_a_pair_for_which_an_expression_fails_is_a_dead_letter(form: str) -> None:
     failed = am.OutputTag[Any]("failed")
