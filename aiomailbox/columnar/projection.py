@@ -94,7 +94,15 @@ class Rename(Projection):
     def plan(self, names: Sequence[str]) -> Plan:
         """Return all fields, in their order."""
         _check_names(list(self.names), names)
-        return [(self.names.get(name, name), name) for name in names]
+        renamed = [self.names.get(name, name) for name in names]
+        twice = next((name for name in renamed if renamed.count(name) > 1), None)
+        if twice is not None:
+            raise RecordTypeError(
+                "names",
+                f"there would be two fields {twice!r}",
+                "Rename the other one, too, or drop it before.",
+            )
+        return list(zip(renamed, names, strict=True))
 
 
 def form_for(form: RecordForm, plan: Plan, schema: pa.Schema) -> RecordForm:

@@ -188,3 +188,15 @@ async def test_a_batch_of_another_length_without_event_times_is_named(
     assert f"it returned {rows} records for 3" in text
     assert "operator 'map_batches'" in text
     assert "batch 1" in text
+
+
+async def test_two_fields_of_one_name_are_refused_where_they_are_written() -> None:
+    stream = am.StreamExecutionEnvironment().from_arrow(TABLE)
+    with pytest.raises(am.UsageError, match="two fields 'k'"):
+        stream.rename({"n": "k"})
+    with pytest.raises(am.JobFailedError) as caught:
+        await hidden().rename({"n": "k"}).collect()
+    assert "two fields 'k'" in said(caught)
+    swapped = am.StreamExecutionEnvironment().from_arrow(TABLE)
+    found = await swapped.rename({"k": "n", "n": "k"}).collect()
+    assert found[0]._asdict() == {"n": "a", "k": 1, "ms": 0}
