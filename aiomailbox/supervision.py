@@ -124,6 +124,7 @@ class SupervisedTask:
     def interrupt(self) -> None:
         """Interrupt the work, again and again until it ends, is calm or out of time."""
         if self._repetition is None:
+            # Again is a no-op: the time that is left must not begin anew.
             self.limit()
             self._interrupt()
 
@@ -148,6 +149,7 @@ class SupervisedTask:
             # harms nothing.
             await asyncio.sleep(0)
         except asyncio.CancelledError:
+            # Swallowed: it was meant for what the work has finished by now.
             pass
         finally:
             forget_cancellation(task)
@@ -234,6 +236,7 @@ class Closing:
 
     async def run(self, runner: SupervisedTask) -> None:
         """Take the steps, until the time of the task that runs them is up."""
+        # One iterator for all: a step that has begun is never taken again.
         while not runner.is_late and (step := next(self._steps, None)) is not None:
             await self._take(step, runner)
 

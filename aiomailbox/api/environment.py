@@ -492,6 +492,8 @@ class StreamExecutionEnvironment:
                 job.cancel()
                 await job.outlast()
         except asyncio.CancelledError:
+            # The block was cancelled by the job's own failure, or by somebody else: the
+            # body knows.
             if not await body.leave():
                 raise
         finally:

@@ -94,6 +94,7 @@ def dashboard(
         Route("/stop", page.guarded(page.stop), methods=["POST"]),
         Route("/cancel", page.guarded(page.cancel), methods=["POST"]),
         Route("/savepoint", page.guarded(page.savepoint), methods=["POST"]),
+        # Last: it takes whatever the others do not.
         Route("/{file:path}", page.guarded(page.file, needs_job=False)),
     ]
     return Starlette(routes=routes)
@@ -149,6 +150,7 @@ class _Dashboard:
                 )
             given = request.headers.get("authorization", "")
             wanted = f"Bearer {self._token}"
+            # In constant time.
             if not hmac.compare_digest(given.encode(), wanted.encode()):
                 return 401, "The token is missing or wrong."
             if isinstance(self._job, LatestSnapshot):
@@ -186,6 +188,7 @@ class _Dashboard:
         from starlette.responses import PlainTextResponse, Response
 
         found = _FILES.get(request.path_params["file"])
+        # Of a fixed table: no path of a request is ever opened.
         if found is None:
             return PlainTextResponse("There is no such page.", 404)
         name, media_type = found
@@ -256,6 +259,7 @@ class _Dashboard:
             await change
         except AioMailboxError as error:
             return PlainTextResponse(str(error), 409)
+        # What it has changed is to be seen at once.
         self._seen = None
         return Response(self._look(job), media_type="application/json")
 
@@ -333,6 +337,7 @@ async def serving_dashboard(
         try:
             yield f"http://{host}:{listener.getsockname()[1]}/"
         finally:
+            # Pages keep their connections open for ever, so nobody waits for them.
             server.should_exit = server.force_exit = True
             await asyncio.wait([serving])
 

@@ -152,6 +152,7 @@ def prometheus(
             "Use letters, digits and _.",
         )
     used = REGISTRY if registry is None else registry
+    # One collector for all jobs of a registry, as names can be registered once.
     shown = _shown.setdefault(used, {})
     jobs = shown.get(namespace)
     if jobs is None:

@@ -219,6 +219,7 @@ class RateWindow:
         self._forget(now_s)
         until_s = max(self._paused_until_s, self._free_at_s(weight))
         if self._burst is not None:
+            # What a burst allows may be used ahead of an even flow.
             slack = max(self._burst - weight, 0.0)
             until_s = max(until_s, self._even_s - slack * self._interval_s)
         delay_s = until_s - now_s
@@ -238,6 +239,7 @@ class RateWindow:
 
     def reserve(self, weight: float, now_s: float) -> None:
         """Hold units for somebody who will use them in a moment."""
+        # At the grant: two that are granted in one turn must not share a slot.
         self._reserved += weight
         if self._burst is not None:
             self._even_s = max(self._even_s, now_s) + weight * self._interval_s
@@ -250,6 +252,8 @@ class RateWindow:
         self._used += weight
         self.total += weight
         last = self._uses[-1] if self._uses else None
+        # Within a thousandth of the window they are one use, at the time of the last
+        # one.
         if last is not None and now_s - last[0] <= self._step_s:
             last[1] = now_s
             last[2] += weight
@@ -273,6 +277,7 @@ class RateWindow:
             RateUse(now_s - first_s, now_s - last_s, weight)
             for first_s, last_s, weight in self._uses
         ]
+        # It may be used in a moment, after the snapshot.
         if self._reserved:
             uses.append(RateUse(0.0, 0.0, self._reserved))
         return RateUsage(
@@ -301,6 +306,7 @@ class RateWindow:
 
     def _give_back(self, weight: float) -> None:
         self._reserved -= weight
+        # Rests of float sums would hold up a lease of the whole window.
         if self._reserved < _ROUNDING:
             self._reserved = 0.0
 

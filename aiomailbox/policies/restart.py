@@ -256,6 +256,7 @@ class _FixedDelay:
 
     @property
     def can_restart(self) -> bool:
+        # `<=`: the first run is no restart.
         return self._failures <= self._attempts
 
     def on_failure(self, now_ms: int) -> None:
@@ -311,7 +312,10 @@ class _ExponentialDelay:
             self._failures = 0
             self._base_ms = float(self._initial_ms)
         else:
+            # Flink's exponential strategy: from the base without jitter.
             grown_ms = self._base_ms * self._strategy.multiplier
+            # Bounded, as the base would leave the range of floats after enough
+            # failures.
             self._base_ms = min(grown_ms, _BACKOFF_MS_MAX)
         self._failures += 1
         self._last_ms = now_ms
@@ -323,4 +327,6 @@ class _ExponentialDelay:
         delay_ms = math.floor(self._base_ms)
         if spread_ms:
             delay_ms += self._random.randint(-spread_ms, spread_ms)
+        # Clamped after the jitter, as in Flink: the first delay is never shorter than
+        # `initial`.
         return min(max(delay_ms, self._initial_ms), self._maximum_ms)
