@@ -39,7 +39,9 @@ def callable_kind(function: Callable[..., Any]) -> CallableKind:
         <CallableKind.ASYNC: 'a coroutine'>
     """
     target = _without_partials(function)
+    # An object with `__call__` is as asynchronous as that.
     for candidate in (target, getattr(target, "__call__", None)):  # noqa: B004 -- the method itself is looked at
+        # Calling a class makes an instance, whatever that can be called for.
         if inspect.isclass(target):
             break
         if inspect.iscoroutinefunction(candidate):

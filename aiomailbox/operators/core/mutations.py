@@ -51,6 +51,7 @@ def _structure(value: Any, depth: int, above: set[int]) -> Any:
         return value
     if kind in _NUMBERS:
         return kind, value
+    # A record may hold itself; deeper than that nobody changes anything by mistake.
     if depth >= _DEPTH_MAX or id(value) in above:
         return kind, id(value)
     parts = _parts(value)
@@ -74,6 +75,8 @@ def _parts(value: Any) -> Any:
     if isinstance(value, tuple):
         names = getattr(value, "_fields", None)
         return value if names is None else dict(zip(names, value, strict=True))
+    # Classes and functions are shared by all, and change in ways that are nobody's
+    # fault.
     if isinstance(value, type | enum.Enum) or callable(value):
         return None
     kind = type(value)
@@ -99,6 +102,7 @@ def _attributes(value: Any) -> dict[str, Any] | None:
         return None
     attributes = {name: getattr(value, name) for name in slots if hasattr(value, name)}
     for name, part in (found or {}).items():
+        # Computing one late is no change of the record.
         if not isinstance(getattr(kind, name, None), functools.cached_property):
             attributes[name] = part
     return attributes
@@ -121,6 +125,7 @@ def _leaf(value: Any) -> Any:
         return value.tobytes()
     if isinstance(value, str | bytes | int | frozenset):
         return value
+    # What can't be looked into is itself as long as it is the same object.
     return id(value)
 
 
@@ -195,6 +200,7 @@ class MutationCheck:
 
     def enter(self) -> None:
         """Let the operator begin to work; forget what others have changed."""
+        # A mail that runs in the middle of another one's work is part of that work.
         self._depth += 1
         if self._depth == 1:
             self._held = [one for one in self._held if structure(one[0]) == one[1]]
@@ -209,6 +215,7 @@ class MutationCheck:
         if self._depth:
             return
         self.compare_all(self._held)
+        # Whoever keeps a record longer, and changes it then, is found only by chance.
         del self._held[:-_KEPT]
 
     def leave_failed(self) -> None:
@@ -220,6 +227,7 @@ class MutationCheck:
 
         For sources, which are always at work.
         """
+        # By identity: an equal record is another one.
         held = {id(value): (value, before) for value, before in self._held}
         for value in values:
             if id(value) in held:
@@ -234,6 +242,7 @@ class MutationCheck:
         @functools.wraps(function)
         async def call(argument: Any) -> Any:
             before = structure(argument)
+            # A batch is one argument with records in it.
             parts = argument if isinstance(argument, list | tuple) else ()
             records = [id(one) for one in (argument, *parts) if type(one) not in _ATOMS]
             for record in records:

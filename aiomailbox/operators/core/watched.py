@@ -40,6 +40,7 @@ class WatchedInput:
 
     def process_run(self, run: Run) -> Pending:
         """Process records, and see what becomes of them."""
+        # Columns can't be changed by those that get rows of them.
         if type(run) is ListRun:
             self._check.note(run.values)
         return self._work(self._target.process_run, run)
@@ -111,6 +112,7 @@ class WatchedOutput:
     def _note(self, run: Run) -> None:
         if type(run) is not ListRun:
             return
+        # A source that emits one object again and again may have changed it in between.
         if self._is_source:
             self._check.repeated(run.values)
         self._check.note(run.values)
@@ -146,6 +148,7 @@ def collector_for(context: RuntimeContext, output: Output) -> Collector:
     check = context.mutations
     if check is None:
         return Collector(output)
+    # It would note each record twice: once when it is collected, once when it goes out.
     if isinstance(output, WatchedOutput):
         output = output.output
     return WatchedCollector(output, check)

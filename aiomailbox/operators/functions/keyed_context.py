@@ -162,6 +162,7 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
             "has no on_timer. Define "
             "on_timer(self, timestamp, context, out)."
         )
+        # In place of the real one: a check at each registration would be felt.
         self._timer_service = NoTimerService(self._timers, self, problem)
 
     def enter(self, key: KeyT) -> None:
