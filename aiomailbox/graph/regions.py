@@ -87,10 +87,6 @@ class FailoverRegions:
         """Return the producers whose kept records a task reads."""
         return [producer for producer, one in self._kept if one == consumer]
 
-    def region_of(self, subtask: SubtaskId) -> frozenset[SubtaskId]:
-        """Return the region of a task."""
-        return self._region_of[subtask]
-
     def to_restart(
         self,
         failed: SubtaskId,

@@ -146,4 +146,4 @@ def test_each_task_is_of_one_region(chain: Chain) -> None:
     tasks = [task for region in regions.regions for task in region]
     assert sorted(tasks) == sorted(set(tasks))
     assert len(tasks) == 17
-    assert all(task in regions.region_of(task) for task in tasks)
+    assert all(task in regions.to_restart(task) for task in tasks)

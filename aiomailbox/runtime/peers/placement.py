@@ -43,10 +43,6 @@ class Placement:
         peers = self.peers.get(vertex, ())
         return 0 <= subtask_index < len(peers) and peers[subtask_index] == peer
 
-    def count_at(self, peer: int) -> int:
-        """Return how many subtasks a peer runs."""
-        return sum(peers.count(peer) for peers in self.peers.values())
-
 
 def place(graph: JobGraph, processes: int) -> Placement:
     """Return where the subtasks of a job run.

@@ -68,9 +68,9 @@ def test_every_subtask_has_one_place_and_every_worker_work(
             used |= set(peers)
     assert used == set(range(1, placement.workers + 1))
     everywhere = range(placement.workers + 1)
-    assert sum(map(placement.count_at, everywhere)) == sum(
-        vertex.parallelism for vertex in graph.vertices
-    )
+    for vertex in graph.vertices:
+        for index in range(vertex.parallelism):
+            assert sum(placement.is_at(p, vertex.id, index) for p in everywhere) == 1
 
 
 @given(graphs(), st.integers(1, 10))
