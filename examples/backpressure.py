@@ -107,7 +107,7 @@ class Experiment:
     def build(self) -> am.StreamExecutionEnvironment:
         """Return the job: two tasks, and a channel of ten small buffers."""
         # A real job has larger buffers; here there are 200 records a second to fill them.
-        config = am.JobConfig(buffer_size_bytes=640)
+        config = am.JobConfig(buffers_per_channel=10, buffer_size_bytes=640)
         env = am.StreamExecutionEnvironment(config=config)
         (
             env.from_async_iterable(self.arrive, name="arrive")

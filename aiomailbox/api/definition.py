@@ -104,6 +104,7 @@ class JobDefinition:
             graph,
             buffers_per_channel=config.buffers_per_channel,
             floating_buffers=config.floating_buffers,
+            stays_here=isinstance(self.deployment, Embedded),
             records_per_buffer=RUN_LENGTH_MAX,
             buffer_size_bytes=config.buffer_size_bytes,
             unaligned=checkpoints is not None and checkpoints.unaligned,

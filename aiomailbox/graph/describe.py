@@ -35,6 +35,7 @@ def describe_text(
     *,
     buffers_per_channel: int,
     floating_buffers: int,
+    stays_here: bool,
     records_per_buffer: int,
     buffer_size_bytes: int,
     unaligned: bool = False,
@@ -45,7 +46,9 @@ def describe_text(
     Args:
         graph: The job.
         buffers_per_channel: Buffers that each channel may fill.
-        floating_buffers: Buffers that the channels of a partition share.
+        floating_buffers: Buffers that the channels of a partition share, if some of them
+            lead to other processes, or to files.
+        stays_here: Whether the job runs in one process.
         records_per_buffer: Records that a buffer holds at most.
         buffer_size_bytes: Estimated bytes that a buffer holds at most.
         unaligned: Whether barriers may overtake data where they can.
@@ -62,7 +65,8 @@ def describe_text(
         for edge in vertex.out_edges:
             channels = channel_count(edge)
             partitions = edge.source.parallelism
-            buffers = channels * buffers_per_channel + partitions * floating_buffers
+            floating = 0 if stays_here and not edge.is_blocking else floating_buffers
+            buffers = channels * buffers_per_channel + partitions * floating
             total_buffers += buffers
             side = f" side output {edge.tag.id!r}" if edge.tag else ""
             if edge.source.chain_depth == CHAIN_DEPTH_MAX:

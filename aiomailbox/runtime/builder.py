@@ -317,7 +317,14 @@ class TaskBuilder:
     ) -> RecordWriter:
         targets = self._targets[id(edge)][task_id.subtask_index]
         count = len(targets)
-        size = pool_size(count, self._config)
+        consumer = self._graph.vertex_of(edge.target)
+        away = [
+            channel
+            for channel, index in enumerate(targets)
+            if not self._is_here(consumer, index)
+        ]
+        stays_here = not away and not edge.is_blocking
+        size = pool_size(count, self._config, stays_here=stays_here)
         partition_id = PartitionId(task_id, self._edge_index[id(edge)])
         pool = self._services.pool.create_local_pool(
             size.required,
@@ -327,12 +334,6 @@ class TaskBuilder:
             overdraft_max=self._config.overdraft_buffers,
         )
         pools.append(pool)
-        consumer = self._graph.vertex_of(edge.target)
-        away = [
-            channel
-            for channel, index in enumerate(targets)
-            if not self._is_here(consumer, index)
-        ]
         partition: OutputPartition
         if edge.is_blocking:
             partition = self._blocking_partition(edge, partition_id, pool, count)

@@ -36,7 +36,8 @@ class JobConfig:
         flush_interval_ms: How long an unfinished buffer may wait for more records;
             0 flushes after every run, None only when the task has nothing to do.
         buffers_per_channel: Buffers that each channel may fill, at least 1.
-        floating_buffers: Buffers that the channels of a partition share.
+        floating_buffers: Buffers that the channels of a partition share, if some of them
+            lead to other processes, or to files.
         overdraft_buffers: Buffers beyond that for what one record emits.
         buffer_size_bytes: Estimated bytes that a buffer holds at most.
         buffer_debloat: Whether buffers from other processes get smaller where a task is

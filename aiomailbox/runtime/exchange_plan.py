@@ -15,8 +15,17 @@ class PoolSize(NamedTuple):
     maximum: int
 
 
-def pool_size(subpartitions: int, config: JobConfig) -> PoolSize:
+def pool_size(
+    subpartitions: int, config: JobConfig, *, stays_here: bool = False
+) -> PoolSize:
     """Return the permits for a partition of so many subpartitions.
+
+    Args:
+        subpartitions: How many.
+        config: Says how many buffers there are for each, and for all.
+        stays_here: Whether all consumers are on the producer's event loop. Nothing is on
+            its way then, so no buffers float: more of them would only be cold in the
+            processor's cache when they are taken.
 
     Concept:
         Flink, ``NettyShuffleUtils``: one buffer in the making per subpartition and one
@@ -25,9 +34,12 @@ def pool_size(subpartitions: int, config: JobConfig) -> PoolSize:
     Example:
         >>> pool_size(2, JobConfig())
         PoolSize(required=3, maximum=12)
+        >>> pool_size(2, JobConfig(), stays_here=True)
+        PoolSize(required=3, maximum=4)
     """
     required = subpartitions + 1
-    most = subpartitions * config.buffers_per_channel + config.floating_buffers
+    floating = 0 if stays_here else config.floating_buffers
+    most = subpartitions * config.buffers_per_channel + floating
     return PoolSize(required, max(required, most))
 
 

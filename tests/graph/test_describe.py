@@ -21,6 +21,7 @@ def text_of(graph: JobGraph) -> str:
         graph,
         buffers_per_channel=2,
         floating_buffers=8,
+        stays_here=False,
         records_per_buffer=1024,
         buffer_size_bytes=32 * 1024,
     )
