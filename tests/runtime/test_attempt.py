@@ -44,11 +44,11 @@ class Counter(Operator):
         self.count = 0
 
     def open(self) -> None:
-        self.place = (self.context.subtask_index, self.context.attempt)
+        self.counted_at = (self.context.subtask_index, self.context.attempt)
 
     def process_run(self, run: Any) -> None:
         self.count += len(run)
-        self.counts[self.place] = self.count
+        self.counts[self.counted_at] = self.count
 
     def snapshot_own(self) -> Any:
         return super().snapshot_own().with_list("count", [self.count])
