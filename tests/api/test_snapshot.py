@@ -113,7 +113,7 @@ async def test_a_snapshot_is_written_and_read_again() -> None:
     later = seen.to_json().replace(b'"version":1', b'"version":99')
     with pytest.raises(am.CorruptStreamError, match="version 99"):
         JobSnapshot.from_json(later)
-    with pytest.raises(am.CorruptStreamError, match="no snapshot"):
+    with pytest.raises(am.CorruptStreamError, match="not a snapshot"):
         JobSnapshot.from_json(b"[]")
 
 

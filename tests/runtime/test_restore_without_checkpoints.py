@@ -1,4 +1,4 @@
-"""A job that takes no checkpoints may go on from a savepoint; there is no latest one."""
+"""A job that takes no checkpoints may go on from a savepoint; there is no latest checkpoint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_path_is_gone_on_from(tmp_path: Path) -> None:
 
 async def test_there_is_no_latest_one() -> None:
     env, seen = job(takes_checkpoints=False)
-    with pytest.raises(am.JobFailedError, match="no latest one") as refused:
+    with pytest.raises(am.JobFailedError, match="no latest checkpoint") as refused:
         await env.execute("numbers", restore_from="latest")
     assert isinstance(refused.value.__cause__, am.InvalidArgumentError)
     assert "enable_checkpointing" in str(refused.value)

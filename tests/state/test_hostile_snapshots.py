@@ -221,5 +221,5 @@ def test_keyed_state_alone_is_read_in_the_same_way() -> None:
     (keyed,) = example().keyed
     data = encode_keyed_snapshot(keyed, DECLARED)
     assert decode_keyed_snapshot(data, classes=DECLARED) == keyed
-    with pytest.raises(CorruptStreamError, match="no snapshot of an operator"):
+    with pytest.raises(CorruptStreamError, match="not a snapshot of an operator"):
         decode_snapshot(data)
