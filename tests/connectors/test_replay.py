@@ -308,7 +308,7 @@ def test_a_source_says_whether_it_can_be_replayed() -> None:
         yield 1
 
     assert is_replayable(am.CollectionSource([1]))
-    assert is_replayable(am.CollectionSource({"a": 1}))
+    assert is_replayable(am.CollectionSource({"a": 1}.items()))
     # Another program has other hashes, and so another order.
     assert not is_replayable(am.CollectionSource({"a", "b"}))
     assert not is_replayable(am.CollectionSource(frozenset({1})))
