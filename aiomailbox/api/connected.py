@@ -39,7 +39,8 @@ U = TypeVar("U")
 class ConnectedStreams(Generic[A, B]):
     """Two streams that one operator reads, each with a function of its own.
 
-    Made by `DataStream.connect`. If both are keyed, their keys are of one kind and share state and timers.
+    Made by `DataStream.connect`. If both are keyed, their keys are of one kind and share state
+    and timers.
 
     Concept:
         Flink, ``ConnectedStreams``.

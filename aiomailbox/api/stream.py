@@ -1052,8 +1052,8 @@ class DataStream(Generic[T]):
 
         For a source that cannot wait, before a consumer that is too slow at times. More
         records wait between this operator and the consumer: as many as the buffers of
-        `JobConfig` hold, thousands of small ones by default. Watermarks keep their places between records. What is lost is counted
-        as ``records_dropped``.
+        `JobConfig` hold, thousands of small ones by default. Watermarks keep their places
+        between records. The metric ``records_dropped`` counts what is lost.
 
         Args:
             size: Records that wait at most.
