@@ -1,4 +1,4 @@
-"""Jobs that belong to no block of the program, as a notebook has none over its cells."""
+"""Jobs that no block of the program encloses, as in the cells of a notebook."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _running: set[asyncio.Task[None]] = set()
 async def in_background(block: AbstractAsyncContextManager[JobClient]) -> JobClient:
     """Return a job that runs in a block, which is left when the job has ended.
 
-    How it ended is told by the job's own log and by `JobClient.result`. It is cancelled
+    The job's log and `JobClient.result` report how it ended. It is cancelled
     with the event loop, as asyncio's tasks are.
 
     Args:
@@ -46,7 +46,7 @@ async def _keep(
             await job.result()
     except BaseException as error:
         if started.done():
-            # How a job ended is told by its log and by its result.
+            # The job's log and its result report how it ended.
             if not isinstance(error, (JobFailedError, JobCancelledError)):
                 raise
         elif isinstance(error, asyncio.CancelledError):

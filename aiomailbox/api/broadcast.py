@@ -1,4 +1,4 @@
-"""A stream that every subtask gets, with state that every subtask has a copy of."""
+"""A stream that is broadcast to every subtask, with state that every subtask copies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ U = TypeVar("U")
 
 
 class BroadcastStream(Generic[B]):
-    """A stream that every subtask gets, to be connected with another one.
+    """A stream that is broadcast to every subtask, to be connected with another one.
 
     Made by `DataStream.broadcast` with descriptors of broadcast state.
 
@@ -79,7 +79,7 @@ class BroadcastConnectedStream(Generic[A, B]):
         *,
         on_error: OnError = fail,
     ) -> DataStream[U]:
-        """Hand the records of both streams to one function object.
+        """Pass the records of both streams to one function object.
 
         Args:
             function: A `KeyedBroadcastProcessFunction` on a keyed stream, else a
@@ -87,8 +87,8 @@ class BroadcastConnectedStream(Generic[A, B]):
             on_error: What to do with a record for which it raises.
 
         Raises:
-            UsageError: If a keyed function is used where the stream has no key.
-            WrongTypeError: If ``function`` is neither of them.
+            UsageError: If a keyed function is used on a stream without a key.
+            WrongTypeError: If ``function`` is neither of these.
 
         Example:
             >>> import aiomailbox as am

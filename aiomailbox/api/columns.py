@@ -1,4 +1,4 @@
-"""Verbs that are written by field names: what they give to the graph."""
+"""Methods that take field names: what they contribute to the graph."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def expression_filter(
     """Return the factory and the facts of a filter by an expression.
 
     Raises:
-        RecordTypeError: If it is known that the records have no such field.
+        RecordTypeError: If the records are known to have no such field.
     """
     policy, fields = check_on_error(on_error), known_fields(origins)
     factory = partial(connectors.ExpressionFilter, expression, on_error=policy)
@@ -95,7 +95,7 @@ def aggregating(
         origins: Where the records come from.
 
     Raises:
-        RecordTypeError: If it is known that the records lack a field of an expression.
+        RecordTypeError: If the records are known to lack a field of an expression.
     """
     found: list[Any] = []
 
@@ -115,7 +115,7 @@ def aggregating(
 
 
 def keyed_form(key: Any, aggregate: Any, origins: list[Origin]) -> dict[str, Any]:
-    """Return what the graph is told of an aggregate's form: columns, or who wants rows.
+    """Return the facts for the graph about an aggregate's form: columns, or who wants rows.
 
     Args:
         key: What reads a record's key; None for none.
@@ -139,7 +139,7 @@ def window_form(
     work: Mapping[str, Any],
     origins: list[Origin],
 ) -> dict[str, Any]:
-    """Return what the graph is told of the form of windows, as `keyed_form`.
+    """Return the facts for the graph about the form of windows, as `keyed_form`.
 
     Args:
         key: What reads a record's key; None for none.
@@ -185,8 +185,8 @@ def projected(
         on_error: What to do with a record for which that fails.
 
     Raises:
-        RecordTypeError: If it is known that the records have no such field.
-        WrongTypeError: If something to compute is no expression.
+        RecordTypeError: If the records are known to have no such field.
+        WrongTypeError: If a computed field is not an expression.
     """
     policy, fields = check_on_error(on_error), known_fields(origins)
     computed = {
@@ -260,7 +260,7 @@ def selected_pairs(
 def _join_form(
     keys: tuple[Any, Any], origins: tuple[list[Origin], list[Origin]], asking: str
 ) -> dict[str, Any]:
-    """Return what the graph is told of a join's form, as `keyed_form`."""
+    """Return the facts for the graph about a join's form, as `keyed_form`."""
     if any(rows_from(each) is not None for each in origins):
         return {}
     asking = asking or asks_for_rows(keys[0]) or asks_for_rows(keys[1])
@@ -293,7 +293,7 @@ def async_form(into: Any, columns: Any) -> tuple[Callable[..., Any], dict[str, A
 
 
 def with_field(sample: Any, into: str | None, origins: list[Origin]) -> dict[str, Any]:
-    """Return what the graph is told of records that get a field more.
+    """Return the facts for the graph about records that get a field more.
 
     Args:
         sample: The operator.

@@ -1,4 +1,4 @@
-"""Connected streams: two streams, of different types if need be, in one operator."""
+"""Connected streams: two streams, possibly of different types, in one operator."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ U = TypeVar("U")
 class ConnectedStreams(Generic[A, B]):
     """Two streams that one operator reads, each with a function of its own.
 
-    Made by `DataStream.connect`. If both are keyed, their keys are of one kind and share state
-    and timers.
+    Made by `DataStream.connect`. If both are keyed, their keys must be of one type, and
+    both inputs share the state and timers of a key.
 
     Concept:
         Flink, ``ConnectedStreams``.
@@ -97,14 +97,14 @@ class ConnectedStreams(Generic[A, B]):
         *,
         on_error: OnError = fail,
     ) -> DataStream[U]:
-        """Hand the records of both streams to one function object.
+        """Pass the records of both streams to one function object.
 
         Args:
             function: The object.
             on_error: What to do with a record for which it raises.
 
         Raises:
-            UsageError: If a keyed function is used where a stream has no key.
+            UsageError: If a keyed function is used on a stream without a key.
         """
         on_error = check_on_error(on_error)
         if isinstance(function, KeyedCoProcessFunction):

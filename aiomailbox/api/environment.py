@@ -69,14 +69,14 @@ T = TypeVar("T")
 class StreamExecutionEnvironment:
     """Where streams begin, and how they are run.
 
-    Nothing live is made before a job starts: an environment can be built anywhere,
-    also at import time and in another thread.
+    An environment holds no running resources before a job starts: it can be built
+    anywhere, also at import time and in another thread.
 
     Args:
-        parallelism: Subtasks of operators that do not say how many.
+        parallelism: The number of subtasks of operators that do not set their own.
         max_parallelism: Key groups of the job; None for Flink's default.
-        clock: Where processing time comes from; None for the event loop's own (as a
-            virtual-time loop has one), else the machine's.
+        clock: The source of processing time; None for the event loop's own (such as that
+            of a virtual-time loop), else the machine's.
         config: Settings of the runtime.
 
     Concept:
@@ -120,7 +120,7 @@ class StreamExecutionEnvironment:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say what is meant by a name from elsewhere.
+            """Suggest the method that is meant by a name of another library.
 
             Raises:
                 AttributeError: Always.
@@ -165,14 +165,14 @@ class StreamExecutionEnvironment:
         name: str = "source",
         output_type: type[Any] | None = None,
     ) -> DataStream[Any]:
-        """Begin a stream at a source.
+        """Start a stream at a source.
 
         Args:
             source: For example ``am.SparkSource(df)``.
-            watermark_strategy: How records get event times and the stream watermarks;
+            watermark_strategy: How records get event times and the stream gets watermarks;
                 None for a stream without event time.
-            name: What people call the operator.
-            output_type: The records are checked to be of this type, if given.
+            name: The name of the operator.
+            output_type: If given, the records are checked to be of this type.
         """
         check_source(source)
         strategy = watermark_strategy or WatermarkStrategy.no_watermarks()
@@ -198,9 +198,9 @@ class StreamExecutionEnvironment:
         name: str = "collection",
         output_type: type[T] | None = None,
     ) -> DataStream[T]:
-        """Begin a stream of the items of a list, or of any iterable.
+        """Start a stream of the items of a list, or of any iterable.
 
-        A list is split over the subtasks; another iterable is read once, by one.
+        A list is split among the subtasks; any other iterable is read once, by one subtask.
         """
         return self.from_source(
             CollectionSource(values),
@@ -217,19 +217,19 @@ class StreamExecutionEnvironment:
         records: Any = "namedtuple",
         name: str = "arrow",
     ) -> DataStream[Any]:
-        """Begin a stream of the rows of Arrow data, which are columns as long as can be.
+        """Start a stream of the rows of Arrow data, kept columnar as long as possible.
 
         Args:
             data: A `pyarrow.Table`, record batches, or anything that exports an Arrow
                 stream, such as a DataFrame of Polars.
             watermark_strategy: As in `from_source`.
             records: How functions see a row: ``"namedtuple"``, dict or a class.
-            name: What people call the operator.
+            name: The name of the operator.
 
         Raises:
             MissingExtraError: If pyarrow is not installed.
             RecordTypeError: If the schemas of the batches cannot be unified.
-            WrongTypeError: If ``data`` is nothing of that.
+            WrongTypeError: If ``data`` is none of these.
 
         Example:
             >>> import aiomailbox as am
@@ -253,17 +253,17 @@ class StreamExecutionEnvironment:
         output_type: type[T] | None = None,
         offset: str | Callable[[T], Any] | None = None,
     ) -> DataStream[T]:
-        """Begin a stream of what an asynchronous iterable yields.
+        """Start a stream of the items that an asynchronous iterable yields.
 
         Args:
-            items: The iterable, or a function that makes one (then it can be run
-                more than once). It is closed when the job ends early. With ``offset=`` a
-                function of the offset after which to go on, None at the beginning.
+            items: The iterable, or a function that makes one (so that the stream can be run
+                more than once). It is closed when the job ends early. With ``offset=``, a
+                function of the offset after which to resume; None at the beginning.
             watermark_strategy: As in `from_source`.
-            name: What people call the operator.
-            output_type: The items are checked to be of this type, if given.
-            offset: A field of the items, or a function of one, that says where it was. It
-                makes the source one that can be replayed after a failure.
+            name: The name of the operator.
+            output_type: If given, the items are checked to be of this type.
+            offset: A field of the items, or a function of one, that gives its offset. It
+                makes the source replayable after a failure.
         """
         return self.from_source(
             AsyncIterableSource(items, offset=offset),
@@ -275,14 +275,14 @@ class StreamExecutionEnvironment:
     def from_questions(
         self, *, size: int = 1024, name: str = "questions"
     ) -> DataStream[Question[Any]]:
-        """Begin a stream of what is asked of the running job with ``job.ask(value)``.
+        """Start a stream of the questions that are put to the job with ``job.ask(value)``.
 
-        Each record is an ``am.Question`` with the ``value`` that was asked; what it comes
-        to goes back with ``question.answer(result)`` to the sink ``am.Answers()``.
+        Each record is an ``am.Question`` with the ``value`` that was asked; its answer
+        is returned by sending ``question.answer(result)`` to the sink ``am.Answers()``.
 
         Args:
-            size: How many questions may be open at once; who asks more waits.
-            name: What people call the operator.
+            size: How many questions may be open at once; further callers wait.
+            name: The name of the operator.
 
         Example:
             See `JobClient.ask`.
@@ -301,18 +301,18 @@ class StreamExecutionEnvironment:
         progress: bool = False,
         replace: JobClient | None = None,
     ) -> JobResult:
-        """Run everything that ends in a sink, to its end.
+        """Run every stream that ends in a sink until the job has finished.
 
         Cancelling the caller cancels the job and waits for its clean-up. Executing
-        again runs only what was added since, as in Flink.
+        again runs only what has been added since, as in Flink.
 
         Args:
-            job_name: What people call the job.
-            deployment: As in `start`, like those that follow.
-            job_id: See there.
-            restore_from: See there.
-            allow_unmatched_state: See there.
-            progress: Whether to show how far it is; see `progress`.
+            job_name: The name of the job.
+            deployment: As in `start`, as are the next three.
+            job_id: See `start`.
+            restore_from: See `start`.
+            allow_unmatched_state: See `start`.
+            progress: Whether to show the job's progress; see `progress`.
             replace: As in `start`.
 
         Raises:
@@ -344,23 +344,23 @@ class StreamExecutionEnvironment:
         progress: bool = False,
         replace: JobClient | None = None,
     ) -> JobClient:
-        """Run everything that ends in a sink in the background, and return at once.
+        """Run every stream that ends in a sink in the background, and return at once.
 
-        For where no block can be around the job, such as the cells of a notebook: others
-        can be run meanwhile. It ends by itself, by `JobClient.stop`, by
-        `JobClient.cancel`, or with the event loop. That it failed is logged at once, and
-        raised by `JobClient.result`. Elsewhere `start` is better: what a block begins it
-        also ends.
+        For when no block can enclose the job, as in the cells of a notebook: other
+        cells can run meanwhile. The job ends by itself, by `JobClient.stop`, by
+        `JobClient.cancel`, or with the event loop. A failure is logged at once, and
+        raised by `JobClient.result`. Otherwise prefer `start`, whose block also ends the
+        job.
 
         Args:
-            job_name: What people call the job.
-            deployment: As in `start`, like those that follow.
-            job_id: See there.
-            restore_from: See there.
-            allow_unmatched_state: See there.
-            progress: Whether to show how far it is while it runs; see `progress`. In a
-                notebook that is kept up to date below the cell, with a row for each
-                operator, also while other cells run.
+            job_name: The name of the job.
+            deployment: As in `start`, as are the next three.
+            job_id: See `start`.
+            restore_from: See `start`.
+            allow_unmatched_state: See `start`.
+            progress: Whether to show the job's progress while it runs; see `progress`. In a
+                notebook, it is updated below the cell, with a row for each
+                operator, even while other cells run.
             replace: As in `start`.
 
         Returns:
@@ -414,32 +414,32 @@ class StreamExecutionEnvironment:
         on_failure: Literal["cancel", "log"] = "cancel",
         replace: JobClient | None = None,
     ) -> AsyncGenerator[JobClient]:
-        """Run everything that ends in a sink as a service.
+        """Run every stream that ends in a sink as a service.
 
-        As with `execute`, what has been started is not started again by the next one.
+        As with `execute`, what has been started is not started again by the next call.
         Leaving the block cancels what still runs and waits for its clean-up. A job
-        that fails, after the restart strategy gave up, is logged at once as an ERROR,
-        and fails the block: it cancels the body, as an ``asyncio.TaskGroup`` does, except
-        where that waits for `JobClient.result`, which raises the failure.
+        that fails after its restart strategy has given up is logged at once as an ERROR,
+        and fails the block: it cancels the body, as ``asyncio.TaskGroup`` does, unless
+        the body is waiting for `JobClient.result`, which raises the failure.
 
         Args:
-            job_name: What people call the job.
-            deployment: Where it runs; None for `deployment` of the environment.
-            job_id: Its identity, by which checkpoints are found again when the program
-                has ended; None for its name.
-            restore_from: What it goes on from: ``"latest"`` for its newest checkpoint
+            job_name: The name of the job.
+            deployment: Where the job runs; None for the environment's `deployment`.
+            job_id: Its identity, by which its checkpoints are found after the program
+                has been restarted; None for its name.
+            restore_from: What it resumes from: ``"latest"`` for its newest checkpoint
                 that can be read, if there is one, or the path or URL of any checkpoint
                 or savepoint.
-            allow_unmatched_state: Whether state may be dropped that no operator has.
-            replace: A running job that this one takes over from, such as that of a cell
-                of a notebook which is run again: it is stopped with a savepoint first,
-                and this one goes on from there. One that has ended is left alone.
+            allow_unmatched_state: Whether state that belongs to no operator may be dropped.
+            replace: A running job that this one takes over from, such as that of a notebook
+                cell that is run again. It is first stopped with a savepoint, from
+                which this job resumes. A job that has already ended is left alone.
             on_failure: What a failure does to the body of the block: ``"cancel"``, or
-                ``"log"`` for a body that goes on without the job.
+                ``"log"`` for a body that continues without the job.
 
         Raises:
             UsageError: If there is no sink.
-            InvalidArgumentError: If ``on_failure`` is something else.
+            InvalidArgumentError: If ``on_failure`` is neither of these.
             JobFailedError: At the end of the block, if the job failed by itself.
         """
         if on_failure not in {"cancel", "log"}:
@@ -511,10 +511,10 @@ class StreamExecutionEnvironment:
     ) -> str:
         """Return the job graph as text: chains, channels, bounds, sync or async.
 
-        The graph of what `execute` would run or, if there is nothing, of what ran last.
+        The graph that `execute` would run or, if there is none, the one that ran last.
 
         Args:
-            job_name: What people call the job.
+            job_name: The name of the job.
             format: ``"text"``; a drawing: ``"mermaid"`` or ``"svg"``; or ``"json"`` for
                 programs.
 
@@ -552,30 +552,31 @@ class StreamExecutionEnvironment:
         journal_directory: str | PathLike[str] | None = None,
         memory_threshold: int = MEMORY_THRESHOLD,
     ) -> StreamExecutionEnvironment:
-        """Take checkpoints, so that jobs go on from the last one when they fail.
+        """Take checkpoints, so that jobs resume from the latest one when they fail.
 
         Args:
-            interval: From one to the next: a timedelta or seconds; None for those that
-                `JobClient.trigger_checkpoint` asks for, and the last one of a job.
+            interval: The time between checkpoints: a timedelta or seconds; None for those
+                that `JobClient.trigger_checkpoint` requests, and the final one of a job.
             directory: Where they are kept: a path, or a URL such as
-                ``s3://bucket/jobs``; None for a temporary directory: then they help when
-                a task or a worker fails, and not when the program does.
-            mode: Whether records are counted exactly once in state, or at least once.
-            timeout: After how long one is given up: a timedelta or seconds.
-            min_pause: The least time between two: a timedelta or seconds.
-            max_concurrent: How many may be pending at once.
-            tolerable_failures: How many in a row may fail before the job does.
-            unaligned: Whether barriers may overtake data, which then is part of them.
+                ``s3://bucket/jobs``; None for a temporary directory, which helps when
+                a task or a worker fails, but not when the program does.
+            mode: Whether records affect state exactly once, or at least once.
+            timeout: How long a checkpoint may take before it fails: a timedelta or seconds.
+            min_pause: The minimum pause between checkpoints: a timedelta or seconds.
+            max_concurrent: How many checkpoints may be pending at once.
+            tolerable_failures: How many in a row may fail before the job fails.
+            unaligned: Whether barriers may overtake data, which is then part of the
+                checkpoint.
             aligned_timeout: With ``unaligned``, how long barriers wait for each other
                 first: a timedelta or seconds.
-            retained: How many are kept; with 1 there is none to fall back to if the
-                newest is damaged.
-            retention: Which of them stay when the job has ended.
-            after_tasks_finish: Whether they go on once some tasks have finished.
+            retained: How many checkpoints are kept; with 1 there is no other to use if the
+                latest is damaged.
+            retention: Whether checkpoints are kept when the job has ended.
+            after_tasks_finish: Whether checkpoints continue once some tasks have finished.
             journal_directory: Where operators with a journal keep finished calls: a
-                path or a URL; None for beside the checkpoints.
-            memory_threshold: What a task keeps in at most so many bytes is a part of
-                the metadata, and no file of its own.
+                path or a URL; None for next to the checkpoints.
+            memory_threshold: Task state of at most so many bytes is stored in the metadata
+                instead of a file of its own.
 
         Raises:
             InvalidArgumentError: If a number is out of its range, or settings exclude
@@ -614,14 +615,14 @@ class StreamExecutionEnvironment:
     def set_restart_strategy(
         self, strategy: RestartStrategy | None
     ) -> StreamExecutionEnvironment:
-        """Say whether and when a job that failed starts again.
+        """Set whether and when a failed job is restarted.
 
         Args:
-            strategy: One of ``am.restart``; None for the default: with delays that grow
-                if the job takes checkpoints, else not at all.
+            strategy: One of ``am.restart``; None for the default: growing delays if the job
+                takes checkpoints, else no restart.
 
         Raises:
-            WrongTypeError: If it is no strategy.
+            WrongTypeError: If it is not a restart strategy.
 
         Example:
             >>> import aiomailbox as am
@@ -658,7 +659,7 @@ class StreamExecutionEnvironment:
     def deployment(self) -> Deployment:
         """Where jobs run: on this loop, or e.g. in ``am.Processes(4)``.
 
-        It holds for every verb that runs a stream; ``execute`` and ``start`` take
+        It applies to every method that runs a stream; ``execute`` and ``start`` accept
         another one as an argument.
         """
         return self._definition.deployment
@@ -681,10 +682,10 @@ class StreamExecutionEnvironment:
     def set_buffer_timeout(
         self, timeout: timedelta | float | None
     ) -> StreamExecutionEnvironment:
-        """Say how long an unfinished buffer may wait for more records.
+        """Set how long an unfinished buffer may wait for more records.
 
         Args:
-            timeout: A timedelta or seconds; 0 sends every run at once, None only when
+            timeout: A timedelta or seconds; 0 sends every run at once; None waits until
                 a task has nothing else to do.
         """
         interval = None if timeout is None else duration_ms(timeout, "timeout")
@@ -695,7 +696,7 @@ class StreamExecutionEnvironment:
 
 
 async def _take_over(job: JobClient) -> str | None:
-    """Stop a running job with a savepoint, and return where that is; None if it has ended."""
+    """Stop a running job with a savepoint, and return its place; None if it has ended."""
     if job.state in {JobState.FINISHED, JobState.FAILED, JobState.CANCELED}:
         return None
     directory = mkdtemp(prefix="aiomailbox-savepoint-")

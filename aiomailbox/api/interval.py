@@ -64,16 +64,16 @@ class IntervalJoin(Generic[A, B]):
         lower_exclusive: bool = False,
         upper_exclusive: bool = False,
     ) -> IntervalJoined[A, B]:
-        """Say how much younger than the left record the right one is.
+        """Set how much later than the left record the right one is, in event time.
 
         Args:
-            lower: At least so much: a timedelta or seconds; negative for older.
-            upper: At most so much.
-            lower_exclusive: Whether it has to be more than ``lower``.
-            upper_exclusive: Whether it has to be less than ``upper``.
+            lower: The lower bound: a timedelta or seconds; negative for earlier.
+            upper: The upper bound, given likewise.
+            lower_exclusive: Whether the lower bound is exclusive.
+            upper_exclusive: Whether the upper bound is exclusive.
 
         Raises:
-            InvalidArgumentError: If that leaves no time.
+            InvalidArgumentError: If the interval is empty.
             WrongTypeError: If a bound is not a duration.
         """
         low = _signed_ms(lower, "lower") + lower_exclusive
@@ -83,9 +83,9 @@ class IntervalJoin(Generic[A, B]):
 
 
 class IntervalJoined(Generic[A, B]):
-    """An interval join that knows its interval; next is what is made of pairs.
+    """An interval join with its interval set; next is what is computed from the pairs.
 
-    That is `select`, by the names of fields, or `process`, by a function.
+    Use `select` with the names of fields, or `process` with a function.
     """
 
     def __init__(
@@ -143,13 +143,13 @@ class IntervalJoined(Generic[A, B]):
         right_late: OutputTag[B] | None = None,
         on_error: OnError = fail,
     ) -> DataStream[Any]:
-        """Hand each pair of a left and a right record to ``function``.
+        """Pass each pair of a left and a right record to ``function``.
 
         Args:
             function: A `ProcessJoinFunction`, or ``(left, right)`` → the result; sync
                 or ``async def``.
-            left_late: The side output of left records that come too late.
-            right_late: The side output of right records that come too late.
+            left_late: The side output of left records that arrive too late.
+            right_late: The side output of right records that arrive too late.
             on_error: What to do with a pair for which ``function`` raises.
 
         Returns:
@@ -176,26 +176,26 @@ class IntervalJoined(Generic[A, B]):
         on_error: OnError = fail,
         **named: str | Expression,
     ) -> DataStream[Any]:
-        """Make a record of fields of each pair. Columns stay columns.
+        """Build a record from fields of each pair. Columns stay columns.
 
         A field that only one side has goes by its name, and so does a key that has one
         name on both sides; any field goes by ``left.name`` or ``right.name``, also in an
-        expression. Where left records are dicts the results are dicts, else NamedTuples.
+        expression. Where left records are dicts, the results are dicts, else NamedTuples.
 
         Args:
-            names: The fields to keep, in this order; ``left.`` and ``right.`` are no part
-                of their new names.
-            left_late: The side output of left records that come too late.
-            right_late: The side output of right records that come too late.
+            names: The fields to keep, in this order; ``left.`` and ``right.`` are removed
+                from their new names.
+            left_late: The side output of left records that arrive too late.
+            right_late: The side output of right records that arrive too late.
             on_error: What to do with a pair for which an expression fails.
             named: New names, each with the name of a field or an expression of
-                `pyarrow.compute`. They come behind the others.
+                `pyarrow.compute`. They follow the kept fields.
 
         Returns:
             The results, each with the larger event time of its pair.
 
         Raises:
-            InvalidArgumentError: If no field is named, or two would have one name.
+            InvalidArgumentError: If no field is named, or two would have the same name.
             RecordTypeError: If the records are known to have no such field, or if both
                 sides have it.
             WrongTypeError: If something is neither a name nor an expression.

@@ -47,23 +47,23 @@ _started: deque[ref[JobClient]] = deque(maxlen=16)
 
 
 def latest_job() -> JobClient | None:
-    """Return the job that this program has started last, if somebody still holds it."""
+    """Return the job that this program has started last, if it is still referenced."""
     jobs = (reference() for reference in reversed(_started))
     return next((job for job in jobs if job is not None), None)
 
 
 def held_jobs() -> list[JobClient]:
-    """Return the jobs that this program has started and still holds, oldest first."""
+    """Return the jobs that this program has started and still references, oldest first."""
     return [job for reference in _started if (job := reference()) is not None]
 
 
 class OperatorWatermark(NamedTuple):
-    """How far event time has come at an operator.
+    """The progress of event time at an operator.
 
     Attributes:
-        timestamp_ms: The smallest watermark of its subtasks, milliseconds;
+        timestamp_ms: The smallest watermark of its subtasks, in milliseconds;
             `MIN_TIMESTAMP` before the first.
-        is_idle: Whether no subtask has a stream that flows.
+        is_idle: Whether all inputs of all its subtasks are idle.
     """
 
     timestamp_ms: int
@@ -73,8 +73,8 @@ class OperatorWatermark(NamedTuple):
 class JobClient:
     """Watches, stops, cancels and waits for one job.
 
-    Made by `StreamExecutionEnvironment.start`. Everything but the awaitable methods
-    answers at once.
+    Made by `StreamExecutionEnvironment.start`. All methods except the awaitable ones
+    return at once.
 
     Concept:
         Flink, ``JobClient``.
@@ -107,14 +107,14 @@ class JobClient:
 
     @property
     def state(self) -> JobState:
-        """Where the job is in its life."""
+        """The job's current state."""
         return self._job.state
 
     def snapshot(self) -> JobSnapshot:
-        """Return all that can be seen of the job now, as one value.
+        """Return the observable state of the job now, as one value.
 
-        It has graph, states, metrics, rates, watermarks, checkpoints, the calls in flight
-        and the failures. Everything that shows a job reads this.
+        It contains the graph, states, metrics, rates, watermarks, checkpoints, the calls in
+        flight and the failures. Every tool that shows a job reads this.
 
         Concept:
             docs/observability.md.
@@ -126,7 +126,7 @@ class JobClient:
         return JobMetrics.of(self._observer.snapshot(with_stacks=False))
 
     def watermarks(self) -> dict[str, OperatorWatermark]:
-        """Return per operator how far event time has come."""
+        """Return the progress of event time per operator."""
         seen = self._observer.snapshot(with_stacks=False)
         return {
             operator.name: OperatorWatermark(
@@ -137,7 +137,7 @@ class JobClient:
         }
 
     def backpressure(self) -> BackpressureReport:
-        """Return where the job has waited lately, and which task holds it up.
+        """Return where the job has waited recently, and which task is the bottleneck.
 
         Example:
             >>> import aiomailbox as am
@@ -156,9 +156,9 @@ class JobClient:
         return backpressure_of(self._job.graph, self._job.views())
 
     def bottleneck(self) -> Bottleneck | None:
-        """Return the operator that holds the job up, and why; None if none does.
+        """Return the operator that is the bottleneck, and why; None if there is none.
 
-        Judged by what each task waited for in the last minute, sampled a few times a
+        Found from what each task waited for in the last minute, sampled a few times a
         second; in virtual time there are no samples.
 
         Concept:
@@ -167,18 +167,18 @@ class JobClient:
         return self._observer.snapshot(with_stacks=False).bottleneck
 
     async def ask(self, value: Any, *, timeout: timedelta | float | None = None) -> Any:
-        """Ask the running job, and return its answer.
+        """Put a question to the running job, and return its answer.
 
         The question is a record of the stream of `env.from_questions`, and its answer
-        comes back from the sink ``am.Answers()``. Cancelling forgets it.
+        comes back from the sink ``am.Answers()``. Cancelling discards the question.
 
         Args:
             value: What is asked.
-            timeout: How long to wait for the answer, room for the question included: a
+            timeout: How long to wait for the answer, including for room for the question: a
                 timedelta or seconds; None for as long as the job runs.
 
         Raises:
-            UsageError: If the job takes no questions, or those of several sources.
+            UsageError: If the job has no source of questions, or several.
             AsyncTimeoutError: If there is no answer in time: it may be late, or its
                 record was skipped.
             JobFailedError: If the job failed meanwhile.
@@ -225,17 +225,17 @@ class JobClient:
         buffer: int = 1024,
         on_full: Literal["drop", "wait"] = "drop",
     ) -> Subscription[T]:
-        """Read a published stream of the running job, from now on.
+        """Read a published stream of the running job, starting now.
 
         Args:
             stream: A stream that was published with ``stream.publish()``.
-            buffer: How many records may wait for this reader.
-            on_full: What happens when they do: ``"drop"`` drops the oldest and counts
-                them in ``dropped``, ``"wait"`` holds the job up.
+            buffer: The maximum number of records that wait for this reader.
+            on_full: What happens when it is full: ``"drop"`` drops the oldest record and
+                counts it in ``dropped``, ``"wait"`` exerts back pressure on the job.
 
         Returns:
-            An asynchronous iterator, that ends with the job; as ``async with`` it is
-            closed earlier.
+            An asynchronous iterator that ends with the job; ``async with`` closes it
+            earlier.
 
         Raises:
             UsageError: If the stream is not published by this job.
@@ -264,16 +264,16 @@ class JobClient:
             publication.end()
 
     def await_tree(self) -> str:
-        """Return what every task of the job does or waits for now, as text."""
+        """Return what every task of the job is doing or waiting for, as text."""
         return self._job.await_tree()
 
     @property
     def restarts(self) -> int:
-        """How often the job, or a part of it, has failed and was started again."""
+        """How often the job, or a part of it, has been restarted after a failure."""
         return self._job.restarts
 
     def checkpoints(self) -> list[CheckpointView]:
-        """Return what the last completed checkpoints took, oldest first."""
+        """Return the statistics of the latest completed checkpoints, oldest first."""
         coordinator = self._job.coordinator
         return [] if coordinator is None else coordinator.views
 
@@ -281,7 +281,7 @@ class JobClient:
         """Take a checkpoint now.
 
         Returns:
-            Which one it was, once it is complete and its results are committed.
+            The checkpoint, once it is complete and its results are committed.
 
         Raises:
             UsageError: If the job takes no checkpoints.
@@ -300,14 +300,14 @@ class JobClient:
             2
             1
         """
-        # Whoever asks may be cancelled, and the checkpoint goes on.
+        # The caller may be cancelled; the checkpoint continues.
         return await asyncio.shield(self._coordinator().request())
 
     async def trigger_savepoint(self, path: str | PathLike[str]) -> CompletedCheckpoint:
-        """Take a savepoint now: a checkpoint that belongs to you; the job goes on.
+        """Take a savepoint now: a checkpoint that you own. The job continues.
 
         Args:
-            path: An empty or new directory, or the URL of one, that workers see, too.
+            path: An empty or new directory, or its URL, that workers can access too.
 
         Raises:
             UsageError: If the job takes no checkpoints.
@@ -320,20 +320,20 @@ class JobClient:
     async def stop_with_savepoint(
         self, path: str | PathLike[str], *, drain: bool = False
     ) -> CompletedCheckpoint:
-        """End the job well, with a savepoint from which another one can go on.
+        """Stop the job gracefully, with a savepoint from which another job can resume.
 
-        Its sources read no more; what they have read is processed, the savepoint is
-        taken, and what the sinks have got is committed.
+        Its sources stop reading; the records read so far are processed, the savepoint is
+        taken, and what the sinks have received is committed.
 
         Args:
             path: As in `trigger_savepoint`.
-            drain: Whether event time ends before, so that all windows fire: for a job
-                that is not to go on.
+            drain: Whether event time ends first, so that all windows fire: for a job
+                that is not to be resumed.
 
         Raises:
             UsageError: If the job takes no checkpoints.
-            CheckpointFailedError: If it did not complete; the job goes on then.
-            JobFailedError: If the job failed after it.
+            CheckpointFailedError: If it did not complete; the job then continues.
+            JobFailedError: If the job failed after the savepoint.
         """
         mode = StopMode.DRAIN if drain else StopMode.NO_DRAIN
         self._coordinator()
@@ -357,15 +357,15 @@ class JobClient:
 
     @verb
     async def stop(self, *, drain: bool = True) -> JobResult:
-        """End the job well, now, also one that never ends by itself.
+        """Stop the job gracefully now, even one that never ends by itself.
 
-        Its sources read no more. What they have read goes all the way: calls that are
-        being made are finished, and what the sinks have got is committed.
+        Its sources stop reading. The records read so far are fully processed: calls in
+        flight are completed, and what the sinks have received is committed.
 
         Args:
             drain: Whether event time ends, so that all windows and event-time timers
-                fire and functions are finished, as at the end of bounded sources. Without
-                it they do not, and what operators have kept for them is dropped.
+                fire and functions are finished, as at the end of bounded sources. Otherwise
+                they do not, and what operators have kept for them is dropped.
 
         Returns:
             How the job ended.
@@ -401,10 +401,10 @@ class JobClient:
             return await self._job.wait()
 
     async def cancel(self) -> None:
-        """Cancel the job and wait until all of it is gone.
+        """Cancel the job and wait until all its tasks and resources are gone.
 
-        However often the caller is cancelled meanwhile, it waits to the end. That comes
-        within ``JobConfig.cancel_timeout_s`` and a moment, whatever the job's code does.
+        It waits even if the caller is cancelled meanwhile, however often. The job ends
+        within ``JobConfig.cancel_timeout_s`` and a moment, whatever the user code does.
         """
         self._job.cancel()
         with self._body.told():

@@ -1,8 +1,8 @@
-"""How far a job is, for people: a line that is kept up to date while it runs.
+"""The progress of a job for people: a line that is updated while the job runs.
 
-Theory of operation: what is shown is a pure function of two snapshots of the job; where it
-is shown is one of three ways to write a line again: rich in a terminal, HTML in a
-notebook, and plain lines where nothing can be written twice.
+Theory of operation: what is shown is a pure function of two snapshots of the job. There
+are three ways to update a line: rich in a terminal, HTML in a
+notebook, and new plain lines where nothing can be overwritten.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _BAR: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a job is.
+    """The progress of a job.
 
     Attributes:
         job: The job's name.
-        state: Where it is in its life.
+        state: Its current state.
         duration_s: Seconds since it started.
         read: Records that its sources have emitted.
-        total: How many there are, None if a source does not say.
-        read_per_second: How fast they come.
-        written: Records that its sinks were given.
-        in_flight: Asynchronous calls that are being made.
-        dead_letters: Records set aside.
-        skipped: Records left out.
-        restarts: How often the job was started again.
-        eta_s: How long it goes on if it stays as fast; None if that is not known.
-        bottleneck: What holds it up, "" if nothing is known.
+        total: How many records there are; None if a source does not know.
+        read_per_second: How many of them are read per second.
+        written: Records that its sinks have received.
+        in_flight: Asynchronous calls in flight.
+        dead_letters: Records sent to dead letters.
+        skipped: Records skipped after an error.
+        restarts: How often the job was restarted.
+        eta_s: Estimated seconds until its end at the current rate; None if unknown.
+        bottleneck: What limits its speed; "" if unknown.
     """
 
     job: str
@@ -66,7 +66,7 @@ class JobProgress:
 
     @property
     def fraction(self) -> float | None:
-        """How much of the input was read, from 0 to 1; None if nobody knows."""
+        """The fraction of the input that has been read, from 0 to 1; None if unknown."""
         if not self.total:
             return None
         return min(1.0, self.read / self.total)
@@ -95,10 +95,10 @@ class JobProgress:
 
 
 def progress_of(snapshot: JobSnapshot, total: int | None = None) -> JobProgress:
-    """Return how far a job is.
+    """Return the progress of a job.
 
     Args:
-        snapshot: The job.
+        snapshot: A snapshot of the job.
         total: How many records there are to read, if the caller knows better than the
             sources.
     """
@@ -209,7 +209,7 @@ class _Notebook:
 
 
 def operator_rows(job: JobSnapshot) -> list[dict[str, str]]:
-    """Return a row for each operator, as texts by what they are."""
+    """Return a row for each operator, as texts by column name."""
     return [
         {
             "operator": one.name,
@@ -264,16 +264,16 @@ async def progress(
     stream: TextIO | None = None,
     quiet: bool = False,
 ) -> AsyncIterator[None]:
-    """Show how far a job is while the block runs, and once at its end.
+    """Show the progress of a job while the block runs, and once at its end.
 
-    In a terminal it is a line with a bar (with rich, if it is installed), in a notebook
-    HTML below the cell, elsewhere a line every five seconds.
+    A terminal shows a line with a bar (if rich is installed), a notebook shows
+    HTML below the cell; any other stream gets a line every five seconds.
 
     Args:
         job: The job.
-        total: How many records there are to read; None for what the sources say.
-        interval: Seconds between two looks; None for what fits the place.
-        stream: Where it is written; None for standard error, or the notebook.
+        total: How many records there are to read; None to ask the sources.
+        interval: Seconds between updates; None for a default that suits the output.
+        stream: Where progress is written; None for standard error, or the notebook.
         quiet: Whether to show nothing.
 
     Raises:

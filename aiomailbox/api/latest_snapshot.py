@@ -1,4 +1,4 @@
-"""A job of which only its snapshots come here."""
+"""A remote job of which only the snapshots arrive here."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["LatestSnapshot"]
 
 
 class LatestSnapshot:
-    """What a job elsewhere has told last: shown as a job of this program is.
+    """The latest snapshot of a remote job, which is shown like a job of this program.
 
     It is called with each snapshot, as `Pipeline.run_on` does for a job inside Spark, and
-    given to `progress`, to a dashboard or to an exporter in place of a job. Such a job
-    cannot be stopped from there.
+    passed to `progress`, to a dashboard or to an exporter in place of a job. Such a job
+    cannot be stopped from here.
 
     Example:
         >>> import aiomailbox as am
@@ -26,15 +26,15 @@ class LatestSnapshot:
         self._last: JobSnapshot | None = None
 
     def __call__(self, snapshot: JobSnapshot) -> None:
-        """Keep a snapshot in place of the one before."""
+        """Replace the previous snapshot."""
         self._last = snapshot
 
     def snapshot(self) -> JobSnapshot | None:
-        """Return the last one; None before the first."""
+        """Return the latest snapshot; None before the first."""
         return self._last
 
     def await_tree(self) -> str:
-        """Return what the tasks of the job waited for then, as text."""
+        """Return what the tasks of the job waited for at that time, as text."""
         seen = self._last
         if seen is None:
             return "no snapshot of the job has arrived yet"

@@ -26,8 +26,8 @@ OutT = TypeVar("OutT")
 class Pipeline(Generic[InT, OutT]):
     """A function from stream to stream that can be kept, sent and attached later.
 
-    Make it with `pipeline`, attach it with ``stream.through(it)``. It holds nothing
-    live, so it can be pickled with cloudpickle if its functions can.
+    Make it with `pipeline`, attach it with ``stream.through(it)``. It holds no running
+    resources, so it can be pickled with cloudpickle if its functions can.
     """
 
     def __init__(self, build: Callable[..., DataStream[OutT]], name: str) -> None:
@@ -37,7 +37,7 @@ class Pipeline(Generic[InT, OutT]):
     def __call__(
         self, *streams: DataStream[InT], **named: DataStream[Any]
     ) -> DataStream[OutT]:
-        """Attach the steps to a stream, or to several, and return what comes out.
+        """Attach the steps to one or several streams, and return the resulting stream.
 
         Raises:
             WrongTypeError: If the function does not return a stream.
@@ -67,27 +67,27 @@ class Pipeline(Generic[InT, OutT]):
         """Run the steps inside Spark, over its own shuffle, and return DataFrames.
 
         Each chain of operators becomes a stage in Spark's Python workers, with an event
-        loop per task; Spark's shuffle is what lies between two. All of it is lazy.
+        loop per task; Spark's shuffle connects the stages. Everything is lazy.
 
         Args:
             df: The DataFrame, if the pipeline has one input.
-            schema: The result's: text, a StructType, an Arrow schema or a record class;
+            schema: The result's schema: text, a StructType, an Arrow schema or a record class;
                 None for the class that the last step declares.
-            records: What a record is; see `SparkSource`.
-            order_by: By which columns each partition is sorted first; of several
-                DataFrames a dict by name. Without it a repeated task may read its rows
+            records: The form of a record; see `SparkSource`.
+            order_by: The columns by which each partition is sorted first; for several
+                DataFrames, a dict by name. Without it, a retried task may read its rows
                 in another order.
-            parallelism: Subtasks of all operators that do not say how many, but for
-                those right behind a DataFrame, which has its own partitions; None for
+            parallelism: Subtasks of all operators that do not set their own, except
+                those that directly read a DataFrame, which has its own partitions; None for
                 the cores that Spark has.
             max_parallelism: Key groups; None for Flink's default.
             config: Settings of the runtime; ``config.job_id`` names the run in a
                 journal, None for the pipeline's name.
-            journal: A directory that all workers see, for what calls of
-                ``map_async(journal=True, id=...)`` came to: another action, a repeated
+            journal: A directory that all workers can access, for the outcomes of calls of
+                ``map_async(journal=True, id=...)``: another action, a retried
                 task and a program that applies the pipeline again with this directory
-                read it instead of calling. Each task attempt appends to a file of its
-                own; one that runs beside another may call what the other has not
+                read them instead of calling. Each task attempt appends to a file of its
+                own; concurrent attempts may repeat calls that the other has not
                 finished. A task holds about 150 bytes for each call that is kept.
             **named: The DataFrames of several inputs, by the function's parameters.
 
@@ -96,7 +96,7 @@ class Pipeline(Generic[InT, OutT]):
 
         Raises:
             InvalidArgumentError: If there is no DataFrame, or one that cannot be read.
-            UsageError: If an operator cannot run there; names it, and says why.
+            UsageError: If an operator cannot run in Spark; names it and the reason.
             NotShippableError: If a function cannot be sent to Spark's workers.
             MissingExtraError: If pyspark is not installed.
 
@@ -157,41 +157,41 @@ class Pipeline(Generic[InT, OutT]):
         on_snapshot: Callable[[JobSnapshot], object] | None = None,
         **named: Any,
     ) -> DataFrame:
-        """Run the steps inside Spark, in workers that run side by side, to their end.
+        """Run the steps inside Spark, in concurrent workers, until they have finished.
 
-        One barrier stage runs all subtasks at a time: records flow between workers
+        One barrier stage runs all subtasks concurrently: records flow between workers
         over connections of their own, as they do between `Processes`, and results are
-        committed to ``path`` with each checkpoint. A worker that dies ends the stage:
-        it is started again, as ``config.restart`` says (three times if it says
-        nothing), and goes on from the last checkpoint.
+        committed to ``path`` with each checkpoint. A worker that dies ends the stage, which
+        is restarted as ``config.restart`` defines (three times if it is not set) and
+        resumes from the latest checkpoint.
 
-        Which rows a worker reads follows from the rows alone: ``repartition`` by a hash
-        of their values, sorted by ``order_by`` and that hash. A DataFrame that gives
-        other rows when it is computed again is refused then.
+        Which rows a worker reads depends on the rows alone: ``repartition`` by a hash
+        of their values, sorted by ``order_by`` and that hash. A DataFrame that returns
+        different rows when it is recomputed is rejected.
 
         Args:
             df: The DataFrame, if the pipeline has one input.
             path: A directory that does not exist yet, in storage that the driver and
-                all executors see. Until the end checkpoints are in a hidden one beside
+                all executors can access. Until the end, checkpoints are in a hidden one by
                 it.
-            schema: The result's; see `apply_to`.
+            schema: The schema of the result; see `apply_to`.
             sides: Side outputs that are kept, each with its schema. The files of
                 ``OutputTag("late")`` are in ``path + ".late"``, those of dead letters,
                 which are always kept, in ``path + ".dead_letters"``.
-            records: What a record is; see `SparkSource`.
-            order_by: By which columns each worker's rows are sorted; of several
-                DataFrames a dict by name, of columns with equal types: their rows are
+            records: The form of a record; see `SparkSource`.
+            order_by: The columns by which each worker's rows are sorted; for several
+                DataFrames, a dict by name, of columns with equal types: their rows are
                 sorted together.
-            parallelism: Subtasks of all operators that do not say how many, and so how
-                many workers there are at least; None for the slots that Spark has.
+            parallelism: Subtasks of all operators that do not set their own, and so the
+                minimum number of workers; None for the number of Spark's slots.
             max_parallelism: Key groups; None for Flink's default.
-            checkpoint_interval: From one checkpoint to the next: a timedelta or seconds.
-            config: Settings of the runtime; ``config.checkpoints`` wins over the
-                interval, and ``restore_from="latest"`` goes on with what a driver that
-                died has begun.
-            encrypt: Whether workers encrypt what they say to each other; None does so
-                unless all of them are on one machine. That they know each other they
-                prove always.
+            checkpoint_interval: The time between checkpoints: a timedelta or seconds.
+            config: Settings of the runtime; ``config.checkpoints`` takes precedence over
+                the interval; ``restore_from="latest"`` resumes the run of a driver that
+                has died.
+            encrypt: Whether workers encrypt their connections to each other; None does so
+                unless all of them are on one machine. Workers always authenticate each
+                other.
             on_snapshot: Called with the job's `JobSnapshot` once a second, and with the
                 last one when it has ended; on the event loop.
             **named: The DataFrames of several inputs, by the function's parameters.
@@ -261,7 +261,7 @@ class Pipeline(Generic[InT, OutT]):
     def _built(
         self, definition: JobDefinition, items: dict[str, Transformation]
     ) -> DataStream[OutT]:
-        """Return what comes out of inputs, of which ``df`` is the one without a name."""
+        """Return the result of the inputs, of which ``df`` is the one without a name."""
         streams: dict[str, DataStream[Any]] = {
             name: DataStream(definition, [Origin(item)]) for name, item in items.items()
         }

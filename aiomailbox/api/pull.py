@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Pulled(AsyncIterator[T]):
-    """What a job hands over, at the pace of whoever iterates; it starts with the first.
+    """The results of a job, at the pace of the consumer; it starts with the first pull.
 
     The job ends with the iteration: when all is taken, when `aclose` is awaited, and when
     nobody has the iterator any more, as after a ``break``. This is no generator, whose
@@ -66,7 +66,7 @@ class Pulled(AsyncIterator[T]):
             await self._refill()
 
     async def aclose(self) -> None:
-        """Cancel the job and wait until all of it is gone. Idempotent."""
+        """Cancel the job and wait until its tasks and resources are gone. Idempotent."""
         self._is_over = True
         self._items = iter(())
         pulling, self._pulling = self._pulling, None
@@ -100,7 +100,7 @@ class _Pulling:
     """A job that hands over its results.
 
     Attributes:
-        loop: Where it runs.
+        loop: The event loop that it runs on.
         handover: Where the results are.
         job: The job.
     """

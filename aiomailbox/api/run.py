@@ -19,13 +19,13 @@ def run(work: Awaitable[ResultT]) -> ResultT:
     """Run a coroutine to its end, from a script that has no event loop.
 
     An interrupt (Ctrl-C) cancels the work, waits for its clean-up and raises
-    KeyboardInterrupt, also where Spark has replaced Python's interrupt handler. SIGTERM,
-    with which services are ended, does so too and raises SystemExit, unless the program
+    KeyboardInterrupt, even where Spark has replaced Python's interrupt handler. SIGTERM,
+    which service managers send, does the same and raises SystemExit, unless the program
     handles that signal itself. SIGUSR1 prints what the jobs wait for to standard error.
 
     Raises:
-        SystemExit: If it was ended by SIGTERM; with 143, as shells say it.
-        UsageError: If an event loop runs already: there, use ``await``.
+        SystemExit: If it was ended by SIGTERM; with 143, the exit status of shells.
+        UsageError: If an event loop is already running; use ``await`` there.
 
     Example:
         >>> import aiomailbox as am

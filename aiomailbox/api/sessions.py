@@ -15,13 +15,13 @@ __all__ = ["Session", "SessionMaker"]
 
 @dataclass(frozen=True, slots=True)
 class Session(Generic[KeyT, ValueT]):
-    """What a key did without a pause as long as the gap.
+    """The records of a key without a pause as long as the gap.
 
     Attributes:
         key: The key.
         start: Event time of the first record, as ``window_start`` is: with time zone.
         end: Event time of the last record.
-        records: The records, in the order in which they came.
+        records: The records, in order of arrival.
     """
 
     key: KeyT
@@ -35,7 +35,7 @@ class SessionMaker:
     """Makes a `Session` of a session window.
 
     Args:
-        gap_ms: The gap, which the window has after its last record.
+        gap_ms: The gap, by which the window ends after its last record.
     """
 
     gap_ms: int

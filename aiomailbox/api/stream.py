@@ -211,13 +211,13 @@ class DataStream(Generic[T]):
         An ``async def`` function is run one record at a time; see `map_async`.
 
         Args:
-            function: Called with each record, which it must not change: others may have
-                the same one. `JobConfig` ``check_mutations`` finds those that do.
-            output_type: Its results are checked to be of this type, if given.
+            function: Called with each record. It must not change the record, which other
+                operators may share; `JobConfig` ``check_mutations`` finds those that do.
+            output_type: If given, the results are checked to be of this type.
             on_error: What to do with a record for which it raises.
-            run_in: ``"thread"`` for a function that blocks, such as a client that is not
-                asynchronous: the event loop goes on meanwhile. One record at a time, in order;
-                some milliseconds of work go to the thread together.
+            run_in: ``"thread"`` for a function that blocks, such as a synchronous client:
+                the event loop stays responsive. Records are processed one at a time and
+                in order; a few milliseconds of work are sent to the thread at once.
 
         Example:
             >>> import aiomailbox as am
@@ -267,15 +267,15 @@ class DataStream(Generic[T]):
         on_error: OnError = fail,
         run_in: RunIn = "loop",
     ) -> DataStream[Any]:
-        """Keep the records for which ``function`` returns something true.
+        """Keep the records for which ``function`` returns a true value.
 
-        Instead of a function it can be an expression of `pyarrow.compute` over the
-        records' fields, such as ``pc.field("price") > 3``: then columns stay columns.
+        ``function`` can also be an expression of `pyarrow.compute` over the
+        records' fields, such as ``pc.field("price") > 3``; columns then stay columns.
 
         ``run_in="thread"`` is for a function that blocks; see `map`.
 
         Raises:
-            InvalidArgumentError: If an expression is to run in a thread.
+            InvalidArgumentError: If ``run_in`` is ``"thread"`` for an expression.
             RecordTypeError: If the records are known to have no such field.
         """
         if is_expression(function):
@@ -299,11 +299,11 @@ class DataStream(Generic[T]):
             names: The fields to keep, in this order.
             on_error: What to do with a record for which an expression fails.
             computed: Expressions of `pyarrow.compute` by the names of the new fields,
-                which come behind the others.
+                which follow the kept ones.
 
         Raises:
             RecordTypeError: If the records are known to have no such field.
-            WrongTypeError: If something to compute is no expression.
+            WrongTypeError: If a computed field is not given as an expression.
 
         Example:
             >>> import aiomailbox as am
@@ -324,18 +324,18 @@ class DataStream(Generic[T]):
     def with_columns(
         self, *, on_error: OnError = fail, **computed: Expression
     ) -> DataStream[Any]:
-        """Compute fields, and keep all others; one that is there already is replaced.
+        """Add computed fields and keep the others; a field of the same name is replaced.
 
         Dicts stay dicts, all other records become NamedTuples. Columns stay columns.
 
         Args:
             on_error: What to do with a record for which an expression fails.
             computed: Expressions of `pyarrow.compute` by the names of the fields. All
-                read the fields as they were before.
+                of them read the fields as they were before.
 
         Raises:
             RecordTypeError: If the records are known to have no such field.
-            WrongTypeError: If something to compute is no expression.
+            WrongTypeError: If a computed field is not given as an expression.
 
         Example:
             >>> import aiomailbox as am
@@ -359,24 +359,24 @@ class DataStream(Generic[T]):
         run_in: RunIn = "loop",
         timestamps: str | None = None,
     ) -> DataStream[Any]:
-        """Replace batches of records by what a function makes of each.
+        """Replace each batch of records by what a function returns for it.
 
-        Columns stay columns; what comes as rows is made into batches. Where a batch
-        begins and ends means nothing. Dicts stay dicts, all other records become
+        Columns stay columns; rows are grouped into batches first. Batch boundaries carry
+        no meaning. Dicts stay dicts, all other records become
         NamedTuples.
 
         Args:
-            function: ``function(batch)`` → a batch, sync or ``async def``; one at a time,
-                and done before the watermark or checkpoint that follows.
-            form: What it gets and returns: a pyarrow RecordBatch (or Table), a DataFrame
+            function: ``function(batch)`` → a batch, sync or ``async def``. Batches are
+                processed one at a time, before the watermark or checkpoint that follows.
+            form: The type of the batches: a pyarrow RecordBatch (or Table), a DataFrame
                 of Polars or pandas, or a dict of numpy arrays.
-            run_in: ``"thread"`` for a sync function that blocks: the event loop goes on
-                meanwhile.
-            timestamps: A column of the result that says event times; then it may have
-                another number of records. None to keep those of the records.
+            run_in: ``"thread"`` for a sync function that blocks: the event loop stays
+                responsive.
+            timestamps: The column of the result that holds event times; the result may then
+                have a different number of records. None keeps the records' event times.
 
         Raises:
-            InvalidArgumentError: If there is no such form, or an ``async def`` function is
+            InvalidArgumentError: If ``form`` is unknown, or an ``async def`` function is
                 to run in a thread.
             MissingExtraError: If the form's library, or pyarrow, is not installed.
 
@@ -403,7 +403,7 @@ class DataStream(Generic[T]):
         return self._derive("map_batches", factory, functions=infos, takes_columns=True)
 
     def drop(self, *names: str) -> DataStream[Any]:
-        """Keep all fields of the records but these.
+        """Remove fields of the records and keep all others.
 
         Dicts stay dicts, all other records become NamedTuples. Columns stay columns.
 
@@ -421,12 +421,12 @@ class DataStream(Generic[T]):
         return self._projected("Drop", "drop", names=names, on_error=fail)
 
     def rename(self, names: Mapping[str, str]) -> DataStream[Any]:
-        """Give fields of the records other names.
+        """Rename fields of the records.
 
         Dicts stay dicts, all other records become NamedTuples. Columns stay columns.
 
         Args:
-            names: The new names by the old ones.
+            names: A mapping of the old names to the new ones.
 
         Raises:
             RecordTypeError: If the records are known to have no such field.
@@ -448,11 +448,11 @@ class DataStream(Generic[T]):
         on_error: OnError = fail,
         run_in: RunIn = "loop",
     ) -> DataStream[U]:
-        """Replace each record by the items of the iterable that is returned for it.
+        """Replace each record by the items of the iterable that a function returns.
 
         A generator function is paused between its items while the output is full.
-        ``run_in="thread"`` is for a function that blocks, see `map`; its items are
-        collected there, all of one record.
+        ``run_in="thread"`` is for a function that blocks, see `map`; all items of a record
+        are then collected in the thread.
         """
         return self._stateless(StageKind.FLAT_MAP, function, on_error, run_in)
 
@@ -553,40 +553,41 @@ class DataStream(Generic[T]):
         """Call an async function for each record, many calls at a time.
 
         Args:
-            function: ``async def function(record)``, or an object with that as
-                ``__call__`` and, if it likes, ``open``/``close`` or ``async with``.
-            concurrency: Calls under way at a time in the whole job.
-            ordered: True: results in the order of the records. False: as they come,
-                but never across a watermark. ``"key"``: in order per key.
-            key: The key for ``ordered="key"``, and by which the units of a ``limit`` are
-                added up: a field's name or a function; a keyed stream has its own.
-            timeout: Limit of one attempt, a timedelta or seconds.
-            deadline: Limit of all attempts of a record with their waits.
-            retry: How often, and after which waits, a failed call is repeated.
-            limit: A rate that all who name it keep together.
-            weight: What a record costs of the limit: a number, or a function.
-            batch: Give several records to one call: it gets and returns a list.
-            cache: Answer equal calls once.
+            function: ``async def function(record)``, or an object whose ``__call__`` is
+                that; it can also have ``open``/``close``, or support ``async with``.
+            concurrency: The maximum number of concurrent calls in the whole job.
+            ordered: True emits results in the order of the records; False as they complete,
+                but never across a watermark; ``"key"`` in order per key.
+            key: The key for ``ordered="key"``, and for adding up the units of a ``limit``:
+                a field's name or a function. A keyed stream uses its own key.
+            timeout: The time limit of one attempt: a timedelta or seconds.
+            deadline: The time limit of all attempts for a record, including their delays.
+            retry: How often, and after which delays, a failed call is repeated.
+            limit: A rate limit, shared by all operators that name it.
+            weight: How many units of the limit a record uses: a number, or a function.
+            batch: Pass several records to one call, which gets and returns a list.
+            cache: Make equal calls only once.
             on_error: What to do with a record after the last attempt.
-            buffer: Records held in the whole job, 4 times those in calls by default.
-            key_buffer: With ``ordered="key"``, records that may wait for their key.
-            journal: Keep what calls came to, so that none that has ended is made again
-                after a crash. The job needs a directory for its checkpoints.
-            id: Which call a record means, for the journal and for
+            buffer: The maximum number of records held in the whole job; by default, 4 times
+                those that can be in calls.
+            key_buffer: With ``ordered="key"``, how many records may wait for their key.
+            journal: Record the outcomes of calls, so that no finished call is made again
+                after a crash. The job needs a checkpoint directory.
+            id: What identifies the call for a record, in the journal and in
                 `current_call().idempotency_key <current_call>`: a field's name or a
-                function; a str, int, bytes or UUID, or a tuple of these.
-            into: Keep the record, and give it a field of this name with the result;
+                function. It gives a str, int, bytes or UUID, or a tuple of these.
+            into: Keep the record, and add the result as a field of this name;
                 columns stay columns. Dicts stay dicts, other records become NamedTuples.
-            columns: With ``into``, the fields that the function needs: it gets a record
-                of these. Left out: those of the record class that it declares, or else
-                all. Name the fields for ``key``, ``id`` and ``cache`` among them, or
-                whole rows are made of columns.
+            columns: With ``into``, the fields that the function needs; it gets a record
+                of these only. By default, those of the record class that it declares, or
+                else all. Include the fields for ``key``, ``id`` and ``cache``; otherwise
+                whole rows are built from the columns.
 
         Raises:
-            RecordTypeError: If it is known that the records have the field ``into``, or
+            RecordTypeError: If the records are known to have the field ``into``, or to
                 have none of ``columns``.
-            InvalidArgumentError: If an argument has a value that cannot work.
-            WrongTypeError: If an argument is of another type.
+            InvalidArgumentError: If an argument has an invalid value.
+            WrongTypeError: If an argument has the wrong type.
 
         Example:
             >>> import asyncio
@@ -638,7 +639,7 @@ class DataStream(Generic[T]):
     def process(
         self, function: ProcessFunction[T, U], *, on_error: OnError = fail
     ) -> DataStream[U]:
-        """Hand each record to a `ProcessFunction`, which may emit anything anywhere.
+        """Pass each record to a `ProcessFunction`, which may emit to any output.
 
         The function must change neither the records that it gets nor those that it has
         emitted.
@@ -660,7 +661,7 @@ class DataStream(Generic[T]):
     def assign_timestamps_and_watermarks(
         self, strategy: WatermarkStrategy, *, on_error: OnError = fail
     ) -> DataStream[T]:
-        """Give records event times and the stream watermarks, from here on.
+        """Assign event times to the records, and watermarks to the stream, from here on.
 
         Event times and watermarks from upstream are replaced; only the end of event time
         is passed on.
@@ -689,14 +690,15 @@ class DataStream(Generic[T]):
     def key_by(
         self, key: str | Callable[[T], Any], *others: str, on_error: OnError = fail
     ) -> KeyedStream[Any, T]:
-        """Give each record to the subtask that owns its key.
+        """Send each record to the subtask that owns its key.
 
         Args:
             key: A field's name, or a function of a record. Keys are int, str, float,
                 bool, bytes or tuples of these, all of one type.
-            others: The names of more fields: the key is a tuple of all then.
-            on_error: What to do with a record without a key, or with one of another type
-                than the first; dead letters are a side output. Keys are then read twice.
+            others: The names of further fields; the key is then a tuple of all of them.
+            on_error: What to do with a record without a key, or with a key of another type
+                than the first one. Dead letters go to a side output. Unless it is
+                ``fail``, keys are read twice.
         """
         stream, selector = self, key_selector(key, others, self._origins)
         if check_on_error(on_error).action is not ErrorAction.FAIL:
@@ -707,12 +709,12 @@ class DataStream(Generic[T]):
     def window_all(
         self, assigner: WindowAssigner[WindowT]
     ) -> WindowedStream[None, T, WindowT]:
-        """Group all records into windows of time, in one subtask."""
+        """Group all records into time windows, in a single subtask."""
         derive = partial(self._keyed, parallelism_max=1)
         return WindowedStream(None, assigner, derive, self._origins)
 
     def union(self, *others: DataStream[T]) -> DataStream[T]:
-        """Return the records of this stream and of others as one stream."""
+        """Merge this stream and others into one stream."""
         origins = list(self._origins)
         for other in others:
             self._check_joinable(other, "others")
@@ -728,7 +730,7 @@ class DataStream(Generic[T]):
     def connect(
         self, other: BroadcastStream[U] | DataStream[U]
     ) -> BroadcastConnectedStream[T, U] | ConnectedStreams[T, U]:
-        """Give two streams, of different types if need be, to one operator.
+        """Connect two streams, possibly of different types, in one operator.
 
         Args:
             other: A stream, or what ``broadcast(descriptor)`` returns.
@@ -743,10 +745,10 @@ class DataStream(Generic[T]):
         return ConnectedStreams(self._connected, other._origins, keys)
 
     def join(self, other: DataStream[U]) -> JoinedStreams[T, U, JoinedWindows[T, U]]:
-        """Join two streams: each pair of records with one key in one window.
+        """Join two streams: each pair of records that share a key and a window.
 
         Args:
-            other: The second stream, of another type if need be.
+            other: The second stream, possibly of another type.
 
         Example:
             >>> import aiomailbox as am
@@ -772,10 +774,10 @@ class DataStream(Generic[T]):
     def co_group(
         self, other: DataStream[U]
     ) -> JoinedStreams[T, U, CoGroupedWindows[T, U]]:
-        """Group two streams: the records of a key and window, as two lists.
+        """Group the records of two streams by key and window, as two lists.
 
         Args:
-            other: The second stream, of another type if need be.
+            other: The second stream, possibly of another type.
 
         Example:
             >>> import aiomailbox as am
@@ -886,23 +888,23 @@ class DataStream(Generic[T]):
         """Join each record with what an async function finds for its key.
 
         Args:
-            lookup: ``async def lookup(key)``; returns None if there is nothing.
-                Otherwise like the function of `DataStream.map_async`.
+            lookup: ``async def lookup(key)``, which returns None if it finds nothing.
+                Otherwise as the function of `DataStream.map_async`.
             key: A field's name, or a function of a record.
             join: ``(record, found)`` → the result; None for a tuple of both.
-            left: Whether records for which nothing was found stay, joined with None.
-            cache: Keeps what was found, ``Cache(size=..., ttl=...)``.
-            concurrency: Lookups under way at a time in the whole job.
-            ordered: Whether results keep the order of the records.
-            timeout: Limit of one attempt, a timedelta or seconds.
-            deadline: Limit of all attempts of a record with their waits.
-            retry: How often, and after which waits, a failed lookup is repeated.
-            limit: A rate that all who name it keep together.
-            batch: Look several keys up in one call: it gets and returns a list.
+            left: Whether records for which nothing was found are kept, joined with None.
+            cache: Caches what was found: ``Cache(size=..., ttl=...)``.
+            concurrency: The maximum number of concurrent lookups in the whole job.
+            ordered: Whether results are emitted in the order of the records.
+            timeout: The time limit of one attempt: a timedelta or seconds.
+            deadline: The time limit of all attempts for a record, including their delays.
+            retry: How often, and after which delays, a failed lookup is repeated.
+            limit: A rate limit, shared by all operators that name it.
+            batch: Look up several keys in one call, which gets and returns a list.
             on_error: What to do with a record whose lookup or join failed.
-            buffer: Records held in the whole job.
-            journal: Keep what lookups found; as in `DataStream.map_async`.
-            id: Which lookup a record means; as in `DataStream.map_async`.
+            buffer: The maximum number of records held in the whole job.
+            journal: Record what lookups found; as in `DataStream.map_async`.
+            id: What identifies the lookup for a record; as in `DataStream.map_async`.
 
         Example:
             >>> import aiomailbox as am
@@ -978,17 +980,17 @@ class DataStream(Generic[T]):
         *,
         on_error: OnError = fail,
     ) -> DataStream[Any]:
-        """Combine each record with the record of another stream that came last.
+        """Combine each record with the latest record of another stream.
 
-        Which one that is depends on when records arrive; `KeyedStream.as_of_join` goes
-        by event time. Records that come before the other stream's first one are
+        The latest record is the last one that has arrived; `KeyedStream.as_of_join` uses
+        event time instead. Records that arrive before the other stream's first one are
         dropped and counted as ``records_without_latest``.
 
         Args:
-            other: The other stream; every subtask gets all of it.
+            other: The other stream, which is broadcast to every subtask.
             function: ``(record, latest)`` → the result, sync or ``async def``; None for
                 a tuple of both.
-            on_error: What to do with a pair for which it raises.
+            on_error: What to do with a pair for which ``function`` raises.
 
         Example:
             >>> import aiomailbox as am
@@ -1013,7 +1015,7 @@ class DataStream(Generic[T]):
     def through(
         self, pipeline: Callable[[DataStream[T]], DataStream[U]]
     ) -> DataStream[U]:
-        """Attach a pipeline (see `aiomailbox.pipeline`) and return what comes out."""
+        """Attach a pipeline (see `aiomailbox.pipeline`) and return the resulting stream."""
         check_function(pipeline, "pipeline", arity=1)
         return pipeline(self)
 
@@ -1025,16 +1027,16 @@ class DataStream(Generic[T]):
     def batch(
         self, size: int, within: timedelta | float | None = None
     ) -> DataStream[list[T]]:
-        """Put records together in lists, in their order.
+        """Group records into lists, in their order.
 
-        A list goes out when it is full, when its first record has waited for
+        A list is emitted when it is full, when its first record has waited for
         ``within``, when the stream becomes idle, and at the end. Its event time is the
-        latest one of its records; a watermark waits for the list that is open.
+        latest one of its records; watermarks are held back until the open list is emitted.
 
         Args:
-            size: Records in a list at most.
+            size: The maximum number of records in a list.
             within: How long the first record waits for others, in processing time: a
-                timedelta or seconds; None for as long as it takes.
+                timedelta or seconds; None for no time limit.
 
         Example:
             >>> import aiomailbox as am
@@ -1048,18 +1050,18 @@ class DataStream(Generic[T]):
         return self._derive("batch", factory, bound=f"{size} records")
 
     def buffer(self, size: int, policy: BufferPolicy = "drop_oldest") -> DataStream[T]:
-        """Take records as fast as they come, and lose some rather than wait.
+        """Accept records as fast as they arrive, and drop some when the consumer is slow.
 
-        For a source that cannot wait, before a consumer that is too slow at times. More
-        records wait between this operator and the consumer: as many as the buffers of
-        `JobConfig` hold, thousands of small ones by default. Watermarks keep their places
-        between records. The metric ``records_dropped`` counts what is lost.
+        For a source that cannot be paused, in front of a consumer that falls behind at
+        times. More records wait in the buffers between this operator and the consumer: as
+        many as `JobConfig` allows, thousands of small ones by default. Watermarks keep
+        their places between records. The metric ``records_dropped`` counts what is dropped.
 
         Args:
-            size: Records that wait at most.
-            policy: What happens to one too many: ``"drop_oldest"``: the one that waits
-                longest is dropped; ``"latest"``: all that wait are dropped, and the new
-                one waits; ``"error"``: the job fails with `BufferFullError`.
+            size: The maximum number of records that wait.
+            policy: What happens when one more arrives: ``"drop_oldest"`` drops the one that
+                has waited longest; ``"latest"`` drops all that wait and keeps the new
+                one; ``"error"`` fails the job with `BufferFullError`.
 
         Example:
             >>> import aiomailbox as am
@@ -1076,8 +1078,8 @@ class DataStream(Generic[T]):
     def sample(self, fraction: float) -> DataStream[T]:
         """Pass on a random part of the records, each with the same probability.
 
-        With ``JobConfig(seed=...)`` a job that is run again chooses the same ones of
-        the same input.
+        With ``JobConfig(seed=...)``, running the job again on the same input selects the
+        same records.
 
         Args:
             fraction: The probability, from 0 to 1.
@@ -1099,13 +1101,13 @@ class DataStream(Generic[T]):
         *,
         weight: float | Callable[[T], float] | None = None,
     ) -> DataStream[T]:
-        """Let through at most so many records in any window of time, in their order.
+        """Limit how many records pass in any span of time, in their order.
 
-        The others wait, and the source with them; none is dropped.
+        Excess records wait and hold back the source; none is dropped.
 
         Args:
-            limit: How many; those that name the same limit share it in the whole job.
-            weight: What a record costs: a number, or a function; None for 1.
+            limit: The rate; all operators of the job that name the same limit share it.
+            weight: How many units a record uses: a number, or a function; None for 1.
 
         Raises:
             WrongTypeError: If ``limit`` is not a `RateLimit`.
@@ -1129,23 +1131,23 @@ class DataStream(Generic[T]):
         return self._partitioned(ForwardPartitioner())
 
     def rebalance(self) -> DataStream[T]:
-        """Deal records out to all subtasks in turn."""
+        """Distribute records to all subtasks, round-robin."""
         return self._partitioned(RebalancePartitioner())
 
     def rescale(self) -> DataStream[T]:
-        """Deal records out to the subtasks nearby in turn."""
+        """Distribute records to nearby subtasks, round-robin."""
         return self._partitioned(RescalePartitioner())
 
     def blocking(self) -> DataStream[T]:
-        """Keep the records in files, and let others read them when all are written.
+        """Write the records to files, which are read when all are written.
 
-        Operators that read this stream begin when those before it have finished. With a
-        restart strategy, a reader that fails reads the files again, and the operators
-        before it do not run again. The files are in the job's scratch directory, on the
+        Operators that read this stream start when those upstream have finished. With a
+        restart strategy, a reader that fails reads the files again; the operators upstream
+        do not run again. The files are in the job's scratch directory, on the
         disk of the process that writes them, and are removed with the job.
 
-        Only for bounded streams, and for jobs without checkpoints: there is no moment at
-        which all tasks run.
+        Only for bounded streams, and for jobs without checkpoints, because there is no time
+        at which all tasks run.
 
         Example:
             >>> import aiomailbox as am
@@ -1163,7 +1165,7 @@ class DataStream(Generic[T]):
         )
 
     def shuffle(self) -> DataStream[T]:
-        """Give each record to a subtask chosen at random."""
+        """Send each record to a subtask chosen at random."""
         return self._partitioned(ShufflePartitioner())
 
     @overload
@@ -1177,26 +1179,26 @@ class DataStream(Generic[T]):
     def broadcast(
         self, *descriptors: MapStateDescriptor[Any, Any]
     ) -> DataStream[T] | BroadcastStream[T]:
-        """Give every record to every subtask.
+        """Send every record to every subtask.
 
         Args:
-            *descriptors: Broadcast state, to keep what the records say: rules, prices.
+            *descriptors: Broadcast state for what the records contain, such as rules.
 
         Returns:
-            Without descriptors a stream; with them what `DataStream.connect` takes for
+            Without descriptors a stream; with them an argument of `DataStream.connect` for
             a `BroadcastProcessFunction`.
         """
         stream = self._partitioned(BroadcastPartitioner())
         return BroadcastStream(stream, descriptors) if descriptors else stream
 
     def global_(self) -> DataStream[T]:
-        """Give every record to the first subtask."""
+        """Send every record to the first subtask."""
         return self._partitioned(GlobalPartitioner())
 
     def partition_custom(
         self, partitioner: Callable[[Any, int], int], key: str | Callable[[T], Any]
     ) -> DataStream[T]:
-        """Give each record to the subtask that ``partitioner(key, count)`` names."""
+        """Send each record to the subtask that ``partitioner(key, count)`` returns."""
         check_function(partitioner, "partitioner", arity=2)
         selector = key_selector(key, (), self._origins)
         return self._partitioned(CustomPartitioner(partitioner, selector))
@@ -1208,13 +1210,13 @@ class DataStream(Generic[T]):
     def checked(self, output_type: type[U]) -> DataStream[U]: ...
 
     def checked(self, output_type: type[Any] | None) -> DataStream[Any]:
-        """Declare the type of the records: one of another type fails the job.
+        """Declare the type of the records; a record of another type fails the job.
 
         Args:
             output_type: A class, or None to declare nothing.
 
         Raises:
-            WrongTypeError: If it is neither.
+            WrongTypeError: If ``output_type`` is neither.
         """
         if output_type is None:
             return self
@@ -1231,7 +1233,7 @@ class DataStream(Generic[T]):
         return self
 
     def uid(self, uid: str) -> Self:
-        """Give the operator a stable name, under which its state is found again."""
+        """Give the operator a stable name, by which its state is found on restore."""
         self._operator.uid = check_name(uid, "uid")
         return self
 
@@ -1246,14 +1248,14 @@ class DataStream(Generic[T]):
         return self
 
     def slot_sharing_group(self, name: str) -> Self:
-        """Keep the operator, and those that follow it, apart from other groups.
+        """Assign the operator, and those that follow it, to a slot sharing group.
 
         Operators of different groups share no task. A deployment over several
-        processes gives groups workers of their own.
+        processes gives each group workers of its own.
 
         Args:
-            name: The group's name; ``"default"`` is the one of all who say nothing and
-                whose inputs are in several groups, or nowhere.
+            name: The group's name. An operator without one is in the group of its inputs,
+                or in ``"default"`` if it has no inputs or they are in several groups.
         """
         self._operator.slot_sharing_group = check_name(name, "name")
         return self
@@ -1276,12 +1278,12 @@ class DataStream(Generic[T]):
         Args:
             sink: The sink, or the function.
             on_error: What to do with a record for which the function raises, or that
-                the sink refuses because of what it is. A sink that cannot be written
+                the sink rejects because of its contents. A sink that cannot be written
                 fails the job in any case.
 
         Returns:
-            The sink, to give it a name, a uid or a parallelism, and to take its dead
-            letters from.
+            The sink, so that it can be given a name, a uid or a parallelism, and its dead
+            letters can be read.
 
         Example:
             >>> import aiomailbox as am
@@ -1304,7 +1306,7 @@ class DataStream(Generic[T]):
         return DataStream(self._definition, [Origin(item)])
 
     def explain(self) -> str:
-        """Return the graph that leads to this stream as text, also without a sink.
+        """Return the graph that leads to this stream as text, even without a sink.
 
         Concept:
             See `StreamExecutionEnvironment.explain`.
@@ -1320,7 +1322,7 @@ class DataStream(Generic[T]):
         return self._definition.explain("stream", ends, form)
 
     def publish(self) -> DataStream[T]:
-        """Let others read this stream while its job runs; see `JobClient.subscribe`.
+        """Make this stream readable while its job runs; see `JobClient.subscribe`.
 
         Returns:
             This stream.
@@ -1338,13 +1340,13 @@ class DataStream(Generic[T]):
         """Run the stream and yield its records, at the pace of the consumer.
 
         Leaving the loop early cancels the job; ``contextlib.aclosing`` (or
-        ``stream.take``) waits until all of it is gone.
+        ``stream.take``) waits until the job has ended.
         """
         return pull_values(self._definition, self._origins, "pull")
 
     @verb
     async def collect(self, job_name: str = "collect") -> list[T]:
-        """Return all records as a list; with subtasks, in no promised order.
+        """Return all records as a list; with several subtasks, in no guaranteed order.
 
         Raises:
             JobFailedError: If the job failed.
@@ -1375,7 +1377,7 @@ class DataStream(Generic[T]):
         """Return the first records, then cancel the rest of the job.
 
         Args:
-            count: How many at most, at least 1.
+            count: The maximum number of records, at least 1.
 
         Raises:
             JobFailedError: If the job failed before.
@@ -1394,13 +1396,13 @@ class DataStream(Generic[T]):
     async def show(self, count: int = 20, *, truncate: int | None = 40) -> None:
         """Run the stream, print its first records as a table, and cancel the rest.
 
-        A column is a field of the records. In a notebook it is an HTML table below the
-        cell. Where an event loop runs, as in a cell, it is ``await stream.show()``; in a
-        script ``am.run(stream.show())``.
+        A column is a field of the records. A notebook shows an HTML table below the cell.
+        Where an event loop is running, as in a notebook, write ``await stream.show()``; in
+        a script, write ``am.run(stream.show())``.
 
         Args:
-            count: How many records at most, at least 1.
-            truncate: How many characters of a value at most; None for all of them.
+            count: The maximum number of records, at least 1.
+            truncate: The maximum number of characters of a value; None for all of them.
 
         Raises:
             InvalidArgumentError: If an argument is out of its range.
@@ -1447,20 +1449,20 @@ class DataStream(Generic[T]):
     ) -> DataFrame:
         """Run the stream and return its records as a Spark DataFrame.
 
-        Few records stay in memory. Where they are more, they are written to Parquet files,
-        a segment at a time, so that memory is bounded.
+        A small result stays in memory. A larger one is written to Parquet files, one
+        segment at a time, so that memory is bounded.
 
         Args:
             spark: The SparkSession that gets the data.
             schema: The DataFrame's schema; None infers it from the records.
             path: A directory that does not exist yet, for all records; it appears when
-                they are complete. None for files that go with this process, which only
-                a local session can read.
+                they are complete. None for files that are removed with this process and
+                that only a local session can read.
 
         Raises:
             MissingExtraError: If pyspark is not installed.
             JobFailedError: If the job failed.
-            UsageError: If there is no path, the records are more than fit into a message,
+            UsageError: If there is no path, the records do not fit into one message,
                 and Spark's executors may be on other machines.
         """
         from aiomailbox.connectors import dataframe_from_runs
@@ -1476,7 +1478,7 @@ class DataStream(Generic[T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say what is missing where a verb of keyed streams is used without a key.
+            """Name what is missing where a keyed method is used without a key.
 
             Raises:
                 AttributeError: Always.
@@ -1634,10 +1636,10 @@ class DataStream(Generic[T]):
 
 
 class KeyedStream(DataStream[T], Generic[K, T]):
-    """A stream whose records are placed by key.
+    """A stream whose records are partitioned by key.
 
     Made by `DataStream.key_by`. The methods of `DataStream` work here too; their
-    results have no key any more.
+    results are no longer keyed.
 
     Concept:
         Flink, ``KeyedStream``.
@@ -1667,8 +1669,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         """Fold the records of each key into one, and emit it after every record.
 
         Args:
-            function: ``(reduced, record)`` → a new record. It changes neither of both:
-                what was reduced has been emitted.
+            function: ``(reduced, record)`` → a new record. It must change neither of the
+                two: the reduced value has already been emitted.
             on_error: What to do with a record for which it raises.
 
         Example:
@@ -1717,8 +1719,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
 
         Args:
             aggregate: ``am.count()``, ``am.aggregates(...)`` or your own. Several
-                named ones give records with ``key``.
-            include_key: Whether a single one gives ``(key, result)``.
+                named aggregates give records with a field ``key``.
+            include_key: Whether a single aggregate emits ``(key, result)``.
             on_error: What to do with a record for which it raises.
 
         Example:
@@ -1744,7 +1746,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     def process(  # type: ignore[override]  # a function that has a key needs one
         self, function: KeyedProcessFunction[K, T, U], *, on_error: OnError = fail
     ) -> DataStream[U]:
-        """Hand each record to a `KeyedProcessFunction` with state and timers of its key."""
+        """Pass each record to a `KeyedProcessFunction` with state and timers of its key."""
         check_kind(function, KeyedProcessFunction, "function", _KEYED_PROCESS)
         policy = check_on_error(on_error)
         make = partial(own_copy, KeyedProcessOperator, self.key, function)
@@ -1766,28 +1768,29 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         buffer: int | None = None,
         key_buffer: int | None = None,
     ) -> DataStream[U]:
-        """Hand each record to an async function with state and timers of its key.
+        """Pass each record to an async function with state and timers of its key.
 
-        Records of a key are processed one at a time and in their order, those of
-        different keys at once. What a call emits and changes takes effect when it has
-        returned, all at once, or not at all if it raises; a snapshot never sees half
-        of it. Watermarks and timers keep their places between the records of a key.
-        There is no journal of what calls did: those since the last checkpoint are made
-        again after a failure, because their state is that of the checkpoint again.
+        Records of a key are processed one at a time and in order, records of different
+        keys concurrently. The results and state changes of a call take effect atomically
+        when it returns, or not at all if it raises; a snapshot never contains a part of
+        them. Watermarks and timers keep their places between the records of a key.
+        Calls are not journalled: after a failure, those since the last checkpoint are made
+        again, because state is restored to that checkpoint.
 
         Args:
             function: A `KeyedAsyncProcessFunction`, or an ``async def`` function
                 ``(value, context, out)``.
-            concurrency: Calls under way at a time in the whole job.
-            timeout: Limit of one attempt, a timedelta or seconds.
-            deadline: Limit of all attempts of a record with their waits.
-            retry: How often, and after which waits, a failed call is repeated; each
+            concurrency: The maximum number of concurrent calls in the whole job.
+            timeout: The time limit of one attempt: a timedelta or seconds.
+            deadline: The time limit of all attempts for a record, including their delays.
+            retry: How often, and after which delays, a failed call is repeated; each
                 attempt begins with the state that the key had before the record.
-            limit: A rate that all who name it keep together.
+            limit: A rate limit, shared by all operators that name it.
             on_error: What to do with a record after the last attempt. A timer that
                 fails always fails the job.
-            buffer: Records held in the whole job, 4 times ``concurrency`` by default.
-            key_buffer: Records that may wait for their key, beside ``buffer``.
+            buffer: The maximum number of records held in the whole job; by default, 4
+                times ``concurrency``.
+            key_buffer: How many records may wait for their key, in addition to ``buffer``.
 
         Example:
             >>> import asyncio
@@ -1832,15 +1835,15 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     ) -> DataStream[Any]:
         """Run a class that was written for Spark's ``transformWithState``.
 
-        It is used as it is, whether it derives from pyspark's ``StatefulProcessor`` or
-        only looks like it. Rows are the records of the stream, keys are tuples, state
-        holds tuples; results are what the processor yields. Schemas and output modes
-        are not needed; ``handleInitialState`` is not called.
+        The class is used unchanged, whether it derives from pyspark's
+        ``StatefulProcessor`` or only has its methods. Rows are the records of the stream,
+        keys are tuples, state holds tuples; results are what the processor yields. Schemas
+        and output modes are not needed; ``handleInitialState`` is not called.
 
         Args:
             processor: An instance with ``init``, ``handleInputRows``,
                 ``handleExpiredTimer`` and ``close``.
-            time_mode: Which time its timers are about: ``"None"``, ``"EventTime"`` or
+            time_mode: Which time its timers use: ``"None"``, ``"EventTime"`` or
                 ``"ProcessingTime"``.
         """
         # What only users of Spark need is imported when they use it.
@@ -1861,11 +1864,11 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     def window(
         self, assigner: WindowAssigner[WindowT]
     ) -> WindowedStream[K, T, WindowT]:
-        """Group the records of each key into windows of time."""
+        """Group the records of each key into time windows."""
         return WindowedStream(self.key, assigner, self._keyed, self._origins)
 
     def sessionise(self, gap: timedelta | float) -> DataStream[Session[K, T]]:
-        """Put records of a key between pauses together, as `Session` records.
+        """Group the records of each key into sessions, emitted as `Session` records.
 
         Args:
             gap: A pause in event time that ends a session: a timedelta or seconds.
@@ -1889,9 +1892,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         """Pass on the first record of each key and drop the others.
 
         Args:
-            ttl: After how long, in processing time since its first record, a key counts
-                as new again: a timedelta or seconds; None for never. Without it state
-                grows with the number of keys.
+            ttl: How long after its first record, in processing time, a key counts
+                as new again: a timedelta or seconds; None for never, which lets state
+                grow with the number of keys.
 
         Example:
             >>> import aiomailbox as am
@@ -1912,15 +1915,15 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     ) -> DataStream[Match]:
         """Emit a `Match` for records of a key that match a pattern, in event time.
 
-        Records are sorted by event time up to the watermark; late ones are dropped and
-        counted. Unless the pattern says otherwise (`Pattern.skipping`) a record is part
-        of one match only: a match ends all others that have begun. Patterns should say
-        ``within``, or beginnings of matches are kept for ever.
+        Records are sorted by event time up to the watermark; late records are dropped and
+        counted. Unless the pattern says otherwise (`Pattern.skipping`), a record is part
+        of one match only: a match discards all partial matches. Patterns should set
+        ``within``; otherwise partial matches are kept forever.
 
         Args:
-            pattern: What to look for; begun with ``am.pattern(...)``.
-            partials_max: Beginnings of matches that are kept per key; beyond it the
-                earliest is forgotten and counted as ``partial_matches_dropped``.
+            pattern: The pattern, which begins with ``am.pattern(...)``.
+            partials_max: The maximum number of partial matches kept per key; beyond it, the
+                earliest is dropped and counted as ``partial_matches_dropped``.
             on_error: What to do with a record for which a step's ``where`` raises.
 
         Example:
@@ -1956,10 +1959,10 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         return self._keyed("match", factory, infos, unbounded=unbounded)
 
     def interval_join(self, other: KeyedStream[Any, U]) -> IntervalJoin[T, U]:
-        """Join two keyed streams: pairs with one key and event times near each other.
+        """Join two keyed streams: pairs with equal keys and event times near each other.
 
         Args:
-            other: The right stream, keyed too.
+            other: The right stream, which must be keyed too.
 
         Raises:
             UsageError: If the right stream has no key.
@@ -2048,17 +2051,17 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         left_late: OutputTag[T] | None = None,
         on_error: OnError = fail,
     ) -> DataStream[Any]:
-        """Join each record with the newest version that is not younger than it.
+        """Join each record with the latest version that is not newer than the record.
 
-        A record waits until the watermark has reached it. Of each key the newest
-        version that the watermark has passed is kept, and those after it.
+        A record waits until the watermark has reached it. For each key, the latest
+        version that the watermark has passed is kept, and all newer ones.
 
         Args:
-            versions: The right stream, keyed too: prices, rates, settings over time.
+            versions: The right stream, keyed too: such as prices, rates or settings.
             join: A `ProcessJoinFunction`, or ``(record, version)`` → the result, sync
                 or ``async def``; None for a tuple of both.
-            left: Whether records without a version stay, joined with None.
-            left_late: The side output of records that come too late.
+            left: Whether records without a version are kept, joined with None.
+            left_late: The side output of records that arrive too late.
             on_error: What to do with a pair for which ``join`` raises.
 
         Raises:

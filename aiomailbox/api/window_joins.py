@@ -1,4 +1,4 @@
-"""Two streams joined by key and window, said step by step."""
+"""Two streams joined by key and window, built step by step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SidedWindows(Protocol):
 
 
 class JoinedStreams(Generic[A, B, EndT]):
-    """Two streams to be joined in windows: next is ``where(key)``.
+    """Two streams to be joined by window: next is ``where(key)``.
 
     Made by `DataStream.join` and `DataStream.co_group`.
 
@@ -58,13 +58,13 @@ class JoinedStreams(Generic[A, B, EndT]):
         return "<JoinedStreams; next is where(key)>"
 
     def where(self, key: str | Callable[[A], Any]) -> JoinedWhere[B, EndT]:
-        """Say by which key the first stream is joined: a field's name or a function."""
+        """Set the key of the first stream: a field's name or a function."""
         field_or_function(key, "where")
         return JoinedWhere(self._windows, self._make, key)
 
 
 class JoinedWhere(Generic[B, EndT]):
-    """A join that knows one key: next is ``equal_to(key)``."""
+    """A join with one key set: next is ``equal_to(key)``."""
 
     def __init__(
         self, windows: SidedWindows, make: MakeEnd[EndT], where: KeySelector
@@ -77,12 +77,12 @@ class JoinedWhere(Generic[B, EndT]):
         return "<JoinedWhere; next is equal_to(key)>"
 
     def equal_to(self, key: str | Callable[[B], Any]) -> JoinedKeys[EndT]:
-        """Say by which key the second stream is joined; keys are of one type."""
+        """Set the key of the second stream; keys of both streams have one type."""
         return JoinedKeys(self._windows, self._make, SidedKey(self._where, key))
 
 
 class JoinedKeys(Generic[EndT]):
-    """A join that knows both keys: next is ``window(assigner)``."""
+    """A join with both keys set: next is ``window(assigner)``."""
 
     def __init__(
         self, windows: SidedWindows, make: MakeEnd[EndT], key: SidedKey
@@ -95,7 +95,7 @@ class JoinedKeys(Generic[EndT]):
         return "<JoinedKeys; next is window(assigner)>"
 
     def window(self, assigner: WindowAssigner[Any]) -> EndT:
-        """Say in which windows records meet."""
+        """Set the windows in which records are joined."""
         return self._make(self._windows(self._key, assigner))
 
 
@@ -109,24 +109,24 @@ class _SidedWindowed:
         return f"<{type(self).__name__} in {self._windowed._assigner_name}>"
 
     def trigger(self, trigger: Trigger) -> Self:
-        """Decide when a window fires; by default when time passes its end."""
+        """Set when a window fires; by default when time passes the end of the window."""
         self._windowed.trigger(trigger)
         return self
 
     def evictor(self, evictor: Evictor) -> Self:
-        """Decide which records a firing forgets."""
+        """Set which records are evicted when a window fires."""
         self._windowed.evictor(evictor)
         return self
 
     def allowed_lateness(self, lateness: timedelta | float) -> Self:
-        """Keep windows for longer, and fire again for each late record."""
+        """Keep windows for longer, and fire them again for each late record."""
         self._windowed.allowed_lateness(lateness)
         return self
 
     def on_error(self, on_error: OnError) -> Self:
-        """Say what to do with what a function raises for.
+        """Set what to do with a record, pair or window for which a function raises.
 
-        That is a pair of records of a join, a window of a co-group, or the record for
+        That is a pair of records for a join, a window for a co-group, or the record for
         which a gap function or trigger raises; see `WindowedStream.on_error`.
         """
         self._windowed.on_error(on_error)
@@ -134,7 +134,7 @@ class _SidedWindowed:
 
 
 class JoinedWindows(_SidedWindowed, Generic[A, B]):
-    """A join in windows; `apply` says what is made of the records that meet.
+    """A window join; `apply` sets what is computed from the records that are joined.
 
     Triggers, evictors and gap functions see records with their side: ``(0, record)``
     of the first stream, ``(1, record)`` of the second.
@@ -158,7 +158,7 @@ class JoinedWindows(_SidedWindowed, Generic[A, B]):
     def apply(self, function: Callable[[A, B], U]) -> DataStream[U]: ...
 
     def apply(self, function: Callable[[A, B], Any]) -> DataStream[Any]:
-        """Emit what ``function`` makes of each pair of records that meet.
+        """Emit what ``function`` returns for each pair of joined records.
 
         Args:
             function: ``(first, second)`` → one result; sync or ``async def``.
@@ -169,24 +169,24 @@ class JoinedWindows(_SidedWindowed, Generic[A, B]):
         return self._windowed._join("window join", JoinFunction(function))
 
     def select(self, *names: str, **named: str | Expression) -> DataStream[Any]:
-        """Make a record of fields of each pair of records that meet. Columns stay columns.
+        """Build a record from fields of each pair of joined records. Columns stay columns.
 
         The first stream is ``left``, the second ``right``. A field that only one side has
         goes by its name, and so does a key that has one name on both sides; any field
-        goes by ``left.name`` or ``right.name``, also in an expression. Where left records
-        are dicts the results are dicts, else NamedTuples.
+        goes by ``left.name`` or ``right.name``, also in an expression. If left records
+        are dicts, the results are dicts, else NamedTuples.
 
         Args:
-            names: The fields to keep, in this order; ``left.`` and ``right.`` are no part
-                of their new names.
+            names: The fields to keep, in this order; ``left.`` and ``right.`` are removed
+                from their new names.
             named: New names, each with the name of a field or an expression of
-                `pyarrow.compute`. They come behind the others.
+                `pyarrow.compute`. They follow the kept fields.
 
         Returns:
             The results, with the last millisecond of their window as event time.
 
         Raises:
-            InvalidArgumentError: If no field is named, or two would have one name.
+            InvalidArgumentError: If no field is named, or two would have the same name.
             RecordTypeError: If the records are known to have no such field, or if both
                 sides have it.
             WrongTypeError: If something is neither a name nor an expression.
@@ -214,7 +214,7 @@ class JoinedWindows(_SidedWindowed, Generic[A, B]):
 
 
 class CoGroupedWindows(_SidedWindowed, Generic[A, B]):
-    """A co-group in windows; `apply` says what is made of the records that meet.
+    """A window co-group; `apply` sets what is computed from the grouped records.
 
     Triggers, evictors and gap functions see records with their side, as those of
     `JoinedWindows` do.
@@ -224,7 +224,7 @@ class CoGroupedWindows(_SidedWindowed, Generic[A, B]):
     """
 
     def apply(self, function: Callable[[list[A], list[B]], Items[U]]) -> DataStream[U]:
-        """Emit what ``function`` makes of the records of a key and window.
+        """Emit what ``function`` returns for the records of a key and window.
 
         Args:
             function: ``(firsts, seconds)`` → an iterable of results, called with two

@@ -56,7 +56,7 @@ WindowFunction = ProcessWindowFunction[T, U, K, W] | Callable[[K, W, list[T]], I
 
 
 class WindowedStream(Generic[K, T, WindowT]):
-    """A keyed stream cut into windows; say what to compute per key and window.
+    """A keyed stream divided into windows; next is what to compute per key and window.
 
     Made by `KeyedStream.window` and `DataStream.window_all`.
 
@@ -88,39 +88,39 @@ class WindowedStream(Generic[K, T, WindowT]):
 
     @property
     def _said(self) -> dict[str, Any]:
-        """What was said of the windows: ``key``, ``assigner``, and settings."""
+        """The arguments of the windows: ``key``, ``assigner``, and settings."""
         return {"key": self._key, "assigner": self._assigner, **self._settings}
 
     @property
     def _assigner_name(self) -> str:
-        """What kind of windows these are, as people write it."""
+        """The class name of the window assigner."""
         return type(self._assigner).__name__
 
     def trigger(self, trigger: Trigger) -> Self:
-        """Decide when a window fires; by default when time passes its end."""
+        """Set when a window fires; by default when time passes the end of the window."""
         self._settings["trigger"] = _check_sync(trigger, Trigger, "trigger")
         return self
 
     def evictor(self, evictor: Evictor) -> Self:
-        """Decide which records a firing forgets."""
+        """Set which records are evicted when a window fires."""
         self._settings["evictor"] = _check_sync(evictor, Evictor, "evictor")
         return self
 
     def allowed_lateness(self, lateness: timedelta | float) -> Self:
-        """Keep windows for longer, and fire again for each late record."""
+        """Keep windows for longer, and fire them again for each late record."""
         duration_ms(lateness, "lateness")
         self._settings["allowed_lateness"] = lateness
         return self
 
     def side_output_late_data(self, tag: OutputTag[T]) -> Self:
-        """Send records that came too late for all their windows to a side output."""
+        """Send records that arrive too late for all their windows to a side output."""
         self._settings["late_tag"] = check_kind(
             tag, OutputTag, "tag", "Write am.OutputTag('late')."
         )
         return self
 
     def on_error(self, on_error: OnError) -> Self:
-        """Say what to do with a record, or a firing, for which a function raises.
+        """Set what to do with a record, or a firing, for which a function raises.
 
         A record is added to all its windows or, if that or the trigger fails, to none.
         A firing that fails emits nothing; its window is purged and cleaned up as after
@@ -150,10 +150,10 @@ class WindowedStream(Generic[K, T, WindowT]):
         """Fold the records of each window into one.
 
         Args:
-            function: ``(reduced, record)`` → a new record; it changes neither of both. An
-                ``async def`` function is awaited for each record as it comes. Session
-                windows that merge are folded too: let it be associative.
-            window_function: Gets the result, with key and window; None emits it.
+            function: ``(reduced, record)`` → a new record. It must not change either. An
+                ``async def`` function is awaited for each record as it arrives. Merging
+                session windows are folded too, so the function must be associative.
+            window_function: Gets the result, the key and the window; None emits the result.
         """
         check_function(function, "function", arity=2)
         return self._windowed(
@@ -175,12 +175,12 @@ class WindowedStream(Generic[K, T, WindowT]):
     def aggregate(
         self, aggregate: AggregateFunction[T, Any, Any], window_function: Any = None
     ) -> DataStream[Any]:
-        """Aggregate the records of each window as they come.
+        """Aggregate the records of each window as they arrive.
 
         Args:
             aggregate: ``am.count()``, ``am.aggregates(...)`` or your own. Several
                 named ones give records with ``key``, ``window_start``, ``window_end``.
-            window_function: Gets the result, with key and window; None emits it.
+            window_function: Gets the result, the key and the window; None emits the result.
 
         Example:
             >>> import aiomailbox as am
@@ -206,14 +206,14 @@ class WindowedStream(Generic[K, T, WindowT]):
     def process(
         self, function: ProcessWindowFunction[T, U, K, WindowT]
     ) -> DataStream[U]:
-        """Keep all records of each window and hand them to ``function`` when it fires."""
+        """Keep all records of each window and pass them to ``function`` when it fires."""
         check_kind(function, ProcessWindowFunction, "function", "Or use apply(...).")
         return self._windowed("window process", window_function=function)
 
     def apply(
         self, function: Callable[[K, WindowT, list[T]], Items[U]]
     ) -> DataStream[U]:
-        """Keep all records of each window, and emit what a function makes of them.
+        """Keep all records of each window, and emit what a function returns for them.
 
         Args:
             function: ``function(key, window, records)`` returns an iterable.
