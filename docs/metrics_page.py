@@ -11,25 +11,27 @@ from aiomailbox.metrics import METRICS, Metric, MetricScope
 
 HEAD = """# Metrics
 
-`job.metrics()` and `job.snapshot()` show these; the names are Flink's, in snake_case, where
-Flink has such a metric. *Merge* says how the values of several subtasks become one: of an
-operator in `job.snapshot().operators`, of a chain of operators in `vertices`.
+`job.metrics()` and `job.snapshot()` return these metrics. The names are Flink's, in
+snake_case, where Flink has such a metric. *Merge* says how the values of several subtasks are
+combined: for an operator in `job.snapshot().operators`, for a chain of operators in
+`vertices`.
 
-This page is written from the declarations in `aiomailbox.metrics`. A function declares its
-own by using them: `context.metrics.counter("orders", unit="orders", text="Orders seen.")`,
-`context.metrics.histogram(...)` or `context.metrics.gauge(..., merge=am.Merge.MAX)`; what
-`job.snapshot().metric("orders")` says of it travels with the job, also from a worker.
+This page is generated from the declarations in `aiomailbox.metrics`. A function declares its
+own metrics when it uses them:
+`context.metrics.counter("orders", unit="orders", text="Orders seen.")`,
+`context.metrics.histogram(...)` or `context.metrics.gauge(..., merge=am.Merge.MAX)`.
+`job.snapshot().metric("orders")` returns the declaration, also if a worker made it.
 """
 
 TITLES = {
     MetricScope.OPERATOR: (
         "Of an operator",
-        "Each has those that fit what it does.",
+        "Each operator has the metrics that fit what it does.",
     ),
     MetricScope.TASK: (
         "Of a task",
         (
-            "What [backpressure](concepts/backpressure.md) means is told there. "
+            "[Backpressure](concepts/backpressure.md) explains these. "
             '"Per second" looks back five seconds.'
         ),
     ),
