@@ -1,4 +1,4 @@
-"""How often checkpoints are taken, and what they may cost."""
+"""The settings of checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEMORY_THRESHOLD: Final = 16 * 1024
 
 
 class Retention(Enum):
-    """Which checkpoints stay when a job has ended; a program that dies leaves them.
+    """Which checkpoints are kept when a job has ended; a program that dies leaves them.
 
     Concept:
         Flink, ``ExternalizedCheckpointRetention``; ``NEVER`` is its default.
@@ -43,33 +43,33 @@ class CheckpointSettings:
     """The settings of a job's checkpoints.
 
     Args:
-        interval: From one periodic checkpoint to the next: a timedelta or seconds; None
+        interval: The time between periodic checkpoints: a timedelta or seconds; None
             for manual checkpoints and savepoints only.
         mode: Whether the channels of a task wait for each other's barriers.
-        timeout: After how long a checkpoint is given up: a timedelta or seconds.
-        min_pause: The least time from the end of one periodic checkpoint to the start
+        timeout: How long a checkpoint may take before it fails: a timedelta or seconds.
+        min_pause: The minimum time from the end of one periodic checkpoint to the start
             of the next: a timedelta or seconds.
         max_concurrent: How many checkpoints may be pending at once.
-        tolerable_failures: How many checkpoints in a row may fail before the job does.
+        tolerable_failures: How many checkpoints in a row may fail before the job fails.
         unaligned: Whether barriers may overtake data, which then is part of the
             checkpoint.
         aligned_timeout: With ``unaligned``, how long barriers wait for each other
             before they overtake: a timedelta or seconds; 0 to overtake at once.
-        retained: How many completed checkpoints are kept; with 1 there is none to fall
-            back to if the newest is damaged.
+        retained: How many completed checkpoints are kept; with 1 there is no other to
+            use if the latest is damaged.
         directory: Where they are kept: a path, or a URL such as ``s3://bucket/jobs``;
-            None for a temporary directory: then they help when a task or a worker
-            fails, and not when the program does.
-        retention: Which of them stay when the job has ended: none, those of a job that
-            failed, or also those of one that was cancelled.
-        after_tasks_finish: Whether checkpoints go on once some tasks have finished; if
+            None for a temporary directory, which helps when a task or a worker
+            fails, but not when the program does.
+        retention: Whether they are kept when the job has ended: never, if the job
+            failed, or also if it was cancelled.
+        after_tasks_finish: Whether checkpoints continue once some tasks have finished; if
             so, tasks that have finished wait for the one that commits their results.
         journal_directory: Where operators with a journal keep finished calls: a path or
-            a URL; None for beside the checkpoints. With these in an object store, a file
+            a URL; None for next to the checkpoints. If these are in an object store, a file
             system that appends is faster.
 
-        memory_threshold: What a task keeps in at most so many bytes is a part of the
-            checkpoint's metadata, and no file of its own.
+        memory_threshold: Task state of at most so many bytes is stored in the
+            checkpoint's metadata instead of a file of its own.
 
     Raises:
         InvalidArgumentError: If a number is out of its range, or settings exclude each
@@ -145,7 +145,7 @@ class CheckpointSettings:
         return self.directory is not None
 
     def keeps_after(self, *, failed: bool, cancelled: bool) -> bool:
-        """Say whether checkpoints stay after a job's end."""
+        """Return whether checkpoints are kept after a job's end."""
         if cancelled:
             return self.retention is Retention.ON_CANCELLATION
         return failed and self.retention is not Retention.NEVER

@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code.
 
     Args:
-        arguments: Those behind the program's name; None for those of this process.
+        arguments: The arguments after the program's name; None for those of this process.
     """
     try:
         from aiomailbox.cli.app import app

@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The command line application, with all commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``checkpoints``: what a job left, whether it is whole, and away with it."""
+"""``checkpoints``: lists, inspects, verifies and deletes the checkpoints of jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _Place = Annotated[
     str,
     typer.Argument(
         metavar="DIR",
-        help="Path or URL of a checkpoint, a savepoint, or of a directory with some.",
+        help="Path or URL of a checkpoint, a savepoint, or a directory of these.",
     ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -64,7 +64,7 @@ def list_checkpoints(place: _Place, as_json: _Json = False) -> None:
 
 
 def inspect(place: _Place, as_json: _Json = False) -> None:
-    """Show what a checkpoint consists of: operators, states, tasks, sizes."""
+    """Show the contents of a checkpoint: operators, states, tasks, sizes."""
     with _refusals():
         found = _found_at(place)
         described = [_described(one) for one in found]
@@ -77,7 +77,7 @@ def inspect(place: _Place, as_json: _Json = False) -> None:
 
 
 def verify(place: _Place, as_json: _Json = False) -> None:
-    """Read everything and compare all checksums."""
+    """Read all files and compare their checksums."""
     with _refusals():
         checked = [_verified(one) for one in _found_at(place)]
         if as_json:
@@ -90,9 +90,9 @@ def verify(place: _Place, as_json: _Json = False) -> None:
 
 def delete(
     place: _Place,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     every: Annotated[
-        bool, typer.Option("--all", help="Also where there are several.")
+        bool, typer.Option("--all", help="Delete even if there are several.")
     ] = False,
     as_json: _Json = False,
 ) -> None:
@@ -115,7 +115,7 @@ def delete(
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """End the command with what went wrong, as people read it, and its exit code."""
+    """End the command with a readable error message and its exit code."""
     try:
         yield
     except MissingExtraError as error:

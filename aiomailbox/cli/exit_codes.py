@@ -1,4 +1,4 @@
-"""What a command says by its exit code."""
+"""The exit codes of commands."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class ExitCode(IntEnum):
 
     Attributes:
         FINE: All is well.
-        DAMAGED: Something is not what was written.
+        DAMAGED: A file is damaged.
         USAGE: The command line is wrong, or an extra is missing.
-        NOTHING: What was asked for is not there.
-        IN_USE: A running job holds it.
-        FAILED: The system refused: a disk, a permission, a network.
+        NOTHING: The requested item does not exist.
+        IN_USE: A running job uses it.
+        FAILED: An operation of the system failed: a disk, a permission, a network.
         JOB_FAILED: The job failed, or was cancelled.
-        PROGRAM: The program's own code raised before there was a job.
+        PROGRAM: The program's own code raised before the job was started.
     """
 
     FINE = 0

@@ -1,4 +1,4 @@
-"""How commands show what they found: a table, plain columns, or JSON."""
+"""The output of commands: a table, plain columns, or JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def show_json(value: Any) -> None:
 
 
 def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows: to a terminal as a table, else with tabs between the columns."""
+    """Print rows: as a table in a terminal, else with tabs between the columns."""
     console = Console()
     if console.is_terminal:
         table = Table(*heads)
@@ -35,7 +35,7 @@ def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def size_text(size_bytes: float) -> str:
-    """Return a number of bytes for people.
+    """Return a number of bytes as readable text.
 
     Example:
         >>> size_text(0), size_text(2048)

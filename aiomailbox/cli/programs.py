@@ -1,4 +1,4 @@
-"""``run``, ``explain``, ``graph`` and ``top``: a pipeline of a module, and a running job."""
+"""``run``, ``explain``, ``graph`` and ``top``: pipelines of modules, and running jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LOOK_S = 1.0
 
 
 class GraphFormat(Enum):
-    """How a graph is written."""
+    """The output format of a graph."""
 
     TEXT = "text"
     MERMAID = "mermaid"
@@ -62,13 +62,13 @@ def add_programs(app: typer.Typer) -> None:
 
 def run(
     target: _Target,
-    name: Annotated[str, typer.Option(help="What the job is called.")] = "job",
+    name: Annotated[str, typer.Option(help="The name of the job.")] = "job",
     dashboard: Annotated[
-        int | None, typer.Option(help="A port of this machine for a page of the job.")
+        int | None, typer.Option(help="The local port of the job's dashboard.")
     ] = None,
     as_json: _Json = False,
 ) -> None:
-    """Run a pipeline to its end; how far it is goes to standard error."""
+    """Run a pipeline to its end; progress is written to standard error."""
     env = _environment(target)
     error: str | None = None
     code, state, duration_s = ExitCode.FINE, "finished", None
@@ -103,7 +103,7 @@ def explain(target: _Target, as_json: _Json = False) -> None:
 def graph(
     target: _Target,
     form: Annotated[
-        GraphFormat, typer.Option("--format", help="How it is written.")
+        GraphFormat, typer.Option("--format", help="The output format.")
     ] = GraphFormat.TEXT,
     as_json: _Json = False,
 ) -> None:
@@ -119,10 +119,10 @@ def top(
     url: Annotated[
         str, typer.Argument(help="The dashboard of a running program.")
     ] = "http://127.0.0.1:8081/",
-    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print it once.")] = False,
     as_json: _Json = False,
 ) -> None:
-    """Show a running job: live in a terminal, once elsewhere."""
+    """Show a running job: live in a terminal, otherwise once."""
     snapshot = _snapshot(url)
     if as_json:
         show_json(snapshot)
@@ -139,7 +139,7 @@ def top(
     )
 
 
-# What a narrow window can do without, first to go first.
+# The columns that a narrow window omits, in this order.
 _SPARE = ("out", "in", "in flight", "out/s")
 _WAITS_MIN = 18
 
@@ -181,7 +181,7 @@ def _live_table(snapshot: JobSnapshot, width: int) -> Any:
 
 
 def _live(url: str, snapshot: JobSnapshot) -> JobSnapshot:
-    """Show it until the job has ended, its program is gone, or somebody interrupts."""
+    """Show a job until it has ended, its program is gone, or the user interrupts."""
     from rich.live import Live
 
     pause = threading.Event()
@@ -208,7 +208,7 @@ def _snapshot(url: str) -> JobSnapshot:
 def _read(url: str) -> JobSnapshot:
     if not url.startswith(("http://", "https://")):
         raise ValueError("it is not the address of a dashboard")
-    # A proxy does not know this machine as it knows itself.
+    # Through a proxy, 127.0.0.1 would be the proxy's own machine.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(f"{url.rstrip('/')}/snapshot", timeout=10) as answer:
         return JobSnapshot.from_json(answer.read())
@@ -256,13 +256,13 @@ def _environment(target: str) -> StreamExecutionEnvironment:
 
 @contextmanager
 def _errors_of_the_program(unless_missing: str = "") -> Iterator[None]:
-    """End the command with what the user's own code raises, and where.
+    """End the command with the error that the user's own code raises, and its line.
 
     Args:
-        unless_missing: A module of which it is passed on that it is not there.
+        unless_missing: A module whose absence is passed on as an exception.
 
     Raises:
-        ModuleNotFoundError: If that module is not there, or a package of its name.
+        ModuleNotFoundError: If that module, or a package in its name, does not exist.
     """
     try:
         yield

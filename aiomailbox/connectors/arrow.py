@@ -26,9 +26,9 @@ __all__ = ["ArrowSource"]
 
 
 class ArrowSource:
-    """The rows of Arrow data, in their order; operators written by fields see columns.
+    """Reads the rows of Arrow data, in order; operators given by fields get columns.
 
-    With several readers each reads a consecutive part. It goes on exactly where a
+    With several readers, each reads a consecutive part. It resumes exactly where a
     snapshot was taken.
 
     Args:
@@ -39,7 +39,7 @@ class ArrowSource:
             `SparkSource`.
 
     Raises:
-        WrongTypeError: If ``data`` is nothing of that.
+        WrongTypeError: If ``data`` is none of these.
         RecordTypeError: If the schemas of the batches cannot be unified; names the batch.
         UnsupportedColumnError: If a column does not fit ``records``.
 

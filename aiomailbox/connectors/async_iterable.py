@@ -54,30 +54,30 @@ class AsyncSplit:
 
 
 class AsyncIterableSource:
-    """The elements of an asynchronous iterable, as soon as they come.
+    """Reads the elements of an asynchronous iterable as soon as they arrive.
 
-    A helper task awaits them, a bounded number ahead of the pipeline; whatever has
-    come when the pipeline asks is one run. An early end closes the generator.
+    A helper task awaits them, a bounded number ahead of the pipeline; all elements that
+    have arrived when the pipeline polls form one run. An early end closes the generator.
 
-    With ``offset=`` it can be replayed: a snapshot has the offset of the last element that
-    was emitted, and the function is called with it to go on. Without, whoever goes on
-    takes all that the function's new iterable gives: of a queue or a web socket what
-    comes from then on, of anything that begins anew everything once more.
+    With ``offset=`` it is replayable: a snapshot has the offset of the last element that
+    was emitted, and the function is called with it to resume. Without it, a restored job
+    reads everything that the function's new iterable gives: from a queue or a web socket,
+    what arrives from then on; from an iterable that starts anew, everything again.
 
     Args:
         iterable: An asynchronous iterable, or a function without arguments that
             returns one: an ``async def`` function with ``yield`` as it is. With
-            ``offset=`` a function of the offset after which to go on, None to begin.
+            ``offset=``, a function of the offset after which to resume, None at the start.
         bounded: Whether it ends by itself.
         buffered_max: How many elements may wait for the pipeline, at least 1.
-        offset: A field of the elements, or a function of one, that says where it was:
+        offset: A field of the elements, or a function of one, that gives its offset:
             a plain value such as an int, a str or a tuple.
 
     Attributes:
         replayable: Whether ``offset`` was given.
 
     Raises:
-        WrongTypeError: If it is neither; or with ``offset=``, if it is no function of one
+        WrongTypeError: If it is neither; or, with ``offset=``, not a function of one
             argument.
         InvalidArgumentError: If ``buffered_max`` is less than 1.
 

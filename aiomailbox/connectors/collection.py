@@ -50,25 +50,25 @@ class RangeSplit:
 
 
 class CollectionSource:
-    """The elements of a list or another sequence, in its order; or of any iterable.
+    """Reads the elements of a sequence, in its order, or of any iterable.
 
-    With several readers each reads a consecutive part of a sequence; any other
-    iterable is read lazily by one, see `IteratorSource`. A sequence goes on exactly
+    With several readers, each reads a consecutive part of a sequence; any other
+    iterable is read lazily by one, see `IteratorSource`. A sequence resumes exactly
     where a snapshot was taken.
 
     Args:
         values: The elements; a sequence is copied, except for a ``range``.
-        timestamps: Their event times in milliseconds, one an element; only for a
+        timestamps: Their event times in milliseconds, one per element; only for a
             sequence.
 
     Raises:
         WrongTypeError: If ``values`` is not iterable, a string, a mapping or a table.
-        InvalidArgumentError: If there is not one timestamp an element.
+        InvalidArgumentError: If there is not one timestamp per element.
 
     Attributes:
-        parallelism_max: 1 for an iterable that is no sequence, else None.
+        parallelism_max: 1 for an iterable that is not a sequence, else None.
         replayable: False for an iterator, which gives each element once, and for a set,
-            whose order is another one in each program.
+            whose order differs in each program.
 
     Concept:
         Flink, ``fromData``.

@@ -41,21 +41,21 @@ _BUFFERED_BYTES: Final = 1 << 20
 
 
 class FileSink:
-    """Writes records into a directory of JSON lines, CSV or text, a line each.
+    """Writes records into a directory of JSON lines, CSV or text files, one per line.
 
-    Guarantee: exactly once, as `ParquetSink`: files appear whole, with every checkpoint,
-    or in a job without checkpoints all at once when it succeeds.
+    Guarantee: exactly once, as `ParquetSink`: complete files appear with every checkpoint
+    or, without checkpoints, all at once when the job succeeds.
 
     Args:
-        path: The directory; must not exist yet, but its parents need not either.
+        path: The directory. It must not exist yet; missing parents are created.
         format: ``"jsonl"`` for records of any kind; ``"csv"`` for records with fields,
             whose names are each file's first line; ``"text"`` for str without line ends.
-        columns: CSV: which fields to write; None for those of the first record.
-        mode: As of `ParquetSink`.
+        columns: For CSV, which fields to write; None for those of the first record.
+        mode: As for `ParquetSink`.
 
     Raises:
-        InvalidArgumentError: If an argument has a value that cannot work.
-        WrongTypeError: If ``path`` is no path.
+        InvalidArgumentError: If an argument has an invalid value.
+        WrongTypeError: If ``path`` is not a path.
 
     Concept:
         Flink, ``FileSink``.

@@ -30,12 +30,12 @@ _SIZE: Final = 1024
 class Inbox(AsyncIterableSource, Generic[T]):
     """A source that other code of the program puts records into.
 
-    Not replayable: what a job that failed had taken is not given again. One job at a time
-    reads it; what is put while none does waits in it. A job that is stopped finishes what
-    was put before.
+    Not replayable: records that a failed job has read are not read again. One job at a time
+    reads it; without a job, records wait in it. A job that is stopped processes all
+    records that were put before.
 
     Args:
-        size: How many records may wait in it; the pipeline holds as many more.
+        size: How many records may wait in it; the pipeline holds as many again.
 
     Raises:
         InvalidArgumentError: If ``size`` is less than 1.
@@ -128,12 +128,12 @@ class Inbox(AsyncIterableSource, Generic[T]):
 
 
 class Questions(Inbox[Question[Any]]):
-    """The source of what is asked of a job with ``job.ask``.
+    """The source of the questions that are put to a job with ``job.ask``.
 
-    A job that starts again is asked again what it has taken and not answered.
+    A job that is restarted gets the questions again that it has read and not answered.
 
     Args:
-        size: How many questions may be open at once; who asks more waits.
+        size: How many questions may be open at once; further callers wait.
     """
 
     def __init__(self, size: int = _SIZE) -> None:
@@ -323,7 +323,7 @@ class Subscription(Generic[T]):
     Made by ``job.subscribe``. It ends with the job.
 
     Attributes:
-        dropped: Records that it missed because it was too slow.
+        dropped: The number of records that were dropped because it was too slow.
     """
 
     def __init__(self, publication: Publication, size: int, *, waits: bool) -> None:

@@ -23,47 +23,47 @@ __all__ = ["ParquetSink"]
 class ParquetSink:
     """Writes records into a directory of Parquet files.
 
-    Files are written into a hidden directory beside it and never seen half-written. One
+    Files are written into a hidden directory next to it and never seen incomplete. One
     job at a time writes to a path. Times are microseconds, in UTC if they have a zone.
 
     Guarantee: exactly once. In a job that takes checkpoints, each subtask finishes a file
     before every checkpoint, and the files of a checkpoint are moved into the directory
-    when it is complete: an endless job shows its rows then, and a crash loses and repeats
-    none. The last checkpoint adds a file ``_SUCCESS``. In a job without checkpoints the
-    hidden directory becomes the directory, when the job succeeds: readers see what was
-    there before, or all of the new with ``_SUCCESS``, and a job that fails or is cancelled
-    changes nothing. Where the file system cannot exchange two directories there is none
-    for a moment. What a crash leaves, the next job that writes there removes, unless
-    another job can go on with it.
+    when it is complete: that makes the rows of an endless job visible, and a crash neither
+    loses nor repeats any. The last checkpoint adds a file ``_SUCCESS``. Without them, the
+    hidden directory becomes the directory when the job succeeds: readers see what was
+    there before, or all new files with ``_SUCCESS``, and a job that fails or is cancelled
+    changes nothing. If the file system cannot exchange two directories, there is none
+    for a moment. The next job that writes there removes what a crash has left, unless
+    another job can resume from it.
 
     Args:
-        path: The directory; must not exist yet, but its parents need not either. A
-            symbolic link stands for where it leads.
-        schema: The files' schema; None takes that of the first records of a subtask.
-        mode: ``"error"`` refuses a directory that exists, ``"overwrite"`` replaces it
+        path: The directory. It must not exist yet; missing parents are created. A
+            symbolic link is followed.
+        schema: The files' schema; None for that of the first records of a subtask.
+        mode: ``"error"`` rejects a directory that exists, ``"overwrite"`` replaces it
             when the job commits for the first time, ``"append"`` adds files to it. A job
-            that goes on from a checkpoint adds to what it has written, with all of them.
-            Without checkpoints ``"append"`` shows its files one after the other when the
-            job succeeds; what a crash leaves of them the next job that appends removes.
-        rows_per_file: The most rows of a file; None for one file a subtask, or a subtask
-            and checkpoint.
+            that resumes from a checkpoint adds to what it has written, in all modes.
+            Without checkpoints, the files of ``"append"`` appear one after another when the
+            job succeeds; the next job that appends removes those that a crash has left.
+        rows_per_file: The maximum number of rows per file; None for one file per subtask,
+            or per subtask and checkpoint.
         row_group_rows: How many rows are collected before they are written.
-        partition_by: Columns whose values name directories, as ``day=2024-05-01``, the
+        partition_by: Columns whose values name directories, such as ``day=2024-05-01``,
             outermost first, instead of being in files: texts, integers, bools or dates.
             Readers that want some of the values open only these directories. An empty
-            text is read as None, as of Spark's own files.
+            text is read as None, as in Spark's own files.
         follow: Whether the directory has a log of its commits, by which
             ``spark.readStream.format("aiomailbox")`` follows it, commit by commit:
-            ``"keep"`` keeps all files, ``"delete"`` deletes those of commits that all
-            its readers have passed, but for the newest.
+            ``"keep"`` keeps all files, ``"delete"`` deletes the files of commits that all
+            its readers have passed, except the newest.
         spark_log: Whether the directory has the log of Spark's own streaming writers, so
             that ``spark.read.parquet`` and ``spark.readStream.parquet`` see the files of
             a commit all at once, too. It has absolute paths: the directory cannot be
-            moved, and only Spark goes by it.
+            moved, and only Spark uses the log.
 
     Raises:
-        InvalidArgumentError: If an argument has a value that cannot work.
-        WrongTypeError: If ``path`` is no path, or ``schema`` no Arrow schema.
+        InvalidArgumentError: If an argument has an invalid value.
+        WrongTypeError: If ``path`` is not a path, or ``schema`` not an Arrow schema.
 
     Concept:
         Flink, ``FileSink``.

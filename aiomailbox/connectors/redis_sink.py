@@ -37,15 +37,15 @@ _PLAIN = (bytes, int, float)
 
 
 class RedisSink:
-    """Sets a key of Redis for each record: the newest record of a key counts.
+    """Sets a key of Redis for each record: the latest record of a key wins.
 
     Guarantee: idempotent. Records are written at once, and a checkpoint waits until the
-    server has taken all that came before it. After a failure those since the newest
-    checkpoint are written again, in their order: each key ends as if they had come once,
-    but readers may see it go back for a moment. Without checkpoints a job that fails has
-    written some of its records. That needs records of one key to come from one subtask,
-    as after ``key_by``, and nothing that depends on how often it is written: there are no
-    counters and no lists here. How much a server keeps when it dies is its own setting.
+    server has accepted all earlier records. After a failure, those since the latest
+    checkpoint are written again, in order: each key ends as if they were written once,
+    but readers may see earlier values for a moment. Without checkpoints, a failed job has
+    written some of its records. Records of one key must come from one subtask,
+    as after ``key_by``, and no write may depend on how often it is made: there are no
+    counters and no lists here. What a server keeps when it crashes is its own setting.
 
     Args:
         url: ``redis://user:password@host:6379/0``, ``rediss://`` or ``unix://path``; needs
@@ -53,16 +53,16 @@ class RedisSink:
         key: A field, or a function of a record that returns a str, bytes or int.
         value: A field, or a function of a record; None for the record as JSON. A str,
             bytes or number is set as it is, anything else as JSON; None deletes the key.
-        prefix: What all keys begin with.
+        prefix: The prefix of all keys.
         as_hash: Whether a key is a hash: the value is a dict, or with ``value=None`` the
             fields of the record. Its fields are set, and deleted if they are None; others
-            stay.
-        expire: After how long a key that is not written goes: a timedelta or seconds.
+            are kept.
+        expire: How long after its last write a key expires: a timedelta or seconds.
 
     Raises:
-        InvalidArgumentError: If an argument has a value that cannot work.
+        InvalidArgumentError: If an argument has an invalid value.
         MissingExtraError: If redis is not installed.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Example:
         >>> RedisSink("redis://localhost", key="user", prefix="spent:")

@@ -1,10 +1,10 @@
-"""A page that shows a running job: an ASGI application to be mounted, or by itself.
+"""A page that shows a running job: an ASGI application to mount or to serve.
 
-Theory of operation: the page asks for nothing but the job's snapshots, which come as
-server-sent events. All pages of a job share one look at it each second. Reading is for
-programs of this machine, changing for those who have the token. Whoever asks has to call
-this machine by a name that is always its own: else the page of a stranger, whose name was
-made to mean this machine after it was loaded, could read it (DNS rebinding).
+Theory of operation: the page only requests the job's snapshots, which arrive as
+server-sent events. All pages of a job share one snapshot per second. Reading is for
+programs of this machine, changing for those who have the token. A request must name
+this machine by a name that always belongs to it: else a foreign web page, whose name was
+resolved to this machine after it was loaded, could read it (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ def dashboard(
 ) -> Starlette:
     """Return an ASGI application that shows a job, to be mounted or served.
 
-    It answers programs of this machine only, which call it ``localhost`` or by a loopback
-    address, unless it is told otherwise. ``POST`` to ``stop``, ``cancel`` or
+    It answers only programs of this machine, which use the name ``localhost`` or a loopback
+    address, unless ``allow_remote`` is set. ``POST`` to ``stop``, ``cancel`` or
     ``savepoint?path=...`` needs ``Authorization: Bearer <token>``, as the page sends it
-    when somebody types it there; without a token nothing can be changed.
+    when a user enters it there; without a token, nothing can be changed.
 
     Args:
-        job: The job, or what tells of one elsewhere; None for the one that this program
-            has started last.
-        token: What whoever changes the job has to know.
-        allow_remote: Whether other machines may read, too: for an application that has
-            its own way to say who may.
+        job: The job, or the `LatestSnapshot` of a remote one; None for the job that this
+            program has started last.
+        token: The secret that is required to change the job.
+        allow_remote: Whether other machines may read too: for an application that has
+            its own authorization.
 
     Raises:
         InvalidArgumentError: If the token is empty.
@@ -101,7 +101,7 @@ def dashboard(
 
 
 class _Dashboard:
-    """What the application answers."""
+    """The request handlers of the application."""
 
     def __init__(
         self, job: Shown | None, token: str | None, *, allow_remote: bool
@@ -114,7 +114,7 @@ class _Dashboard:
         self._seen: tuple[float, Shown, bytes] | None = None
 
     def guarded(self, answer: Answer, *, needs_job: bool = True) -> Answer:
-        """Answer only whoever may ask, and what there is an answer for."""
+        """Return a handler that rejects requests that are not permitted or have no job."""
 
         async def guarded(request: Request) -> Response:
             from starlette.responses import PlainTextResponse
@@ -175,7 +175,7 @@ class _Dashboard:
         return job
 
     def _look(self, job: Shown) -> bytes:
-        """Return the job as JSON; all pages share one look."""
+        """Return the job as JSON; all pages share one snapshot."""
         now_s, seen = self._clock.monotonic(), self._seen
         if seen is None or seen[1] is not job or now_s - seen[0] > _LOOK_S / 2:
             snapshot = job.snapshot()
@@ -184,7 +184,7 @@ class _Dashboard:
         return seen[2]
 
     async def file(self, request: Request) -> Response:
-        """Return the page, and what it consists of."""
+        """Return the page or one of its files."""
         from starlette.responses import PlainTextResponse, Response
 
         found = _FILES.get(request.path_params["file"])
@@ -237,7 +237,7 @@ class _Dashboard:
         return PlainTextResponse(self._shown().await_tree())
 
     async def stop(self, request: Request) -> Response:
-        """Stop the job well; ``?drain=false`` fires no windows."""
+        """Stop the job gracefully; ``?drain=false`` fires no windows."""
         drain = request.query_params.get("drain", "true") != "false"
         job = self._changed()
         return await self._change(job, job.stop(drain=drain))
@@ -294,12 +294,12 @@ async def serving_dashboard(
     """Serve the dashboard of this program's jobs while the block runs.
 
     Args:
-        port: Where it listens; 0 for any free port.
-        token: What whoever changes a job has to know.
-        host: An address of this machine that is reached from it alone.
+        port: The port to listen on; 0 for any free port.
+        token: The secret that is required to change a job.
+        host: A loopback address of this machine.
 
     Yields:
-        Its address.
+        The address of the page.
 
     Raises:
         InvalidArgumentError: If the port is taken, or others could reach the address.

@@ -28,7 +28,7 @@ class OpenTelemetryExport:
         self._reader = reader
 
     def close(self) -> None:
-        """Observe the job no more. Again is a no-op."""
+        """Stop observing the job. Idempotent."""
         self._jobs.discard(self._reader)
 
 
@@ -46,19 +46,19 @@ _shown: WeakKeyDictionary[Any, _Shown] = WeakKeyDictionary()
 def opentelemetry(
     job: JobClient | LatestSnapshot, meter_provider: MeterProvider | None = None
 ) -> OpenTelemetryExport:
-    """Let OpenTelemetry observe a job's metrics, until it is closed.
+    """Export a job's metrics to OpenTelemetry until the export is closed.
 
     The instruments are called ``aiomailbox.operator.num_records_in`` and so on, with the
     attributes ``job``, ``operator`` and ``uid``, or ``task``. The metrics that a
-    function declares are observed from when the job is first shown. For one span per
+    function declares are observed from the job's first export on. For one span per
     asynchronous call see ``JobConfig(trace_calls=True)``.
 
     Args:
-        job: The job, from the loop that it runs on, or what tells of one elsewhere.
+        job: The job, from the loop that it runs on, or a `LatestSnapshot`.
         meter_provider: The provider; None for that of the process.
 
     Returns:
-        What ends it.
+        An object that ends the export.
 
     Raises:
         MissingExtraError: If the API of OpenTelemetry is not installed.

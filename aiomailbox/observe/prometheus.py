@@ -34,19 +34,19 @@ _QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 class PrometheusExport:
-    """A job that a registry shows; made by `prometheus`."""
+    """A job that a registry exports; made by `prometheus`."""
 
     def __init__(self, jobs: SharedJobs, reader: JobReader) -> None:
         self._jobs = jobs
         self._reader = reader
 
     def close(self) -> None:
-        """Show the job no more; the registry keeps the others. Again is a no-op."""
+        """Stop exporting the job; the registry keeps the others. Idempotent."""
         self._jobs.discard(self._reader)
 
 
 class _Collector:
-    """All jobs of a registry, read when somebody scrapes it."""
+    """All jobs of a registry, read when it is scraped."""
 
     def __init__(self, jobs: SharedJobs, namespace: str) -> None:
         self._jobs = jobs
@@ -124,18 +124,18 @@ def prometheus(
     *,
     namespace: str = "aiomailbox",
 ) -> PrometheusExport:
-    """Show a job's metrics in a registry of Prometheus, until it is closed.
+    """Export a job's metrics to a Prometheus registry until the export is closed.
 
-    Nothing is counted twice: the numbers are read when somebody scrapes, from any
+    Nothing is counted twice: the numbers are read when they are scraped, from any
     thread. Jobs may share a registry, and have the label ``job``.
 
     Args:
-        job: The job, from the loop that it runs on, or what tells of one elsewhere.
+        job: The job, from the loop that it runs on, or a `LatestSnapshot`.
         registry: The registry; None for that of the process.
-        namespace: What all names begin with.
+        namespace: The prefix of all metric names.
 
     Returns:
-        What ends it.
+        An object that ends the export.
 
     Raises:
         InvalidArgumentError: If a metric of the registry has one of the names.

@@ -1,4 +1,4 @@
-"""Reads the snapshots of running jobs, from whatever thread an exporter works in."""
+"""Reads the snapshots of running jobs from the thread of an exporter."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SAME_S: Final = 0.1
 class JobReader:
     """One job, and the loop that it runs on.
 
-    Made on the job's loop. A loop that is held longer than some seconds is not waited
-    for: what was read last is read again.
+    Made on the job's loop. A loop that is blocked for more than a few seconds is not waited
+    for: the last snapshot is returned again.
 
     Args:
         job: The job.
@@ -35,7 +35,7 @@ class JobReader:
         self._last: JobSnapshot | None = job.snapshot()
 
     def read(self) -> JobSnapshot | None:
-        """Return what can be seen of the job now, None if nothing; from any thread."""
+        """Return a snapshot of the job, None if there is none; from any thread."""
         if threading.get_ident() == self._thread or self._loop.is_closed():
             return self._take()
         result: Future[JobSnapshot | None] = Future()
@@ -59,7 +59,7 @@ class JobReader:
 
 
 class SharedJobs:
-    """The jobs that one exporter shows: several may share a registry or a meter."""
+    """The jobs of one exporter; several may share a registry or a meter."""
 
     def __init__(self) -> None:
         self._readers: list[JobReader] = []
@@ -68,20 +68,20 @@ class SharedJobs:
         self._last: list[JobSnapshot | None] = []
 
     def add(self, job: JobClient | LatestSnapshot) -> JobReader:
-        """Show a job from now on."""
+        """Export a job from now on."""
         reader = JobReader(job)
         self._readers = [*self._readers, reader]
         return reader
 
     def discard(self, reader: JobReader) -> None:
-        """Show a job no more; again is a no-op."""
+        """Stop exporting a job. Idempotent."""
         self._readers = [one for one in self._readers if one is not reader]
 
     def __len__(self) -> int:
         return len(self._readers)
 
     def read(self) -> list[JobSnapshot]:
-        """Return what can be seen of each job now; from any thread.
+        """Return a snapshot of each job; from any thread.
 
         Whoever asks for one number after the other gets them from one look.
         """

@@ -22,22 +22,22 @@ def run(
     """Run a coroutine to its end, from a script that has no event loop.
 
     An interrupt (Ctrl-C) cancels the work, waits for its clean-up and raises
-    KeyboardInterrupt, also where Spark has replaced Python's interrupt handler. SIGTERM,
-    with which services are ended, does so too and raises SystemExit, unless the program
+    KeyboardInterrupt, even where Spark has replaced Python's interrupt handler. SIGTERM,
+    which service managers send, does the same and raises SystemExit, unless the program
     handles that signal itself. SIGUSR1 prints what the jobs wait for to standard error,
     unless the program handles it.
 
     Args:
         work: The coroutine.
-        dashboard: A port of this machine on which a page shows the job that the program
+        dashboard: A local port on which a page shows the job that the program
             has started last, see `aiomailbox.observe.dashboard`; None for no page.
-        token: What whoever changes a job on that page has to know.
+        token: The secret that is required to change a job on that page.
 
     Raises:
         InvalidArgumentError: If the port is taken.
-        MissingExtraError: If the page needs what is not installed.
-        SystemExit: If it was ended by SIGTERM; with 143, as shells say it.
-        UsageError: If an event loop runs already: there, use ``await``.
+        MissingExtraError: If the page needs packages that are not installed.
+        SystemExit: If it was ended by SIGTERM; with 143, the exit status of shells.
+        UsageError: If an event loop is already running; use ``await`` there.
 
     Example:
         >>> import aiomailbox as am

@@ -13,12 +13,12 @@ __all__ = ["Batch"]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Calls take up to ``size`` records, as a list, and return as many results.
+    """Calls get a list of up to ``size`` records and return as many results.
 
     Args:
-        size: Records of one call at most.
+        size: The maximum number of records per call.
         within: How long the first record of a batch waits for others: a timedelta or
-            seconds. With 0 a batch is what is there already.
+            seconds. With 0, a batch holds the records that are already there.
 
     Raises:
         InvalidArgumentError: If ``size`` is below 1 or ``within`` negative.

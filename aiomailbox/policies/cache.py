@@ -19,15 +19,15 @@ __all__ = ["Cache", "LruCache"]
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Results of calls are kept by key, and equal calls at one time are made once.
+    """Results of calls are cached by key, and concurrent equal calls are made once.
 
-    Each subtask has a cache of its own. Failures are not kept.
+    Each subtask has a cache of its own. Failures are not cached.
 
     Args:
         key: A field's name, or a function of a record; its result must be hashable.
-            None in a lookup join, which knows the key.
-        size: Results kept at most; the least recently used goes first.
-        ttl: How long a result is good: a timedelta or seconds, None for ever.
+            None in a lookup join, which has a key of its own.
+        size: The maximum number of results; the least recently used is evicted first.
+        ttl: How long a result is valid: a timedelta or seconds; None for no limit.
 
     Raises:
         InvalidArgumentError: If ``size`` is below 1, or ``ttl`` not above 0.
@@ -64,7 +64,7 @@ class Cache:
 
     @property
     def ttl_s(self) -> float | None:
-        """How long a result is good, seconds; None for ever."""
+        """How long a result is valid, seconds; None for no limit."""
         return None if self.ttl is None else duration_s(self.ttl, "ttl")
 
 

@@ -31,30 +31,30 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """At most ``count`` units in any window of ``per``, for all who share the limit.
+    """At most ``count`` units in any window of ``per``, for all users of the limit.
 
     A unit is what the user counts: a call, a record, a token. Attempts use units, not
-    records: a retry takes its units again. The guarantee is for the moment at which a
+    records: a retry uses its units again. The guarantee is for the moment at which a
     lease is granted; a network that delays one request more than the next can bring
     them closer together, so leave a margin for a server that counts exactly.
 
     Args:
-        count: Units in a window.
+        count: The maximum number of units in a window.
         per: The window: a timedelta or seconds.
-        name: Operators that use limits of one name share one limit in the job. Without
-            a name it is shared by the subtasks of the operator.
+        name: Operators whose limits have the same name share one limit in the job. Without
+            a name, it is shared by the subtasks of the operator.
         burst: Units that may be used at once; the others follow evenly. None means
-            ``count``: all of a window's units at its beginning.
-        budget: Units that the job may use in all, restarts included; None for no end.
-            The call that would use more is not made: `BudgetExceededError` goes to its
-            ``on_error``, no later call is made either, and the job's sources stop.
-        unit: What a unit is, for people: ``"tokens"``, ``"USD"``.
-        per_task: Whether each task has the limit for itself: nobody is asked, and so
-            many tasks as there are use so many times the units.
+            ``count``: all units of a window may be used at its start.
+        budget: Units that the job may use in total, including restarts; None for no limit.
+            A call that would use more is not made: `BudgetExceededError` goes to its
+            ``on_error``, no later call is made, and the job's sources stop.
+        unit: The name of a unit, for display: ``"tokens"``, ``"USD"``.
+        per_task: Whether each task has a limit of its own, without coordination; the
+            job may then use as many times the units as there are tasks.
 
     Raises:
         InvalidArgumentError: If a number is not positive, or ``burst > count``.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Example:
         >>> RateLimit(20_000, per=1.0).per_s
@@ -94,7 +94,7 @@ class RateLimit:
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """The name for display."""
         return "the limit" if self.name is None else f"limit {self.name!r}"
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a failed job starts again, and after which delay.
+"""Whether a failed job is restarted, and after which delay.
 
 A strategy is a value that describes; `RestartStrategy.begin` makes the counter that
 follows one job's failures. Times are milliseconds of any clock that does not go back.
@@ -42,12 +42,12 @@ class RestartBackoff(Protocol):
 
     @property
     def can_restart(self) -> bool:
-        """Whether the job may start once more after the last failure."""
+        """Whether the job may be restarted after the last failure."""
         ...
 
     @property
     def delay_ms(self) -> int:
-        """How long to wait before that."""
+        """The delay before the restart."""
         ...
 
     def on_failure(self, now_ms: int) -> None:
@@ -56,7 +56,7 @@ class RestartBackoff(Protocol):
 
 
 class RestartStrategy(Protocol):
-    """Describes when failed jobs start again."""
+    """Describes when failed jobs are restarted."""
 
     def begin(self, random: Random) -> RestartBackoff:
         """Return the counter for one job; jitter comes from ``random``."""
@@ -82,15 +82,15 @@ class NoRestart:
 
 @dataclass(frozen=True, slots=True)
 class FixedDelayRestart:
-    """Restarts a number of times, after the same delay each time.
+    """Restarts a fixed number of times, with the same delay before each.
 
     Args:
         attempts: How many failures lead to a restart.
-        delay: The wait before each restart: a timedelta or seconds.
+        delay: The delay before each restart: a timedelta or seconds.
 
     Raises:
         InvalidArgumentError: If a number is out of its range.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Example:
         >>> import random
@@ -117,16 +117,16 @@ class FixedDelayRestart:
 
 @dataclass(frozen=True, slots=True)
 class FailureRateRestart:
-    """Restarts unless failures come too often.
+    """Restarts unless failures are too frequent.
 
     Args:
-        failures: How many are taken within ``per``; one more ends the job.
-        per: The span of time they are counted in: a timedelta or seconds.
-        delay: The wait before each restart: a timedelta or seconds.
+        failures: How many failures are tolerated within ``per``; one more ends the job.
+        per: The span of time in which they are counted: a timedelta or seconds.
+        delay: The delay before each restart: a timedelta or seconds.
 
     Raises:
         InvalidArgumentError: If a number is out of its range.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Example:
         >>> import random
@@ -160,20 +160,20 @@ class FailureRateRestart:
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDelayRestart:
-    """Restarts after delays that grow, and are short again after a quiet time.
+    """Restarts after growing delays, which are reset after a time without failures.
 
     Args:
         initial: The first delay: a timedelta or seconds.
         maximum: The longest delay: a timedelta or seconds.
         multiplier: Growth of the delay, at least 1.
-        jitter: Each delay is off by up to this fraction, from 0 to 1, at random.
-        reset_after: Without a failure for this long, on top of the last delay, the
-            next delay is the first one again: a timedelta or seconds.
+        jitter: Each delay varies randomly by up to this fraction, from 0 to 1.
+        reset_after: After this long without a failure, in addition to the last delay, the
+            next delay is ``initial`` again: a timedelta or seconds.
         attempts: How many failures in a row lead to a restart; None for any number.
 
     Raises:
         InvalidArgumentError: If a number is out of its range.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Example:
         >>> import random

@@ -1,4 +1,4 @@
-"""How often a failed call is made again, and after which delay."""
+"""How often a failed call is retried, and after which delay."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ RetryOn = (
 class Retry:
     """Repeats a failed call with exponential backoff and jitter.
 
-    Before the second attempt it waits ``initial``, before each further one
+    The delay before the second attempt is ``initial``, before each further one
     ``multiplier`` times as long, never more than ``maximum``. A server's Retry-After
-    makes a wait longer, beyond ``maximum`` too, and never shorter.
+    makes a delay longer, even beyond ``maximum``, but never shorter.
 
     Args:
-        attempts: Calls of one record at most, the first one included.
-        initial: The first wait: a timedelta or seconds.
-        multiplier: Growth of the wait, at least 1.
-        maximum: The longest wait that backoff leads to: a timedelta or seconds.
-        jitter: Each wait is off by up to this fraction, from 0 to 1, at random.
-        retry_on: Which failures are worth another attempt: an exception type, several,
+        attempts: The maximum number of calls per record, including the first one.
+        initial: The first delay: a timedelta or seconds.
+        multiplier: The growth of the delay, at least 1.
+        maximum: The maximum delay from backoff: a timedelta or seconds.
+        jitter: Each delay varies randomly by up to this fraction, from 0 to 1.
+        retry_on: Which failures are retried: an exception type, several,
             or a function of the exception. A `RetryLater` always is.
-        retry_if: A function of a result that says whether to try again nevertheless.
-            The last attempt's result counts, whatever it says.
+        retry_if: A function of a result that returns whether to retry anyway.
+            The result of the last attempt is used in any case.
 
     Raises:
         InvalidArgumentError: If a number is out of its range.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Concept:
         Flink, ``AsyncRetryStrategy`` and ``ExponentialBackoffDelayRetryStrategy``.
@@ -108,7 +108,7 @@ class Retry:
         return max(min(backoff_s, maximum_s), retry_after_s or 0.0)
 
     def wants_error(self, error: BaseException) -> bool:
-        """Whether an attempt that raised ``error`` is worth another one."""
+        """Whether an attempt that raised ``error`` is retried."""
         if isinstance(error, StopTask):
             return False
         if isinstance(error, RetryLater):
@@ -119,7 +119,7 @@ class Retry:
         return bool(retry_on(error))
 
     def wants_result(self, result: Any) -> bool:
-        """Whether a call that returned ``result`` should be made again."""
+        """Whether a call that returned ``result`` is retried."""
         return self.retry_if is not None and bool(self.retry_if(result))
 
 

@@ -1,4 +1,4 @@
-"""Finds out how long a server wants to be left alone."""
+"""Finds out how long a server asks clients to wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a job's exchanges and tasks."""
+"""The settings of a job's runtime."""
 
 from __future__ import annotations
 
@@ -30,52 +30,52 @@ _LEAST: Final = {
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """What a job's runtime needs to know besides its graph.
+    """The settings of a job's runtime.
 
     Attributes:
         flush_interval_ms: How long an unfinished buffer may wait for more records;
-            0 flushes after every run, None only when the task has nothing to do.
+            0 flushes after every run, None only when the task has nothing else to do.
         buffers_per_channel: Buffers that each channel may fill, at least 1.
         floating_buffers: Buffers that the channels of a partition share, if some of them
             lead to other processes, or to files.
-        overdraft_buffers: Buffers beyond that for what one record emits.
-        buffer_size_bytes: Estimated bytes that a buffer holds at most.
-        buffer_debloat: Whether buffers from other processes get smaller where a task is
-            slow, so that what is on its way takes it no longer than wished.
-        buffer_debloat_target_ms: How long that is, at least 1.
-        cancel_timeout_s: How long a task may take to end, clean-up included, once it is
-            told to; a sixth of it passes between two interrupts.
+        overdraft_buffers: Additional buffers for the output of a single record.
+        buffer_size_bytes: The maximum size of a buffer, in estimated bytes.
+        buffer_debloat: Whether buffers from other processes shrink where a task is
+            slow, so that it processes the data in flight within the target time.
+        buffer_debloat_target_ms: That target time, at least 1.
+        cancel_timeout_s: How long a task may take to end, including clean-up, once it is
+            asked to end; a sixth of it passes between two interrupts.
         heartbeat_timeout_s: How long a worker process may send no heartbeat before
-            it is killed and the job fails; at least 3, infinite for as long as it
-            likes. A function that keeps the process busy is no silence; one call of C
-            code that keeps Python's global lock all that time is.
-        latency_interval_ms: How often each source sends a mark of the time through the job,
-            which every operator measures: at least 1, None for never. Marks wait in queues
-            as records do, and do not wait for functions.
+            it is killed and the job fails; at least 3, infinite for no
+            limit. A function that keeps the process busy does not stop heartbeats; a C call
+            that holds Python's global lock all that time does.
+        latency_interval_ms: How often each source sends a latency marker through the job,
+            which every operator measures: at least 1, None for never. Markers queue
+            like records, but bypass functions.
         trace_calls: Whether each asynchronous call is an OpenTelemetry span, with its
             retries as events, in the trace of the code that starts the job.
-        trace_carrier: That trace; a job fills it in when it starts.
-        stall_threshold_ms: From how many milliseconds on a function that holds the event
-            loop is named in a warning; at least 50, None to watch no loop.
-        stuck_after_s: How long a task that has something to do may make no progress, and a
-            barrier may be on its way, before a warning tells what the job waits for:
+        trace_carrier: The context of that trace, set by the job when it starts.
+        stall_threshold_ms: How many milliseconds a function may block the event loop
+            before a warning names it; at least 50, None to watch no loop.
+        stuck_after_s: How long a task with work to do may make no progress, or a
+            barrier may be in flight, before a warning reports what the job waits for:
             seconds above 0, None for never.
-        check_mutations: Whether to look for operators that change records after they
+        check_mutations: Whether to detect operators that change records after they
             were emitted, which raises `RecordMutatedError`. For tests: each operator
-            walks through each record twice, and functions are not fused.
+            traverses each record twice, and functions are not fused.
         state_backend: Where keyed state is kept.
-        seed: Seeds the random sources of operators; None takes one from the system.
-        checkpoints: How often checkpoints are taken, and what they may cost; None for a
+        seed: The seed of the operators' random generators; None for a random one.
+        checkpoints: The settings of checkpoints; None for a
             job without. `StreamExecutionEnvironment.enable_checkpointing` sets it.
-        restart: Whether a job that failed starts again; None for Flink's default: with
-            delays that grow if it takes checkpoints, else not.
-        job_id: The identity of the job, by which its checkpoints are found again; None
+        restart: Whether a failed job is restarted; None for Flink's default: with
+            exponential delay if it takes checkpoints, else not at all.
+        job_id: The identity of the job, by which its checkpoints are found; None
             for its name.
-        restore_from: What the job goes on from: ``"latest"``, or the path or URL of a
-            checkpoint or savepoint; None for a beginning.
-        allow_unmatched_state: Whether state may be dropped that no operator has.
-        allow_pickled_state: Whether state may be read that was pickled, which runs what
-            its bytes say.
+        restore_from: What the job resumes from: ``"latest"``, or the path or URL of a
+            checkpoint or savepoint; None to start without state.
+        allow_unmatched_state: Whether state that belongs to no operator may be dropped.
+        allow_pickled_state: Whether pickled state may be read, which executes code that
+            its bytes define.
 
     Raises:
         InvalidArgumentError: If a number is out of its range.
@@ -161,7 +161,7 @@ class JobConfig:
 
     @property
     def stall_threshold_s(self) -> float | None:
-        """From when on a loop counts as held, seconds; None for never."""
+        """After how many seconds a loop counts as blocked; None for never."""
         threshold_ms = self.stall_threshold_ms
         return None if threshold_ms is None else threshold_ms / 1000
 
@@ -172,7 +172,7 @@ class JobConfig:
 
     @property
     def needs_state_classes(self) -> bool:
-        """Whether state is ever read back."""
+        """Whether state may be restored."""
         return self.checkpoints is not None or self.restore_from is not None
 
     @property
@@ -183,7 +183,7 @@ class JobConfig:
 
     @property
     def restart_strategy(self) -> RestartStrategy:
-        """Whether a job that failed starts again."""
+        """Whether a failed job is restarted."""
         if self.restart is not None:
             return self.restart
         return NoRestart() if self.checkpoints is None else ExponentialDelayRestart()

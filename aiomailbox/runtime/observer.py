@@ -1,9 +1,9 @@
-"""Takes the snapshots of a job: joins its graph with what its tasks say.
+"""Takes the snapshots of a job: joins its graph with the views of its tasks.
 
 Theory of operation: the graph says which operators and edges there are, whether or not a
-task runs; the views of tasks say what they measure. Rates are differences between two
-looks: the snapshot before, or an older one of the last seconds. So nothing is counted for
-them while nobody looks.
+task runs; the views of tasks contain what they measure. Rates are differences between two
+snapshots: the current one and an older one of the last seconds. So nothing is counted for
+them while no snapshots are taken.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _UNKNOWN: Final = Metric("", MetricKind.GAUGE, "1", Merge.SUM, "")
 
 
 class Rates:
-    """How fast counts grow, from what they were when somebody looked.
+    """The rates at which counts grow, from their values in earlier snapshots.
 
     Example:
         >>> rates = Rates()
@@ -70,20 +70,20 @@ class Rates:
         self._looks: deque[tuple[float, dict[Any, int]]] = deque()
 
     def add(self, now_s: float, counts: dict[Any, int]) -> None:
-        """Keep what the counts are now."""
+        """Keep the current counts."""
         looks = self._looks
         while len(looks) > 1 and looks[1][0] <= now_s - _WINDOW_S:
             looks.popleft()
-        # Pages that look often must not push the old looks out.
+        # Frequent snapshots must not push the old ones out.
         if not looks or now_s - looks[-1][0] >= _SAMPLE_S:
             looks.append((now_s, counts))
 
     def per_second(self, name: Any, count: int, now_s: float) -> float:
-        """Return how fast a count has grown lately; 0.0 before the second look."""
+        """Return the recent growth per second of a count; 0.0 without an earlier one."""
         for then_s, counts in self._looks:
             elapsed_s = now_s - then_s
             before = counts.get(name, 0)
-            # Less than before: its task began again, from 0.
+            # Less than before: its task was restarted, from 0.
             if elapsed_s > 0:
                 return (count - before if count >= before else count) / elapsed_s
         return 0.0
@@ -93,7 +93,7 @@ class JobObserver:
     """Takes snapshots of one job.
 
     Args:
-        job: The job, at any time of its life.
+        job: The job, in any state.
     """
 
     def __init__(self, job: JobMaster) -> None:
@@ -101,10 +101,10 @@ class JobObserver:
         self._graph = _GraphObserver(job.graph, job.services.clock.monotonic())
 
     def snapshot(self, *, with_stacks: bool) -> JobSnapshot:
-        """Return what can be seen of the job now.
+        """Return a snapshot of the job.
 
         Args:
-            with_stacks: Whether to look where the code of tasks stands, and at the calls
+            with_stacks: Whether to include the stacks of tasks, and the calls
                 of their operators.
         """
         job = self._job
@@ -133,12 +133,12 @@ def snapshot_after(
     now_ms: int,
     duration_s: float,
 ) -> JobSnapshot:
-    """Return what can be seen of a job that has finished without a `JobMaster`.
+    """Return the snapshot of a job that has finished without a `JobMaster`.
 
     Args:
-        graph: What was run.
+        graph: The graph that was run.
         job_id: The job's identity.
-        tasks: What each task has said at its end.
+        tasks: The final view of each task.
         now_ms: The time, milliseconds since the epoch.
         duration_s: How long the job took, seconds.
     """
@@ -154,10 +154,10 @@ def snapshot_after(
 
 
 class _GraphObserver:
-    """Joins a graph with what its tasks say, look after look.
+    """Joins a graph with the views of its tasks, snapshot after snapshot.
 
     Args:
-        graph: What is run.
+        graph: The graph that is run.
         now_s: The time, seconds.
     """
 
@@ -173,10 +173,10 @@ class _GraphObserver:
         """Return a snapshot.
 
         Args:
-            tasks: What each task says of itself.
+            tasks: The view of each task.
             now_s: The time of the job's clock, seconds.
             now_ms: The time, milliseconds since the epoch.
-            facts: What the graph and the tasks do not say.
+            facts: Fields of the snapshot that the graph and the tasks do not provide.
         """
         graph = self._graph
         labels = _labels(graph)
@@ -286,7 +286,7 @@ class _GraphObserver:
 
 
 class _Operator:
-    """What all subtasks say of one operator."""
+    """The views that all subtasks give of one operator."""
 
     def __init__(self, label: str, name: str, vertex: int, node: Any) -> None:
         self.label = label
@@ -321,7 +321,7 @@ class _Operator:
 
 
 class _Look:
-    """The graph of a job beside one look at its tasks."""
+    """The graph of a job together with one set of views of its tasks."""
 
     def __init__(
         self,
@@ -350,7 +350,7 @@ class _Look:
             self._tasks[task.vertex, task.subtask_index] = task
             for view in task.operators:
                 operator = self._operators.get((task.vertex, view.name))
-                # A task of an attempt that is over may name what is not there any more.
+                # A task of an earlier attempt may name an operator that no longer exists.
                 if operator is not None:
                     operator.add(view)
                 self._own.update((metric.name, metric) for metric in view.declared)
@@ -379,7 +379,7 @@ class _Look:
         )
 
     def channels_of(self, edge: Edge) -> list[ChannelView]:
-        """Return what waits on an edge, at all subtasks of its target."""
+        """Return the channels of an edge at all subtasks of its target."""
         vertex = self._graph.vertex_of(edge.target)
         used = [index for index, united in enumerate(vertex.in_edges) if united]
         found = []
@@ -407,7 +407,7 @@ class _Look:
 
 
 def _labels(graph: JobGraph) -> dict[tuple[int, str], str]:
-    """Return the label of every operator, by its vertex and its name in there."""
+    """Return the label of every operator, by its vertex and its name in it."""
     labels: dict[tuple[int, str], str] = {}
     taken: set[str] = set()
     for vertex in graph.vertices:
@@ -419,7 +419,7 @@ def _labels(graph: JobGraph) -> dict[tuple[int, str], str]:
 
 
 def _free_label(name: str, taken: Container[str]) -> str:
-    """Return the name, numbered if another operator has it."""
+    """Return the name, with a number if another operator has it."""
     label, number = name, 2
     while label in taken:
         # Names are not unique over vertices, and metrics are found by them.
@@ -481,7 +481,7 @@ def _checkpoints(job: JobMaster) -> list[CheckpointSummary]:
 
 
 def _is_starved(operator: str, said: dict[str, str]) -> bool:
-    """Say whether an operator waits for those before it."""
+    """Return whether an operator waits for its upstream operators."""
     return said[operator].startswith(f"{operator} waits for input")
 
 
@@ -497,7 +497,7 @@ def _added(totals: list[KeyTotal]) -> list[KeyTotal]:
 
 
 def _stalls(tasks: list[TaskView]) -> list[Stall]:
-    """Return the stalls of all tasks, each once: those of no operator are told by all."""
+    """Return the stalls of all tasks, each once; all tasks report those of no operator."""
     found: dict[tuple[int, str], Stall] = {
         # A loop of many tasks holds up all of them at once.
         (stall.at_ms, stall.line): stall

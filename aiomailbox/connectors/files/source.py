@@ -47,37 +47,37 @@ _BY_ENDING: Final[dict[str, Format]] = {
 
 
 class FileSource(Generic[OutT]):
-    """The records of files, one file after the other for each reader.
+    """Reads the records of files; each reader reads one file after another.
 
-    Files are dealt out in their order to readers that ask; each file has a watermark of
+    Files are assigned in order to readers that request one; each file has a watermark of
     its own and holds event time back until it has been read. Reading happens in a
-    thread, a bounded way ahead of the pipeline. A snapshot says which files are still
-    to be read, and the byte (Parquet: the row) to go on with, so the source goes on
-    exactly where a snapshot was taken, as long as files do not change. A file has to be
-    complete when it appears: write it in another place and move it.
+    thread, a bounded amount ahead of the pipeline. A snapshot records which files are still
+    to be read, and the byte (for Parquet, the row) to resume at, so the source resumes
+    exactly where a snapshot was taken, as long as files do not change. A file must be
+    complete when it appears: write it to another place and then move it.
 
     Args:
         path: A file, a directory, a pattern with ``*``, a URL that fsspec knows (extra
-            ``storage``), or several of these. Of a directory, names that begin with a
-            dot or an underscore are left out.
+            ``storage``), or several of these. In a directory, names that begin with a
+            dot or an underscore are skipped.
         format: ``"jsonl"``, ``"csv"``, ``"text"`` (each line is a str) or
-            ``"parquet"`` (needs pyarrow); None to go by the ending of the path, before
+            ``"parquet"`` (needs pyarrow); None to infer it from the path's suffix, before
             ``.gz``.
-        records: What a record is: dict, a dataclass, a `msgspec.Struct` or a NamedTuple
+        records: The form of a record: dict, a dataclass, a `msgspec.Struct` or a NamedTuple
             class; for Parquet also ``"namedtuple"`` and ``"batch"`` (each Arrow batch
             is one record). None for dict, for Parquet ``"namedtuple"``.
-        columns: CSV: the names of the columns, where the first row does not have them;
-            Parquet: which columns to read.
-        watch: How often to look for new files, a timedelta or seconds: the source never
-            ends then. None to read what is there.
-        delimiter: CSV: what is between two columns.
-        encoding: CSV and text: the files' encoding, one in which no byte of a line is
-            that of its end.
-        batch_rows: Parquet: the most rows of a batch.
+        columns: For CSV, the names of the columns, if the first row does not have them;
+            for Parquet, which columns to read.
+        watch: How often to look for new files: a timedelta or seconds. It then never
+            ends. None to read only the existing files.
+        delimiter: For CSV, the separator of columns.
+        encoding: For CSV and text, the files' encoding, in which no byte of a line may be
+            the byte of its end.
+        batch_rows: For Parquet, the maximum number of rows per batch.
 
     Raises:
-        InvalidArgumentError: If an argument has a value that cannot work.
-        WrongTypeError: If ``path`` is no path.
+        InvalidArgumentError: If an argument has an invalid value.
+        WrongTypeError: If ``path`` is not a path.
         MissingExtraError: If Parquet is read and pyarrow is not installed.
 
     Concept:

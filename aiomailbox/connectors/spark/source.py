@@ -38,51 +38,51 @@ __all__ = ["SparkSource"]
 
 
 class SparkSource(Generic[OutT]):
-    """Streams the partitions of a Spark DataFrame in, one after the other.
+    """Reads the partitions of a Spark DataFrame, one after another.
 
-    Spark computes a partition when the pipeline asks for it; memory is bounded by the
+    Spark computes a partition when the pipeline requests it; memory is bounded by the
     largest partition (on Spark's side) and a few batches (on ours), never by the whole
     DataFrame. Stopping early, cancelling or failing cancels the Spark jobs of this
-    source, and only those; the session stays as it is.
+    source, and only those; the session is left unchanged.
 
     A TIMESTAMP becomes an aware datetime in UTC, a TIMESTAMP_NTZ a naive one, a map a
-    dict, a struct a record of the same kind, a variant a ``VariantVal``; all else is
-    what ``collect()`` gives.
+    dict, a struct a record of the same kind, a variant a ``VariantVal``; all others are
+    what ``collect()`` returns.
 
-    Guarantee, where the job goes on from a checkpoint: read live, the DataFrame is
-    computed again, and the rows that were emitted are passed over. That they are the same
-    ones is checked (plan, schema, number of partitions, and the values of the rows), and
-    a DataFrame that changed is refused with `SourceChangedError`. With ``stage=`` Spark
-    writes the rows once, and reading again needs neither Spark nor luck.
+    Guarantee when a job resumes from a checkpoint: if it is read live, the DataFrame is
+    computed again, and the rows that were emitted are skipped. That they are the same
+    rows is checked (plan, schema, number of partitions, and the values of the rows), and
+    a DataFrame that changed is rejected with `SourceChangedError`. With ``stage=``, Spark
+    writes the rows once, and they can be read again without Spark or recomputation.
 
     Args:
-        df: The DataFrame; of a classic session or of Spark Connect. Not a streaming one.
+        df: The DataFrame, of a classic session or of Spark Connect; not a streaming one.
             None to read what was staged before.
         splits: ``"ordered"``: partitions follow each other in time, and one watermark
-            carries on from one to the next. ``"independent"``: each partition has a
+            continues from one to the next. ``"independent"``: each partition has a
             watermark of its own and holds event time back until it has been read.
-        records: What a record is: ``"namedtuple"``, ``dict``, `pyspark.sql.Row`, a
+        records: The form of a record: ``"namedtuple"``, ``dict``, `pyspark.sql.Row`, a
             dataclass, a `msgspec.Struct`, a NamedTuple class; or ``"batch"``: each
             Arrow batch is one record.
-        order_by: Columns that rows are sorted by: with ``splits="ordered"`` all of them,
+        order_by: Columns that rows are sorted by: with ``splits="ordered"`` all rows,
             so that partitions follow each other, else within each partition. None
             leaves them as they are.
         partitions: How many partitions (or staged files) there are; None for Spark's.
-        stage: A directory, in storage that Spark's executors and this process see, that
-            Spark writes the rows to before the first one is read, as Parquet. One that
-            holds this DataFrame already is read as it is; deleting it is the caller's.
+        stage: A directory, in storage that Spark's executors and this process share, to
+            which Spark writes the rows as Parquet before the first one is read. One that
+            already holds this DataFrame is read as it is; the caller deletes it.
         path: ``"arrow"``: batches packed by Spark's Python workers. ``"rows"``: rows
             pickled by the JVM, which is slower but carries user-defined types. None
-            takes Arrow where it can.
+            uses Arrow where possible.
         prefetch: Whether Spark computes one partition ahead (not on Spark Connect,
             which computes all of them at once anyway).
-        batch_rows: The most rows of an Arrow batch; Spark makes none longer than its
-            ``spark.sql.execution.arrow.maxRecordsPerBatch``, which is 10,000 too.
+        batch_rows: The maximum number of rows per Arrow batch; Spark's own limit is
+            ``spark.sql.execution.arrow.maxRecordsPerBatch``, by default 10,000 too.
         handover_batches: How many batches may wait for the pipeline.
 
     Raises:
-        InvalidArgumentError: If an argument has a value that cannot work.
-        WrongTypeError: If ``df`` is no DataFrame.
+        InvalidArgumentError: If an argument has an invalid value.
+        WrongTypeError: If ``df`` is not a DataFrame.
         UnsupportedColumnError: If a column cannot be carried, or does not fit
             ``records``; names it.
         SparkJobError: If Spark's Java process has ended.

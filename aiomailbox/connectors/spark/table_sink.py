@@ -1,9 +1,9 @@
 """Results appended to a table of Spark, checkpoint by checkpoint.
 
 Theory of operation: writers stage Parquet files; when a checkpoint is complete, Spark reads
-its files and appends their rows to the table in one write. That write may happen again:
-Spark's append says nothing of what was appended before. With a ledger column each row
-says which commit brought it, and a commit whose rows are there already is passed over.
+its files and appends their rows to the table in one write. That write may be repeated:
+Spark's append does not report what was appended before. With a ledger column, each row
+holds the commit that added it, and a commit whose rows are already there is skipped.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ _DONE_KEPT: Final = 16
 class SparkTableSink:
     """Appends records to a table of Spark's catalog.
 
-    Records are staged as Parquet files; with every checkpoint (or, without, when the job
-    has succeeded) Spark appends those of it in one write. A table that is not there is
-    made.
+    Records are staged as Parquet files; with every checkpoint (or, without any, when
+    the job has succeeded) Spark appends them in one write. A table that does not exist is
+    created.
 
     Guarantee: Spark's append is not idempotent. With ``ledger=``, exactly once: a column
-    of this name says for each row which commit brought it, and what a crash left
-    uncertain is looked up there. An append that a crash has cut in half, which formats
-    with a log (Delta Lake, Iceberg) do not know, is told by its number of rows, and the
-    job fails with what to delete. Without a ledger, at least once.
+    of this name holds for each row the commit that added it, and what a crash left
+    uncertain is looked up there. An append of which a crash has left only a part, which
+    formats with a log (Delta Lake, Iceberg) exclude, is detected by its row count, and the
+    job fails with an error that says what to delete. Without a ledger, at least once.
 
     Args:
         spark: The session, classic or Connect.
         table: The table's name, as ``"sales.delays"``.
         stage: A directory for staged files, in storage that Spark's executors and this
-            process see.
-        ledger: The name of the column that says which commit brought a row; a table that
-            is there needs it, of type string. None for none.
-        schema: The rows' schema; None takes that of the first records of a subtask.
+            process share.
+        ledger: The name of the column for the commit that added a row; a table that
+            exists needs it, of type string. None for no ledger.
+        schema: The rows' schema; None for that of the first records of a subtask.
 
     Raises:
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
         InvalidArgumentError: If the session was stopped, or a name is empty.
 
     Example:

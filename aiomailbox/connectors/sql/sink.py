@@ -22,16 +22,16 @@ __all__ = ["SqlSink"]
 class SqlSink:
     """Writes records into a table of PostgreSQL or SQLite.
 
-    Guarantee: exactly once. Rows are staged in a table beside the target, and moved into
-    it in one transaction for all subtasks: with checkpoints when a checkpoint is complete,
-    without when the job succeeds. The transaction also says in the table
-    ``aiomailbox_commits`` that it was made, so a commit that is repeated after a crash
-    changes nothing. A job that fails leaves no rows but those of complete checkpoints. No
-    transaction is prepared or left open. The two tables are made beside the target, so the
-    user of the database must be allowed to.
+    Guarantee: exactly once. Rows are staged in a table next to the target, and moved into
+    it in one transaction for all subtasks: with checkpoints, when a checkpoint is complete;
+    without, when the job succeeds. The transaction also records itself in the table
+    ``aiomailbox_commits``, so a commit that is repeated after a crash
+    changes nothing. A failed job leaves only the rows of complete checkpoints. No
+    transaction is prepared or left open. The tables are created next to the target, so the
+    database user needs permission for that.
 
-    A record that the table cannot have, for its fields, types, ``NOT NULL`` or ``CHECK``,
-    is a matter of ``on_error``. One that violates a unique or foreign key when it is
+    A record that the table rejects for its fields, types, ``NOT NULL`` or ``CHECK``
+    is handled by ``on_error``. One that violates a unique or foreign key when it is
     committed fails the job: use ``upsert_by``.
 
     Args:
@@ -41,12 +41,12 @@ class SqlSink:
         columns: Which fields of the records to write, into columns of these names; None
             for all fields of the first record.
         upsert_by: Columns with a unique index: a row replaces the one that has the same
-            values there. Without, rows are inserted.
+            values there. Without it, rows are inserted.
 
     Raises:
-        InvalidArgumentError: If an argument has a value that cannot work.
+        InvalidArgumentError: If an argument has an invalid value.
         MissingExtraError: If asyncpg is needed and not installed.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Concept:
         Flink, ``JdbcSink``; "transactional outbox".
