@@ -1,4 +1,4 @@
-"""Where keyed state is kept, as the user says it for a job."""
+"""State backends: where a job keeps its keyed state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MIB: Final = 1 << 20
 
 
 class StateBackend(Protocol):
-    """Makes the keyed state stores of a job: one per keyed operator and subtask.
+    """Creates the keyed state stores of a job: one per keyed operator and subtask.
 
     Concept:
         Flink, ``StateBackend``.
@@ -31,11 +31,11 @@ class StateBackend(Protocol):
     def create_store(
         self, max_parallelism: int, key_group_range: KeyGroupRange, clock: Clock
     ) -> KeyedStateStore:
-        """Return a new, empty store; whoever asked for it closes it."""
+        """Return a new, empty store; the caller closes it."""
         ...
 
     def placed(self, scratch: Callable[[str], str]) -> StateBackend:
-        """Return one like it that keeps its files in a job's directories.
+        """Return a backend like this one that keeps its files in a job's directories.
 
         Args:
             scratch: Makes a directory below a place, "" for the system's place for
@@ -65,7 +65,7 @@ class HeapStateBackend:
         return HeapStateStore(max_parallelism, key_group_range, clock)
 
     def placed(self, scratch: Callable[[str], str]) -> HeapStateBackend:
-        """Return this one: it keeps no files."""
+        """Return this backend, which keeps no files."""
         return self
 
 
@@ -78,7 +78,7 @@ class RocksDBStateBackend:
     that keeps state there.
 
     Args:
-        path: Where each job makes a directory of its own; None for the system's
+        path: Where each job creates a directory of its own; None for the system's
             directory for temporary files.
         memory_bytes: What the caches and buffers of one keyed operator in one subtask
             may take, about; at least 1 MiB. A single list or map has to fit in it.
@@ -124,7 +124,7 @@ class RocksDBStateBackend:
     def create_store(
         self, max_parallelism: int, key_group_range: KeyGroupRange, clock: Clock
     ) -> KeyedStateStore:
-        """Return a new, empty store; its files come with the first state."""
+        """Return a new, empty store; its files are created with the first state."""
         from aiomailbox.state.rocksdb import RocksDBStateStore
 
         return RocksDBStateStore(
@@ -136,6 +136,6 @@ class RocksDBStateBackend:
         )
 
     def placed(self, scratch: Callable[[str], str]) -> RocksDBStateBackend:
-        """Return one that makes its directories in one of the job's."""
+        """Return a backend that creates its directories in one of the job's."""
         place = "" if self.path is None else str(Path(self.path).absolute())
         return replace(self, path=scratch(place))

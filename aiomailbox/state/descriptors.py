@@ -1,4 +1,4 @@
-"""How a user names and describes the state of an operator."""
+"""State descriptors: the names and types of an operator's state."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PARTS = {"list": "element", "aggregating": "accumulator"}
 
 
 class TtlUpdate(Enum):
-    """What counts as touching state with a time to live."""
+    """Which accesses refresh state with a time to live."""
 
     ON_CREATE_AND_WRITE = "on_create_and_write"
     ON_READ_AND_WRITE = "on_read_and_write"
@@ -68,11 +68,11 @@ class StateVisibility(Enum):
 
 @dataclass(frozen=True)
 class StateTtlConfig:
-    """How long state lives after it was touched, in processing time.
+    """How long state lives after its last refresh, in processing time.
 
     Args:
         ttl: A timedelta or a number of seconds, more than zero.
-        update: What counts as touching.
+        update: Which accesses refresh it.
         visibility: Whether an expired value may be read; if so, it is read once.
 
     Raises:
@@ -104,7 +104,7 @@ class StateTtlConfig:
 
 @dataclass(frozen=True)
 class StateDescriptor:
-    """The base of all descriptors: a name, and maybe a time to live."""
+    """The base of all descriptors: a name, and optionally a time to live."""
 
     kind: ClassVar[str]
 
@@ -121,7 +121,7 @@ class StateDescriptor:
         self._give_serializer()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what was pickled: in another process it is as if it were made there."""
+        """Restore from a pickle, as if it were made in the process that unpickles it."""
         self.__dict__.update(state)
         self._give_serializer()
 
@@ -137,13 +137,13 @@ class StateDescriptor:
 
     @property
     def serializer_id(self) -> str:
-        """The id of the serializer, as snapshots name it."""
+        """The id of the serializer, as recorded in snapshots."""
         serializer: StateSerializer | None = getattr(self, "serializer", None)
         return ObjectSerializer.id if serializer is None else serializer.id
 
     @property
     def schema(self) -> StateSchema:
-        """What the descriptor says of the types of the contents."""
+        """The types of the contents that the descriptor declares."""
         part = _PARTS.get(self.kind, "value")
         given = {"key": getattr(self, "key_type", None)}
         given[part] = getattr(self, "type_", None) or getattr(self, "value_type", None)
@@ -160,11 +160,11 @@ class ValueStateDescriptor(StateDescriptor, Generic[ValueT]):
 
     Args:
         name: The state's name, unique within its operator.
-        type_: The value's type, for serializers; None when it follows from the values.
+        type_: The value's type, for serializers; None to take it from the values.
         default: What `ValueState.value` returns when there is none: a copy of it, which
             belongs to the key once it is given to `ValueState.update`.
-        ttl: How long a value lives; None for ever.
-        serializer: How contents become bytes; None for `ObjectSerializer`.
+        ttl: The time to live of a value; None for no limit.
+        serializer: Converts contents to bytes; None for `ObjectSerializer`.
 
     Example:
         >>> ValueStateDescriptor("count", int, default=0).default
@@ -234,8 +234,8 @@ class ListStateDescriptor(StateDescriptor, Generic[ValueT]):
     Args:
         name: The state's name, unique within its operator.
         type_: The elements' type, for serializers.
-        ttl: How long each element lives; None for ever.
-        serializer: How contents become bytes; None for `ObjectSerializer`.
+        ttl: The time to live of each element; None for no limit.
+        serializer: Converts contents to bytes; None for `ObjectSerializer`.
 
     Example:
         >>> ListStateDescriptor("visits", str).name
@@ -281,8 +281,8 @@ class MapStateDescriptor(StateDescriptor, Generic[MapKeyT, ValueT]):
         name: The state's name, unique within its operator.
         key_type: The map's keys' type, for serializers.
         value_type: The map's values' type, for serializers.
-        ttl: How long each entry lives; None for ever.
-        serializer: How contents become bytes; None for `ObjectSerializer`.
+        ttl: The time to live of each entry; None for no limit.
+        serializer: Converts contents to bytes; None for `ObjectSerializer`.
 
     Example:
         >>> MapStateDescriptor("prices", str, float).value_type
@@ -325,14 +325,14 @@ class MapStateDescriptor(StateDescriptor, Generic[MapKeyT, ValueT]):
 
 @dataclass(frozen=True)
 class ReducingStateDescriptor(StateDescriptor, Generic[ValueT]):
-    """Describes one value per key that every added value is folded into.
+    """Describes one value per key into which every added value is reduced.
 
     Args:
         name: The state's name, unique within its operator.
         reduce_function: ``(old, added) -> new``; must be associative.
         type_: The value's type, for serializers.
-        ttl: How long the value lives; None for ever.
-        serializer: How contents become bytes; None for `ObjectSerializer`.
+        ttl: The time to live of the value; None for no limit.
+        serializer: Converts contents to bytes; None for `ObjectSerializer`.
 
     Example:
         >>> ReducingStateDescriptor("highest", max).reduce_function(3, 5)
@@ -394,10 +394,10 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[InT, OutT]):
 
     Args:
         name: The state's name, unique within its operator.
-        aggregate_function: Makes, fills, reads and merges accumulators.
+        aggregate_function: Creates, updates, reads and merges accumulators.
         type_: The accumulator's type, for serializers.
-        ttl: How long the accumulator lives; None for ever.
-        serializer: How contents become bytes; None for `ObjectSerializer`.
+        ttl: The time to live of the accumulator; None for no limit.
+        serializer: Converts contents to bytes; None for `ObjectSerializer`.
     """
 
     kind: ClassVar[str] = "aggregating"

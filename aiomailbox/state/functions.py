@@ -1,4 +1,4 @@
-"""What a user gives to reducing and aggregating state."""
+"""The functions of reducing and aggregating state."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class AggregateFunction(Protocol[InT_contra, AccT, OutT_co]):
     """
 
     def create_accumulator(self) -> AccT:
-        """Return an accumulator that holds nothing yet."""
+        """Return a new, empty accumulator."""
         ...
 
     def add(self, value: InT_contra, accumulator: AccT, /) -> AccT:
-        """Return the accumulator with ``value`` in it."""
+        """Return the accumulator after adding ``value``."""
         ...
 
     def get_result(self, accumulator: AccT, /) -> OutT_co:
-        """Return the result; the accumulator stays as it is."""
+        """Return the result; the accumulator must not change."""
         ...
 
     def merge(self, first: AccT, second: AccT, /) -> AccT:

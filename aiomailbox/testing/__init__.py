@@ -1,7 +1,7 @@
-"""What tests of streaming code need: time that is an argument, and small fakes.
+"""Tools for tests of streaming code: controllable time, and small fakes.
 
-The harnesses are looked up when they are first used, so that the virtual-time loop
-does not bring the whole engine with it.
+The harnesses are imported when they are first used, so that the virtual-time loop
+does not import the whole engine.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class OperatorHarness:
 
     Args:
         operator: The operator, or a function that makes it. Not set up yet.
-        context: The context to set it up with; made from ``settings`` if left out.
+        context: The context to set it up with; made from ``settings`` by default.
         **settings: Arguments of `TestRuntimeContext`, as ``keyed=True``.
 
     Attributes:
@@ -215,18 +215,18 @@ class OperatorHarness:
         return self.recorded.sides.get(tag, [])
 
     def take_output(self) -> list[Emitted]:
-        """Return what was emitted since the last time, and forget it."""
+        """Return what was emitted since the last call, and clear it."""
         taken, self.recorded.elements = self.recorded.elements, []
         return taken
 
     def restore(self, snapshot: OperatorSnapshot | None) -> None:
-        """Give a new operator what `snapshot` of an earlier one returned.
+        """Restore a new operator from the `snapshot` of an earlier one.
 
         Args:
-            snapshot: That; None to begin anew.
+            snapshot: The snapshot; None to start without state.
 
         Raises:
-            IllegalStateError: If it is open already.
+            IllegalStateError: If the operator is open already.
         """
         if self._is_open:
             raise IllegalStateError("restore() comes before open()")
@@ -248,7 +248,7 @@ class OperatorHarness:
         self.do(self.operator.prepare_snapshot_pre_barrier, checkpoint_id)
 
     def snapshot(self) -> OperatorSnapshot:
-        """Return what a new operator needs to go on; call `prepare_snapshot` first."""
+        """Return what a new operator needs to resume; call `prepare_snapshot` first."""
         return self.operator.snapshot()
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ class OperatorHarness:
             self.context.manual_time.set_current_time(now_ms)
 
     def do(self, action: Callable[..., Pending], *args: Any) -> None:
-        """Call something that may have to wait; what all other methods go through.
+        """Call something that may have to wait; all other methods use it.
 
         Raises:
             IllegalStateError: If it has to wait and is not run by `run`.
@@ -286,7 +286,7 @@ class OperatorHarness:
         )
 
     async def run(self, method: Callable[..., None], *args: Any, **named: Any) -> None:
-        """Run a method of the harness, or of one of its inputs, and wait for its end.
+        """Run a method of the harness or of one of its inputs, and wait for it.
 
         Example: ``await harness.run(harness.process_element, "a", 1)``.
         """

@@ -1,4 +1,4 @@
-"""A mailbox that runs its mail when a test says so."""
+"""A mailbox that runs its mail when a test requests it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HarnessWatch:
 
     @property
     def has_waited(self) -> bool:
-        """Whether mail waits."""
+        """Whether mail is waiting."""
         return self._mailbox.has_mail
 
     def is_over(self) -> bool:
@@ -124,7 +124,7 @@ class HarnessMailbox:
         *,
         ignore_deferrable: bool = False,
     ) -> Any:
-        """Run mail as it comes until ``future`` is done, and return its result."""
+        """Run mail as it arrives until ``future`` is done, and return its result."""
         if isinstance(future, concurrent.futures.Future):
             future = asyncio.wrap_future(future)
         future.add_done_callback(lambda _: self._arrived.set_available())
@@ -161,7 +161,7 @@ class HarnessMailbox:
 
     @property
     def has_mail(self) -> bool:
-        """Whether mail waits."""
+        """Whether mail is waiting."""
         return bool(self._mail)
 
     async def run_waiting(self) -> None:
@@ -173,11 +173,11 @@ class HarnessMailbox:
         return HarnessWatch(self)
 
     async def wait_until(self, availability: Availability) -> None:
-        """Run mail as it comes until something is available."""
+        """Run mail as it arrives until something is available."""
         await self.pause_until(availability)
 
     async def pause_until(self, availability: Availability) -> None:
-        """Run mail as it comes until something is available."""
+        """Run mail as it arrives until something is available."""
         while not availability.available:
             await self.yield_until(availability.waiter())
 

@@ -1,4 +1,4 @@
-"""A source that does what a list says: records, pauses, crashes."""
+"""A source that follows a script: records, pauses, crashes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aiomailbox.state import kept_in_state
 
 
 class Script(Enum):
-    """What a script may say besides records."""
+    """What a script may contain besides records."""
 
     CRASH = "crash"
     PAUSE = "pause"
@@ -36,13 +36,13 @@ END = Script.END
 
 
 class InjectedFailureError(WorldError):
-    """The failure that a script asked for."""
+    """The failure that a script requested."""
 
 
 @kept_in_state
 @dataclass(frozen=True, slots=True)
 class ScriptSplit:
-    """One script, and how far it has been read.
+    """One script, and the position of its reader.
 
     Attributes:
         split_id: The script's name.
@@ -64,9 +64,9 @@ class ScriptedSource:
     Args:
         scripts: One script, or several by name: each is a split.
         timed: All records are pairs ``(value, timestamp)``.
-        run_length: Records in a run, at most; a run never goes beyond a marker.
+        run_length: The maximum number of records per run; a run never crosses a marker.
         ends: Whether the end of a script is the end of its split; if not, the source
-            is unbounded and waits there for ever.
+            is unbounded and waits there forever.
 
     Example:
         >>> source = ScriptedSource(["a", CRASH, "b"])
@@ -111,7 +111,7 @@ class ScriptedSource:
         return reader
 
     def resume(self) -> None:
-        """Let the readers go on that stand at a ``PAUSE``."""
+        """Resume the readers that have stopped at a ``PAUSE``."""
         for reader in self._readers:
             reader.resume()
 
@@ -165,14 +165,14 @@ class ScriptedReader:
         ]
 
     def resume(self) -> None:
-        """Go on behind each ``PAUSE``."""
+        """Continue after each ``PAUSE``."""
         for name in self._paused:
             self._positions[name] += 1
         self._paused.clear()
         self.availability.set_available()
 
     def close(self) -> Pending:
-        """Read no more."""
+        """Stop reading."""
         self.closed = True
         return None
 

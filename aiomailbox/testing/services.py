@@ -11,7 +11,7 @@ from aiomailbox.records import Run
 
 
 class RecordingLog:
-    """A logger that keeps what it is told.
+    """A logger that keeps its entries.
 
     Example:
         >>> log = RecordingLog()
@@ -49,7 +49,7 @@ class RecordingLog:
 
 
 class FreeLimiter:
-    """A `Limiter` that counts and never makes anybody wait.
+    """A `Limiter` that counts units and never waits.
 
     Attributes:
         leased: The sum of the weights.
@@ -62,7 +62,7 @@ class FreeLimiter:
 
     @property
     def free(self) -> float:
-        """As many units as anybody wants."""
+        """Infinitely many units."""
         return math.inf
 
     async def lease(self, weight: float = 1.0) -> None:

@@ -43,7 +43,7 @@ class DeadlockError(UsageError):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An asyncio loop whose time jumps to the next timer instead of waiting for it.
 
-    Work outside the loop is waited for really, and virtual time stands still
+    Work outside the loop is awaited in real time, and virtual time stands still
     meanwhile: calls in an executor for as long as they take, other threads started
     since the loop was made for up to ``real_wait_limit`` at each jump.
 

@@ -31,11 +31,11 @@ Duration = timedelta | float
 
 
 class WindowAssigner(ABC, Generic[WindowT_co]):
-    """Says which windows a record belongs to. Assigners are not changed by use.
+    """Assigns windows to each record. Assigners are immutable.
 
     Attributes:
-        is_event_time: Whether windows end in event time, else in processing time.
-        is_merging: Whether windows of a key that touch become one; see
+        is_event_time: Whether windows end in event time; otherwise in processing time.
+        is_merging: Whether adjacent or overlapping windows of a key are merged; see
             `aiomailbox.windowing.sessions`.
 
     Concept:
@@ -62,12 +62,12 @@ class WindowAssigner(ABC, Generic[WindowT_co]):
 
     @property
     def default_trigger(self) -> Trigger:
-        """The trigger of those who give none."""
+        """The trigger that is used if none is given."""
         return EventTimeTrigger() if self.is_event_time else ProcessingTimeTrigger()
 
     @property
     def needs_now(self) -> bool:
-        """Whether `assign` looks at ``now_ms``; else it may be 0."""
+        """Whether `assign` uses ``now_ms``; otherwise it may be 0."""
         return not self.is_event_time
 
     def for_subtask(
@@ -82,12 +82,12 @@ class WindowAssigner(ABC, Generic[WindowT_co]):
         return self
 
     def kept_offset(self) -> int | None:
-        """Return where windows of this subtask alone begin, once that is decided."""
+        """Return the offset of this subtask's own windows, once it is set."""
         return None
 
 
 class WindowStagger(Enum):
-    """Whether all subtasks begin their windows at the same time.
+    """Whether the windows of all subtasks start at the same time.
 
     Concept:
         Flink, ``WindowStagger``.
@@ -99,12 +99,12 @@ class WindowStagger(Enum):
 
 
 class _TumblingWindows(WindowAssigner[TimeWindow]):
-    """Windows of one size that follow each other.
+    """Consecutive windows of one size.
 
     Args:
         size_ms: Length in milliseconds.
-        offset_ms: Where windows begin, relative to multiples of the size.
-        stagger: Whether subtasks begin their windows at different times.
+        offset_ms: Where windows start, relative to multiples of the size.
+        stagger: Whether the windows of subtasks start at different times.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class _TumblingWindows(WindowAssigner[TimeWindow]):
 
     @property
     def needs_now(self) -> bool:
-        """Whether the present decides, for all records or for the first."""
+        """Whether the current time is used, for all records or for the first."""
         return super().needs_now or self.stagger is WindowStagger.NATURAL
 
     def for_subtask(
@@ -162,7 +162,7 @@ class _TumblingWindows(WindowAssigner[TimeWindow]):
         return own
 
     def kept_offset(self) -> int | None:
-        """Return where windows of this subtask alone begin, once that is decided."""
+        """Return the offset of this subtask's own windows, once it is set."""
         is_decided = self.stagger is WindowStagger.ALIGNED
         return self.offset_ms if self._is_shifted and is_decided else None
 
@@ -179,12 +179,12 @@ class _TumblingWindows(WindowAssigner[TimeWindow]):
 
 
 class TumblingEventTimeWindows(_TumblingWindows):
-    """Windows of one size that follow each other in event time.
+    """Consecutive windows of one size in event time.
 
     Args:
         size_ms: Length in milliseconds; `of` takes timedeltas or seconds.
-        offset_ms: Where windows begin, relative to multiples of the size.
-        stagger: Whether subtasks begin their windows at different times.
+        offset_ms: Where windows start, relative to multiples of the size.
+        stagger: Whether the windows of subtasks start at different times.
 
     Raises:
         InvalidArgumentError: Unless ``abs(offset_ms) < size_ms``.
@@ -207,12 +207,12 @@ class TumblingEventTimeWindows(_TumblingWindows):
 
 
 class TumblingProcessingTimeWindows(_TumblingWindows):
-    """Windows of one size that follow each other in processing time.
+    """Consecutive windows of one size in processing time.
 
     Args:
         size_ms: Length in milliseconds; `of` takes timedeltas or seconds.
-        offset_ms: Where windows begin, relative to multiples of the size.
-        stagger: Whether subtasks begin their windows at different times.
+        offset_ms: Where windows start, relative to multiples of the size.
+        stagger: Whether the windows of subtasks start at different times.
 
     Raises:
         InvalidArgumentError: Unless ``abs(offset_ms) < size_ms``.
@@ -230,7 +230,7 @@ class TumblingProcessingTimeWindows(_TumblingWindows):
     def assign(
         self, value: Any, timestamp: int | None, now_ms: int
     ) -> list[TimeWindow]:
-        """Return the window that holds the present."""
+        """Return the window that holds the current time."""
         return self._window(now_ms, now_ms)
 
 
@@ -249,7 +249,7 @@ class _SlidingWindows(WindowAssigner[TimeWindow]):
 
     @classmethod
     def of(cls, size: Duration, slide: Duration, offset: Duration = 0) -> Self:
-        """Return windows of ``size`` that begin every ``slide``.
+        """Return windows of ``size`` that start every ``slide``.
 
         All three are timedeltas or numbers of seconds.
 
@@ -272,14 +272,14 @@ class _SlidingWindows(WindowAssigner[TimeWindow]):
 
 
 class SlidingEventTimeWindows(_SlidingWindows):
-    """Windows of one size that begin at regular event times and may overlap.
+    """Windows of one size that start at regular event times and may overlap.
 
     With a slide above the size there are gaps, whose records are in no window.
 
     Args:
         size_ms: Length in milliseconds; `of` takes timedeltas or seconds.
-        slide_ms: Milliseconds between the beginnings of two windows.
-        offset_ms: Where windows begin, relative to multiples of the slide.
+        slide_ms: Milliseconds between the starts of consecutive windows.
+        offset_ms: Where windows start, relative to multiples of the slide.
 
     Raises:
         InvalidArgumentError: Unless ``abs(offset_ms) < slide_ms`` and ``size_ms > 0``.
@@ -302,12 +302,12 @@ class SlidingEventTimeWindows(_SlidingWindows):
 
 
 class SlidingProcessingTimeWindows(_SlidingWindows):
-    """Windows of one size that begin at regular processing times and may overlap.
+    """Windows of one size that start at regular processing times and may overlap.
 
     Args:
         size_ms: Length in milliseconds; `of` takes timedeltas or seconds.
-        slide_ms: Milliseconds between the beginnings of two windows.
-        offset_ms: Where windows begin, relative to multiples of the slide.
+        slide_ms: Milliseconds between the starts of consecutive windows.
+        offset_ms: Where windows start, relative to multiples of the slide.
 
     Raises:
         InvalidArgumentError: Unless ``abs(offset_ms) < slide_ms`` and ``size_ms > 0``.
@@ -321,15 +321,15 @@ class SlidingProcessingTimeWindows(_SlidingWindows):
     def assign(
         self, value: Any, timestamp: int | None, now_ms: int
     ) -> list[TimeWindow]:
-        """Return the windows that hold the present, latest first."""
+        """Return the windows that hold the current time, latest first."""
         return self._windows(now_ms)
 
 
 class GlobalWindows(WindowAssigner[GlobalWindow]):
-    """One window for everything; something else must say when it fires.
+    """One window for all records; a trigger must decide when it fires.
 
     Args:
-        trigger: The trigger of those who give none; by default it never fires.
+        trigger: The trigger that is used if none is given; by default it never fires.
 
     Concept:
         Flink, ``GlobalWindows``.
@@ -346,7 +346,7 @@ class GlobalWindows(WindowAssigner[GlobalWindow]):
 
     @classmethod
     def create(cls) -> GlobalWindows:
-        """Return the assigner; give it a trigger, or nothing is ever emitted."""
+        """Return the assigner; without a trigger, nothing is ever emitted."""
         return cls()
 
     @classmethod

@@ -14,7 +14,7 @@ from aiomailbox.windowing.trigger import Trigger, TriggerContext, TriggerResult
 
 
 class _ContinuousTrigger(Trigger):
-    """Has one planned firing per window, and plans the next one when that has come.
+    """Keeps one planned firing per window, and plans the next one when it is due.
 
     Args:
         interval_ms: Milliseconds between firings, at least 1.
@@ -42,7 +42,7 @@ class _ContinuousTrigger(Trigger):
             self._register(planned, context)
 
     def clear(self, window: Window, context: TriggerContext) -> None:
-        """Forget the planned firing."""
+        """Delete the planned firing."""
         following = context.get_reducing(self._next)
         planned = following.get()
         if planned is not None:
@@ -65,7 +65,7 @@ class _ContinuousTrigger(Trigger):
         self._register(planned, context)
 
     def _has_come(self, timestamp: int, context: TriggerContext) -> bool:
-        """Say whether this is the planned firing, and forget it if so."""
+        """Return whether this is the planned firing, and clear it if so."""
         following = context.get_reducing(self._next)
         if following.get() != timestamp:
             return False
@@ -91,7 +91,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
     ) -> TriggerResult:
-        """Fire if the window has ended; else see that a firing is planned."""
+        """Fire if the window has ended; otherwise ensure that a firing is planned."""
         if window.max_timestamp <= context.current_watermark:
             return TriggerResult.FIRE
         context.register_event_time_timer(window.max_timestamp)
@@ -145,7 +145,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
     ) -> TriggerResult:
-        """See that a firing is planned."""
+        """Ensure that a firing is planned."""
         if not self._has_plan(context):
             now = context.current_processing_time()
             self._plan(now - now % self.interval_ms, window, context)

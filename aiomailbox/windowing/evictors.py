@@ -1,4 +1,4 @@
-"""Evictors: which of a window's records are left out when it fires."""
+"""Evictors: which of a window's records are removed when it fires."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aiomailbox.windowing.time_window import Window
 class Evictor(ABC):
     """Removes records from a window, before or after its function sees them.
 
-    With an evictor a window keeps all its records, also with reduce or aggregate.
+    With an evictor, a window keeps all its records, even with reduce or aggregate.
 
     Args:
         after: Evict after the function was called, not before.
@@ -33,12 +33,12 @@ class Evictor(ABC):
     def evict(
         self, records: list[StreamRecord], window: Window, /
     ) -> list[StreamRecord]:
-        """Return the records that stay, in order."""
+        """Return the records that are kept, in order."""
 
     def evict_before(
         self, records: list[StreamRecord], window: Window, /
     ) -> list[StreamRecord]:
-        """Return the records that the function is to see."""
+        """Return the records to pass to the window function."""
         return records if self.after else self.evict(records, window)
 
     def evict_after(
@@ -81,7 +81,7 @@ class CountEvictor(Evictor):
 
 
 class TimeEvictor(Evictor):
-    """Keeps the records that are younger than ``size``, seen from the youngest.
+    """Keeps the records that are newer than the newest record's time minus ``size``.
 
     Records without event time are all kept.
 
@@ -99,7 +99,7 @@ class TimeEvictor(Evictor):
         return cls(duration_ms(size, "size"), after=after)
 
     def evict(self, records: list[StreamRecord], window: Window) -> list[StreamRecord]:
-        """Return the young records."""
+        """Return the records that are recent enough."""
         if not records or records[0].timestamp is None:
             return records
         stamps = [r.timestamp for r in records if r.timestamp is not None]
@@ -108,7 +108,7 @@ class TimeEvictor(Evictor):
 
 
 class DeltaEvictor(Evictor):
-    """Keeps the records that are near to the last one.
+    """Keeps the records that are close to the last one.
 
     Args:
         threshold: Less than this is near.
@@ -142,7 +142,7 @@ class DeltaEvictor(Evictor):
         return cls(threshold, delta, after=after)
 
     def evict(self, records: list[StreamRecord], window: Window) -> list[StreamRecord]:
-        """Return the near records."""
+        """Return the records that are close enough."""
         if not records:
             return records
         last = records[-1].value

@@ -1,4 +1,4 @@
-"""Functions that see a window as a whole."""
+"""Functions that process the contents of a window at once."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class WindowState:
 
 
 class ProcessWindowContext(Context, Generic[WindowT]):
-    """What a window function may ask about the window that fires.
+    """The context of a window function: the window that fires, time and state.
 
     Attributes:
         window: The window.
@@ -127,10 +127,10 @@ class ProcessWindowContext(Context, Generic[WindowT]):
 
     @property
     def window_state(self) -> WindowState:
-        """State of this key and window; forget it in `ProcessWindowFunction.clear`.
+        """State of this key and window; clear it in `ProcessWindowFunction.clear`.
 
         Raises:
-            StateError: If windows merge: nobody could say whose state it is then.
+            StateError: If windows merge: the state could not be assigned to a window then.
         """
         if self._merging:
             raise StateError(
@@ -142,7 +142,7 @@ class ProcessWindowContext(Context, Generic[WindowT]):
 
     @property
     def global_state(self) -> KeyedStateStore:
-        """State of this key, common to all its windows."""
+        """State of this key, shared by all its windows."""
         return self._context.keyed_state
 
     def output(self, tag: OutputTag[ValueT], value: ValueT) -> None:
@@ -185,7 +185,7 @@ class ProcessWindowFunction(Generic[InT, OutT, KeyT, WindowT]):
         out: Collector[OutT],
         /,
     ) -> Pending:
-        """Take a window that fires; what it leads to goes to ``out.collect(value)``.
+        """Process a window that fires; emit results with ``out.collect(value)``.
 
         Args:
             key: The window's key.
@@ -198,11 +198,11 @@ class ProcessWindowFunction(Generic[InT, OutT, KeyT, WindowT]):
         )
 
     def clear(self, context: ProcessWindowContext[WindowT], /) -> Pending:
-        """Forget the window's own state; the window is over."""
+        """Clear the window's own state; the window has expired."""
         return None
 
     def close(self) -> Pending:
-        """Release resources; called also after a failure."""
+        """Release resources; also called after a failure."""
         return None
 
 

@@ -20,7 +20,7 @@ Gap = int | Callable[[Any], int]
 
 
 class MergingWindowAssigner(WindowAssigner[TimeWindow]):
-    """Assigns windows of which those that touch become one.
+    """Assigns windows that are merged when they touch or overlap.
 
     Concept:
         Flink, ``MergingWindowAssigner``.
@@ -29,7 +29,7 @@ class MergingWindowAssigner(WindowAssigner[TimeWindow]):
     is_merging = True
 
     def merge(self, windows: Iterable[TimeWindow]) -> list[MergedWindows]:
-        """Return which of a key's windows become one."""
+        """Return which of a key's windows are merged."""
         return merge_windows(windows)
 
 
@@ -63,7 +63,7 @@ class _SessionWindows(MergingWindowAssigner):
 
 
 class EventTimeSessionWindows(_SessionWindows):
-    """Sessions in event time: they end when a key is silent for longer than a gap.
+    """Sessions in event time: they end when a key has no record for longer than a gap.
 
     Args:
         gap_ms: Milliseconds, or a function of a record that returns them; see
@@ -83,7 +83,7 @@ class EventTimeSessionWindows(_SessionWindows):
     is_event_time = True
 
     def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
-        """Return the session that the record would have on its own."""
+        """Return the session of the record alone, before merging."""
         begin_ms = required_timestamp(timestamp) if timestamp is None else timestamp
         return self._session(value, begin_ms)
 
@@ -105,7 +105,7 @@ class ProcessingTimeSessionWindows(_SessionWindows):
     is_event_time = False
 
     def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
-        """Return the session that the record would have on its own."""
+        """Return the session of the record alone, before merging."""
         return self._session(value, now_ms)
 
 

@@ -19,7 +19,7 @@ from aiomailbox.windowing.time_window import Window
 
 
 class TriggerResult(Enum):
-    """What becomes of a window's contents: emitted, forgotten, both, or neither."""
+    """What happens to a window's contents: they are emitted, purged, both, or neither."""
 
     CONTINUE = "continue"
     FIRE = "fire"
@@ -33,12 +33,12 @@ class TriggerResult(Enum):
 
     @property
     def is_purge(self) -> bool:
-        """Whether the contents are forgotten."""
+        """Whether the contents are purged."""
         return self in {TriggerResult.PURGE, TriggerResult.FIRE_AND_PURGE}
 
 
 class TriggerContext(Protocol):
-    """What a trigger may ask and keep, for the current key and window.
+    """The time, timers and state of a trigger, for the current key and window.
 
     Concept:
         Flink, ``Trigger.TriggerContext`` and ``Trigger.OnMergeContext``.
@@ -46,7 +46,7 @@ class TriggerContext(Protocol):
 
     @property
     def current_watermark(self) -> int:
-        """The watermark, `MIN_TIMESTAMP` before the first."""
+        """The current watermark; `MIN_TIMESTAMP` before the first."""
         ...
 
     def current_processing_time(self) -> int:
@@ -58,7 +58,7 @@ class TriggerContext(Protocol):
         ...
 
     def delete_event_time_timer(self, timestamp_ms: int) -> None:
-        """Forget that timer."""
+        """Delete that timer."""
         ...
 
     def register_processing_time_timer(self, timestamp_ms: int) -> None:
@@ -66,7 +66,7 @@ class TriggerContext(Protocol):
         ...
 
     def delete_processing_time_timer(self, timestamp_ms: int) -> None:
-        """Forget that timer."""
+        """Delete that timer."""
         ...
 
     def get_value(self, descriptor: ValueStateDescriptor[ValueT]) -> ValueState[ValueT]:
@@ -80,14 +80,14 @@ class TriggerContext(Protocol):
         ...
 
     def merge_state(self, descriptor: ReducingStateDescriptor) -> None:
-        """In `Trigger.on_merge`, take over this state of the windows merged."""
+        """In `Trigger.on_merge`, merge this state of the merged windows."""
         ...
 
 
 class Trigger(ABC):
-    """Decides when the contents of windows are emitted and forgotten.
+    """Decides when the contents of windows are emitted and purged.
 
-    One trigger serves all keys and windows: what it must remember it keeps through the
+    One trigger serves all keys and windows, and keeps its state through the
     context. Its methods are not ``async def``.
 
     Concept:
@@ -110,18 +110,18 @@ class Trigger(ABC):
         context: TriggerContext,
         /,
     ) -> TriggerResult:
-        """React to a record that was added to the window."""
+        """Handle a record that was added to the window."""
 
     def on_event_time(
         self, timestamp: int, window: Window, context: TriggerContext, /
     ) -> TriggerResult:
-        """React to a timer that the watermark has reached."""
+        """Handle a timer that the watermark has reached."""
         return TriggerResult.CONTINUE
 
     def on_processing_time(
         self, timestamp: int, window: Window, context: TriggerContext, /
     ) -> TriggerResult:
-        """React to a timer that wall-clock time has passed."""
+        """Handle a timer that wall-clock time has passed."""
         return TriggerResult.CONTINUE
 
     @property
@@ -132,19 +132,19 @@ class Trigger(ABC):
     def on_merge(  # noqa: B027 -- only triggers that can merge have it
         self, window: Window, context: TriggerContext, /
     ) -> None:
-        """React to ``window`` having replaced several others.
+        """Handle the merge of several windows into ``window``.
 
-        Their timers and state go away with `clear`; ``on_element`` follows.
+        Their timers and state are removed by `clear`; ``on_element`` follows.
         """
 
     def clear(  # noqa: B027 -- not all triggers keep something
         self, window: Window, context: TriggerContext, /
     ) -> None:
-        """Forget timers and state of the window."""
+        """Delete the timers and clear the state of the window."""
 
 
 def check_result(result: object, trigger: Trigger, method: str, about: object) -> None:
-    """Refuse what a trigger returned if it is no `TriggerResult`.
+    """Reject the result of a trigger if it is not a `TriggerResult`.
 
     Args:
         result: What it returned.

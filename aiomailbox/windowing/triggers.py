@@ -33,7 +33,7 @@ class EventTimeTrigger(Trigger):
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
     ) -> TriggerResult:
-        """Fire if the window has ended, else wait for its end."""
+        """Fire if the window has ended, otherwise register a timer for its end."""
         end = window.max_timestamp
         if end <= context.current_watermark:
             return _FIRE
@@ -47,12 +47,12 @@ class EventTimeTrigger(Trigger):
         return _FIRE if timestamp == window.max_timestamp else _CONTINUE
 
     def on_merge(self, window: Window, context: TriggerContext) -> None:
-        """Wait for the end of the merged window."""
+        """Register a timer for the end of the merged window."""
         if window.max_timestamp > context.current_watermark:
             context.register_event_time_timer(window.max_timestamp)
 
     def clear(self, window: Window, context: TriggerContext) -> None:
-        """Forget the timer."""
+        """Delete the timer."""
         context.delete_event_time_timer(window.max_timestamp)
 
 
@@ -66,7 +66,7 @@ class ProcessingTimeTrigger(Trigger):
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
     ) -> TriggerResult:
-        """Wait for the window's end."""
+        """Register a timer for the window's end."""
         context.register_processing_time_timer(window.max_timestamp)
         return _CONTINUE
 
@@ -77,12 +77,12 @@ class ProcessingTimeTrigger(Trigger):
         return _FIRE
 
     def on_merge(self, window: Window, context: TriggerContext) -> None:
-        """Wait for the end of the merged window."""
+        """Register a timer for the end of the merged window."""
         if window.max_timestamp > context.current_processing_time():
             context.register_processing_time_timer(window.max_timestamp)
 
     def clear(self, window: Window, context: TriggerContext) -> None:
-        """Forget the timer."""
+        """Delete the timer."""
         context.delete_processing_time_timer(window.max_timestamp)
 
 
@@ -111,7 +111,7 @@ class CountTrigger(Trigger):
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
     ) -> TriggerResult:
-        """Count, and fire when the count is full."""
+        """Count the record, and fire when the count is reached."""
         seen = context.get_reducing(self._SEEN)
         seen.add(1)
         if (seen.get() or 0) >= self.count:
@@ -124,15 +124,15 @@ class CountTrigger(Trigger):
         context.merge_state(self._SEEN)
 
     def clear(self, window: Window, context: TriggerContext) -> None:
-        """Forget the count."""
+        """Clear the count."""
         context.get_reducing(self._SEEN).clear()
 
 
 class PurgingTrigger(Trigger):
-    """Forgets the contents whenever the trigger in it fires.
+    """Purges the contents of a window whenever the inner trigger fires.
 
     Args:
-        inner: Decides when.
+        inner: The trigger that decides when.
 
     Concept:
         Flink, ``PurgingTrigger``.
@@ -147,12 +147,12 @@ class PurgingTrigger(Trigger):
 
     @classmethod
     def of(cls, inner: Trigger) -> PurgingTrigger:
-        """Return ``inner`` with forgetting."""
+        """Return a trigger that fires as ``inner`` does, and purges."""
         return cls(inner)
 
     @property
     def can_merge(self) -> bool:
-        """Whether the inner trigger can."""
+        """Whether the inner trigger can merge."""
         return self.inner.can_merge
 
     def on_element(
@@ -215,30 +215,30 @@ class EndOfStreamTrigger(Trigger):
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
     ) -> TriggerResult:
-        """Wait for the end of time."""
+        """Register a timer for the end of event time."""
         context.register_event_time_timer(MAX_TIMESTAMP)
         return _CONTINUE
 
     def on_event_time(
         self, timestamp: int, window: Window, context: TriggerContext
     ) -> TriggerResult:
-        """Fire at the end of time."""
+        """Fire at the end of event time."""
         return _FIRE if timestamp == MAX_TIMESTAMP else _CONTINUE
 
     def on_merge(self, window: Window, context: TriggerContext) -> None:
-        """Wait for the end of time."""
+        """Register a timer for the end of event time."""
         context.register_event_time_timer(MAX_TIMESTAMP)
 
     def clear(self, window: Window, context: TriggerContext) -> None:
-        """Forget the timer."""
+        """Delete the timer."""
         context.delete_event_time_timer(MAX_TIMESTAMP)
 
 
 class DeltaTrigger(Trigger):
-    """Fires when a record is far from the one that fired last.
+    """Fires when a record differs by more than a threshold from the last that fired.
 
     Args:
-        threshold: More than this is far.
+        threshold: The trigger fires above this distance.
         delta: ``(last, record) -> distance``.
 
     Concept:
@@ -271,7 +271,7 @@ class DeltaTrigger(Trigger):
         return _CONTINUE
 
     def clear(self, window: Window, context: TriggerContext) -> None:
-        """Forget the last record."""
+        """Clear the last record."""
         context.get_value(self._LAST).clear()
 
 

@@ -49,7 +49,7 @@ class Limiter(Protocol):
 
 
 class Handover(Protocol):
-    """A bounded place where a task leaves runs for whoever pulls results.
+    """A bounded place where a task leaves runs for the consumer of results.
 
     Attributes:
         room: Available while there is room for another run.
@@ -87,8 +87,8 @@ class RuntimeContext(Protocol):
         commits_at_checkpoints: Whether the job takes checkpoints: then what a sink's
             writer prepared is committed at each, and else at the job's success.
         is_resumable: Whether a checkpoint may outlive this execution, so that another
-            one goes on from it.
-        cancel_timeout_s: How long what is told to end may take, seconds.
+            one resumes from it.
+        cancel_timeout_s: How long something may take to end once asked to, seconds.
         latency_interval_ms: How often a source marks the time, None for never.
         trace_carrier: The trace that the calls of this job belong to, in the W3C format;
             None for a job without spans.

@@ -42,7 +42,7 @@ class SinkWriter(Protocol):
         ...
 
     def snapshot(self) -> list[Any]:
-        """Return what a new writer needs to go on, as elements; mostly none.
+        """Return what a new writer needs to resume, as elements; usually none.
 
         When the parallelism changes, the elements of all writers are split evenly.
         """
@@ -70,7 +70,7 @@ class CommitterContext:
         job_id: What `RuntimeContext.job_id` is to the sink's writers.
         commits_at_checkpoints: Whether the job takes checkpoints, and commits at each.
         is_resumable: Whether a checkpoint may outlive this execution, so that another
-            one goes on from it.
+            one resumes from it.
     """
 
     job_name: str
@@ -99,7 +99,7 @@ class Committer(Protocol):
         """Claim and check the target, before any task starts.
 
         Args:
-            restored: Whether the job goes on from a checkpoint: the target holds what
+            restored: Whether the job resumes from a checkpoint: the target holds what
                 earlier executions committed, and what they prepared must stay.
 
         Raises:
@@ -131,7 +131,7 @@ class Committer(Protocol):
             succeeded: Whether the job did. If not, a job without checkpoints leaves
                 nothing behind, and may take back what it committed. A job with them
                 keeps what it committed; if `CommitterContext.is_resumable`, also what
-                it prepared, for the execution that goes on.
+                it prepared, for the execution that resumes.
         """
         ...
 

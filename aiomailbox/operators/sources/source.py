@@ -88,7 +88,7 @@ class ReaderContext(Protocol):
         subtask_index: From 0.
         parallelism: Readers of this source.
         takes_checkpoints: Whether the job does.
-        cancel_timeout_s: How long what is told to end may take, seconds.
+        cancel_timeout_s: How long something may take to end once asked to, seconds.
     """
 
     operator_name: str
