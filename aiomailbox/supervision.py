@@ -163,7 +163,7 @@ class SupervisedTask:
         self.task = asyncio.current_task()
         try:
             await self._work
-        except BaseException as error:  # noqa: BLE001 -- kept for whoever waits
+        except BaseException as error:  # noqa: BLE001 -- kept for the waiting caller
             self.error = error
 
     def _interrupt(self) -> None:

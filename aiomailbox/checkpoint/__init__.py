@@ -2,7 +2,7 @@
 
 `CheckpointPlanner` takes every decision and does nothing; `CheckpointSettings` says how
 often, and `CompletedCheckpoints` which of them are kept. `CheckpointWriter` writes what
-tasks go on from, and `CheckpointStore` makes it count, and reads it again.
+tasks resume from, and `CheckpointStore` makes it count, and reads it again.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
         job_name: What people call the job.
         timestamp_ms: When it was triggered, wall-clock time.
         vertices: The job's vertices with the handles of their subtasks.
-        enumerators: Per source what its enumerator goes on from; see `encode_snapshot`.
+        enumerators: Per source what its enumerator resumes from; see `encode_snapshot`.
         prepared: What sinks had prepared in tasks that are gone, and what may not be
             committed yet; the handles have that of the others.
         services: Totals of limits and budgets, opaque here.

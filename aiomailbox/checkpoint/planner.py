@@ -107,7 +107,7 @@ class DiscardCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FailRequest:
-    """Tell whoever asked for it why there will be no checkpoint."""
+    """Tell the requester why there will be no checkpoint."""
 
     request: CheckpointRequest
     reason: FailureReason
@@ -276,7 +276,7 @@ class CheckpointPlanner:
         return request, actions + self._next(now_ms)
 
     def on_started(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
-        """Hear that a checkpoint's barrier has been sent to the tasks."""
+        """Be notified that a checkpoint's barrier has been sent to the tasks."""
         if self._starting_id == checkpoint_id:
             self._starting_id = None
         return self._next(now_ms)
@@ -300,7 +300,7 @@ class CheckpointPlanner:
         ]
 
     def on_finalized(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
-        """Hear that a checkpoint's metadata is written: it is complete."""
+        """Be notified that a checkpoint's metadata is written: it is complete."""
         pending = self._pending.pop(checkpoint_id, None)
         if pending is None:
             # It was aborted while it was written.
@@ -323,20 +323,20 @@ class CheckpointPlanner:
     def on_declined(
         self, checkpoint_id: int, now_ms: int, error: BaseException | None = None
     ) -> list[CheckpointAction]:
-        """Hear that a task will not take part in a checkpoint."""
+        """Be notified that a task will not take part in a checkpoint."""
         return self._fail(checkpoint_id, FailureReason.DECLINED, now_ms, error)
 
     def on_not_kept(
         self, checkpoint_id: int, now_ms: int, error: BaseException
     ) -> list[CheckpointAction]:
-        """Hear that records in flight cannot be kept: none overtakes them any more."""
+        """Be notified that records in flight cannot be kept: nothing overtakes them now."""
         # From now on barriers align: a job whose records cannot be kept still has
         # checkpoints.
         self.settings = replace(self.settings, unaligned=False, aligned_timeout=0)
         return self._fail(checkpoint_id, FailureReason.NOT_KEPT, now_ms, error)
 
     def on_torn(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
-        """Hear that what a checkpoint has of union state would be lost by a later one.
+        """Be notified that a later checkpoint would lose what this one has of union state.
 
         Args:
             checkpoint_id: One that all tasks have acknowledged; not written yet.
@@ -346,13 +346,13 @@ class CheckpointPlanner:
         return [DiscardCheckpoint(checkpoint_id), *actions]
 
     def on_expired(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
-        """Hear that a checkpoint's time is over."""
+        """Be notified that a checkpoint's time is over."""
         return self._fail(checkpoint_id, FailureReason.EXPIRED, now_ms, None)
 
     def on_storage_error(
         self, checkpoint_id: int, now_ms: int, error: BaseException
     ) -> list[CheckpointAction]:
-        """Hear that the coordinator's own part could not be written."""
+        """Be notified that the coordinator's own part could not be written."""
         if self._starting_id == checkpoint_id:
             self._starting_id = None
         pending = self._pending.get(checkpoint_id)
@@ -368,7 +368,7 @@ class CheckpointPlanner:
         now_ms: int,
         error: BaseException | None = None,
     ) -> list[CheckpointAction]:
-        """Hear that tasks have failed: what they have not acknowledged will not be."""
+        """Be notified that tasks have failed: they will acknowledge nothing more."""
         failed = set(tasks)
         actions: list[CheckpointAction] = []
         for pending in list(self._pending.values()):
@@ -377,7 +377,7 @@ class CheckpointPlanner:
         return actions + self._next(now_ms)
 
     def on_failover(self) -> list[CheckpointAction]:
-        """Hear that tasks begin again: what is not being written will not be complete.
+        """Be notified that tasks begin again: only what is being written can complete.
 
         Those that have acknowledged it go back to before it, and do so once more.
         """
@@ -388,7 +388,7 @@ class CheckpointPlanner:
         return actions
 
     def on_discarded(self, now_ms: int) -> list[CheckpointAction]:
-        """Hear that a checkpoint that failed has been deleted, or cannot be."""
+        """Be notified that a checkpoint that failed has been deleted, or cannot be."""
         self._cleaning -= 1
         return self._next(now_ms)
 
@@ -452,7 +452,7 @@ class CheckpointPlanner:
     def _fails_job(self, pending: _Pending, reason: FailureReason) -> bool:
         """Count a failure; a savepoint's counts only if a task is to blame."""
         kind = pending.request.kind
-        # Whoever asked for it is told; the job was not in danger.
+        # The requester is notified; the job was not in danger.
         if kind.is_savepoint and reason is not FailureReason.DECLINED:
             return False
         # The tasks wait for it in order to end: they cannot go on without it.

@@ -48,7 +48,7 @@ class RestoredCommittables:
 
 @dataclass(frozen=True, slots=True)
 class RestoredJob:
-    """What a job goes on from.
+    """What a job resumes from.
 
     Attributes:
         metadata: Of the checkpoint.
@@ -130,7 +130,7 @@ class CheckpointFiles:
     def restored(
         self, classes: Iterable[Any], *, allow_pickle: bool = False
     ) -> RestoredJob:
-        """Return what a job goes on from; keyed state is decoded when it is asked for.
+        """Return what a job resumes from; keyed state is decoded when it is asked for.
 
         Args:
             classes: The classes that state may hold, or type hints that name them.

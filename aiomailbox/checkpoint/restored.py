@@ -1,4 +1,4 @@
-"""What each task goes on from, given what the tasks of an earlier graph had: pure.
+"""What each task resumes from, given what the tasks of an earlier graph had: pure.
 
 Theory of operation: what was kept is sorted by operators, whichever tasks these were in,
 spread over their present subtasks, and put together by present tasks. So chaining and
@@ -50,14 +50,14 @@ _InFlight = dict[tuple[VertexId, int], dict[str, tuple[bytes, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """All that a job goes on from, by the ids of operators.
+    """All that a job resumes from, by the ids of operators.
 
     Attributes:
         operators: Per operator the snapshots of its subtasks, in order; None where one
             had nothing.
         inputs: Per operator that was the head of its tasks how far event time had come
             on the channels of each subtask.
-        enumerators: Per source what its enumerator goes on from.
+        enumerators: Per source what its enumerator resumes from.
         channels: The data in flight of an unaligned checkpoint: what was kept at each
             end of a channel, by its name there; see `sent` and `received`.
     """
@@ -113,7 +113,7 @@ def restored_tasks(
     allow_unmatched: bool = False,
     codec: ElementCodec | None = None,
 ) -> dict[tuple[VertexId, int], TaskSnapshot]:
-    """Return what each task of a graph goes on from.
+    """Return what each task of a graph resumes from.
 
     Args:
         snapshot: What was kept, maybe of a graph that was chained in another way or had
@@ -157,7 +157,7 @@ def restored_tasks(
 def finished_tasks(
     finished: Collection[OperatorId], graph: JobGraph
 ) -> dict[tuple[VertexId, int], TaskSnapshot]:
-    """Return what the tasks go on from that had nothing more to do: they pass by.
+    """Return what the tasks resume from that had nothing more to do: they pass by.
 
     Args:
         finished: The operators whose tasks had all finished.

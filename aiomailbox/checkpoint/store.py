@@ -191,7 +191,7 @@ class CheckpointStore:
         newest = max(checkpoint_id, self._job.completed)
         last_id = max(checkpoint_id, self._job.last_id)
         self._write_job(completed=newest, last_id=last_id)
-        # It was kept to go on from, and something newer is there.
+        # It was kept to resume from, and something newer is there.
         if checkpoint_id > self._job.savepoint_id:
             self._forget_savepoint()
         # What cannot be deleted now is swept by the next life.
@@ -237,7 +237,7 @@ class CheckpointStore:
             self._remove_unused(max(self._complete, default=self.next_checkpoint_id))
 
     def discard_all(self) -> None:
-        """Delete all checkpoints: nothing goes on from this job.
+        """Delete all checkpoints: nothing resumes from this job.
 
         The newest goes last: should the program die meanwhile, nothing is done again.
 

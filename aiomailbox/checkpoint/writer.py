@@ -25,7 +25,7 @@ __all__ = ["CheckpointWriter"]
 
 
 class CheckpointWriter:
-    """Writes what tasks go on from; all calls block, in any thread.
+    """Writes what tasks resume from; all calls block, in any thread.
 
     Args:
         storage: Where checkpoints are.
@@ -72,7 +72,7 @@ class CheckpointWriter:
             checkpoint_id: The checkpoint.
             task: The task.
             epoch: The attempt: one that is dead never writes what a later one did.
-            snapshot: What the task goes on from.
+            snapshot: What the task resumes from.
             location: The place of a savepoint; None for a checkpoint.
 
         Raises:

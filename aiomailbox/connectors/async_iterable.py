@@ -231,7 +231,7 @@ class _AsyncReader:
             # Stopped, not read to its end: whoever goes on begins here.
             return InputStatus.END_OF_INPUT
         elif self._ended:
-            # One that was stopped goes on from the savepoint that follows.
+            # One that was stopped resumes from the savepoint that follows.
             if not self._is_ending:
                 output.release_split(split.split_id)
                 self._split = None

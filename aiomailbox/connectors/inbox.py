@@ -1,7 +1,7 @@
 """Sources that other code of the program puts into, and sinks that it reads from.
 
 Theory of operation: all of it lives on the loop that starts the job, in the process that
-does: what is put waits in a bounded queue, and whoever puts more waits for room.
+does: what is put waits in a bounded queue, and further callers of `put` wait for room.
 """
 
 from __future__ import annotations

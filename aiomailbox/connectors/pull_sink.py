@@ -14,7 +14,7 @@ from aiomailbox.records import Run
 
 
 class PullSink:
-    """Leaves results in the job's hand-over of a name; whoever runs the job pulls.
+    """Leaves results in the job's hand-over of a name; the runner of the job pulls.
 
     Args:
         handover: The name.

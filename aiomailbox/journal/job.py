@@ -77,7 +77,7 @@ class JobJournal:
             epoch: The new attempt's number.
             operators: By the id of each operator with a journal its subtasks that begin
                 anew.
-            oldest: The oldest checkpoint that a job may go on from, retained or being
+            oldest: The oldest checkpoint that a job may resume from, retained or being
                 restored; None if the job may begin from its beginning.
             is_whole: Whether all subtasks begin: then what more the operators had is
                 over as well. Else the others go on.
@@ -135,7 +135,7 @@ class JobJournal:
     def pruned_to(self) -> int:
         """The checkpoint before which nothing is kept, 0 if all is.
 
-        What goes on from an older one, such as a savepoint, makes calls again that have
+        What resumes from an older one, such as a savepoint, makes calls again that have
         been made between the two.
         """
         try:

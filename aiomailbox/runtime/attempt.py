@@ -50,7 +50,7 @@ class AttemptOwner(Protocol):
     def on_failing(
         self, error: BaseException, tasks: Collection[SubtaskId] | None = None
     ) -> bool:
-        """Hear that the attempt has failed, or only some of its tasks.
+        """Be notified that the attempt has failed, or only some of its tasks.
 
         Args:
             error: Why.
@@ -213,7 +213,7 @@ class Attempt:
     def on_task_ended(
         self, error: BaseException | None, task: str, subtask: SubtaskId
     ) -> None:
-        """Hear that a task ended: well, or with an error."""
+        """Be notified that a task ended: well, or with an error."""
         if error is not None:
             self.fail(error, task, tasks=[subtask])
         elif self.failure.error is None and subtask not in self._failed:
@@ -223,12 +223,12 @@ class Attempt:
         self._changed.set_available()
 
     def on_task_running(self, task: SubtaskId) -> None:
-        """Hear that a task has been restored and runs."""
+        """Be notified that a task has been restored and runs."""
         if self._checkpoints is not None:
             self._checkpoints.on_task_running(task)
 
     def on_end_of_data(self, task: SubtaskId) -> None:
-        """Hear that no more records will come out of a task."""
+        """Be notified that no more records will come out of a task."""
         if self._checkpoints is not None:
             self._checkpoints.on_end_of_data(task)
 
@@ -246,12 +246,12 @@ class Attempt:
     def on_declined(
         self, task: SubtaskId, checkpoint_id: int, error: BaseException
     ) -> None:
-        """Hear that a task takes no part in a checkpoint."""
+        """Be notified that a task takes no part in a checkpoint."""
         if self._checkpoints is not None:
             self._checkpoints.on_declined(task, checkpoint_id, error)
 
     def on_cancelled(self, subtask: SubtaskId) -> None:
-        """Hear that a task ended itself, or was interrupted."""
+        """Be notified that a task ended itself, or was interrupted."""
         # Those that end because another one has failed do not end the job.
         if self.failure.error is None and subtask not in self._failed:
             self._owner.cancel()
@@ -263,7 +263,7 @@ class Attempt:
         self.fail(error, tasks=tasks)
 
     def on_lost(self, error: BaseException, tasks: Collection[SubtaskId]) -> None:
-        """Hear that a place is gone, and with it tasks that run and what others left."""
+        """Be notified that a place is gone, with its running tasks and what others left."""
         # Kept files are lost with the place, also those of tasks that had finished
         # there.
         regions, finished = self._regions, self._finished

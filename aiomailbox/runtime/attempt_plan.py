@@ -1,4 +1,4 @@
-"""What an attempt of a job, or of some of its tasks, goes on from."""
+"""What an attempt of a job, or of some of its tasks, resumes from."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class AttemptPlan:
     Attributes:
         number: The epoch of its tasks: it only grows, so that what an older attempt
             still says can be told from what this one says.
-        restored: What subtasks go on from; the others begin anew.
-        restored_id: The checkpoint that they go on from, -1 for none.
+        restored: What subtasks resume from; the others begin anew.
+        restored_id: The checkpoint that they resume from, -1 for none.
         checkpoint_place: Where checkpoints are kept, a path or a URL; None for a job
             that takes none.
         tasks: The tasks that begin; None for all of the job.

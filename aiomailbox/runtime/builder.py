@@ -104,7 +104,7 @@ class TaskBuilder:
         graph: The job.
         config: Its settings.
         services: What its tasks share.
-        plan: Which attempt this is, and what its tasks go on from.
+        plan: Which attempt this is, and what its tasks resume from.
         events: Gets what the tasks have to say.
         wiring: Says what is here; None for everything.
         directory: Where files of partitions go; None for the system's place.

@@ -72,7 +72,7 @@ class JobCommitters:
         Raises whatever a committer raises; what `ending` yields cleans up what had begun.
 
         Args:
-            restored: Whether the job goes on from a checkpoint.
+            restored: Whether the job resumes from a checkpoint.
         """
         for entry in self._entries:
             # Before it is called: one that fails half-way may have something to clean

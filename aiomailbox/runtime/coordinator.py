@@ -101,11 +101,11 @@ class CheckpointOwner(Protocol):
     """The job, as its coordinator sees it."""
 
     def capture_sources(self, checkpoint_id: int) -> dict[OperatorId, OperatorSnapshot]:
-        """Return what the enumerators go on from."""
+        """Return what the enumerators resume from."""
         ...
 
     def on_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Hear that tasks go on from a checkpoint, or a later one, from now on."""
+        """Be notified that tasks resume from a checkpoint, or a later one, from now on."""
         ...
 
     def capture_services(self) -> dict[str, bytes]:
@@ -119,7 +119,7 @@ class CheckpointOwner(Protocol):
         ...
 
     async def on_retained(self, oldest: int) -> None:
-        """Hear which is the oldest checkpoint that a job may go on from."""
+        """Be notified of the oldest checkpoint that a job may resume from."""
         ...
 
     async def run_step(self, work: Coroutine[Any, Any, None], what: str) -> None:
@@ -284,7 +284,7 @@ class CheckpointCoordinator:
 
         Args:
             epoch: Its number.
-            restored_id: The checkpoint that they go on from, -1 for none.
+            restored_id: The checkpoint that they resume from, -1 for none.
         """
         self._epoch = epoch
         self._committed_id = restored_id
@@ -304,7 +304,7 @@ class CheckpointCoordinator:
         return self._stopping is not None
 
     def on_failover(self, tasks: Iterable[SubtaskId]) -> None:
-        """Hear that tasks are being ended, to begin again; others go on.
+        """Be notified that tasks are being ended, to begin again; others go on.
 
         There is no checkpoint until all of them run again.
         """
@@ -338,18 +338,18 @@ class CheckpointCoordinator:
             await asyncio.wait((self._worker,))
 
     def on_task_running(self, task: SubtaskId) -> None:
-        """Hear that a task has been restored and runs."""
+        """Be notified that a task has been restored and runs."""
         if self._states.get(task) is SubtaskState.STARTING:
             self._states[task] = SubtaskState.RUNNING
             self._look_at_start()
 
     def on_end_of_data(self, task: SubtaskId) -> None:
-        """Hear that no more records will come out of a task."""
+        """Be notified that no more records will come out of a task."""
         self._data_ended.add(task)
         self._look_at_ends()
 
     def on_task_finished(self, task: SubtaskId) -> None:
-        """Hear that a task has finished."""
+        """Be notified that a task has finished."""
         was_starting = self._states.get(task) is SubtaskState.STARTING
         self._states[task] = SubtaskState.FINISHED
         # What it has not acknowledged, it never will.
@@ -376,7 +376,7 @@ class CheckpointCoordinator:
     def on_declined(
         self, task: SubtaskId, checkpoint_id: int, error: BaseException
     ) -> None:
-        """Hear that a task takes no part in a checkpoint."""
+        """Be notified that a task takes no part in a checkpoint."""
         self._services.log.warning(
             "a task declined a checkpoint",
             task=str(task),

@@ -31,11 +31,11 @@ class AttemptEvents(CheckpointEvents, Protocol):
     def on_task_ended(
         self, error: BaseException | None, task: str, subtask: SubtaskId
     ) -> None:
-        """Hear that a task ended: well, or with an error."""
+        """Be notified that a task ended: well, or with an error."""
         ...
 
     def on_cancelled(self, subtask: SubtaskId) -> None:
-        """Hear that a task ended itself, or was interrupted: so will the job."""
+        """Be notified that a task ended itself, or was interrupted: so will the job."""
         ...
 
     def on_failed(
@@ -45,7 +45,7 @@ class AttemptEvents(CheckpointEvents, Protocol):
         ...
 
     def on_lost(self, error: BaseException, tasks: Collection[SubtaskId]) -> None:
-        """Hear that a place is gone, and with it tasks that run and what others left."""
+        """Be notified that a place is gone, with its running tasks and what others left."""
         ...
 
     def on_changed(self) -> None:
@@ -105,7 +105,7 @@ class Host(CheckpointTasks, Protocol):
         ...
 
     def on_interrupt(self) -> None:
-        """Hear that the loop itself is going down, after `cancel`."""
+        """Be notified that the loop itself is going down, after `cancel`."""
         ...
 
     def deliver_splits(

@@ -1,4 +1,4 @@
-"""What a job keeps for its next attempt, and what it goes on from.
+"""What a job keeps for its next attempt, and what it resumes from.
 
 Theory of operation: the store is opened, and claimed, before anything else runs. Before
 each attempt what the last complete checkpoint holds is read again, and what sinks had
@@ -70,7 +70,7 @@ class StepRunner(Protocol):
 
 
 class JobCheckpoints:
-    """The checkpoints of one job, and what its attempts go on from.
+    """The checkpoints of one job, and what its attempts resume from.
 
     Args:
         graph: The job.
@@ -113,7 +113,7 @@ class JobCheckpoints:
 
     @property
     def is_restored(self) -> bool:
-        """Whether the next attempt goes on from something."""
+        """Whether the next attempt resumes from something."""
         return self._restored is not None
 
     @property
@@ -130,11 +130,11 @@ class JobCheckpoints:
         return {} if self._restored is None else self._restored.snapshot.operators
 
     async def open(self) -> None:
-        """Claim the place of the checkpoints, and read what the job goes on from.
+        """Claim the place of the checkpoints, and read what the job resumes from.
 
         Raises:
             StorageClaimedError: If another job with this identity runs.
-            NoCheckpointError: If what it is to go on from is not there.
+            NoCheckpointError: If what it is to resume from is not there.
             StateError: If it does not fit the job.
             InvalidArgumentError: If finished calls cannot be kept there.
             OSError: If the place cannot be used.
@@ -254,7 +254,7 @@ class JobCheckpoints:
             await self.coordinator.end_attempt()
 
     async def reload(self) -> None:
-        """Read again what the next attempt goes on from: the last complete checkpoint.
+        """Read again what the next attempt resumes from: the last complete checkpoint.
 
         Raises what `open` does.
         """
@@ -288,11 +288,11 @@ class JobCheckpoints:
             await run_in_thread(self._scratch.remove)
 
     def capture_sources(self, checkpoint_id: int) -> dict[OperatorId, OperatorSnapshot]:
-        """Return what the enumerators go on from."""
+        """Return what the enumerators resume from."""
         return self._job.sources.snapshot(checkpoint_id)
 
     def on_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Hear that tasks go on from a checkpoint, or a later one, from now on."""
+        """Be notified that tasks resume from a checkpoint, or a later one, from now on."""
         self._completed_id = max(self._completed_id, checkpoint_id)
         self._job.sources.on_checkpoint_complete(checkpoint_id)
 
@@ -315,7 +315,7 @@ class JobCheckpoints:
         self._committed_id = max(self._committed_id, checkpoint_id)
 
     async def on_retained(self, oldest: int) -> None:
-        """Hear which is the oldest checkpoint that a job may go on from."""
+        """Be notified of the oldest checkpoint that a job may resume from."""
         await self._finished_calls.prune(oldest)
 
     async def run_step(self, work: Any, what: str) -> None:

@@ -114,8 +114,8 @@ class FinishedCalls:
 
         Args:
             epoch: The number of the new attempt, at least.
-            restored_id: The checkpoint that it goes on from, None for none.
-            retained: The checkpoints that others may go on from later.
+            restored_id: The checkpoint that it resumes from, None for none.
+            retained: The checkpoints that others may resume from later.
             tasks: Those that begin; None for all.
 
         Returns:
@@ -144,7 +144,7 @@ class FinishedCalls:
             )
 
     async def remove(self) -> None:
-        """Delete all of it: nothing goes on from this job any more."""
+        """Delete all of it: nothing resumes from this job any more."""
         if self._journal is not None:
             await self._turns.run(self._journal.remove)
 
@@ -166,7 +166,7 @@ class FinishedCalls:
                 checkpoint_id=restored_id,
                 covered_from=journal.pruned_to,
             )
-        # What any retained checkpoint may need: somebody may go on from an older one.
+        # What any retained checkpoint may need: somebody may resume from an older one.
         oldest = None if restored_id is None else min([restored_id, *retained])
         beginning = {
             operator_id: [

@@ -254,7 +254,7 @@ class LimiterService:
         return msgspec.json.encode(_Usages(self._clock.now_ms(), usages))
 
     def restore(self, snapshot: bytes) -> None:
-        """Let limits go on from a snapshot; before any is used.
+        """Let limits resume from a snapshot; before any is used.
 
         Raises:
             CorruptStreamError: If it is none.

@@ -21,16 +21,16 @@ __all__ = ["LocalTasks", "TaskEvents"]
 
 
 class TaskEvents(Protocol):
-    """Who is told how tasks end, on their loop."""
+    """Who is notified of the end of tasks, on their loop."""
 
     def on_task_ended(
         self, error: BaseException | None, task: str, subtask: SubtaskId
     ) -> None:
-        """Hear that a task ended: well, or with an error."""
+        """Be notified that a task ended: well, or with an error."""
         ...
 
     def on_cancelled(self, subtask: SubtaskId) -> None:
-        """Hear that a task ended itself, or was interrupted."""
+        """Be notified that a task ended itself, or was interrupted."""
         ...
 
 
@@ -39,7 +39,7 @@ class LocalTasks:
 
     Args:
         tasks: They have not started.
-        events: Who is told how they end; may be left out where there are none.
+        events: Who is notified of their end; may be left out where there are none.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 Theory of operation: the master makes ready what tasks need, runs an attempt, and when all
 of its tasks have finished commits what the sinks prepared. Where a part of its tasks fails
 that shares no data with the others, that part begins again and the attempt goes on; one
-that fails is followed by another one. Both go on from the last complete checkpoint, as
+that fails is followed by another one. Both resume from the last complete checkpoint, as
 often as the restart strategy says. Each part of its life runs in an asyncio task that is supervised:
 whatever the user's code does, and however often somebody interrupts, the next part
 follows, and everything that was opened is closed.
@@ -164,7 +164,7 @@ class JobMaster:
 
     @property
     def has_room(self) -> bool:
-        """Whether whoever pulls its results takes more now."""
+        """Whether the consumer of its results takes more now."""
         return all(one.room.available for one in self.services.handovers.values())
 
     def pending_checkpoints(self) -> list[PendingCheckpoint]:
@@ -245,7 +245,7 @@ class JobMaster:
         """Let the sources read no more, and end the job with a savepoint.
 
         Raises:
-            CheckpointFailedError: If it did not complete; the job goes on then.
+            CheckpointFailedError: If it did not complete; the job then continues.
         """
         coordinator = self.coordinator
         assert coordinator is not None, "the job takes checkpoints"
@@ -318,7 +318,7 @@ class JobMaster:
     def on_failing(
         self, error: BaseException, tasks: Collection[SubtaskId] | None = None
     ) -> bool:
-        """Hear that the attempt or a part of it has failed; say whether it runs again.
+        """Be notified that all or a part of the attempt failed; say if it runs again.
 
         What fails while a part waits to begin again is counted as one failure with it,
         as Flink's exponential delay does: one worker has tasks of several regions.

@@ -18,11 +18,11 @@ class CheckpointEvents(Protocol):
     """Who is told what tasks have to say of checkpoints, on their loop."""
 
     def on_task_running(self, task: SubtaskId) -> None:
-        """Hear that a task has been restored and runs."""
+        """Be notified that a task has been restored and runs."""
         ...
 
     def on_end_of_data(self, task: SubtaskId) -> None:
-        """Hear that no more records will come out of a task."""
+        """Be notified that no more records will come out of a task."""
         ...
 
     def on_acknowledged(
@@ -38,7 +38,7 @@ class CheckpointEvents(Protocol):
     def on_declined(
         self, task: SubtaskId, checkpoint_id: int, error: BaseException
     ) -> None:
-        """Hear that a task takes no part in a checkpoint."""
+        """Be notified that a task takes no part in a checkpoint."""
         ...
 
 

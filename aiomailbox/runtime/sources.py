@@ -86,7 +86,7 @@ class SourceCoordinator:
             self._enumerator.handle_split_request(subtask_index)
 
     def snapshot(self, checkpoint_id: int) -> OperatorSnapshot:
-        """Return what a new coordinator goes on from; its readers keep their splits."""
+        """Return what a new coordinator resumes from; its readers keep their splits."""
         elements = self._enumerator.snapshot()
         self._last_id = checkpoint_id
         return OperatorSnapshot(
@@ -101,7 +101,7 @@ class SourceCoordinator:
             ]
 
     def reset_reader(self, subtask_index: int, restored_id: int) -> None:
-        """Take back what a reader has got since the checkpoint that it goes on from.
+        """Take back what a reader has got since the checkpoint that it resumes from.
 
         The reader's task is made, and takes splits from now on.
 
@@ -154,7 +154,7 @@ class JobSources:
 
         Args:
             graph: The job.
-            restored: What enumerators go on from; the others begin anew.
+            restored: What enumerators resume from; the others begin anew.
             restored_id: The checkpoint that this is of, -1 for none.
 
         Raises:
@@ -201,14 +201,14 @@ class JobSources:
         self._coordinators[vertex].request_split(subtask_index)
 
     def snapshot(self, checkpoint_id: int) -> dict[OperatorId, OperatorSnapshot]:
-        """Return what the enumerators go on from, by the ids of their sources."""
+        """Return what the enumerators resume from, by the ids of their sources."""
         return {
             self._ids[vertex]: coordinator.snapshot(checkpoint_id)
             for vertex, coordinator in self._coordinators.items()
         }
 
     def on_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Hear that a checkpoint is complete: no reader goes on from an older one."""
+        """Be notified of a complete checkpoint: no reader resumes from an older one."""
         for coordinator in self._coordinators.values():
             coordinator.on_checkpoint_complete(checkpoint_id)
 
@@ -217,7 +217,7 @@ class JobSources:
 
         Args:
             tasks: The tasks that begin again, those of readers among them.
-            restored_id: The checkpoint that they go on from, -1 for none.
+            restored_id: The checkpoint that they resume from, -1 for none.
 
         Raises:
             UserFunctionError: If an enumerator fails.

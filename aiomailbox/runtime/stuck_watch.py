@@ -38,7 +38,7 @@ class WatchedJob(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether whoever pulls its results takes more now."""
+        """Whether the consumer of its results takes more now."""
         ...
 
     def pending_checkpoints(self) -> list[PendingCheckpoint]:

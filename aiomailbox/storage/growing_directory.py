@@ -113,7 +113,7 @@ class GrowingDirectory:
 
         Args:
             owner: Who asks, for the message to others who want to write there.
-            restored: Whether the job goes on from a checkpoint.
+            restored: Whether the job resumes from a checkpoint.
 
         Raises:
             TargetExistsError: If the target is there, not the job's, and not to be

@@ -267,7 +267,7 @@ class BacklogInput:
         return self._backlog.put(self, Watermark(timestamp_ms))
 
     def process_status(self, status: WatermarkStatus) -> Pending:
-        """Hear that the input became idle or active, after what stands there already."""
+        """Be notified that the input became idle or active, after all that is queued."""
         if self._availability.available:
             return self._target.process_status(status)
         return self._backlog.put(self, status)
@@ -279,7 +279,7 @@ class BacklogInput:
         return self._backlog.put(self, marker)
 
     def end_input(self) -> Pending:
-        """Hear that no more records come, after what stands there already."""
+        """Be notified that no more records come, after what stands there already."""
         if self._availability.available:
             return self._target.end_input()
         return self._end_later()

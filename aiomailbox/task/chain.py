@@ -228,11 +228,11 @@ class OperatorChain:
             await _finish(operator.prepare_snapshot_pre_barrier(checkpoint_id))
 
     async def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the operators, tail first; all are told, the first error is raised."""
+        """Notify the operators, tail first; all are notified, the first error is raised."""
         await self._tell_all("notify_checkpoint_complete", checkpoint_id)
 
     async def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell the operators, tail first; all are told, the first error is raised."""
+        """Notify the operators, tail first; all are notified, the first error is raised."""
         await self._tell_all("notify_checkpoint_aborted", checkpoint_id)
 
     async def _tell_all(self, hook: str, checkpoint_id: int) -> None:
@@ -241,7 +241,7 @@ class OperatorChain:
             try:
                 with self._naming(link, hook):
                     await _finish(getattr(link.operator, hook)(checkpoint_id))
-            except Exception as error:  # noqa: BLE001 -- the others are told, too
+            except Exception as error:  # noqa: BLE001 -- the others are notified, too
                 first = first or error
         if first is not None:
             raise first

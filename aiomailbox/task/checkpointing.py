@@ -66,11 +66,11 @@ class CheckpointedChain(Protocol):
         ...
 
     async def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the operators, tail first; all are told, the first error is raised."""
+        """Notify the operators, tail first; all are notified, the first error is raised."""
         ...
 
     async def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell the operators, tail first; all are told, the first error is raised."""
+        """Notify the operators, tail first; all are notified, the first error is raised."""
         ...
 
 
@@ -211,14 +211,14 @@ class SubtaskCheckpoints:
         self._responder.decline(checkpoint_id, error)
 
     def notify_complete(self, checkpoint_id: int) -> Pending:
-        """Hear that a checkpoint is complete; one that is older than known is ignored."""
+        """Be notified that a checkpoint is complete; one older than known is ignored."""
         if checkpoint_id <= self.completed_id:
             return None
         self.completed_id = checkpoint_id
         return self._chain.notify_checkpoint_complete(checkpoint_id)
 
     def notify_aborted(self, checkpoint_id: int, latest_completed_id: int) -> Pending:
-        """Hear that a checkpoint will not complete, and which one did before."""
+        """Be notified that a checkpoint will not complete, and which one did before."""
         if checkpoint_id <= self.completed_id:
             return None
         cancel = self._end_writing(checkpoint_id)

@@ -29,7 +29,7 @@ class TaskCheckpointing:
         may_overtake: Whether barriers may overtake data.
         after_end: Whether checkpoints go on once some tasks have finished; a task
             whose data has ended then waits for the one that commits its results.
-        restored_id: The checkpoint that the task goes on from, -1 for none.
+        restored_id: The checkpoint that the task resumes from, -1 for none.
     """
 
     responder: CheckpointResponder
@@ -68,7 +68,7 @@ class TaskEnvironment:
         journals: Where finished calls are kept; None for a job without.
         alignment: Finds the job-wide group of sources that wait for each other.
         state_backend: Makes the stores of operators with keys.
-        cancel_timeout_s: How long the task may take to end once it is told to.
+        cancel_timeout_s: How long the task may take to end once it is asked to.
         latency_interval_ms: How often sources mark the time; None for never.
         trace_carrier: The trace that asynchronous calls belong to; None for no spans.
         stall_threshold_s: From when on its event loop counts as held; None for not to be

@@ -15,7 +15,7 @@ class HelperTasks:
 
     Args:
         on_failure: Told when one fails.
-        timeout_s: How long those that are told to end may take.
+        timeout_s: How long those that are asked to end may take.
     """
 
     __slots__ = ("_closing", "_every_s", "_on_failure", "_tasks")

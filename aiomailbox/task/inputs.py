@@ -71,7 +71,7 @@ class TaskInput(Protocol):
         ...
 
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
-        """Let event time go on from what `event_times` returned; before `start`."""
+        """Resume event time from what `event_times` returned; before `start`."""
         ...
 
     def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
@@ -224,7 +224,7 @@ class NetworkInput:
         return (self._valve.snapshot(),)
 
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
-        """Let event time go on from there."""
+        """Resume event time from there."""
         for snapshot in times:
             self._valve.restore(snapshot)
             self.watermark_ms = snapshot.watermark

@@ -77,7 +77,7 @@ class MailboxTimer:
             pending = self._callback(timestamp_ms)
         except StopTask:
             raise
-        except Exception as error:  # noqa: BLE001 -- handed to whoever is responsible
+        except Exception as error:  # noqa: BLE001 -- handed to its owner
             # As in Flink a timer that fails ends the task from outside and not by its
             # mail: the mail behind it runs until then.
             self._owner.on_error(error)
@@ -92,7 +92,7 @@ class MailboxTimer:
             await pending
         except StopTask:
             raise
-        except Exception as error:  # noqa: BLE001 -- handed to whoever is responsible
+        except Exception as error:  # noqa: BLE001 -- handed to its owner
             self._owner.on_error(error)
         self._after()
 

@@ -255,7 +255,7 @@ class SystemProcessingTimeService:
         self._running += 1
         try:
             timer.callback(timer.timestamp_ms)
-        except Exception as error:  # noqa: BLE001 -- handed to whoever is responsible
+        except Exception as error:  # noqa: BLE001 -- handed to its owner
             self._on_error(error)
         finally:
             self._running -= 1

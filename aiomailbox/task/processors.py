@@ -60,7 +60,7 @@ class InputProcessor(Protocol):
         ...
 
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
-        """Let event time go on from what `event_times` returned; before `start`."""
+        """Resume event time from what `event_times` returned; before `start`."""
         ...
 
     def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
@@ -108,7 +108,7 @@ class OneInputProcessor:
         return self._input.event_times()
 
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
-        """Let event time go on from there."""
+        """Resume event time from there."""
         self._input.restore(times)
 
     def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
@@ -230,7 +230,7 @@ class MultiInputProcessor:
         return tuple(time for one in self._inputs for time in one.event_times())
 
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
-        """Let event time go on from there."""
+        """Resume event time from there."""
         for task_input, time in zip(self._inputs, times, strict=False):
             task_input.restore((time,))
 

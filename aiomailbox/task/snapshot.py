@@ -1,4 +1,4 @@
-"""What one task goes on from: the snapshots of its operators, and its inputs' times."""
+"""What one task resumes from: the snapshots of its operators, and its inputs' times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Prepared = tuple[int, Any]
 
 @dataclass(frozen=True, slots=True)
 class TaskSnapshot:
-    """What a subtask's operators go on from, wherever chaining has put them.
+    """What a subtask's operators resume from, wherever chaining has put them.
 
     Attributes:
         operators: By the id of the operator. Those that a task does not have are left

@@ -76,7 +76,7 @@ class StreamTask:
         environment: What the job gives the task.
         plan: The operators, gates and writers. The task owns the gates and writers
             from now on and closes them.
-        restored: What its operators go on from; None for a beginning.
+        restored: What its operators resume from; None for a beginning.
 
     Attributes:
         environment: What the job gave the task.
@@ -146,7 +146,7 @@ class StreamTask:
     async def run(self) -> None:
         """Run the task to its end and clean up.
 
-        Once the task is told to end, both take no longer than its ``cancel_timeout_s``
+        Once the task is asked to end, both take no longer than its ``cancel_timeout_s``
         and a moment, whatever the user's code does with its cancellation.
 
         Raises whatever made the task fail. Returns normally when it finished, and when
@@ -235,14 +235,14 @@ class StreamTask:
             )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> Pending:
-        """Hear that a checkpoint is complete; runs as mail."""
+        """Be notified that a checkpoint is complete; runs as mail."""
         assert self._checkpoints is not None, "the job takes checkpoints"
         return self._checkpoints.notify_complete(checkpoint_id)
 
     def notify_checkpoint_aborted(
         self, checkpoint_id: int, latest_completed_id: int
     ) -> Pending:
-        """Hear that a checkpoint will not complete; runs as mail."""
+        """Be notified that a checkpoint will not complete; runs as mail."""
         assert self._checkpoints is not None, "the job takes checkpoints"
         return self._checkpoints.notify_aborted(checkpoint_id, latest_completed_id)
 
@@ -308,7 +308,7 @@ class StreamTask:
             raise StopTask(f"task {self.name!r} was cancelled")
 
     def _pass_by(self) -> None:
-        """End at once: all was done before the checkpoint that the job goes on from.
+        """End at once: all was done before the checkpoint that the job resumes from.
 
         Concept:
             Flink, ``FinishedOperatorChain``.

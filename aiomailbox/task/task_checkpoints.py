@@ -175,13 +175,13 @@ class TaskCheckpoints:
         self._subtask.decline(checkpoint_id, error)
 
     def notify_complete(self, checkpoint_id: int) -> Pending:
-        """Hear that a checkpoint is complete."""
+        """Be notified that a checkpoint is complete."""
         self._prepared.on_complete(checkpoint_id)
         pending = self._subtask.notify_complete(checkpoint_id)
         return then(pending, self._on_complete, checkpoint_id)
 
     def notify_aborted(self, checkpoint_id: int, latest_completed_id: int) -> Pending:
-        """Hear that a checkpoint will not complete, and which one did before.
+        """Be notified that a checkpoint will not complete, and which one did before.
 
         Raises:
             CheckpointFailedError: If it is the savepoint that was to end the job.
@@ -192,7 +192,7 @@ class TaskCheckpoints:
         return then(pending, self._on_aborted, checkpoint_id, latest_completed_id)
 
     def end_data(self, *, is_finished: bool) -> None:
-        """Hear that no more records come out of the task.
+        """Be notified that no more records come out of the task.
 
         Args:
             is_finished: Whether its operators have been finished.
@@ -220,7 +220,7 @@ class TaskCheckpoints:
         barrier = self._barrier
         assert barrier is not None, "a barrier is performed"
         snapshot = self._capture()
-        # A job that is stopped goes on from the savepoint, wherever it stood.
+        # A job that is stopped resumes from the savepoint, wherever it stood.
         ends = self._is_finished and not barrier.snapshot_type.is_synchronous
         return TaskSnapshot(
             snapshot.operators,

@@ -30,7 +30,7 @@ class FileSplit:
 @kept_in_state
 @dataclass(frozen=True, slots=True)
 class FilesSeen:
-    """What an enumerator needs to go on.
+    """What an enumerator needs to resume.
 
     Attributes:
         splits: The files that no reader has yet.

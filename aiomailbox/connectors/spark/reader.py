@@ -41,7 +41,7 @@ class SparkSplit:
 
     Attributes:
         split_id: Its name.
-        part: The partition, or the staged file, to go on with.
+        part: The partition, or the staged file, to resume at.
         row: The row in it to go on with.
         fingerprint: What tells the DataFrame from others; empty before the first row.
         check: Sum of the checks of all rows before the position, modulo 2**64.

@@ -53,7 +53,7 @@ class ReadPlan:
         by_count: Whether a position is the number of rows before it: where all rows are
             in one order, and Spark may cut it into partitions otherwise each time.
         checks: Whether Spark says what follows from the values of each row: where nobody
-            will ever go on from a position, it need not.
+            will ever resume from a position, it need not.
         parts: How many partitions were asked for; for progress where Spark does not tell.
     """
 

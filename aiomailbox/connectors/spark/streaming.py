@@ -82,7 +82,7 @@ class SparkStreamSource:
 
     A batch is done, for Spark, when the pipeline has taken its rows and, in a job with
     checkpoints, one holds them: the query goes at the pipeline's pace, one batch a
-    checkpoint. A restart goes on exactly where the last checkpoint was taken, by the
+    checkpoint. A restart resumes exactly where the last checkpoint was taken, by the
     query's id, the batch's number and the row in it; a batch whose rows come otherwise
     than before is refused. The query starts and ends with the job. Spark's checkpoint and
     the job's belong together: a job that is cancelled keeps its own with
@@ -369,7 +369,7 @@ class _StreamReader(PumpedReader[StreamSplit, _Item]):
         return replace(split, part=chunk.part, row=chunk.first + stop, check=check)
 
     def _begin(self, split: StreamSplit, item: _BatchBegin) -> None:
-        # Spark keeps its own position, and goes on from there whatever this job knows.
+        # Spark keeps its own position, and resumes from there whatever this job knows.
         if not split.query_id and item.batch:
             self._context.log.warning(
                 "the query resumes after its first batch, and this job has started "

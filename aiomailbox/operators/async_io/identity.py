@@ -31,7 +31,7 @@ class AsyncCall:
     """What a call of an async function may know of itself; see `current_call`.
 
     Attributes:
-        attempt: From 1; goes on from where it was when the job was started again.
+        attempt: From 1; resumes from where it was when the job was started again.
     """
 
     __slots__ = ("_rows", "_scope", "attempt")

@@ -1,4 +1,4 @@
-"""What a keyed async operator goes on from, besides its state and its timers."""
+"""What a keyed async operator resumes from, besides its state and its timers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class FunctionStateContext:
     """What `CheckpointedFunction` may use.
 
     Attributes:
-        is_restored: Whether the job goes on from a snapshot. So it may have what other
+        is_restored: Whether the job resumes from a snapshot. So it may have what other
             subtasks kept, or nothing, if there are more subtasks now.
         operator_state: State without keys: ``get_list_state``, ``get_union_list_state``
             and ``get_broadcast_state``.

@@ -260,7 +260,7 @@ class Operator:
         self.restore_own(snapshot.own)
 
     def snapshot(self) -> OperatorSnapshot:
-        """Return everything that a new instance needs to go on from here.
+        """Return everything that a new instance needs to resume from here.
 
         It shares nothing with the operator that could change.
         """

@@ -1,4 +1,4 @@
-"""What operators go on from: snapshots, and how they are spread over subtasks."""
+"""What operators resume from: snapshots, and how they are spread over subtasks."""
 
 from __future__ import annotations
 

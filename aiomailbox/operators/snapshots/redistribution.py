@@ -1,4 +1,4 @@
-"""Who goes on from what when the number of subtasks changes: pure."""
+"""Who resumes from what when the number of subtasks changes: pure."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def redistribute(
     """Return what each of ``parallelism`` new subtasks of an operator is restored from.
 
     Keyed state and timers go by key group. Lists are split, union lists and broadcast
-    maps handed round; see `RedistributionMode`. Event time goes on from the subtask
-    that was behind, unless each subtask goes on from its own.
+    maps handed round; see `RedistributionMode`. Event time resumes from the subtask
+    that was behind, unless each subtask resumes from its own.
 
     Args:
         snapshots: One per former subtask, in order; None for one that had nothing.

@@ -1,4 +1,4 @@
-"""What one operator in one subtask goes on from."""
+"""What one operator in one subtask resumes from."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class WorkerDesk:
         return {one: self._epochs[one] for one in tasks if one in self._epochs}
 
     def forget(self, worker: Worker) -> None:
-        """Hear that a worker is gone, and its tasks with it.
+        """Be notified that a worker is gone, and its tasks with it.
 
         What it has counted stays to be seen, until its successor counts.
         """

@@ -129,7 +129,7 @@ class Deploy(_Message):
     """Parent: all are ready, and listen here; run tasks of yours of this attempt.
 
     ``tasks`` are those of the job that begin, None for all; ``epochs`` has the attempts of
-    the others; none of these runs if ``is_first``. ``restored`` is what they go on from, by subtask, pickled: the
+    the others; none of these runs if ``is_first``. ``restored`` is what they resume from, by subtask, pickled: the
     state of checkpoint ``restored_id``, -1 for none. Checkpoints are kept at
     ``checkpoint_place``, if any are.
     """

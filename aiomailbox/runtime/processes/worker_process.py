@@ -45,7 +45,7 @@ class WorkerProcess:
 
     Args:
         peer: Its number, from 1.
-        events: Who is told.
+        events: Who is notified.
         heartbeat_timeout_s: How long it may send no heartbeat.
         new_setup: Makes what a worker of a number is told first.
 

@@ -37,7 +37,7 @@ class Faults:
         task_crashes: A task fails between two callbacks of the loop: while it is
             restored or opened, while it runs, or while it ends.
         program_crashes: From one moment to the next nothing that the program does
-            counts any more; after a while it is started again and goes on from its
+            counts any more; after a while it is started again and resumes from its
             latest checkpoint. The moment may be within a file operation or a commit,
             also of those with which a program or an attempt begins.
         cancellations: The job is cancelled, and started again from its latest

@@ -87,7 +87,7 @@ class SimulationLoop(VirtualTimeLoop):
         result, error = None, None
         try:
             result = func(*args)
-        except Exception as raised:  # noqa: BLE001 -- whoever waits for it gets it
+        except Exception as raised:  # noqa: BLE001 -- the waiting caller gets it
             error = raised
         self.call_later(self._delay_s(), _arrive, future, result, error)
 

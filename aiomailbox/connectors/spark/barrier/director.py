@@ -107,7 +107,7 @@ class BarrierWorker:
 
     Args:
         peer: Its number, from 1.
-        events: Who is told.
+        events: Who is notified.
         arrivals: Where it comes from.
     """
 

@@ -2,7 +2,7 @@
 
 Theory of operation: Spark neither repeats a barrier stage whose rows go to the driver,
 nor keeps the rows of one that failed. So the driver starts it again, as the restart
-strategy says, and the job goes on from its last checkpoint. A file beside the results has
+strategy says, and the job resumes from its last checkpoint. A file beside the results has
 the number of the attempt: what is left of an older one ends when it reads it, knows
 another secret, and has lost its claim to the checkpoints.
 """
@@ -226,7 +226,7 @@ class _Job:
             for path in outputs:
                 if path.exists():
                     raise TargetExistsError(f"{str(path)!r} exists already")
-            # What another program has left there, and nobody goes on from.
+            # What another program has left there, and nobody resumes from.
             shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True, exist_ok=True)
         self._frame, self._wrapping = exchange_frame(

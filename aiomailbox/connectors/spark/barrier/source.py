@@ -1,4 +1,4 @@
-"""The rows of one partition as a source that can go on from a position.
+"""The rows of one partition as a source that can resume from a position.
 
 Theory of operation: a partition holds the same rows in the same order whenever Spark
 makes it (see `exchange_frame`), so a position is how many rows were emitted. Each row has
@@ -151,7 +151,7 @@ class PartitionFeed:
             self.availability.set_available()
 
     def end(self, error: Exception | None = None) -> None:
-        """Hear that nothing follows, or why."""
+        """Be notified that nothing follows, or why."""
         self.ended, self._error = True, error
         self.availability.set_available()
 

@@ -36,14 +36,14 @@ class StageResults(Protocol):
 
     Attributes:
         room: Available while there is room.
-        is_starved: Whether whoever takes them has nothing to take.
+        is_starved: Whether their consumer has nothing to take.
     """
 
     room: Availability
 
     @property
     def is_starved(self) -> bool:
-        """Whether whoever takes them has nothing to take."""
+        """Whether their consumer has nothing to take."""
         ...
 
     def offer_result(self, output: int, batch: pa.RecordBatch) -> None:

@@ -260,7 +260,7 @@ class _StageTask(NoCheckpointEvents):
 
     @property
     def is_starved(self) -> bool:
-        """Whether whoever takes the results has nothing to take."""
+        """Whether the consumer of the results has nothing to take."""
         return self.outlet.is_empty
 
     def offer_result(self, output: int, batch: pa.RecordBatch) -> None:
@@ -284,13 +284,13 @@ class _StageTask(NoCheckpointEvents):
     def on_task_ended(
         self, error: BaseException | None, task: str, subtask: SubtaskId
     ) -> None:
-        """Hear that the task ended."""
+        """Be notified that the task ended."""
         if error is not None:
             self._errors.append(error)
         self._changed.set_available()
 
     def on_cancelled(self, subtask: SubtaskId) -> None:
-        """Hear that the task ended itself."""
+        """Be notified that the task ended itself."""
         self._is_cancelled = True
 
     def is_here(self, task: TaskId) -> bool:
@@ -406,7 +406,7 @@ class _StageTask(NoCheckpointEvents):
             demultiplexer.fail(error)
 
     def _forward(self, row: WireRow) -> None:
-        """Pass on what is for a later stage, or for whoever takes the results."""
+        """Pass on what is for a later stage, or for the consumer of the results."""
         if self._gives_batches:
             with pa.ipc.open_stream(row.payload) as stream:
                 for batch in stream:
