@@ -336,7 +336,7 @@ class UserFunctionError(WorldError):
     def __init__(
         self, operator: str, uid: str | None, location: str, cause: BaseException
     ) -> None:
-        self.operator = operator
+        self.operator: str = operator
         self.uid = uid
         self.location = location
         self.record: str | None = None
@@ -362,7 +362,7 @@ class RecordMutatedError(UsageError):
     """
 
     def __init__(self, operator: str, uid: str | None, kind: str, change: str) -> None:
-        self.operator = operator
+        self.operator: str = operator
         self.uid = uid
         super().__init__(
             f"{named_operator(operator, uid)} changed a record, a {kind}, that had "
@@ -522,7 +522,7 @@ class NotShippableError(UsageError, TypeError):
     """
 
     def __init__(self, operator: str, uid: str | None, problem: str) -> None:
-        self.operator = operator
+        self.operator: str = operator
         self.uid = uid
         super().__init__(
             f"{named_operator(operator, uid)} cannot be sent to a worker "
@@ -732,7 +732,7 @@ class JournalError(WorldError):
     """
 
     def __init__(self, operator: str, problem: str) -> None:
-        self.operator = operator
+        self.operator: str = operator
         super().__init__(f"the journal of {operator}: {problem}")
 
 
@@ -758,7 +758,7 @@ class RecordIdReusedError(UsageError):
     """
 
     def __init__(self, operator: str, identity: object) -> None:
-        self.operator = operator
+        self.operator: str = operator
         self.identity = identity
         super().__init__(
             f"{operator}: two records with the id {safe_repr(identity)} differ. An "

@@ -282,7 +282,9 @@ def _refuse_sink(given: object) -> None:
         remedy = "Give a function of a record, or a sink such as am.ParquetSink(path)."
     else:
         return
-    raise WrongTypeError("sink", f"{shortened(given)} is no sink", remedy)
+    raise WrongTypeError(
+        "sink", f"{shortened(given)} is neither a sink nor a function", remedy
+    )
 
 
 def sink_transformation(
@@ -302,12 +304,11 @@ def sink_transformation(
     functions: tuple[FunctionInfo, ...] = ()
     if hasattr(sink, "create_writer") and not isinstance(sink, type):
         found = cast("Sink", sink)
-    elif not callable(sink) or hasattr(sink, "create_writer"):
-        what = "is a class" if callable(sink) else "is neither a sink nor a function"
+    elif hasattr(sink, "create_writer"):
         raise WrongTypeError(
             "sink",
-            f"{sink!r} {what}",
-            'Use e.g. am.FileSink("results", "jsonl"), or print.',
+            f"{sink!r} is a class",
+            'Make one of it, as in am.FileSink("results", "jsonl").',
         )
     else:
         _refuse_sink(sink)

@@ -54,6 +54,7 @@ def plan_checkpoint(
         after_tasks_finish: Whether finished subtasks are no hindrance.
 
     Example:
+        >>> from aiomailbox.ids import VertexId
         >>> source, sink = SubtaskId(VertexId(0), 0), SubtaskId(VertexId(1), 0)
         >>> states = {source: SubtaskState.RUNNING, sink: SubtaskState.RUNNING}
         >>> plan = plan_checkpoint(states, {sink: [source]})

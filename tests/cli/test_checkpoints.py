@@ -86,7 +86,7 @@ def test_verify_reads_everything(
     file.write_bytes(data)
     code, out, _ = run(capsys, "verify", checkpoint)
     assert code == ExitCode.DAMAGED
-    assert "1.1-1 cannot be read: a checksum does not fit" in out
+    assert "1.1-1 cannot be read: a checksum does not match" in out
     code, out, _ = run(capsys, "inspect", checkpoint)
     assert code == ExitCode.DAMAGED
     assert "problem: " in out

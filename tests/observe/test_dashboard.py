@@ -269,7 +269,9 @@ def test_a_program_whose_port_is_taken_does_not_begin() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(am.InvalidArgumentError, match=f"port {port}.*Use another"):
+        with pytest.raises(
+            am.InvalidArgumentError, match=f"port {port}.*Choose another"
+        ):
             am.run(main(), dashboard=port)
     assert begun == []
 
@@ -297,7 +299,7 @@ async def test_a_job_elsewhere_is_shown_by_what_it_tells() -> None:
         assert (await client.get("/await-tree")).text == job.await_tree()
         right = {"authorization": "Bearer secret"}
         refused = await client.post("/cancel", headers=right)
-        assert (refused.status_code, "elsewhere" in refused.text) == (409, True)
+        assert (refused.status_code, "another program" in refused.text) == (409, True)
     labels = {"job": "spark", "operator": "far", "uid": ""}
     name = "aiomailbox_operator_num_records_in_total"
     # Whoever asks for one number after the other gets them from one look.
@@ -367,6 +369,8 @@ def test_a_program_serves_its_page_and_tells_on_a_signal_what_it_awaits() -> Non
             answer = httpx.get(f"{address}snapshot")
             snapshot = answer.json() if answer.is_success else {}
         assert snapshot["job"] == "hung"
+        while "attempt 1 for 2" not in httpx.get(f"{address}await-tree").text:
+            pass
         os.kill(program.pid, signal.SIGUSR1)
         told = program.stderr.readline()
         assert told == "job 'hung': running\n"

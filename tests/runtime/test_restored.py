@@ -195,7 +195,7 @@ def test_state_that_no_operator_has_is_refused_unless_it_may_be_lost() -> None:
     graph = graph_of(source, [])
     own = OperatorStateSnapshot().with_list("splits", ["a"])
     kept = JobSnapshot({OperatorId("gone"): [OperatorSnapshot(own=own)]})
-    with pytest.raises(StateError, match=r"state of \['gone'\].*uid"):
+    with pytest.raises(StateError, match=r"state of operators \['gone'\].*uid"):
         restored_tasks(kept, graph)
     assert restored_tasks(kept, graph, allow_unmatched=True) == {}
     empty = JobSnapshot({OperatorId("gone"): [OperatorSnapshot(watermark=3), None]})

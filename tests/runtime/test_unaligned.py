@@ -238,7 +238,7 @@ async def test_records_that_cannot_be_kept_are_not_overtaken(
         assert job.restarts == 2
         assert job.checkpoints()
     assert results == EXPECTED
-    assert "cannot be kept" in caplog.text
+    assert "cannot be serialized" in caplog.text
 
 
 @pytest.mark.parametrize("parallelism", [1, 3, 5])

@@ -196,7 +196,7 @@ async def a_pipeline_runs_in_a_barrier_stage(spark: Any, place: Path) -> None:
     run = limited.run_on(df, place / "barrier", schema=Doubled, parallelism=2)
     rows = await asyncio.to_thread((await run).collect)
     assert sorted(tuple(row) for row in rows) == [(n, 2 * n) for n in range(1000)]
-    with pytest.raises(UsageError, match="side by side"):
+    with pytest.raises(UsageError, match="at the same time"):
         await limited.run_on(df, place / "wide", schema=Doubled, parallelism=5)
 
 

@@ -745,7 +745,7 @@ async def test_two_jobs_may_write_to_one_table_at_once(database: Any) -> None:
         (("x.db", ""), {}, InvalidArgumentError, "not the name of a table"),
         (("x.db", "t"), {"columns": "n"}, WrongTypeError, "not a list of columns"),
         (("x.db", "t"), {"columns": []}, InvalidArgumentError, "it is empty"),
-        (("x.db", "t"), {"columns": ["a", "a"]}, InvalidArgumentError, "one name"),
+        (("x.db", "t"), {"columns": ["a", "a"]}, InvalidArgumentError, "duplicates"),
         (("x.db", "t"), {"upsert_by": [1]}, WrongTypeError, "not a name"),
         (
             ("x.db", "t"),

@@ -11,10 +11,13 @@ from typing import Any, NamedTuple
 from aiomailbox.columnar import (
     AsyncColumnOperator,
     ColumnarAggregateOperator,
+    ColumnarIntervalJoin,
+    ColumnarKeyCheck,
     ColumnarPanedOperator,
     ColumnarSessionOperator,
     ColumnarSlidingOperator,
     ColumnarTumblingOperator,
+    ColumnarWindowJoin,
     MapBatchesOperator,
     columnar_windows,
 )
@@ -56,6 +59,7 @@ from aiomailbox.operators import (
     aggregates,
     count,
     field_or_function,
+    pair,
     pattern,
     sum_,
 )
@@ -87,9 +91,11 @@ from aiomailbox.windowing import (
     EventTimeSessionWindows,
     EventTimeTrigger,
     ProcessWindowFunction,
+    SidedKey,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
+    WindowJoinOperator,
     WindowStagger,
     window_operator,
 )
@@ -197,8 +203,10 @@ def keyed(kind: Any, make: Any, steps: list[Step] = ONE, name: str = "") -> Case
     return Case(kind, make, steps, keys=(key_of,), name=name)
 
 
-def two(kind: Any, make: Any, *keys: Any, name: str = "") -> Case:
-    return Case(kind, make, TWO, keys=keys, harness=TwoInputHarness, name=name)
+def two(
+    kind: Any, make: Any, *keys: Any, steps: list[Step] = TWO, name: str = ""
+) -> Case:
+    return Case(kind, make, steps, keys=keys, harness=TwoInputHarness, name=name)
 
 
 class Remember(ProcessFunction):
@@ -698,6 +706,27 @@ def columnar_cases() -> list[Case]:
             ColumnarAggregateOperator,
             lambda: ColumnarAggregateOperator(key, sum_("number"), include_key=True),
             as_columns(ONE),
+        ),
+        one(ColumnarKeyCheck, lambda: ColumnarKeyCheck(key), as_columns(ONE)),
+        two(
+            ColumnarIntervalJoin,
+            lambda: ColumnarIntervalJoin(key, key, -3, 3, pair),
+            key_of,
+            key_of,
+            steps=as_columns(TWO),
+        ),
+        *(
+            two(
+                kind,
+                partial(kind, SidedKey(key, key), TumblingEventTimeWindows(4)),
+                key_of,
+                key_of,
+                steps=steps,
+            )
+            for kind, steps in (
+                (WindowJoinOperator, TWO),
+                (ColumnarWindowJoin, as_columns(TWO)),
+            )
         ),
         *(
             keyed(

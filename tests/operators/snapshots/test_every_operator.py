@@ -43,6 +43,7 @@ BASES = {
     "AggregateWindowsOperator",
     "CoFunctionOperator",
     "CoInputsOperator",
+    "ColumnarJoin",
     "ColumnarWindows",
     "ElementOperator",
     "FunctionOperator",
@@ -55,6 +56,7 @@ BASES = {
     # They keep nothing of a record but the types that fields had so far.
     "ExpressionFilter",
     "ExpressionOperator",
+    "PairSelection",
     "ProjectionOperator",
 }
 # Nothing else of the package is imported by them, and they do more than be imported.
@@ -202,7 +204,7 @@ class Run:
             times = None if stamps is None else [stamps[place] for place in mine]
             if are_columns:
                 columns = columns_of(rows, times)
-                await harness.run(harness.operator.process_run, columns)
+                await harness.run(harness.inputs[index].process_run, columns)
             else:
                 await harness.run(harness.inputs[index].process_run, rows, times)
 
