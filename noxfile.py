@@ -61,7 +61,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Do the types hold, here and for a user under either checker?"""
-    extras = "spark,storage,dashboard"
+    extras = "spark,storage,dashboard,prometheus"
     session.install("-e", f".[{extras}]", "--group", "types", "--group", "examples")
     session.run("mypy")
     strictly = ("mypy", "--strict", "--explicit-package-bases")

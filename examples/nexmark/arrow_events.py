@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import aiomailbox as am
 from examples.nexmark.generator import GeneratorConfig
@@ -38,19 +37,19 @@ def event_batches(events: Iterable[Event]) -> list[pa.RecordBatch]:
     for place, event in enumerate(events):
         of_kind[type(event)].append(event)
         places[type(event)].append(place)
-    tables = []
+    tables: list[pa.Table] = []
     for kind, mine in of_kind.items():
         columns = dict(zip(kind._fields, zip(*mine, strict=True), strict=False))
-        numbers = {"kind": [kinds[kind]] * len(mine), **columns}
+        there: dict[str, Any] = {"kind": [kinds[kind]] * len(mine), **columns}
+        nulls = [None] * len(mine)
         arrays = [
-            pa.array(numbers[name], type_)
-            if name in numbers
-            else pa.nulls(len(mine), type_)
+            pa.array(there.get(name, nulls), type_)
             for name, type_ in zip(schema.names, schema.types, strict=True)
         ]
         tables.append(pa.table(arrays, schema=schema))
-    order = pa.concat_arrays([pa.array(mine, pa.int64()) for mine in places.values()])
-    table = pa.concat_tables(tables).take(pc.sort_indices(order))
+    placed = [place for mine in places.values() for place in mine]
+    order = sorted(range(len(placed)), key=placed.__getitem__)
+    table = pa.concat_tables(tables).take(pa.array(order, pa.int64()))
     return table.combine_chunks().to_batches(BATCH_ROWS)
 
 
