@@ -160,11 +160,12 @@ class OperatorChain:
         forms = [operator.takes_columns for operator in self.operators]
         if all(forms):
             return COLUMN_SLICES
-        # A source has no kernels.
-        has_kernels = any(forms[1:] if self._has_source else forms)
-        if not has_kernels:
+        if self._has_source:
+            # It has no kernels, and those who follow it get its runs as they are.
+            forms = forms[1:]
+        if not any(forms):
             return ROW_SLICES
-        if forms[0]:
+        if self.head.takes_columns and forms[0]:
             return MIXED_SLICES
         return ROW_SLICES_OF_KERNELS
 
@@ -361,7 +362,9 @@ class OperatorChain:
         )
         self._contexts[index] = context
         is_source = isinstance(operator, SourceOperator)
-        from_kernels = operator.takes_columns and not is_source
+        # Those who follow a source get what others of them want.
+        is_alone = is_source and len(plan.outgoing) == 1
+        from_kernels = operator.takes_columns and not is_alone
         output: Output = self._output(plan, links, context, from_kernels)
         if context.mutations is not None:
             # Fused functions would be one operator, whoever of them it was.

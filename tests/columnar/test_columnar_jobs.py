@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import aiomailbox as am
-from aiomailbox.columnar import ArrowRun
+from aiomailbox.columnar import ArrowRun, RowMaker
 from aiomailbox.errors import RecordTypeError, WrongTypeError
 from aiomailbox.operators import InputStatus
 
@@ -98,7 +98,7 @@ async def test_keys_go_to_the_subtasks_that_rows_go_to(keys: tuple[str, ...]) ->
 def test_columns_are_parted_by_flinks_hashes() -> None:
     from random import Random
 
-    from aiomailbox.columnar import NamedTupleForm, RowMaker
+    from aiomailbox.columnar import NamedTupleForm
     from aiomailbox.exchange import KeyGroupPartitioner
     from aiomailbox.operators import field_or_function
     from aiomailbox.records import ListRun
@@ -441,3 +441,33 @@ async def test_keys_of_one_stream_may_be_narrow_in_some_of_its_columns() -> None
     )
     counts = wide.union(narrow).key_by("k").aggregate(am.count())
     assert sorted(await counts.collect()) == [1, 1, 1, 2]
+
+
+class Doubled(NamedTuple):
+    n: int
+
+
+@pytest.mark.parametrize("has_branch", [False, True])
+async def test_rows_are_made_a_thousand_at_a_time_right_behind_a_source(
+    monkeypatch: pytest.MonkeyPatch, has_branch: bool
+) -> None:
+    """Also if operators on columns come later, or beside: the loop waits for them."""
+    lengths: list[int] = []
+    rows_of = RowMaker.rows
+
+    def rows(maker: RowMaker, batch: pa.RecordBatch) -> list[Any]:
+        lengths.append(batch.num_rows)
+        return rows_of(maker, batch)
+
+    monkeypatch.setattr(RowMaker, "rows", rows)
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(pa.table({"n": range(60_000)}))
+    seen: list[int] = []
+    if has_branch:
+        few = stream.filter(pc.field("n") < 0).map_batches(lambda batch: batch)
+        few.sink_to(print)
+    doubled = stream.map(lambda row: Doubled(row.n * 2))
+    doubled.filter(pc.field("n") >= 0).sink_to(lambda row: seen.append(row.n))
+    await env.execute()
+    assert seen == list(range(0, 120_000, 2))
+    assert max(lengths) <= 1024
