@@ -63,6 +63,10 @@ class AttemptOwner(Protocol):
         """
         ...
 
+    def can_restart_alone(self, tasks: Collection[SubtaskId]) -> bool:
+        """Say whether tasks can begin again while the sources of the others go on."""
+        ...
+
     async def prepare_tasks(
         self, tasks: frozenset[SubtaskId], *, is_restart: bool
     ) -> AttemptPlan | None:
@@ -302,7 +306,8 @@ class Attempt:
         )
         # All tasks: then it is simpler to begin a new attempt, with new pools and new
         # connections.
-        return None if len(found) == regions.task_count else found
+        is_whole = len(found) == regions.task_count
+        return None if is_whole or not self._owner.can_restart_alone(found) else found
 
     def _end_region(self, region: frozenset[SubtaskId]) -> None:
         if not region:

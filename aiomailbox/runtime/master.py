@@ -339,6 +339,10 @@ class JobMaster:
             self._warn_of_restart(error, tasks)
         return may_restart
 
+    def can_restart_alone(self, tasks: Collection[SubtaskId]) -> bool:
+        """Say whether the sources still know what tasks have to read again."""
+        return self.sources.can_reset(tasks)
+
     async def prepare_tasks(
         self, tasks: frozenset[SubtaskId], *, is_restart: bool
     ) -> AttemptPlan | None:

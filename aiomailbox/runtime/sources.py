@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
+from aiomailbox.errors import WorldError
 from aiomailbox.graph import JobGraph, Transformation
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.operators import OperatorSnapshot, SplitEnumerator, naming_hook
@@ -16,13 +17,19 @@ __all__ = ["JobSources", "SourceCoordinator"]
 # The name is in snapshots.
 _ENUMERATOR: Final = "enumerator"
 
+# Of a reader since the last complete checkpoint. Without checkpoints there is none, and
+# a reader of a watched directory gets files for ever.
+_KEPT_SPLITS_MAX: Final = 10_000
+
 
 class SourceCoordinator:
     """Runs one source's enumerator and carries splits to the readers.
 
     Everything happens on the job's loop; what goes to a reader goes as mail, so a
     reader may ask from inside a mail of its own. It outlives attempts of its readers: it
-    knows which splits each has got since which checkpoint, and takes those back.
+    knows which splits each has got since which checkpoint, and takes those back. Of a
+    reader that asks for its splits it keeps at most 10,000 since the last complete
+    checkpoint; beyond that, the reader restarts only with the whole job.
 
     Args:
         item: The source's place in the graph.
@@ -49,6 +56,11 @@ class SourceCoordinator:
         self._last_id = restored_id
         # By reader the splits it has got, each with the last checkpoint before that.
         self._assigned: dict[int, list[tuple[int, Any]]] = {}
+        # Those that ask; what others get is as much as the enumerator decides to give.
+        self._asking: set[int] = set()
+        # By reader of which splits were dropped, the last checkpoint before that.
+        self._dropped: dict[int, int] = {}
+        self._name = item.name
         self._deliver = deliver
         self._naming = partial(naming_hook, operator=item.name, uid=item.uid)
         # One without anything to keep begins with nothing, not anew.
@@ -70,11 +82,19 @@ class SourceCoordinator:
 
     def assign_splits(self, subtask_index: int, splits: list[Any]) -> None:
         """Give splits to a reader."""
-        assigned = self._assigned.setdefault(subtask_index, [])
-        # With the checkpoint that does not know of it yet, in case the reader begins
-        # again.
-        assigned += [(self._last_id, split) for split in splits]
+        self._keep(subtask_index, splits)
         self._deliver(subtask_index, splits, False)
+
+    def _keep(self, subtask_index: int, splits: list[Any]) -> None:
+        """Remember what a reader gets, in case it begins again."""
+        if self._dropped.get(subtask_index) == self._last_id:
+            return
+        assigned = self._assigned.setdefault(subtask_index, [])
+        # With the checkpoint that does not know of it yet.
+        assigned += [(self._last_id, split) for split in splits]
+        if len(assigned) > _KEPT_SPLITS_MAX and subtask_index in self._asking:
+            assigned.clear()
+            self._dropped[subtask_index] = self._last_id
 
     def signal_no_more_splits(self, subtask_index: int) -> None:
         """Tell a reader that it has all it will get."""
@@ -82,6 +102,7 @@ class SourceCoordinator:
 
     def request_split(self, subtask_index: int) -> None:
         """Pass a reader's request to the enumerator."""
+        self._asking.add(subtask_index)
         with self._naming("handle_split_request"):
             self._enumerator.handle_split_request(subtask_index)
 
@@ -99,6 +120,15 @@ class SourceCoordinator:
             self._assigned[subtask_index] = [
                 one for one in assigned if one[0] >= checkpoint_id
             ]
+        self._dropped = {
+            subtask_index: last_id
+            for subtask_index, last_id in self._dropped.items()
+            if last_id >= checkpoint_id
+        }
+
+    def can_reset(self, subtask_index: int) -> bool:
+        """Say whether a reader can resume from the last complete checkpoint alone."""
+        return subtask_index not in self._dropped
 
     def reset_reader(self, subtask_index: int, restored_id: int) -> None:
         """Take back what a reader has got since the checkpoint that it resumes from.
@@ -111,10 +141,17 @@ class SourceCoordinator:
 
         Raises:
             UserFunctionError: If the enumerator fails.
+            WorldError: If it has got too many to remember since `can_reset` was asked.
 
         Concept:
             Flink, ``OperatorCoordinator.subtaskReset``.
         """
+        if not self.can_reset(subtask_index):
+            raise WorldError(
+                f"subtask {subtask_index} of source {self._name!r} has got more than "
+                f"{_KEPT_SPLITS_MAX:,} splits since the last checkpoint, and cannot "
+                "restart alone"
+            )
         assigned = self._assigned.pop(subtask_index, [])
         splits = [split for since, split in assigned if since >= restored_id]
         if splits:
@@ -212,6 +249,15 @@ class JobSources:
         for coordinator in self._coordinators.values():
             coordinator.on_checkpoint_complete(checkpoint_id)
 
+    def can_reset(self, tasks: Collection[SubtaskId]) -> bool:
+        """Say whether tasks can begin again while enumerators and other readers go on."""
+        return all(
+            coordinator.can_reset(subtask_index)
+            for vertex, coordinator in self._coordinators.items()
+            for subtask_index in range(coordinator.parallelism)
+            if SubtaskId(VertexId(vertex), subtask_index) in tasks
+        )
+
     def reset_readers(self, tasks: Collection[SubtaskId], restored_id: int) -> None:
         """Take back the splits of readers that begin again; enumerators go on.
 
@@ -221,6 +267,7 @@ class JobSources:
 
         Raises:
             UserFunctionError: If an enumerator fails.
+            WorldError: If a reader has got too many splits to remember.
         """
         for vertex, coordinator in self._coordinators.items():
             for subtask_index in range(coordinator.parallelism):

@@ -6,13 +6,16 @@ import asyncio
 import random
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import aiomailbox as am
-from aiomailbox.errors import CheckpointFailedError, JobFailedError
+from aiomailbox.errors import CheckpointFailedError, JobFailedError, WorldError
 from aiomailbox.operators import StaticEnumerator
+from aiomailbox.runtime import sources
+from aiomailbox.runtime.sources import SourceCoordinator
 from aiomailbox.testing import ScriptedSource
 
 COUNT = 600
@@ -188,6 +191,96 @@ async def test_splits_that_readers_got_since_the_checkpoint_come_back(
         one for one in tmp_path.rglob("*") if "stag" in one.name or ".part" in one.name
     ]
     assert left == []
+
+
+class EndlessAsked:
+    """A source whose readers ask for ever, as those of a watched directory do."""
+
+    boundedness = am.Boundedness.UNBOUNDED
+
+    def __init__(self) -> None:
+        self.given: list[tuple[int, int]] = []
+        self.back: list[Any] = []
+
+    def create_enumerator(self, context: Any, state: Any = None) -> Any:
+        self.context = context
+        return self
+
+    def create_reader(self, context: Any) -> Any:
+        raise AssertionError("there are no tasks here")
+
+    def start(self) -> None: ...
+
+    def add_reader(self, subtask_index: int) -> None: ...
+
+    def handle_split_request(self, subtask_index: int) -> None:
+        self.context.assign_splits(subtask_index, [len(self.given)])
+
+    def add_splits_back(self, splits: list[Any], subtask_index: int) -> None:
+        self.back = splits
+
+    def snapshot(self) -> list[Any]:
+        return []
+
+    def close(self) -> None: ...
+
+
+def coordinator_of(source: EndlessAsked) -> SourceCoordinator:
+    item: Any = SimpleNamespace(name="asked", uid=None, source=source)
+    return SourceCoordinator(
+        item,
+        2,
+        lambda index, splits, _: source.given.extend((index, s) for s in splits),
+    )
+
+
+def test_a_source_keeps_a_bounded_number_of_the_splits_that_it_gave_away() -> None:
+    """Without checkpoints there is none that lets it forget them."""
+    source = EndlessAsked()
+    coordinator = coordinator_of(source)
+    for _ in range(25_000):
+        coordinator.request_split(0)
+        kept = sum(map(len, coordinator._assigned.values()))
+        assert kept <= 10_000
+    assert len(source.given) == 25_000
+    assert not coordinator.can_reset(0)
+    assert coordinator.can_reset(1)
+    with pytest.raises(WorldError, match="subtask 0 of source 'asked' has got more"):
+        coordinator.reset_reader(0, -1)
+
+
+def test_a_checkpoint_lets_a_reader_restart_alone_again() -> None:
+    source = EndlessAsked()
+    coordinator = coordinator_of(source)
+    for _ in range(10_001):
+        coordinator.request_split(0)
+    coordinator.snapshot(1)
+    coordinator.request_split(0)
+    assert not coordinator.can_reset(0)
+    coordinator.on_checkpoint_complete(1)
+    assert coordinator.can_reset(0)
+    coordinator.reset_reader(0, 1)
+    assert source.back == [10_001]
+
+
+async def test_all_regions_restart_if_a_source_does_not_know_what_one_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_KEPT_SPLITS_MAX", 3)
+    for number in range(20):
+        lines = [f"{number * 50 + row}\n" for row in range(50)]
+        (tmp_path / f"{number:02}.txt").write_text("".join(lines))
+    results: list[int] = []
+    trials = Trials(990)
+    env = environment(None)
+    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
+    rows = env.from_source(am.FileSource(tmp_path, format="text"), name="rows")
+    rows.map(int).process(Stumbles(trials)).sink_to(results.append)
+    async with env.start() as job:
+        await job.result()
+    assert trials.opened == {0: 2, 1: 2}
+    assert job.restarts == 1
+    assert set(results) == set(range(1_000))
 
 
 async def test_an_enumerator_that_fails_fails_all_regions() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiomailbox.connectors.files.row_count import RowCount
+from aiomailbox.errors import safe_repr
+from aiomailbox.logs import library_log
 from aiomailbox.operators import EnumeratorContext
 from aiomailbox.state import kept_in_state
 
@@ -44,10 +47,14 @@ class FilesSeen:
 class FileEnumerator:
     """Deals files out in their order; with an interval it goes on looking for new ones.
 
+    A listing that fails once the job runs is logged, the first one in a row, and made
+    again after the interval: the directory may be there again.
+
     Args:
         context: The job.
         find: Returns the names of all files; blocks, and is called in a thread when it
             is called again.
+        name: What the files are called in the log.
         interval_s: How often to look, in seconds; None to look once.
         state: What `snapshot` of an earlier one returned, or None.
         row_count: Counts the rows of all files, where they say it.
@@ -60,20 +67,23 @@ class FileEnumerator:
         self,
         context: EnumeratorContext[FileSplit],
         find: Callable[[], list[str]],
+        name: str,
         interval_s: float | None,
         state: list[FilesSeen] | None,
         row_count: RowCount | None = None,
     ) -> None:
         self._context = context
         self._find = find
+        self._name = name
         self._interval_s = interval_s
         self._row_count = row_count
         self._counting: asyncio.Future[None] | None = None
-        self._unassigned: list[FileSplit] = []
+        self._unassigned: deque[FileSplit] = deque()
         self._seen: set[str] = set()
         self._waiting: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._search: asyncio.Future[list[str]] | None = None
+        self._failures = 0
         for one in state or ():
             self._unassigned += one.splits
             self._seen |= set(one.seen)
@@ -95,7 +105,7 @@ class FileEnumerator:
     def handle_split_request(self, subtask_index: int) -> None:
         """Give a reader the next file, now or when there is one."""
         if self._unassigned:
-            self._context.assign_splits(subtask_index, [self._unassigned.pop(0)])
+            self._context.assign_splits(subtask_index, [self._unassigned.popleft()])
         elif self._interval_s is None:
             self._context.signal_no_more_splits(subtask_index)
         elif subtask_index not in self._waiting:
@@ -104,7 +114,7 @@ class FileEnumerator:
 
     def add_splits_back(self, splits: list[FileSplit], subtask_index: int) -> None:
         """Take back files that a failed reader had; they come next."""
-        self._unassigned[:0] = splits
+        self._unassigned.extendleft(reversed(splits))
         self._serve()
 
     def snapshot(self) -> list[FilesSeen]:
@@ -135,11 +145,34 @@ class FileEnumerator:
     def _on_found(self, search: asyncio.Future[list[str]]) -> None:
         if search.cancelled() or self._interval_s is None:
             return
-        # A directory that cannot be listed now may be there again in a while.
-        if search.exception() is None:
+        error = search.exception()
+        if error is None:
+            self._note_success()
             self._add(search.result())
             self._serve()
+        else:
+            self._note_failure(error)
         self._arm(self._interval_s)
+
+    def _note_failure(self, error: BaseException) -> None:
+        # Once in a row: the interval may be 10 ms, and the disk away for a day.
+        if self._failures == 0:
+            library_log().warning(
+                "files cannot be listed; the source looks again",
+                source=self._name,
+                interval_s=self._interval_s,
+                error=safe_repr(error),
+            )
+        self._failures += 1
+
+    def _note_success(self) -> None:
+        if self._failures:
+            library_log().info(
+                "files can be listed again",
+                source=self._name,
+                failed=self._failures,
+            )
+        self._failures = 0
 
     def _add(self, names: list[str]) -> None:
         self._unassigned += [

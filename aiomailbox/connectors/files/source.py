@@ -69,7 +69,10 @@ class FileSource(Generic[OutT]):
         columns: For CSV, the names of the columns, if the first row does not have them;
             for Parquet, which columns to read.
         watch: How often to look for new files: a timedelta or seconds. It then never
-            ends. None to read only the existing files.
+            ends, and a pattern may match nothing yet. None to read only the existing
+            files.
+        missing_ok: Whether a path may name nothing, or a pattern match nothing, which
+            fails the job otherwise. A directory may be empty in any case.
         delimiter: For CSV, the separator of columns.
         encoding: For CSV and text, the files' encoding, in which no byte of a line may be
             the byte of its end.
@@ -100,6 +103,7 @@ class FileSource(Generic[OutT]):
         records: type[dict[str, Any]],
         columns: Sequence[str] | None = None,
         watch: timedelta | float | None = None,
+        missing_ok: bool = False,
         delimiter: str = ",",
         encoding: str = "utf-8",
         batch_rows: int = 10_000,
@@ -114,6 +118,7 @@ class FileSource(Generic[OutT]):
         records: type[OutT] | Literal["namedtuple", "batch"] | None = None,
         columns: Sequence[str] | None = None,
         watch: timedelta | float | None = None,
+        missing_ok: bool = False,
         delimiter: str = ",",
         encoding: str = "utf-8",
         batch_rows: int = 10_000,
@@ -127,12 +132,14 @@ class FileSource(Generic[OutT]):
         records: Any = None,
         columns: Sequence[str] | None = None,
         watch: timedelta | float | None = None,
+        missing_ok: bool = False,
         delimiter: str = ",",
         encoding: str = "utf-8",
         batch_rows: int = 10_000,
     ) -> None:
         self._paths = _paths(path)
         self._format = _format(format, self._paths)
+        self._missing_ok = missing_ok
         self._interval_s = None if watch is None else duration_s(watch, "watch")
         if self._interval_s is not None and self._interval_s < 0.01:
             raise InvalidArgumentError(
@@ -183,9 +190,17 @@ class FileSource(Generic[OutT]):
 
         Raises:
             FileNotFoundError: If a path names nothing.
+            OSError: If files cannot be listed.
         """
-        find = partial(find_files, self._paths)
-        return FileEnumerator(context, find, self._interval_s, state, self._row_count)
+        find = partial(
+            find_files,
+            self._paths,
+            missing_ok=self._missing_ok,
+            empty_ok=self._interval_s is not None,
+        )
+        return FileEnumerator(
+            context, find, repr(self), self._interval_s, state, self._row_count
+        )
 
     def create_reader(self, context: ReaderContext) -> FileReader:
         """Create a reader."""

@@ -7,6 +7,7 @@ Concept:
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
@@ -288,7 +289,7 @@ class StaticEnumerator(Generic[SplitT]):
     ) -> None:
         self._context = context
         self._on_request = on_request
-        self._unassigned = list(enumerate(splits))
+        self._unassigned = deque(enumerate(splits))
 
     def start(self) -> None:
         """Nothing to begin: readers get splits when they register or ask."""
@@ -303,11 +304,11 @@ class StaticEnumerator(Generic[SplitT]):
             for number, split in self._unassigned
             if number % parallelism == subtask_index
         ]
-        self._unassigned = [
+        self._unassigned = deque(
             (number, split)
             for number, split in self._unassigned
             if number % parallelism != subtask_index
-        ]
+        )
         if mine:
             self._context.assign_splits(subtask_index, mine)
         self._context.signal_no_more_splits(subtask_index)
@@ -315,7 +316,7 @@ class StaticEnumerator(Generic[SplitT]):
     def handle_split_request(self, subtask_index: int) -> None:
         """Give the next split, or say that there is none."""
         if self._unassigned:
-            _, split = self._unassigned.pop(0)
+            _, split = self._unassigned.popleft()
             self._context.assign_splits(subtask_index, [split])
         else:
             self._context.signal_no_more_splits(subtask_index)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import csv
 import errno
+import glob
 import gzip
 import json
 import os
 import pickle
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import fsspec
 import msgspec
 import pyarrow as pa
 import pytest
@@ -22,6 +25,7 @@ from pyarrow import parquet
 
 import aiomailbox as am
 from aiomailbox.connectors.files import FileSource, FileSplit, FilesSeen
+from aiomailbox.connectors.files.enumerator import FileEnumerator
 from aiomailbox.connectors.files.formats import FileFormat
 from aiomailbox.connectors.files.places import find_files
 from aiomailbox.errors import (
@@ -319,6 +323,123 @@ async def test_a_watched_directory_may_be_gone_for_a_while(tmp_path: Path) -> No
     enumerator.close()
     assert context.assigned[1] == (1, str(place / "b.jsonl"))
     assert context.ended == []
+
+
+async def test_a_listing_that_fails_is_logged_once_and_so_is_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="aiomailbox")
+    place = tmp_path / "in"
+    write_json(place / "a.jsonl", ["a"])
+    enumerator = FileSource(place, "jsonl", watch=0.01).create_enumerator(Context())
+    enumerator.start()
+    place.rename(tmp_path / "away")
+    while not caplog.records:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    (tmp_path / "away").rename(place)
+    while len(caplog.records) < 2:
+        await asyncio.sleep(0.01)
+    enumerator.close()
+    failed, again = caplog.records
+    assert failed.levelname == "WARNING"
+    assert "cannot be listed" in failed.message
+    assert f"in {place}>" in failed.message
+    assert "no file or directory" in failed.message
+    assert again.failed > 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "path", ["*.jsonl", "**/*.jsonl", "in/*.jsonl", "memory://n/*.jsonl"]
+)
+async def test_a_pattern_that_matches_nothing_fails_unless_that_is_said_to_be_right(
+    tmp_path: Path, path: str
+) -> None:
+    place = path if "://" in path else str(tmp_path / path)
+    with pytest.raises(JobFailedError, match=r"no file matches .*missing_ok=True"):
+        await collect(FileSource(place))
+    assert await collect(FileSource(place, missing_ok=True)) == []
+    # One that watches waits for what will match.
+    FileSource(place, watch=1).create_enumerator(Context())
+
+
+async def test_a_path_may_be_missing_if_that_is_said(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.jsonl", [1])
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "none" / "c.jsonl"]
+    assert await collect(FileSource(paths, missing_ok=True)) == [1]
+
+
+@pytest.mark.parametrize("function", ["listdir", "stat"])
+def test_files_of_a_pattern_that_cannot_be_listed_do_not_seem_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """They would be read again as new ones when they come back."""
+    write_json(tmp_path / "in" / "a.jsonl", [1])
+    asked = getattr(os, function)
+
+    def refuse(path: Any, *args: Any, **options: Any) -> Any:
+        if str(path).startswith(str(tmp_path / "in")):
+            raise OSError(errno.EIO, "the disk is away")
+        return asked(path, *args, **options)
+
+    monkeypatch.setattr(os, function, refuse)
+    for pattern in ("in/*.jsonl", "*/*.jsonl", "**", "**/a.jsonl"):
+        with pytest.raises(OSError, match="the disk is away"):
+            find_files((str(tmp_path / pattern),))
+
+
+def test_files_behind_fsspec_that_cannot_be_listed_do_not_seem_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = write_json(tmp_path / "in" / "a.jsonl", [1]).as_uri()
+    place = url.removesuffix("/a.jsonl")
+
+    def refuse(self: Any, path: str, **options: Any) -> Any:
+        raise OSError(errno.EIO, "the disk is away")
+
+    assert find_files((place,)) == find_files((f"{place}/*",)) == [url]
+    monkeypatch.setattr(fsspec.get_filesystem_class("file"), "ls", refuse)
+    for path in (f"{place}/*.jsonl", place):
+        with pytest.raises(OSError, match="the disk is away"):
+            find_files((path,))
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a.x", "b.x", ".c.x", "d", "e/a.x", "e/.f/b.x", "e/g/b.x"])
+    ),
+    st.sampled_from(
+        ["*", "*.x", "?.x", "[ab].x", "**", "**/*.x", "*/*.x", "e/**/b.x", ".*"]
+    ),
+)
+def test_a_pattern_names_what_glob_names(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str], pattern: str
+) -> None:
+    place = tmp_path_factory.mktemp("glob")
+    for name in names:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        if not (place / name).is_dir():
+            (place / name).write_text("")
+    asked = str(place / pattern)
+    named = {name for name in glob.glob(asked, recursive=True) if os.path.isfile(name)}
+    assert set(find_files((asked,), missing_ok=True)) == named
+
+
+def test_many_files_are_dealt_out_in_a_time_that_grows_as_their_number(
+    tmp_path: Path,
+) -> None:
+    """Not as its square, which takes ten seconds for these."""
+    context = Context()
+    names = [f"{number:07}.jsonl" for number in range(200_000)]
+    enumerator = FileEnumerator(context, lambda: names, "names", None, None)
+    began = time.process_time()
+    for _ in names:
+        enumerator.handle_split_request(0)
+    assert time.process_time() - began < 2
+    enumerator.add_splits_back([FileSplit("y"), FileSplit("z")], 0)
+    for _ in range(2):
+        enumerator.handle_split_request(1)
+    assert context.assigned[-2:] == [(1, "y"), (1, "z")]
 
 
 def test_what_was_seen_and_deleted_is_forgotten(tmp_path: Path) -> None:
